@@ -1,0 +1,1 @@
+"""Measurements of the budgets; never part of the tests."""

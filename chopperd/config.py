@@ -1,0 +1,1 @@
+"""The configuration: file, environment, defaults, all problems reported at once."""

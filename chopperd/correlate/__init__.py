@@ -1,0 +1,1 @@
+"""Joining samples with timelines: clock signal, losses, waterfall, causes (pure numpy)."""

@@ -1,0 +1,90 @@
+"""The error tree, classed by what the caller does next; every message is one line for a person."""
+
+
+class ChopperdError(Exception):
+    """Base of every error that chopperd raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(ChopperdError):
+    """The configuration or a command line is wrong; holds all problems at once."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class BackendUnavailableError(ChopperdError):
+    """A device backend can't be used here; automatic choice tries the next, else exit 3."""
+
+    exit_code = 3
+
+
+class DeviceError(ChopperdError):
+    """A driver call failed on one device.
+
+    Attributes:
+        operation: Name of the vendor call.
+        device_index: The driver's index of the device; None for calls on the whole driver.
+        vendor_code: The vendor's return code, where there was one.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str,
+        device_index: int | None = None,
+        vendor_code: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.device_index = device_index
+        self.vendor_code = vendor_code
+
+
+class UnsupportedFieldError(DeviceError):
+    """The device does not report this field; it is absent and probed again each minute."""
+
+
+class TransientDeviceError(DeviceError):
+    """The call failed this time; it is counted and the next tick tries again."""
+
+
+class DeviceLostError(DeviceError):
+    """The device answers nothing any more; reading stops and it is probed each minute."""
+
+
+class TraceError(ChopperdError):
+    """A trace file can't be used; counted by outcome, never stops the agent.
+
+    Attributes:
+        path: The file, as given.
+        offset: Byte offset in the (decompressed) file where the trouble lies; None if unknown.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, path: str, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+
+
+class TraceFormatError(TraceError):
+    """The file is not a Kineto trace, or is damaged past use; says where."""
+
+
+class TimebaseError(TraceError):
+    """Trace and samples can't be laid on one time axis."""
+
+
+class StoreError(ChopperdError):
+    """A stored file can't be read or written: full, locked, or corrupt."""
+
+    exit_code = 4

@@ -1,0 +1,387 @@
+"""The report document (`chopperd.report/1`): what `report --format json` and the REST API give.
+
+Field names are the published ones; every number's name ends in its unit. `None` is "unknown", and
+`notes` says why. The JSON Schema beside the report package is generated from these classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+SCHEMA: Final = "chopperd.report/1"
+
+ClockBasis = Literal["in_class", "mixed", "all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Why something is missing or to be read with care: a stable code and a line for people."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """Who made the document, from what."""
+
+    version: str
+    node: str | None
+    backend: str | None
+    driver: str | None
+    simulated: bool
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
+    """One trace file as read."""
+
+    path: str
+    sha256: str
+    job: str | None
+    run: str | None
+    rank: int | None
+    rank_source: str | None
+    world_size: int | None
+    base_time_unix_ns: int | None
+    complete: bool
+    events: int
+    damaged_events: int
+    invalid_records: int
+    unlinked_kernels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the clocks were sampled, over the traced windows; per-GPU figures are the worst."""
+
+    asked_hz: float | None
+    kept_hz: float | None
+    samples_in_compute: int
+    sensor_period_ms: float | None
+    power_source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """How well trace and samples lie on one time axis; `check` is the outcome in words.
+
+    `check`: "measured" (lag found, interval given), "not measurable", or "no samples".
+    """
+
+    offset_uncertainty_ns: int | None
+    lag_ns: int | None
+    lag_low_ns: int | None
+    lag_high_ns: int | None
+    realtime_step: bool
+    check: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiler:
+    """What profiling itself cost; None where no untraced steps were marked."""
+
+    profiled_step_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkSummary:
+    """Data-parallel framework by evidence."""
+
+    name: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The reference clock and where it comes from: `device_max`, `configured` or `spec`."""
+
+    sm_clock_mhz: float | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSummary:
+    """A traced device and the GPU it was mapped to; `mapping` says by what rule."""
+
+    device: int
+    rank: int | None
+    gpu: str | None
+    uuid: str | None
+    name: str | None
+    vendor: str | None
+    mapping: str | None
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockStats:
+    """Time-weighted mean clock with its 95 % interval; percentiles of the samples themselves."""
+
+    mean_mhz: float | None
+    low_mhz: float | None
+    high_mhz: float | None
+    p05_mhz: float | None
+    p95_mhz: float | None
+    std_mhz: float | None
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowClock:
+    """Clocks of a row: over compute, over busy time, and the share of compute that was covered."""
+
+    basis: ClockBasis | None
+    compute: ClockStats | None
+    busy: ClockStats | None
+    coverage_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dvfs:
+    """What the clock cost a row; everything None where no compute was covered or no reference."""
+
+    method: str | None = None
+    gap_ratio: float | None = None
+    gap_low: float | None = None
+    gap_high: float | None = None
+    lost_ns: int | None = None
+    excess_ns: int | None = None
+    lost_measured_low_ns: int | None = None
+    lost_measured_high_ns: int | None = None
+    measured_share: float | None = None
+    overhead_factor: float | None = None
+    by_cause_ns: Mapping[str, int] | None = None
+    resolution: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """The same model's GPUs in the same job and step, this one included."""
+
+    n: int
+    median_mhz: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """Where a row's time went; the rows sum to the window (None counts as 0)."""
+
+    compute_at_ref: int | None
+    dvfs_loss: int | None
+    compute_unsampled: int
+    exposed_comm: int
+    exposed_copy: int
+    unknown: int
+    idle_launch_call: int
+    idle_allocator: int
+    idle_data: int
+    idle_sync: int
+    idle_launch_prep: int
+    idle_other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedComm:
+    """Split of exposed communication; None until all ranks are known."""
+
+    wait: int | None = None
+    transfer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedCopy:
+    """Exposed copies by direction."""
+
+    h2d: int
+    d2h: int
+    d2d: int
+    memset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperature:
+    """GPU temperature over a row's samples."""
+
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroStep:
+    """One marker of an accumulated step."""
+
+    step: int
+    marker_start_unix_ns: int
+    marker_ns: int
+    busy_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Forward, backward and optimizer time of a row."""
+
+    forward: int | None
+    backward: int | None
+    optimizer: int | None
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of one normalised name; `time_ns` is their sum, not a union.
+
+    A `msgspec.Struct`, as the published name `class` is a keyword of Python.
+    """
+
+    name: str
+    class_: str = msgspec.field(name="class")
+    count: int
+    time_ns: int
+    mean_mhz: float | None
+    samples: int
+    lost_ns: int | None
+    beta: float | None = None
+    beta_low: float | None = None
+    beta_high: float | None = None
+    beta_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One step of one device, or (in `totals`, with `step` None) the whole file of one device."""
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    step: int | None
+    step_source: str
+    device: int | None
+    gpu: str | None
+    partial: bool
+    partial_reasons: tuple[str, ...]
+    host_only: bool
+    tail: bool
+    accumulation: int | None
+    micro_steps: tuple[MicroStep, ...]
+    marker_start_unix_ns: int | None
+    marker_ns: int | None
+    start_unix_ns: int | None
+    start: str | None
+    window_ns: int | None
+    busy_ns: int | None
+    compute_ns: int | None
+    comm_ns: int | None
+    copy_ns: int | None
+    overlap_ns: int | None
+    overlap_ratio: float | None
+    launched_ns: int | None
+    foreign_ns: int | None
+    clock: RowClock | None = None
+    mem_clock_mhz: float | None = None
+    dvfs: Dvfs = field(default_factory=Dvfs)
+    peers: Peers | None = None
+    waterfall_ns: Waterfall | None = None
+    exposed_comm_ns: ExposedComm | None = None
+    exposed_copy_ns: ExposedCopy | None = None
+    energy_j: float | None = None
+    energy_error_j: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: Temperature | None = None
+    tokens: int | None = None
+    is_critical: bool | None = None
+    memory: None = None
+    phases: Phases | None = None
+    families: tuple[Family, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLine:
+    """One GPU of the run, over its complete, non-tail steps (all of the file if it has none)."""
+
+    gpu: str | None
+    device: int
+    rank: int | None
+    mean_mhz: float | None
+    peers_median_mhz: float | None
+    gap_ratio: float | None
+    excess_ns_per_step: float | None
+    temperature_mean_c: float | None
+    slowest_steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseShare:
+    """A cause's share of the run's ceiling loss."""
+
+    cause: str
+    lost_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The run in one look: means over the critical device of each complete, non-tail step.
+
+    Attributes:
+        basis: "critical_steps", or "totals" where the file has no complete step.
+        steps: Steps that the means are over (0 for totals).
+        step_ns: Mean window.
+        lost_ns: Mean ceiling loss in a step; None if unknown.
+        gap_low, gap_high, gap_ratio: Interval of lost / window (gap interval x covered share).
+        excess_ns: Mean excess over peers; None without four traced peers.
+        coverage_ratio: Share of compute covered by samples.
+        causes: Shares of the loss, largest first.
+        gpus: One line a GPU.
+        waterfall_ns: Mean waterfall.
+    """
+
+    basis: str
+    steps: int
+    step_ns: float | None
+    lost_ns: float | None
+    gap_ratio: float | None
+    gap_low: float | None
+    gap_high: float | None
+    lost_measured_low_ns: float | None
+    lost_measured_high_ns: float | None
+    excess_ns: float | None
+    reference_mhz: float | None
+    reference_source: str | None
+    coverage_ratio: float | None
+    causes: tuple[CauseShare, ...]
+    gpus: tuple[GpuLine, ...]
+    waterfall_ns: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One entry of the closed catalogue of findings."""
+
+    code: str
+    text: str
+    bound_ns: int | None
+    action: str
+    verify: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportDocument:
+    """The whole document; `trace` is the first of `traces`, which rows refer to by rank."""
+
+    schema: str
+    generated: Generated
+    summary: Summary | None
+    findings: tuple[Finding, ...]
+    trace: TraceSummary
+    traces: tuple[TraceSummary, ...]
+    sampling: Sampling
+    alignment: Alignment
+    profiler: Profiler
+    framework: FrameworkSummary
+    devices: tuple[DeviceSummary, ...]
+    totals: tuple[Row, ...]
+    steps: tuple[Row, ...]
+    drops: tuple[None, ...]
+    notes: tuple[Note, ...]

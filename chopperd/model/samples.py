@@ -1,0 +1,69 @@
+"""Samples of GPUs as columns: what the sampler records and the join consumes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.model.devices import GpuInfo
+from chopperd.model.timebase import TimeTriple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSamples:
+    """All samples of one GPU, one row a sample, sorted by strictly rising time.
+
+    Attributes:
+        gpu: Whose samples these are.
+        t_unix_ns: (n,) int64, middle of the driver call.
+        sm_clock_mhz: (n,) float64; NaN where the clock was not reported.
+        read_span_ns: (n,) int64, length of the driver call (0 where a file does not say).
+        causes: (n,) int64 bit set of `Cause`; 0: read and none set; `UNKNOWN.bit`: not readable.
+        mem_clock_mhz, power_w, energy_j, temperature_c, memory_used_bytes, activity_ratio:
+            (n,) float64, NaN where not reported or not read at this tick.
+        limited_ns: For each cause with a cumulative driver counter, (n,) float64; NaN where absent.
+    """
+
+    gpu: GpuInfo
+    t_unix_ns: Int64s
+    sm_clock_mhz: Float64s
+    read_span_ns: Int64s
+    causes: Int64s
+    mem_clock_mhz: Float64s
+    power_w: Float64s
+    energy_j: Float64s
+    temperature_c: Float64s
+    memory_used_bytes: Float64s
+    activity_ratio: Float64s
+    limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return len(self.t_unix_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSet:
+    """Samples of all GPUs of a node over one recording.
+
+    Attributes:
+        gpus: One entry a GPU, in label order.
+        asked_hz: Rate that was asked for; None if the file does not say.
+        started_unix_ns: Start of the recording; None if the file does not say.
+        simulated: Whether any value came from a simulation.
+        backend: Name of the back end that read the values ("nvml", "simulated", "file", ...).
+        driver: Driver version, where known.
+        node: Host name, where known.
+        triples: Clock triples taken while sampling, rising; empty for foreign files.
+        source: Where the samples come from, for people (a path, "live").
+    """
+
+    gpus: tuple[GpuSamples, ...]
+    asked_hz: float | None = None
+    started_unix_ns: int | None = None
+    simulated: bool = False
+    backend: str = "file"
+    driver: str | None = None
+    node: str | None = None
+    triples: tuple[TimeTriple, ...] = ()
+    source: str = ""

@@ -1,0 +1,162 @@
+"""A trace laid out for the join: steps, and for each device what ran when and who launched it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from chopperd.model.arrays import Int8s, Int32s, Int64s
+
+
+class StepSource(StrEnum):
+    """What marked the steps' boundaries, best first."""
+
+    PROFILER_STEP = "profiler_step"
+    OPTIMIZER = "optimizer"
+    JOB_MARKS = "job_marks"
+    GPU_ROWS = "gpu_rows"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """One CPU marker: a step, or one micro-batch of a step under gradient accumulation."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One training step by its markers on the host.
+
+    Attributes:
+        step: Its number: of the (last) marker, or counted from 0 where only optimizers mark steps.
+        start_ns, end_ns: From the first marker's start to the last marker's end.
+        markers: The markers it is made of; more than one under gradient accumulation.
+        partial_reasons: Why it is not complete ("launches_without_record", "starts_before_trace",
+            "trace_ends", ...); empty when it is.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    markers: tuple[Marker, ...]
+    partial_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """Disjoint half-open intervals, sorted: (n,) int64 starts and ends with start < end."""
+
+    start_ns: Int64s
+    end_ns: Int64s
+
+    def __len__(self) -> int:
+        """The number of intervals."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWindow:
+    """The stretch of device time that belongs to one step.
+
+    Attributes:
+        step: Index into `Timeline.steps`.
+        start_ns, end_ns: Half-open; consecutive windows of a device abut.
+        tail: Whether it is the last, which ends at its last record.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    tail: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostActivity:
+    """When one host thread was in a call that explains an idle device.
+
+    Attributes:
+        allocator: In device memory allocation or release (cudaMalloc, hipFree, cuMemMap, ...).
+        data: Waiting for data (DataLoader and the configured patterns).
+        sync: In a synchronise call.
+    """
+
+    allocator: Intervals
+    data: Intervals
+    sync: Intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimeline:
+    """One device of one trace: its records sorted by (start_ns, end_ns), one row each.
+
+    Attributes:
+        device: The trace's device number.
+        start_ns, end_ns: (n,) int64.
+        stream: (n,) int64.
+        kernel_class: (n,) int8, `KernelClass`.
+        copy_direction: (n,) int8, `CopyDirection`.
+        family: (n,) int32, index into `Timeline.families`.
+        step: (n,) int32, index into `Timeline.steps` of the step that launched it; -1 none.
+        call_start_ns: (n,) int64, start of the launching runtime call; meaningless if unlinked.
+        call_thread: (n,) int32, index into `Timeline.host_activity`; -1 when unlinked.
+        main_stream: Stream with the most compute time in the file.
+        windows: Steps with work on this device, in order.
+        unrecorded: Time between neighbours in launch order of which at least one launch has no
+            record, where idleness can't be told from work.
+    """
+
+    device: int
+    start_ns: Int64s
+    end_ns: Int64s
+    stream: Int64s
+    kernel_class: Int8s
+    copy_direction: Int8s
+    family: Int32s
+    step: Int32s
+    call_start_ns: Int64s
+    call_thread: Int32s
+    main_stream: int
+    windows: tuple[DeviceWindow, ...]
+    unrecorded: Intervals
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Which data-parallel framework a trace shows, and by what."""
+
+    name: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Everything of one trace that the join needs.
+
+    Attributes:
+        steps: In time order.
+        step_source: What marked them.
+        accumulation: Markers per step (most common); None if unknown.
+        devices: By device number.
+        families: Names that `family` columns index: kernel names, normalised.
+        host_activity: One entry a thread, indexed as `Trace.threads`.
+        unlinked_records: Device records with no launch in the file.
+        launch_count, recorded_launch_count: Kernel launches, and those with a record.
+        framework: By evidence.
+    """
+
+    steps: tuple[Step, ...]
+    step_source: StepSource
+    accumulation: int | None
+    devices: tuple[DeviceTimeline, ...]
+    families: tuple[str, ...]
+    host_activity: tuple[HostActivity, ...]
+    unlinked_records: int
+    launch_count: int
+    recorded_launch_count: int
+    framework: Framework

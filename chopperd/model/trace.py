@@ -1,0 +1,216 @@
+"""A Kineto trace as columns: what the reader produces, before anything is linked or classed.
+
+All times are int64 ns on the trace's own axis: Unix time when `TraceMeta.anchored`, else relative
+to an unknown origin. Names are interned: a `name` column holds indices into `Trace.names`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from chopperd.model.arrays import Int8s, Int32s, Int64s
+
+
+class RecordKind(IntEnum):
+    """What a device record is by its category; the value is its code in an int8 column."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+
+
+class SpanKind(IntEnum):
+    """What a host span is by its category; the value is its code in an int8 column."""
+
+    OP = 0
+    ANNOTATION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecords:
+    """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
+
+    Records that can't be right (no duration far outside the capture, negative duration) are
+    left out and counted in `Damage.invalid_records`.
+
+    Attributes:
+        device: (n,) int32, the trace's own device number.
+        stream: (n,) int64; streams are keyed by (device, stream).
+        start_ns, end_ns: (n,) int64.
+        kind: (n,) int8, `RecordKind`.
+        name: (n,) int32.
+        correlation: (n,) int64; -1 absent or 0 (which Kineto writes for "none").
+        copied_bytes: (n,) int64; -1 not reported.
+        comm: (n,) int8; 1 where the record carries collective metadata, else 0.
+    """
+
+    device: Int32s
+    stream: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    kind: Int8s
+    name: Int32s
+    correlation: Int64s
+    copied_bytes: Int64s
+    comm: Int8s
+
+    def __len__(self) -> int:
+        """The number of records."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCalls:
+    """Runtime and driver API calls on the host (CUDA, HIP), sorted by start_ns.
+
+    Attributes:
+        thread: (n,) int32, index into `Trace.threads`.
+        start_ns, end_ns: (n,) int64.
+        name: (n,) int32.
+        correlation: (n,) int64; -1 absent.
+    """
+
+    thread: Int32s
+    start_ns: Int64s
+    end_ns: Int64s
+    name: Int32s
+    correlation: Int64s
+
+    def __len__(self) -> int:
+        """The number of calls."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpans:
+    """Operators and annotations on the host, sorted by (start_ns, -end_ns).
+
+    Attributes:
+        thread: (n,) int32, index into `Trace.threads`.
+        start_ns, end_ns: (n,) int64.
+        name: (n,) int32.
+        kind: (n,) int8, `SpanKind`.
+    """
+
+    thread: Int32s
+    start_ns: Int64s
+    end_ns: Int64s
+    name: Int32s
+    kind: Int8s
+
+    def __len__(self) -> int:
+        """The number of spans."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpans:
+    """GPU-side annotation rows (`gpu_user_annotation`), sorted by start_ns.
+
+    Attributes:
+        device: (n,) int32. stream: (n,) int64. start_ns, end_ns: (n,) int64. name: (n,) int32.
+    """
+
+    device: Int32s
+    stream: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    name: Int32s
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDevice:
+    """What the trace says of one of its devices (deviceProperties, chopperd_devices).
+
+    Attributes:
+        device: The trace's device number.
+        name: Product name; None if empty or absent.
+        uuid: From `chopperd_devices`; None if absent.
+        pci_bus_id: From `chopperd_devices`; None if absent.
+    """
+
+    device: int
+    name: str | None = None
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What was lost while reading, by kind; all zero for a clean file.
+
+    Attributes:
+        damaged_events: Elements that were not JSON even on their own.
+        undecodable_events: JSON elements whose fields had impossible types or values.
+        invalid_records: Device records left out (ts 0 and dur 0 outside the capture, dur < 0).
+        truncated: The file ends inside an event, or a compressed stream without its end mark.
+        unclosed: All events are whole but the closing brackets are missing.
+    """
+
+    damaged_events: int = 0
+    undecodable_events: int = 0
+    invalid_records: int = 0
+    truncated: bool = False
+    unclosed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMeta:
+    """What a trace says of itself as a whole.
+
+    Attributes:
+        path: The file as given.
+        sha256: Hash of the file's bytes as stored (before decompression), hex.
+        base_time_unix_ns: `baseTimeNanoseconds`; None if absent.
+        anchored: Whether the times are Unix time (a base is known or the file's times are epoch).
+        rank: Rank of the process; None if unknown.
+        rank_source: "distributedInfo", "file name" or None.
+        world_size: From distributedInfo; None if absent.
+        run: `chopperd_run` or trace_id; None if absent.
+        job: `chopperd_job`; None if absent.
+        devices: What the file says of its devices.
+        simulated: Whether the file carries the mark of chopperd's simulation.
+        event_count: Elements of traceEvents seen, damaged ones included.
+        event_counts: Elements by category ("kernel", "cpu_op", "" for none, ...).
+        runtime: "cuda", "rocm" or None, by the names of runtime calls and header keys.
+    """
+
+    path: str
+    sha256: str
+    base_time_unix_ns: int | None = None
+    anchored: bool = False
+    rank: int | None = None
+    rank_source: str | None = None
+    world_size: int | None = None
+    run: str | None = None
+    job: str | None = None
+    devices: tuple[TraceDevice, ...] = ()
+    simulated: bool = False
+    event_count: int = 0
+    event_counts: Mapping[str, int] = field(default_factory=dict)
+    runtime: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One trace file.
+
+    Attributes:
+        names: Interned strings that `name` columns index.
+        threads: (pid, tid) of each host thread that `thread` columns index; either may be text.
+        span_ns: First start and last end over all rows kept; (0, 0) for an empty trace.
+    """
+
+    meta: TraceMeta
+    names: tuple[str, ...]
+    threads: tuple[tuple[int | str, int | str], ...]
+    records: DeviceRecords
+    calls: RuntimeCalls
+    spans: HostSpans
+    device_spans: DeviceSpans
+    damage: Damage
+    span_ns: tuple[int, int]

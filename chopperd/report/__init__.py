@@ -1,0 +1,1 @@
+"""Documents for people and programs, made from joined rows."""

@@ -1,0 +1,1 @@
+"""When the next read falls: absolute periods, a seeded random point in each."""

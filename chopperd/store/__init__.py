@@ -1,0 +1,1 @@
+"""Files that outlive a process: sample files."""

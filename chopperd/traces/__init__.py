@@ -1,0 +1,1 @@
+"""Reading Kineto traces into columns and laying them out as steps and device timelines."""

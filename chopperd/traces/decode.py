@@ -1,0 +1,1 @@
+"""Bytes of trace events to typed columns; no files here."""

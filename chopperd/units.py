@@ -1,0 +1,31 @@
+"""Conversions between vendor-native units, used by adaptors and by the metric catalogue only."""
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+HZ_PER_MHZ = 1_000_000
+
+
+def watts_from_milliwatts(value_mw: float) -> float:
+    """The power in W."""
+    return value_mw / 1_000
+
+
+def joules_from_millijoules(value_mj: float) -> float:
+    """The energy in J."""
+    return value_mj / 1_000
+
+
+def hertz_from_megahertz(value_mhz: float) -> float:
+    """The clock in Hz."""
+    return value_mhz * HZ_PER_MHZ
+
+
+def seconds_from_ns(value_ns: float) -> float:
+    """The time in s."""
+    return value_ns / NS_PER_S
+
+
+def ms_from_ns(value_ns: float) -> float:
+    """The time in ms, for people."""
+    return value_ns / NS_PER_MS
