@@ -1,0 +1,128 @@
+"""Sets of time as disjoint sorted half-open intervals: the primitives that every figure rests on.
+
+All functions take and return int64 ns and are vectorised, O(n log n) or better. What an interval
+means (busy, communication, idle) is not known here. Intervals in a set may touch: touching pieces
+are one set of time, and only `union` joins them.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.timeline import Intervals
+
+EMPTY: Final = Intervals(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
+
+
+def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
+    """The time that lies in at least one of the given intervals, in as few pieces as possible.
+
+    Args:
+        start_ns: (n,) int64, in any order.
+        end_ns: (n,) int64; intervals with `end_ns <= start_ns` are empty and count for nothing.
+    """
+    real = end_ns > start_ns
+    start_ns, end_ns = start_ns[real], end_ns[real]
+    if len(start_ns) == 0:
+        return EMPTY
+    if np.any(start_ns[1:] < start_ns[:-1]):
+        order = np.argsort(start_ns, kind="stable")
+        start_ns, end_ns = start_ns[order], end_ns[order]
+    reach_ns = np.maximum.accumulate(end_ns)
+    opens = np.flatnonzero(start_ns[1:] > reach_ns[:-1]) + 1
+    return Intervals(
+        start_ns=start_ns[np.concatenate(([0], opens))],
+        end_ns=reach_ns[np.concatenate((opens - 1, [len(reach_ns) - 1]))],
+    )
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """The time that lies in both sets, cut wherever either set is cut."""
+    first = np.searchsorted(b.end_ns, a.start_ns, side="right")
+    last = np.searchsorted(b.start_ns, a.end_ns, side="left")
+    count = last - first
+    in_a = np.repeat(np.arange(len(a)), count)
+    nth = np.arange(len(in_a)) - np.repeat(np.cumsum(count) - count, count)
+    in_b = first[in_a] + nth
+    return Intervals(
+        start_ns=np.maximum(a.start_ns[in_a], b.start_ns[in_b]),
+        end_ns=np.minimum(a.end_ns[in_a], b.end_ns[in_b]),
+    )
+
+
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """The time that lies in `a` and not in `b`; cuts of `a` stay."""
+    if len(a) == 0:
+        return EMPTY
+    start_ns = np.concatenate((a.start_ns[:1], b.end_ns))
+    end_ns = np.concatenate((b.start_ns, a.end_ns[-1:]))
+    outside_b = end_ns > start_ns
+    return intersection(a, Intervals(start_ns=start_ns[outside_b], end_ns=end_ns[outside_b]))
+
+
+def length_ns(a: Intervals) -> int:
+    """The total time in the set, in ns."""
+    return int((a.end_ns - a.start_ns).sum())
+
+
+def clip(a: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The part of the set inside `[start_ns, end_ns)`; nothing if that is empty."""
+    if end_ns <= start_ns:
+        return EMPTY
+    first = int(np.searchsorted(a.end_ns, start_ns, side="right"))
+    last = int(np.searchsorted(a.start_ns, end_ns, side="left"))
+    return Intervals(
+        start_ns=np.maximum(a.start_ns[first:last], start_ns),
+        end_ns=np.minimum(a.end_ns[first:last], end_ns),
+    )
+
+
+def contains(a: Intervals, points_ns: Int64s) -> Bools:
+    """Which points lie in the set: (n,) bool for (n,) int64 in any order."""
+    if len(a) == 0:
+        return np.zeros(len(points_ns), np.bool_)
+    at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
+    inside: Bools = (at >= 0) & (points_ns < a.end_ns[at])
+    return inside
+
+
+def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
+    """The same time, cut at every one of `cuts_ns` that lies inside an interval.
+
+    Args:
+        a: The set.
+        cuts_ns: (n,) int64 in any order; repeated cuts and cuts elsewhere change nothing.
+    """
+    cuts_ns = np.unique(cuts_ns)
+    inner_ns = cuts_ns[contains(a, cuts_ns)]
+    inner_ns = inner_ns[~np.isin(inner_ns, a.start_ns)]
+    return Intervals(
+        start_ns=np.sort(np.concatenate((a.start_ns, inner_ns))),
+        end_ns=np.sort(np.concatenate((a.end_ns, inner_ns))),
+    )
+
+
+def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
+    """The time of the set that lies before each point: (n,) int64 for (n,) int64 in any order."""
+    if len(a) == 0:
+        return np.zeros(len(points_ns), np.int64)
+    lengths_ns = a.end_ns - a.start_ns
+    whole_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths_ns)))
+    at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
+    part_ns = np.minimum(points_ns - a.start_ns[at], lengths_ns[at])
+    before_ns: Int64s = np.where(at < 0, 0, whole_ns[np.maximum(at, 0)] + part_ns)
+    return before_ns
+
+
+def lengths_between_ns(a: Intervals, edges_ns: Int64s) -> Int64s:
+    """The time of the set in each of the abutting windows between consecutive edges.
+
+    Args:
+        a: The set.
+        edges_ns: (n + 1,) int64, never falling; window k is `[edges_ns[k], edges_ns[k + 1])`.
+
+    Returns:
+        (n,) int64.
+    """
+    return np.diff(length_before_ns(a, edges_ns))
