@@ -1,0 +1,109 @@
+"""Splits lost clock by cause: standing limits first, then driver counters, then reason bits."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.signal import ClassClock
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
+
+MIN_COUNTER_SHARE: Final = 0.05
+MIN_COUNTER_UPDATES: Final = 5
+
+
+def bit_shares(causes: Int64s) -> Float64s:
+    """How a loss at each sample splits by the limits reported there: (n, causes), rows sum to 1.
+
+    Specific beats generic: `hw_slowdown` counts for nothing beside `hw_thermal` or
+    `power_brake`. Bits of equal rank split evenly; no bit is `unexplained`.
+
+    Args:
+        causes: (n,) int64 bit sets of `Cause`.
+
+    Source: DESIGN.md section 2, "Cause".
+    """
+    specific = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
+    causes = np.where(causes & specific, causes & ~Cause.HW_SLOWDOWN.bit, causes)
+    shares = np.zeros((len(causes), len(CAUSES)))
+    for cause in REPORTED_CAUSES:
+        shares[:, cause] = (causes & cause.bit) != 0
+    total = shares.sum(axis=1, keepdims=True)
+    shares[:, Cause.UNEXPLAINED] = total[:, 0] == 0
+    even: Float64s = shares / np.maximum(total, 1.0)
+    return even
+
+
+def piece_shares(
+    clock: ClassClock, causes: Int64s, limited_ns: Mapping[Cause, Float64s]
+) -> Float64s:
+    """How a loss in each piece of the clock splits by cause: (m, causes), rows sum to 1.
+
+    Where the driver's cumulative counters moved by at least 5 % of the piece's length, in
+    proportion to their increments; else by the reason bits of the samples that the piece hangs on.
+
+    Args:
+        clock: m pieces over n = m + 1 samples.
+        causes: (n,) int64 bit sets at the samples.
+        limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
+    """
+    by_bits = bit_shares(causes)
+    shares = (by_bits[clock.left_sample] + by_bits[clock.right_sample]) / 2
+    increments = counter_increments(limited_ns, clock.edges_ns)
+    moved = increments.sum(axis=1)
+    counted = moved >= MIN_COUNTER_SHARE * np.diff(clock.edges_ns)
+    counted &= moved > 0
+    shares[counted] = increments[counted] / moved[counted, None]
+    return shares
+
+
+def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Float64s:
+    """(m, causes) float64: by how many ns each counter rose over each piece between samples.
+
+    Counters not read at every sample are taken as linear between the reads; a counter that fell
+    (driver reload) adds nothing there, and outside its first and last read nothing either.
+    """
+    rise = np.zeros((max(len(t_ns) - 1, 0), len(CAUSES)))
+    for cause, counter in limited_ns.items():
+        read = np.isfinite(counter)
+        if read.sum() < 2 or not len(rise):
+            continue
+        filled = np.interp(t_ns, t_ns[read], counter[read])
+        rise[:, cause] = np.maximum(np.diff(filled), 0.0)
+    return rise
+
+
+def counter_updates(
+    limited_ns: Mapping[Cause, Float64s], t_ns: Int64s, start_ns: Int64s, end_ns: Int64s
+) -> Int64s | None:
+    """The most updates that any counter showed inside each window: (w,); None without counters."""
+    most: Int64s | None = None
+    for counter in limited_ns.values():
+        read = np.isfinite(counter)
+        if not read.any():
+            continue
+        changed = np.diff(counter[read], prepend=counter[read][0]) != 0
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(changed)))
+        at_start, at_end = (np.searchsorted(t_ns[read], edge) for edge in (start_ns, end_ns))
+        updates: Int64s = running[at_end] - running[at_start]
+        most = updates if most is None else np.maximum(most, updates)
+    return most
+
+
+def largest_remainder(parts: Float64s, total: int) -> Int64s:
+    """Integers in proportion to `parts` that sum to `total`, each within 1 of its exact share.
+
+    Args:
+        parts: (n,) float64, not negative; all zero is allowed only with a total of 0.
+        total: What they sum to.
+    """
+    whole = parts.sum()
+    if whole <= 0:
+        return np.zeros(len(parts), np.int64)
+    exact = parts / whole * total
+    floor: Int64s = np.floor(exact).astype(np.int64)
+    short = total - int(floor.sum())
+    order = np.argsort(floor - exact, kind="stable")
+    floor[order[:short]] += 1
+    return floor

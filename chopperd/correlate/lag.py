@@ -1,0 +1,197 @@
+"""How much later than the fact the clock sensor shows it: measured from trace and samples alone.
+
+A clock that follows what runs betrays the sensor's lag: the samples agree best with the trace
+when moved back by it. The clock's own settling (it relaxes towards its level, it does not jump)
+would be taken for lag, so both are fitted together.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate import intervals
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.timeline import Intervals
+from chopperd.units import NS_PER_MS
+
+#: What a clock sensor may lag by where it can't be measured; update periods of tens of ms are
+#: usual.
+UNMEASURED_LAG_NS: Final = 25 * NS_PER_MS
+MIN_PAIRS: Final = 30
+MIN_EXPLAINED: Final = 0.05
+MIN_EXPLAINED_PAIRS: Final = 20
+MAX_HALF_WIDTH_NS: Final = 20 * NS_PER_MS
+_MAX_PAIRS: Final = 20_000
+_MAX_CELLS: Final = 1 << 19
+_CELL_NS: Final = NS_PER_MS // 2
+_BLOCKS: Final = 20
+_RESAMPLES: Final = 200
+_COARSE_LAGS_NS: Final = np.arange(-20, 252, 4) * NS_PER_MS
+_COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60]) * NS_PER_MS
+_FINE_LAGS_NS: Final = np.arange(-16, 17) * _CELL_NS
+_FINE_SETTLING_NS: Final = np.array([0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagEstimate:
+    """The sensor's lag with its 95 % interval, ns; all None when it can't be measured.
+
+    Attributes:
+        lag_ns, low_ns, high_ns: The estimate and its interval.
+        reason: Why it is not measurable; None when it is.
+    """
+
+    lag_ns: int | None = None
+    low_ns: int | None = None
+    high_ns: int | None = None
+    reason: str | None = None
+
+    @property
+    def to_subtract_ns(self) -> int:
+        """The lag to move samples back by: the estimate if its interval excludes 0, else 0."""
+        if self.lag_ns is None or self.low_ns is None or self.high_ns is None:
+            return 0
+        return self.lag_ns if self.low_ns > 0 or self.high_ns < 0 else 0
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """How far the lag may be from what is subtracted."""
+        if self.low_ns is None or self.high_ns is None:
+            return UNMEASURED_LAG_NS
+        subtracted = self.to_subtract_ns
+        return max(abs(self.low_ns - subtracted), abs(self.high_ns - subtracted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pairs:
+    """Neighbouring samples: their times and the change of the clock between them."""
+
+    first_ns: Int64s
+    second_ns: Int64s
+    change_mhz: Float64s
+
+    def __len__(self) -> int:
+        return len(self.change_mhz)
+
+
+def measure_lag(
+    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int
+) -> LagEstimate:
+    """The lag at which changes of the clock agree best with changes of what the trace says ran.
+
+    Changes between neighbouring samples, as slow drifts cancel in them. The interval is a
+    bootstrap over 20 blocks of time.
+
+    Args:
+        t_ns: (n,) int64, sample times as taken, rising.
+        clock_mhz: (n,) float64, no NaN.
+        compute: When compute ran.
+        max_gap_ns: Neighbours further apart are no pair.
+
+    Source: DESIGN.md section 2, "Samples": a check that states the lag or says "not measurable".
+    """
+    pairs = _pairs(t_ns, clock_mhz, compute, max_gap_ns)
+    if len(pairs) < MIN_PAIRS:
+        return LagEstimate(reason="too few samples in the trace")
+    if not np.any(pairs.change_mhz):
+        return LagEstimate(reason="the clock never changes")
+    coarse = _agreement(pairs, compute, _COARSE_LAGS_NS, _COARSE_SETTLING_NS)
+    best = np.unravel_index(np.argmax(_explained(coarse.sum(axis=0))), coarse.shape[1:3])
+    lags_ns = _COARSE_LAGS_NS[best[0]] + _FINE_LAGS_NS
+    blocks = _agreement(pairs, compute, lags_ns, _FINE_SETTLING_NS)
+    explained = _explained(blocks.sum(axis=0))
+    share = float(explained.max() / np.sum(pairs.change_mhz**2))
+    if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
+        return LagEstimate(reason="the clock does not follow what runs")
+    lag_ns = _peak_ns(explained, lags_ns)
+    low_ns, high_ns = _bootstrap_ns(blocks, lags_ns)
+    if (high_ns - low_ns) / 2 > MAX_HALF_WIDTH_NS:
+        return LagEstimate(reason="few changes of what runs fall between samples")
+    return LagEstimate(lag_ns=lag_ns, low_ns=min(low_ns, lag_ns), high_ns=max(high_ns, lag_ns))
+
+
+def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int) -> _Pairs:
+    """Neighbouring samples inside the traced time, at most `_MAX_PAIRS` of them."""
+    near = np.diff(t_ns) <= max_gap_ns
+    if len(compute):
+        near &= (t_ns[:-1] >= compute.start_ns[0]) & (t_ns[1:] <= compute.end_ns[-1])
+    first = np.flatnonzero(near & bool(len(compute)))[:_MAX_PAIRS]
+    if len(first):
+        limit_ns = t_ns[first[0]] + _MAX_CELLS * _CELL_NS
+        first = first[t_ns[first + 1] < limit_ns]
+    return _Pairs(
+        first_ns=t_ns[first],
+        second_ns=t_ns[first + 1],
+        change_mhz=clock_mhz[first + 1] - clock_mhz[first],
+    )
+
+
+def _agreement(
+    pairs: _Pairs, compute: Intervals, lags_ns: Int64s, settling_ns: Float64s
+) -> Float64s:
+    """Sums of (change x model, model^2) per block, lag and settling time: (b, l, s, 2)."""
+    base_ns = int(pairs.first_ns[0] - lags_ns.max()) - 8 * int(settling_ns.max())
+    end_ns = int(pairs.second_ns[-1] - lags_ns.min())
+    edges_ns = np.arange(base_ns, end_ns + _CELL_NS, _CELL_NS)
+    duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
+    block = np.arange(len(pairs)) * _BLOCKS // len(pairs)
+    sums = np.empty((_BLOCKS, len(lags_ns), len(settling_ns), 2))
+    for s, settling in enumerate(settling_ns):
+        level = _settled(duty, settling)
+        for k, lag_ns in enumerate(lags_ns):
+            change = _level_at(level, pairs.second_ns - lag_ns - base_ns)
+            change -= _level_at(level, pairs.first_ns - lag_ns - base_ns)
+            for j, product in enumerate((pairs.change_mhz * change, change * change)):
+                sums[:, k, s, j] = np.bincount(block, product, _BLOCKS)
+    return sums
+
+
+def _settled(duty: Float64s, settling_ns: float) -> Float64s:
+    """The duty after a first-order lag, at the cells' edges: (n + 1,)."""
+    keep = np.exp(-_CELL_NS / settling_ns)
+    taps = min(len(duty), int(np.ceil(12 * settling_ns / _CELL_NS)) + 1)
+    kernel = (1 - keep) * keep ** np.arange(taps)
+    size = 1 << (len(duty) + taps - 1).bit_length()
+    spectrum = np.fft.rfft(duty, size) * np.fft.rfft(kernel, size)
+    settled: Float64s = np.fft.irfft(spectrum, size)[: len(duty)]
+    return np.concatenate(([0.0], settled))
+
+
+def _level_at(level: Float64s, since_base_ns: Int64s) -> Float64s:
+    """The level between the cells' edges, linear."""
+    position = since_base_ns / _CELL_NS
+    cell = np.clip(position.astype(np.int64), 0, len(level) - 2)
+    between: Float64s = level[cell] + (position - cell) * (level[cell + 1] - level[cell])
+    return between
+
+
+def _explained(sums: Float64s) -> Float64s:
+    """How much of the squared changes one multiple of the model explains: (..., l, s)."""
+    square = sums[..., 1]
+    explained: Float64s = np.divide(
+        sums[..., 0] ** 2, square, out=np.zeros(square.shape), where=square > 0
+    )
+    return explained
+
+
+def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
+    """The lag of the best fit, refined by a parabola through its neighbours."""
+    best, settling = np.unravel_index(np.argmax(explained), explained.shape)
+    if not 0 < best < len(lags_ns) - 1:
+        return int(lags_ns[best])
+    before, at, after = explained[best - 1 : best + 2, settling]
+    bend = before - 2 * at + after
+    shift = 0.5 * (before - after) / bend if bend < 0 else 0.0
+    return int(lags_ns[best] + round(shift * _CELL_NS))
+
+
+def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
+    """The 95 % interval of the lag over resampled blocks, widened by half a cell."""
+    count = len(blocks)
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
+    sums = np.tensordot(draws.astype(np.float64), blocks, axes=1)
+    peaks = _explained(sums).reshape(_RESAMPLES, -1).argmax(axis=1)
+    found_ns = lags_ns[peaks // blocks.shape[2]]
+    low_ns, high_ns = np.quantile(found_ns, [0.025, 0.975])
+    return int(low_ns) - _CELL_NS // 2, int(high_ns) + _CELL_NS // 2

@@ -1,0 +1,239 @@
+"""What the clock cost: covered time, cycles, ceiling loss by cause, and their intervals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chopperd.correlate import intervals
+from chopperd.correlate.border import border_correction_mhz
+from chopperd.correlate.causes import (
+    MIN_COUNTER_UPDATES,
+    counter_updates,
+    largest_remainder,
+    piece_shares,
+)
+from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.precision import Z_95, misplaced_ratio, standard_error_mhz
+from chopperd.correlate.signal import (
+    MAX_GAP_PERIODS,
+    ClassClock,
+    LabelledSamples,
+    Primitive,
+    RunningClass,
+    class_clock,
+    masked_integral,
+)
+from chopperd.correlate.waterfall import lengths_ns
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.timeline import Intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Stretches of device time to report on, in any order: (w,) int64 starts and ends."""
+
+    start_ns: Int64s
+    end_ns: Int64s
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanClock:
+    """The mean clock of one class in each window.
+
+    Attributes:
+        in_mask_ns, covered_ns, in_class_ns: (w,) int64: time of the class, of that covered by
+            samples, of that with the line on samples of the class.
+        mean_mhz, half_width_mhz: (w,) float64, mean and half of its 95 % interval; NaN unknown.
+        clock: The signal it was taken from.
+        covered: The mask where covered.
+    """
+
+    in_mask_ns: Int64s
+    covered_ns: Int64s
+    in_class_ns: Int64s
+    mean_mhz: Float64s
+    half_width_mhz: Float64s
+    clock: ClassClock
+    covered: Intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingUncertainty:
+    """How far a sample may lie from the instant it is laid to, ns.
+
+    Attributes:
+        join_ns: Half the read span plus the uncertainty of the common time axis.
+        lag_ns: How much larger or smaller the sensor's lag may be than what was subtracted.
+    """
+
+    join_ns: float
+    lag_ns: int
+
+    @property
+    def total_ns(self) -> float:
+        """Both together."""
+        return self.join_ns + self.lag_ns
+
+
+def mean_clock(
+    samples: LabelledSamples,
+    running: RunningClass,
+    mask: Intervals,
+    windows: Windows,
+    timing: TimingUncertainty,
+) -> MeanClock:
+    """The time-weighted mean clock while `running` ran, in each window, with its interval.
+
+    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; and by
+    how much the mean changes if the sensor lags by `timing.lag_ns` more.
+
+    Args:
+        samples: All samples of the GPU, at least two.
+        running: The class.
+        mask: When it ran (for communication and copies: exposed).
+        windows: Where.
+        timing: How far samples and trace may lie apart.
+    """
+    clock = _corrected(class_clock(samples, running), samples, running, mask)
+    covered = intervals.intersection(mask, clock.covered_intervals())
+    covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
+    in_class = intervals.intersection(mask, clock.in_class_intervals())
+    in_mask_ns = lengths_ns(mask, windows.start_ns, windows.end_ns)
+    mean_mhz = _mean_mhz(clock, covered, windows)
+    error_mhz = standard_error_mhz(samples, running, windows.start_ns, windows.end_ns, covered_ns)
+    misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
+    return MeanClock(
+        in_mask_ns=in_mask_ns,
+        covered_ns=covered_ns,
+        in_class_ns=lengths_ns(in_class, windows.start_ns, windows.end_ns),
+        mean_mhz=mean_mhz,
+        half_width_mhz=Z_95 * error_mhz
+        + misplaced * _level_difference_mhz(samples, running)
+        + _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns),
+        clock=clock,
+        covered=covered,
+    )
+
+
+def _corrected(
+    clock: ClassClock, samples: LabelledSamples, running: RunningClass, mask: Intervals
+) -> ClassClock:
+    """The clock with its border correction added."""
+    max_gap_ns = MAX_GAP_PERIODS * samples.period_ns
+    correction_mhz = border_correction_mhz(samples, running, mask, max_gap_ns)
+    return replace(
+        clock,
+        left_mhz=clock.left_mhz + correction_mhz,
+        right_mhz=clock.right_mhz + correction_mhz,
+    )
+
+
+def _mean_mhz(clock: ClassClock, covered: Intervals, windows: Windows) -> Float64s:
+    cycles = _between(covered, ClockPieces.of(clock, ()).clock(), windows)
+    covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
+    unknown = np.full(len(windows), np.nan)
+    mean: Float64s = np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0)
+    return mean
+
+
+def _change_by_lag_mhz(
+    clock: ClassClock, covered: Intervals, windows: Windows, mean_mhz: Float64s, lag_ns: int
+) -> Float64s:
+    """By how much each window's mean changes if all samples lie `lag_ns` earlier; 0 if unknown."""
+    if lag_ns == 0:
+        return np.zeros(len(windows))
+    earlier = replace(clock, edges_ns=clock.edges_ns - lag_ns)
+    still = intervals.intersection(covered, earlier.covered_intervals())
+    return np.nan_to_num(np.abs(_mean_mhz(earlier, still, windows) - mean_mhz))
+
+
+def _level_difference_mhz(samples: LabelledSamples, running: RunningClass) -> float:
+    """How far the class's mean clock lies from that of everything else; 0 if there is no else."""
+    member = samples.label == running
+    if not member.any() or member.all():
+        return 0.0
+    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[~member].mean()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingLoss:
+    """Time lost against the reference in each window.
+
+    Attributes:
+        lost_ns: (w,) int64.
+        by_cause_ns: (w, causes) int64; each row sums to `lost_ns`.
+        coarse: (w,) bool: fewer than 5 counter updates in the window.
+    """
+
+    lost_ns: Int64s
+    by_cause_ns: Int64s
+    coarse: Bools
+
+
+def ceiling_loss(
+    mean: MeanClock,
+    windows: Windows,
+    reference_mhz: float,
+    limit_mhz: float | None,
+    causes: Int64s,
+    limited_ns: Mapping[Cause, Float64s],
+) -> CeilingLoss:
+    """∫ max(0, 1 - f/f_ref) dt over covered compute of each window, split by cause.
+
+    What lies between the reference and the lowest standing limit is `user_limit`; the rest goes
+    by the driver's counters and reason bits.
+
+    Args:
+        mean: The compute clock.
+        windows: The windows it was taken over.
+        reference_mhz: f_ref.
+        limit_mhz: Lowest standing limit; None if there is none or it is not known.
+        causes: (n,) int64 bit sets at the samples.
+        limited_ns: (n,) cumulative counters at the samples.
+
+    Source: DESIGN.md section 2, "Three losses" and "Cause".
+    """
+    limit_mhz = reference_mhz if limit_mhz is None else min(limit_mhz, reference_mhz)
+    pieces = ClockPieces.of(mean.clock, (reference_mhz, limit_mhz))
+    total = _between(mean.covered, pieces.deficit(reference_mhz), windows) / reference_mhz
+    lost_ns = np.minimum(np.rint(total).astype(np.int64), mean.covered_ns)
+    shares = piece_shares(mean.clock, causes, limited_ns)
+    parts = np.zeros((len(windows), len(CAUSES)))
+    for cause in np.flatnonzero(shares.any(axis=0)):
+        weighted = pieces.deficit(limit_mhz, shares[:, cause])
+        parts[:, cause] = _between(mean.covered, weighted, windows) / reference_mhz
+    parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
+    return CeilingLoss(
+        lost_ns=lost_ns,
+        by_cause_ns=_whole_parts(parts, lost_ns),
+        coarse=_coarse(mean.clock.edges_ns, limited_ns, windows),
+    )
+
+
+def _whole_parts(parts: Float64s, lost_ns: Int64s) -> Int64s:
+    """Each row of (w, causes) parts as integers that sum to the row's loss."""
+    parts = np.maximum(parts, 0.0)
+    return np.array(
+        [largest_remainder(row, int(lost)) for row, lost in zip(parts, lost_ns, strict=True)],
+        np.int64,
+    ).reshape(len(lost_ns), len(CAUSES))
+
+
+def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows) -> Bools:
+    updates = counter_updates(limited_ns, t_ns, windows.start_ns, windows.end_ns)
+    if updates is None:
+        return np.zeros(len(windows), bool)
+    return updates < MIN_COUNTER_UPDATES
+
+
+def _between(mask: Intervals, g: Primitive, windows: Windows) -> Float64s:
+    integral = masked_integral(mask, g)
+    if integral is None:
+        return np.zeros(len(windows))
+    return integral.between(windows.start_ns, windows.end_ns)
