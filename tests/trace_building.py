@@ -163,6 +163,10 @@ class TraceBuilder:
         return self.threads.setdefault(thread, len(self.threads))
 
 
+def column(values: list[int]) -> Int64s:
+    return np.array(values, np.int64)
+
+
 def _columns(rows: list[tuple[int, ...]], width: int) -> Int64s:
     return np.array(rows, np.int64).reshape(-1, width).T.copy()
 

@@ -28,7 +28,7 @@ class ClassRule(NamedTuple):
 #: Tried in order, on the name without return type and parameter list; the first that fits counts.
 RULES: Final = (
     # Libraries whose whole business is communication.
-    ClassRule(KernelClass.COMM, r"^(?:nccl|rccl|mscclpp?)|nvshmem|^deep_ep::|DeepEP"),
+    ClassRule(KernelClass.COMM, r"^(?:nccl|rccl|msccl)|nvshmem|^deep_ep::|DeepEP"),
     ClassRule(KernelClass.COMM_PACK, r"chunk_cat|split_with_sizes_copy|all_gather_copy_in"),
     # Inductor names a kernel after the operators fused into it; its kind says what it does.
     ClassRule(KernelClass.OPTIMIZER, r"^triton_(?:for_|.*(?:adam|addcdiv|foreach))"),
@@ -87,7 +87,7 @@ RULES: Final = (
     ),
     ClassRule(
         KernelClass.EMBEDDING,
-        r"embedding|index_?select|index_?(?:put|add|copy|fill|func)|indexing|gather|scatter",
+        r"embedding|compute_grad_weight|sum_and_scatter|index_?select|index_?(?:put|add|copy|fill|func)|indexing|gather|scatter",
     ),
     ClassRule(
         KernelClass.REDUCTION,

@@ -17,7 +17,7 @@ from chopperd.model.timeline import (
     StepSource,
     Timeline,
 )
-from chopperd.model.trace import DeviceRecords, Trace
+from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.families import family
@@ -101,11 +101,13 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
 
 
 def _families(records: DeviceRecords, names: tuple[str, ...]) -> tuple[tuple[str, ...], Int32s]:
-    """The families of a trace, and the column that indexes them."""
+    """The families of a trace, and the column that indexes them; copies go by their own names."""
+    kernels = set(used_names(records.name[records.kind == RecordKind.KERNEL], len(names)).tolist())
     index_of: dict[str, int] = {}
     of_name = np.full(len(names), -1, np.int32)
-    for name in used_names(records.name, len(names)):
-        of_name[name] = index_of.setdefault(family(names[name]), len(index_of))
+    for name in used_names(records.name, len(names)).tolist():
+        text = family(names[name]) if name in kernels else names[name]
+        of_name[name] = index_of.setdefault(text, len(index_of))
     return tuple(index_of), of_name[records.name]
 
 
