@@ -10,14 +10,17 @@ import numpy.typing as npt
 from chopperd.model.arrays import Int32s
 from chopperd.model.trace import DeviceRecords, DeviceSpans, HostSpans, RuntimeCalls, SpanKind
 from chopperd.traces.columns import ColumnParts
-from chopperd.traces.rows import Thread, TraceRows, annotation_names
+from chopperd.traces.decode import Scalar
+from chopperd.traces.rows import TraceRows, annotation_names
 from chopperd.traces.validity import Stretch, believable, capture
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
-KeyT = TypeVar("KeyT", str, Thread)
+RawT = TypeVar("RawT")
+PlainT = TypeVar("PlainT", str, tuple[int | str, int | str])
+Thread: TypeAlias = tuple[int | str, int | str]
 SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...]
 
 
@@ -51,14 +54,16 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
         rows: As read; their columns are given up.
         base_ns: Unix time that the file's times count from; None if it names none.
     """
-    tables = [_Table(one) for one in (rows.records, rows.calls, rows.spans, rows.device_spans)]
+    tables = [
+        _Table(one) for one in (rows.records(), rows.calls(), rows.spans(), rows.device_spans())
+    ]
     within = capture([(one.start_ns, one.end_ns) for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
     left_out = [one.settle(within, offset_ns, outer_first=one is tables[2]) for one in tables]
     records, calls, spans, device_spans = tables
-    names = _Numbering(rows.names, key=str)
-    threads = _Numbering(rows.threads, key=_thread_key)
+    names = _Numbering(rows.names, plain=str, key=str)
+    threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
     return Assembled(
         names=names.values,
         threads=threads.values,
@@ -105,14 +110,19 @@ class _Table:
         return self._parts.take(name, dtype)[self._order]
 
 
-class _Numbering(Generic[KeyT]):
+class _Numbering(Generic[PlainT]):
     """Interned values in an order that does not depend on how the file was cut into blocks."""
 
-    def __init__(self, interned: Mapping[KeyT, int], key: Callable[[KeyT], SortKey]) -> None:
-        self.values: tuple[KeyT, ...] = tuple(sorted(interned, key=key))
-        self._number = np.empty(len(self.values), np.int32)
-        for number, value in enumerate(self.values):
-            self._number[interned[value]] = number
+    def __init__(
+        self,
+        interned: Mapping[RawT, int],
+        plain: Callable[[RawT], PlainT],
+        key: Callable[[PlainT], SortKey],
+    ) -> None:
+        plain_values = [plain(raw) for raw in interned]
+        self.values: tuple[PlainT, ...] = tuple(sorted(set(plain_values), key=key))
+        number = {value: number for number, value in enumerate(self.values)}
+        self._number = np.array([number[value] for value in plain_values], dtype=np.int32)
 
     def column(self, numbers: Int32s) -> Int32s:
         """A column of interned numbers, as indices into `values`."""
@@ -173,6 +183,18 @@ def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:
         return 0, 0
     start_ns = min(int(one.start_ns[0]) for one in filled)
     return start_ns, max(int(one.end_ns.max()) for one in filled)
+
+
+def _thread(raw: tuple[Scalar, Scalar]) -> Thread:
+    """A thread's process and thread id as the model has them."""
+    return _identity(raw[0]), _identity(raw[1])
+
+
+def _identity(value: Scalar) -> int | str:
+    """An id; a missing one is the empty text, which Kineto writes itself for "none"."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else str(value)
+    return "" if value is None else value
 
 
 def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:

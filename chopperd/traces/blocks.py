@@ -119,7 +119,8 @@ class EventArray:
         """The pending events up to the last border; None if no border is in sight."""
         outcome: Batch | Refusal | None = None
         for cut in islice(_cuts(self._pending), _CUTS_TRIED):
-            outcome = self._decode(b"[" + self._pending[: cut.end] + b"]")
+            block = memoryview(self._pending)[: cut.end]
+            outcome = self._decode(b"".join((b"[", block, b"]")))
             if isinstance(outcome, Batch):
                 self._pending = self._pending[cut.start :]
                 return outcome

@@ -29,7 +29,7 @@ class Interner(dict[KeyT, int]):
 
 
 class ColumnParts:
-    """The columns of one table, kept as one array per block."""
+    """The columns of some rows, kept as one array per block."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Column]] = {}
@@ -40,6 +40,11 @@ class ColumnParts:
         for name, column in columns.items():
             part = column if everything else column[keep]
             self._parts.setdefault(name, []).append(part)
+
+    def extend(self, other: "ColumnParts") -> None:
+        """Take all rows of `other`."""
+        for name, parts in other._parts.items():
+            self._parts.setdefault(name, []).extend(parts)
 
     def take(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """A whole column, (n,) `dtype`; its parts are given up."""
