@@ -1,5 +1,7 @@
 """Public traces laid out, against the cases' answers and plain Python over the files themselves."""
 
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from chopperd.model.arrays import Bools
 from chopperd.model.classes import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
 from chopperd.model.trace import RecordKind
+from chopperd.traces.reader import read_trace
 from chopperd.traces.timeline import lay_out
-from tests.integration.reference_reader import Row, device_rows, read_reference
+from tests.integration.reference_reader import Row, device_rows
 
 pytestmark = pytest.mark.corpus
 
@@ -30,7 +33,7 @@ SHARES = {
     "tracelens_mi300x_resnet_act_checkpoint": (2.96, 29.73, 67.30),
 }
 
-#: Step numbers by file; launches per step are equal in all of them (counted by hand).
+#: Step numbers by file, and records a step, equal in all steps (minitoy's #2 has none).
 STEPS = {
     "hta_a100_nccl_ddp": ([4, 5, 6], 1258),
     "hta_mi250_rocm62_minitoy": ([1, 2], 16),
@@ -58,13 +61,29 @@ FRAMEWORKS = {
 }
 
 
+LaidOut = Callable[[str], Timeline]
+ReadPlainly = Callable[[str], list[Row]]
+
+
 def trace_path(shared: Path, name: str) -> Path:
     return shared / "traces" / f"{name}.json.gz"
 
 
+@pytest.fixture(scope="module")
+def laid_out(shared: Path) -> LaidOut:
+    """The real traces by name, each read and laid out once."""
+    return cache(lambda name: lay_out(read_trace(trace_path(shared, name))))
+
+
+@pytest.fixture(scope="module")
+def read_plainly(shared: Path) -> ReadPlainly:
+    """Their device records by the independent reading, each read once."""
+    return cache(lambda name: device_rows(trace_path(shared, name)))
+
+
 def of_case(shared: Path, number: int) -> Timeline:
     (folder,) = (shared / "cases").glob(f"{number:02d}-*")
-    return lay_out(read_reference(folder / "trace.json"))
+    return lay_out(read_trace(folder / "trace.json"))
 
 
 def classed(device: DeviceTimeline, classes: frozenset[KernelClass]) -> Bools:
@@ -97,9 +116,11 @@ def is_comm(row: Row) -> bool:
 
 
 @pytest.mark.parametrize("name", SHARES)
-def test_busy_compute_comm_and_copy_equal_a_sweep_over_the_file(shared: Path, name: str) -> None:
-    (device,) = lay_out(read_reference(trace_path(shared, name))).devices
-    rows = device_rows(trace_path(shared, name))
+def test_busy_compute_comm_and_copy_equal_a_sweep_over_the_file(
+    laid_out: LaidOut, read_plainly: ReadPlainly, name: str
+) -> None:
+    (device,) = laid_out(name).devices
+    rows = read_plainly(name)
     kernels = [row for row in rows if row.kind is RecordKind.KERNEL]
     copies = [row for row in rows if row.kind is not RecordKind.KERNEL]
     comm = [row for row in kernels if is_comm(row)]
@@ -110,11 +131,28 @@ def test_busy_compute_comm_and_copy_equal_a_sweep_over_the_file(shared: Path, na
     assert union_ns(device, classed(device, COPY_CLASSES)) == swept_ns(copies)
 
 
+@pytest.mark.parametrize("name", SHARES)
+def test_each_record_has_the_step_that_a_join_over_plain_rows_gives_it(
+    laid_out: LaidOut, read_plainly: ReadPlainly, name: str
+) -> None:
+    timeline = laid_out(name)
+    (device,) = timeline.devices
+    numbers = [*(step.step for step in timeline.steps), None]  # -1 is the last: no step
+    got = zip(
+        device.start_ns.tolist(),
+        device.end_ns.tolist(),
+        (str(numbers[step]) for step in device.step),
+        strict=True,
+    )
+    expected = ((row.start_ns, row.end_ns, str(row.step)) for row in read_plainly(name))
+    assert sorted(got) == sorted(expected)
+
+
 @pytest.mark.parametrize(("name", "shares"), SHARES.items())
 def test_idle_compute_and_non_compute_are_those_of_the_table(
-    shared: Path, name: str, shares: tuple[float, float, float]
+    laid_out: LaidOut, name: str, shares: tuple[float, float, float]
 ) -> None:
-    (device,) = lay_out(read_reference(trace_path(shared, name))).devices
+    (device,) = laid_out(name).devices
     span_ns = int(device.end_ns.max() - device.start_ns.min())
     busy = union_ns(device, device.step >= -1)
     compute = union_ns(device, classed(device, COMPUTE_CLASSES))
@@ -124,9 +162,9 @@ def test_idle_compute_and_non_compute_are_those_of_the_table(
 
 @pytest.mark.parametrize(("name", "expected"), STEPS.items())
 def test_real_steps_are_whole_and_own_what_they_launched(
-    shared: Path, name: str, expected: tuple[list[int], int]
+    laid_out: LaidOut, name: str, expected: tuple[list[int], int]
 ) -> None:
-    timeline = lay_out(read_reference(trace_path(shared, name)))
+    timeline = laid_out(name)
     (device,) = timeline.devices
     numbers, launched = expected
     assert [step.step for step in timeline.steps] == numbers
@@ -140,20 +178,20 @@ def test_real_steps_are_whole_and_own_what_they_launched(
 
 
 @pytest.mark.parametrize("name", LLM_FILES)
-def test_the_kernels_of_language_models_have_a_class(shared: Path, name: str) -> None:
-    (device,) = lay_out(read_reference(trace_path(shared, name))).devices
+def test_the_kernels_of_language_models_have_a_class(laid_out: LaidOut, name: str) -> None:
+    (device,) = laid_out(name).devices
     lengths_ns = device.end_ns - device.start_ns
     other_ns = lengths_ns[device.kernel_class == KernelClass.OTHER].sum()
     assert other_ns <= 0.05 * lengths_ns.sum()
 
 
 @pytest.mark.parametrize(("name", "framework"), FRAMEWORKS.items())
-def test_the_framework_of_real_files_is_found(shared: Path, name: str, framework: str) -> None:
-    assert lay_out(read_reference(trace_path(shared, name))).framework.name == framework
+def test_the_framework_of_real_files_is_found(laid_out: LaidOut, name: str, framework: str) -> None:
+    assert laid_out(name).framework.name == framework
 
 
-def test_an_on_demand_trace_is_cut_at_its_optimizers(shared: Path) -> None:
-    timeline = lay_out(read_reference(trace_path(shared, "cpu_ondemand_5_iterations")))
+def test_an_on_demand_trace_is_cut_at_its_optimizers(laid_out: LaidOut) -> None:
+    timeline = laid_out("cpu_ondemand_5_iterations")
     assert timeline.step_source is StepSource.OPTIMIZER
     assert [step.step for step in timeline.steps] == [0, 1, 2, 3, 4]
     reasons = [step.partial_reasons for step in timeline.steps]
@@ -163,8 +201,8 @@ def test_an_on_demand_trace_is_cut_at_its_optimizers(shared: Path) -> None:
     assert lengths_ms == pytest.approx([24.7997, 22.7049, 22.8321, 22.6602], abs=0.001)
 
 
-def test_the_data_wait_of_a_real_loader_is_seen(shared: Path) -> None:
-    timeline = lay_out(read_reference(trace_path(shared, "kineto2021_v100_resnet50.pt.trace")))
+def test_the_data_wait_of_a_real_loader_is_seen(laid_out: LaidOut) -> None:
+    timeline = laid_out("kineto2021_v100_resnet50.pt.trace")
     waits_ns = [intervals.length_ns(thread.data) for thread in timeline.host_activity]
     assert sum(waits_ns) == pytest.approx(272_769_000, abs=1_000)
 
