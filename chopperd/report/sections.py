@@ -134,7 +134,7 @@ def _steps_caption(document: ReportDocument, shown: Sequence[Row]) -> str:
     unclear = any((share := row_share(row)) and not share.resolved for row in shown)
     pooled = pooled_share(document.totals)
     if unclear and pooled is not None:
-        caption += f"; n.r.: {unresolved(pooled)}"
+        caption += f"\nn.r.: {unresolved(pooled)}"
     return caption
 
 
