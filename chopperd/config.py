@@ -211,8 +211,8 @@ SETTINGS: Final = tuple(
         ("sampling.record_hz", _RATE, 100.0, "reads a second under `chopperd record`"),
         ("sampling.driver_budget_ratio", _BUDGET, 0.002, "share of time in driver calls, a GPU"),
         ("sampling.record_driver_budget_ratio", _BUDGET, 0.02, "the same under `record`"),
-        ("ingest.max_stored_bytes", _SIZE, 4 * 2**30, "largest trace file, as stored"),
-        ("ingest.max_decompressed_bytes", _SIZE, 64 * 2**30, "largest trace, decompressed"),
+        ("ingest.max_stored_bytes", _SIZE, 8 * 2**30, "largest trace file, as stored"),
+        ("ingest.max_decompressed_bytes", _SIZE, 32 * 2**30, "largest trace, decompressed"),
         (
             "traces.data_wait_patterns",
             Patterns(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from io import StringIO
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -12,25 +13,30 @@ from chopperd.report import sections
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
 
-WIDTH = 100
-_LABEL_WIDTH = 12
-_SIMULATED = "SIMULATED DATA: these figures come from a simulation, not from hardware"
+WIDTH: Final = 100
+_LABEL_WIDTH: Final = 12
+_SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
 
 
 def render_text(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> str:
     """The report as plain text, the same for the same document; ends in a line break."""
+    return page_text(render_rich(document, width=width, by_family=by_family), width=width)
+
+
+def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
+    """A page as text; `styled` adds escape codes of the colours that every terminal has."""
     buffer = StringIO()
     console = Console(
         file=buffer,
         width=width,
-        color_system=None,
-        force_terminal=False,
+        color_system="standard" if styled else None,
+        force_terminal=styled,
         legacy_windows=False,
         highlight=False,
         markup=False,
         emoji=False,
     )
-    console.print(render_rich(document, width=width, by_family=by_family))
+    console.print(page)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
