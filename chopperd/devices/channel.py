@@ -76,12 +76,12 @@ class DeviceFaults:
             self.transient = failure
         return False
 
-    def plausible(self, field: str, value: NumberT | None, bounds: Bounds) -> NumberT | None:
-        """The value, or None (counted) where it is outside its bounds."""
-        if value is None or value in bounds:
-            return value
+    def plausible(self, field: str, value: float, bounds: Bounds) -> bool:
+        """Whether a value is inside its bounds; counted where it is not."""
+        if value in bounds:
+            return True
         self.implausible_total[field] += 1
-        return None
+        return False
 
     def _tell_once(self, failure: DeviceError) -> None:
         key = (failure.operation, type(failure))
@@ -117,13 +117,14 @@ class Channel(Generic[T]):
     def __init__(self, faults: DeviceFaults, *calls: Call[T]) -> None:
         self._faults = faults
         self._calls = calls
-        self._settled = False
+        self._answers = False
+        self._source: str | None = None
         self._probe_mono_ns = 0
 
     @property
     def source(self) -> str | None:
         """Which way answers; None until one has."""
-        return self._calls[0].source if self._settled else None
+        return self._source
 
     def value(self) -> T | None:
         """Ask the driver; None while the field is absent, or when this call failed.
@@ -132,7 +133,7 @@ class Channel(Generic[T]):
             DeviceLostError: The driver says that the device is gone.
         """
         faults = self._faults
-        if self._probe_mono_ns and faults.clock.mono_ns() < self._probe_mono_ns:
+        if not self._answers and faults.clock.mono_ns() < self._probe_mono_ns:
             return None
         for call in self._calls:
             try:
@@ -141,12 +142,17 @@ class Channel(Generic[T]):
                 if faults.absent(error, call.operation):
                     continue
                 return None
-            self._calls = (call,)
-            self._settled = True
-            self._probe_mono_ns = 0
+            if not self._answers:
+                self._keep(call)
             return value
+        self._answers = False
         self._probe_mono_ns = faults.clock.mono_ns() + PROBE_INTERVAL_NS
         return None
+
+    def _keep(self, call: Call[T]) -> None:
+        self._calls = (call,)
+        self._source = call.source
+        self._answers = True
 
 
 class Gauge(Channel[NumberT]):
@@ -165,4 +171,7 @@ class Gauge(Channel[NumberT]):
         Raises:
             DeviceLostError: The driver says that the device is gone.
         """
-        return self._faults.plausible(self._field, super().value(), self._bounds)
+        value = super().value()
+        if value is None or self._faults.plausible(self._field, value, self._bounds):
+            return value
+        return None

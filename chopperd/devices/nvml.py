@@ -141,11 +141,14 @@ class NvmlBackend:
         for index in range(count):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = self._nvml.nvmlDeviceGetUUID(handle)
+                uuid = self._uuid(handle)
             except self._nvml.NVMLError as error:
                 self._skip(error, index)
                 continue
             yield self._described(handle, index, uuid)
+
+    def _uuid(self, handle: object) -> str:
+        return text_of(lambda: self._nvml.nvmlDeviceGetUUID(handle))
 
     def _skip(self, error: Exception, index: int) -> None:
         failure = self._classify(error, "nvmlDeviceGetHandleByIndex", index)

@@ -17,12 +17,15 @@ _OPERATION: Final = "nvmlDeviceGetFieldValues"
 
 # nvmlValueType_t, and the bits of the union that each type uses. Source: nvml.h.
 _DOUBLE: Final = 0
-_UNSIGNED_BITS: Final = {1: 32, 2: 64, 3: 64, 6: 16}
+_UNSIGNED_LONG_LONG: Final = 3
+_UNSIGNED_BITS: Final = {1: 32, 2: 64, 6: 16}
 _SIGNED_BITS: Final = {4: 64, 5: 32}
 
 
 def number_of(value_type: int, raw: int) -> float | None:
     """The number in a `nvmlValue_t` given as its 64 raw bits; None for a type we don't know."""
+    if value_type == _UNSIGNED_LONG_LONG:
+        return raw
     if value_type in _UNSIGNED_BITS:
         return raw & ((1 << _UNSIGNED_BITS[value_type]) - 1)
     if value_type in _SIGNED_BITS:

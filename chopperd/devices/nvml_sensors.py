@@ -58,7 +58,7 @@ class PowerMeter:
         if value_mw is None:
             return None
         value_w = watts_from_milliwatts(value_mw)
-        return self._faults.plausible("power_w", value_w, plausible.POWER_W)
+        return value_w if self._faults.plausible("power_w", value_w, plausible.POWER_W) else None
 
     def _settle(self, group: FieldGroup, fields: Mapping[int, float]) -> None:
         if POWER_INSTANT_FIELD in fields:
@@ -157,10 +157,9 @@ class NvmlSensors:
 
     def _limited_ns(self, fields: Mapping[int, float]) -> dict[Cause, int]:
         """The driver's cumulative time under each limit."""
-        limited_ns = {}
-        for field_id, cause in self._plan.limit_fields.items():
-            value_ns = fields.get(field_id)
-            value_ns = self._faults.plausible("limited_ns", value_ns, plausible.LIMITED_NS)
-            if value_ns is not None:
-                limited_ns[cause] = int(value_ns)
-        return limited_ns
+        return {
+            cause: int(fields[field_id])
+            for field_id, cause in self._plan.limit_fields.items()
+            if field_id in fields
+            and self._faults.plausible("limited_ns", fields[field_id], plausible.LIMITED_NS)
+        }
