@@ -4,7 +4,8 @@ What single calls and numbers mean is in `nvml_calls` and `nvml_codes`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 
@@ -94,18 +95,18 @@ class NvmlBackend:
 
     def failed_total(self) -> dict[tuple[str, str], int]:
         """Failed calls since the start, by GPU label and operation."""
-        return {
-            (device.gpu, operation): count
-            for device in self._devices
-            for operation, count in self._faults[device.uuid].failed_total.items()
-        }
+        return self._by_gpu(lambda faults: faults.failed_total)
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
         """Values dropped as absurd since the start, by GPU label and field."""
+        return self._by_gpu(lambda faults: faults.implausible_total)
+
+    def _by_gpu(self, counts: Callable[[DeviceFaults], Counter[str]]) -> dict[tuple[str, str], int]:
+        """Counts of all GPUs; copied first, since their threads go on counting."""
         return {
-            (device.gpu, field): count
+            (device.gpu, what): count
             for device in self._devices
-            for field, count in self._faults[device.uuid].implausible_total.items()
+            for what, count in dict(counts(self._faults[device.uuid])).items()
         }
 
     def _initialise(self) -> None:
@@ -151,7 +152,7 @@ class NvmlBackend:
         return text_of(lambda: self._nvml.nvmlDeviceGetUUID(handle))
 
     def _skip(self, error: Exception, index: int) -> None:
-        failure = self._classify(error, "nvmlDeviceGetHandleByIndex", index)
+        failure = self._classify(error, "enumeration", index)
         failure.__cause__ = error
         logger.warning("%s; the other GPUs are read without it", failure)
         self.unreachable += (failure,)
