@@ -8,6 +8,7 @@ import pytest
 
 from chopperd.clock import SystemClock
 from chopperd.devices.base import DeviceBackend
+from chopperd.devices.registry import open_backend
 from chopperd.devices.replay import ReplayBackend
 from chopperd.model.samples import SampleSet
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -60,5 +61,14 @@ class TestReplay(BackendContract):
         )
         other = replace(held, gpu=replace(held.gpu, gpu="1", index=1, uuid="GPU-1"))
         backend = ReplayBackend(SampleSet(gpus=(held, other)), SystemClock())
+        yield backend
+        backend.close()
+
+
+class TestSimulated(BackendContract):
+    @pytest.fixture
+    def backend(self) -> Iterator[DeviceBackend]:
+        pytest.importorskip("chopperd.devices.simulated")
+        backend = open_backend("simulated")
         yield backend
         backend.close()
