@@ -314,3 +314,28 @@ def test_a_counter_that_reads_all_ones_is_absent(fake_nvml: FakeNvml) -> None:
     limited_ns = fake_nvml.open().read(H100, ReadScope.FAST).limited_ns
     assert Cause.POWER_CAP not in limited_ns
     assert Cause.SYNC_BOOST in limited_ns
+
+
+def test_limits_follow_the_driver_from_look_to_look(fake_nvml: FakeNvml) -> None:
+    fake_nvml.scenario.gpus[0].plays(
+        Segment(length_ns=NS_PER_S, reasons=0x4),
+        Segment(length_ns=NS_PER_S, reasons=0x20),
+        Segment(length_ns=NS_PER_S, reasons=0x0),
+        origin_unix_ns=START_UNIX_NS,
+    )
+    causes = [read_at(fake_nvml, ms, ReadScope.FAST).causes for ms in (500, 600, 1_500, 2_500)]
+    capped, hot = frozenset({Cause.POWER_CAP}), frozenset({Cause.THERMAL})
+    assert causes == [capped, capped, hot, frozenset()]
+
+
+def test_an_average_is_not_settled_for_while_instant_power_only_fails_for_now(
+    fake_nvml: FakeNvml,
+) -> None:
+    gpu = fake_nvml.scenario.gpus[0]
+    gpu.fails_field(UNKNOWN, "power_instant")
+    backend = fake_nvml.open()
+    assert backend.devices()[0].power_source is None
+    assert backend.read(H100, ReadScope.FULL).power_w is None
+    gpu.fails_field(0, "power_instant")
+    assert backend.read(H100, ReadScope.FULL).power_w == 500
+    assert gpu.calls_of("nvmlDeviceGetPowerUsage") == 0
