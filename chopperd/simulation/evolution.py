@@ -200,9 +200,7 @@ def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _
     )
 
 
-def _resting_clock_mhz(
-    silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s
-) -> Float64s:
+def _resting_clock_mhz(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> Float64s:
     """Mean clock of each part of the rest before a block, (blocks, parts, gpus)."""
     ceiling = played.targets.ceiling_mhz
     part = gap_ns[:, None] / _GAP_CELLS / silicon.model.governor_constant_ns

@@ -127,7 +127,7 @@ def _packing(op: str, name: str) -> Recipe:
     )
 
 
-def _plain(kernel_class: KernelClass, op: str, name: str, activity: float = 0.4) -> Recipe:
+def _plain(kernel_class: KernelClass, op: str, name: str) -> Recipe:
     return Recipe(
         kernel_class=kernel_class,
         op=op,
@@ -135,8 +135,21 @@ def _plain(kernel_class: KernelClass, op: str, name: str, activity: float = 0.4)
         rocm=name,
         grid=(4096, 1, 1),
         block=(256, 1, 1),
-        activity=activity,
+        activity=0.4,
         clocked=0.1,
+    )
+
+
+def _copy(op: str, name: str) -> Recipe:
+    return Recipe(
+        kernel_class=KernelClass.MEMCPY,
+        op=op,
+        cuda=name.format("Pinned"),
+        rocm=name.format("Host"),
+        grid=(0, 0, 0),
+        block=(0, 0, 0),
+        activity=0.12,
+        clocked=0.0,
     )
 
 
@@ -151,7 +164,8 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "gemm_wgrad": _gemm("192x208_64x3_1x2", (132, 1, 1), transposed="NTN", tile="Ailk_Bjlk"),
     "attention": _attention(
         "aten::_flash_attention_forward",
-        _FLASH.format("fwd", "fwd", "128, 64, 4") + ", true, false>(pytorch_flash::Flash_fwd_params)",
+        _FLASH.format("fwd", "fwd", "128, 64, 4")
+        + ", true, false>(pytorch_flash::Flash_fwd_params)",
         "attn_fwd",
         0.88,
     ),
@@ -178,7 +192,9 @@ RECIPES: Final[Mapping[str, Recipe]] = {
         "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<"
         "c10::BFloat16, float, true>(c10::BFloat16 const*, c10::BFloat16 const*, float const*, int)",
     ),
-    "rope": _pointwise("aten::mul", "BinaryFunctor<float, float, float, MulFunctor>", grid=(8192, 1, 1)),
+    "rope": _pointwise(
+        "aten::mul", "BinaryFunctor<float, float, float, MulFunctor>", grid=(8192, 1, 1)
+    ),
     "add": _pointwise("aten::add", "CUDAFunctor_add<c10::BFloat16>", grid=(16384, 1, 1)),
     "silu_mul": _pointwise("aten::silu", "silu_kernel_lambda", grid=(28672, 1, 1)),
     "silu_grad": _pointwise(
@@ -220,15 +236,8 @@ RECIPES: Final[Mapping[str, Recipe]] = {
         "void at::native::(anonymous namespace)::chunk_cat_cuda_kernel<float, c10::BFloat16>"
         "(c10::BFloat16**, float*, long*, long*, long*, long, long, long)",
     ),
-    "h2d": _plain(
-        KernelClass.MEMCPY, "aten::copy_", "Memcpy HtoD (Pinned -> Device)", activity=0.12
-    ),
-    "d2h": _plain(
-        KernelClass.MEMCPY,
-        "aten::_local_scalar_dense",
-        "Memcpy DtoH (Device -> Pinned)",
-        activity=0.12,
-    ),
+    "h2d": _copy("aten::copy_", "Memcpy HtoD ({} -> Device)"),
+    "d2h": _copy("aten::_local_scalar_dense", "Memcpy DtoH (Device -> {})"),
     "all_gather": _plain(
         KernelClass.COMM,
         "c10d::_allgather_base_",
@@ -237,7 +246,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "reduce_scatter": _plain(
         KernelClass.COMM,
         "c10d::_reduce_scatter_base_",
-        "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     ),
     "all_reduce": _plain(
         KernelClass.COMM,

@@ -144,5 +144,3 @@ class SimulatedNode:
 
 def _tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
     return tuple(build_track(runs, after, gpu) for gpu in range(len(after.free_ns)))
-
-

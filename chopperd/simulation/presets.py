@@ -167,8 +167,12 @@ MI300X: Final = GpuModel(
 )
 
 PRESETS: Final[Mapping[str, NodePreset]] = {
-    "fsdp2-h100": NodePreset(gpu=H100, job=JobModel(framework="fsdp2", runtime="cuda", work_scale=1.15)),
-    "fsdp1-h100": NodePreset(gpu=H100, job=JobModel(framework="fsdp1", runtime="cuda", work_scale=1.15)),
+    "fsdp2-h100": NodePreset(
+        gpu=H100, job=JobModel(framework="fsdp2", runtime="cuda", work_scale=1.15)
+    ),
+    "fsdp1-h100": NodePreset(
+        gpu=H100, job=JobModel(framework="fsdp1", runtime="cuda", work_scale=1.15)
+    ),
     "fsdp2-mi300x": NodePreset(
         gpu=MI300X, job=JobModel(framework="fsdp2", runtime="rocm", work_scale=0.95)
     ),

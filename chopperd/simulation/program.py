@@ -205,7 +205,7 @@ class _Builder:
     def _kernel(self, key: str, length_ns: float, unit: str | None) -> None:
         recipe = RECIPES[key]
         is_comm = recipe.kernel_class is KernelClass.COMM
-        clocked = 0.0 if is_comm or recipe.kernel_class is KernelClass.MEMCPY else recipe.clocked
+        clocked = 0.0 if is_comm else recipe.clocked
         self.kernels.append(
             Kernel(
                 recipe=recipe,
@@ -253,9 +253,7 @@ def _forward(builder: _Builder) -> list[int]:
     job = builder.job
     builder.compute(("h2d", 120.0))
     root = builder.collective("all_gather", 2_600.0, Stream.ALL_GATHER, after=(), unit="")
-    gather = builder.collective(
-        "all_gather", 4_800.0, Stream.ALL_GATHER, after=(), unit="layers.0"
-    )
+    gather = builder.collective("all_gather", 4_800.0, Stream.ALL_GATHER, after=(), unit="layers.0")
     ends = [builder.compute(*_unpacked(job, ("embedding", 180.0)), after=(root,), unit="")]
     for layer in range(job.layer_count):
         first, unit = builder.next, f"layers.{layer}"
@@ -291,9 +289,7 @@ def _backward(builder: _Builder, ends: list[int]) -> int:
     job, previous_end = builder.job, ends[-1]
     first = builder.next
     gather = _gather_backward(builder, job.layer_count - 1, (previous_end,), None)
-    builder.compute(
-        ("loss_grad", 430.0), ("gemm_dgrad", 3_900.0), ("gemm_wgrad", 3_900.0), unit=""
-    )
+    builder.compute(("loss_grad", 430.0), ("gemm_dgrad", 3_900.0), ("gemm_wgrad", 3_900.0), unit="")
     builder.section("backward head", first)
     scatter, layer_ends = -1, [builder.next - 1]
     for layer in reversed(range(job.layer_count)):
@@ -339,7 +335,9 @@ def _backward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None
     builder.compute(*_unpacked(builder.job, *first), after=wait, unit=unit)
     builder.compute(("silu_grad", 260.0), *gemms, unit=unit)
     builder.compute(*gemms, ("norm_grad", 200.0), ("add", 90.0), unit=unit)
-    builder.compute(("gemm_dgrad", 800.0), ("gemm_wgrad", 820.0), ("attention_dot", 120.0), unit=unit)
+    builder.compute(
+        ("gemm_dgrad", 800.0), ("gemm_wgrad", 820.0), ("attention_dot", 120.0), unit=unit
+    )
     builder.compute(("attention_grad", 3_100.0), ("rope", 150.0), unit=unit)
     last = (("gemm_dgrad", 1_450.0), ("gemm_wgrad", 1_470.0), ("norm_grad", 200.0))
     builder.compute(*_packed(builder.job, *last), unit=unit)

@@ -27,7 +27,12 @@ class Sensors:
     """
 
     def __init__(
-        self, preset: NodePreset, track_at: Callable[[int], Track], *, key: tuple[int, int], start_ns: int
+        self,
+        preset: NodePreset,
+        track_at: Callable[[int], Track],
+        *,
+        key: tuple[int, int],
+        start_ns: int,
     ) -> None:
         rng = generator(_SENSOR_KEY, *key)
         self._model: GpuModel = preset.gpu

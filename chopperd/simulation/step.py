@@ -21,7 +21,10 @@ LAUNCH_LATENCY_NS: Final = 7_000.0
 #: A clock this close below the highest is at it.
 TOP_RATIO: Final = 0.996
 
-_SYNC_NS: Final = 18_000.0
+#: From the end of a step on the device to the start of the host's next one.
+SYNC_NS: Final = 90_000.0
+#: What a refused allocation costs the host before it waits for the device.
+REFUSED_NS: Final = 100_000.0
 _STEP_KEY: Final = 12
 _STALL_PROBABILITY: Final = 0.7
 
@@ -53,18 +56,20 @@ class StepTiming:
 
     Attributes:
         launch_ns: Last launch call of each block.
-        waited_from_ns: When the host came to the block, before a wait or stall of its own.
+        waited_from_ns: When the host came to the block, before a wait of its own.
+        released_ns: When the rate limiter let it go on, before a stall of its own.
         start_ns, end_ns: On the device.
         clock_mhz: (blocks, gpus) float64; NaN for collectives.
         stretch: (blocks, gpus) float64, factor on fixed times; 1 for collectives.
         host_start_ns, host_end_ns: The host's step, from the data loader to the loss.
-        loader_ns: Length of the data loader's part.
+        loader_ns: Length of the data loader's part. host_scale: As drawn.
         stall_block: As drawn. stall_synced_ns, stall_end_ns: When the device was found idle, and
             when the allocator had its memory; 0 without a stall.
     """
 
     launch_ns: Int64s
     waited_from_ns: Int64s
+    released_ns: Int64s
     start_ns: Int64s
     end_ns: Int64s
     clock_mhz: Float64s
@@ -72,6 +77,7 @@ class StepTiming:
     host_start_ns: Int64s
     host_end_ns: Int64s
     loader_ns: Int64s
+    host_scale: Float64s
     stall_block: Int64s
     stall_synced_ns: Int64s
     stall_end_ns: Int64s
@@ -125,9 +131,7 @@ def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDra
     )
 
 
-def clock_targets(
-    silicon: Silicon, activity: Float64s, temperature_c: Float64s
-) -> ClockTargets:
+def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s) -> ClockTargets:
     """The governor's targets for blocks of these activities, (blocks, gpus), at a temperature."""
     capped = silicon.capped_clock_mhz(activity, silicon.resting_w(temperature_c))
     ceiling = silicon.cooled_clock_mhz(temperature_c)
@@ -157,7 +161,7 @@ class StepPlay:
         self.base_ns = int(free_ns.min())
         self._program, self._model, self._draws = program, model, draws
         free: Floats = (free_ns - self.base_ns).astype(float).tolist()
-        self._begin = [each + _SYNC_NS for each in free]
+        self._begin = [each + SYNC_NS for each in free]
         self._free = dict.fromkeys(Stream, free)
         self._host: Floats = (self._begin + draws.loader_ns).tolist()
         self._host_scale: Floats = draws.host_scale.tolist()
@@ -195,6 +199,7 @@ class StepPlay:
         self._rows.waited_from.append(self._host)
         if block.waits_for_end is not None:
             self._host = list(map(max, self._host, self._rows.end[block.waits_for_end]))
+        self._rows.released.append(self._host)
         if block.may_stall:
             self._maybe_stall(index)
         cost = block.host_ns
@@ -207,7 +212,8 @@ class StepPlay:
     def _maybe_stall(self, index: int) -> None:
         """The allocator waits for an idle device, frees what it can, and allocates again."""
         for gpu in np.flatnonzero(self._draws.stall_block == index).tolist():
-            idle = max(self._host[gpu], *(free[gpu] for free in self._free.values()))
+            refused = self._host[gpu] + REFUSED_NS
+            idle = max(refused, *(free[gpu] for free in self._free.values()))
             self._stall_synced[gpu] = idle
             self._stall_end[gpu] = idle + float(self._draws.stall_ns[gpu])
             self._host = [*self._host[:gpu], self._stall_end[gpu], *self._host[gpu + 1 :]]
@@ -272,11 +278,12 @@ class StepPlay:
 
     def _timing(self) -> StepTiming:
         rows = self._rows
-        host_end = [max(pair) + _SYNC_NS for pair in zip(self._host, rows.end[-1], strict=True)]
+        host_end = [max(pair) + SYNC_NS for pair in zip(self._host, rows.end[-1], strict=True)]
         stalled = np.array(self._stall_end) > 0
         return StepTiming(
             launch_ns=self._absolute(rows.launch),
             waited_from_ns=self._absolute(rows.waited_from),
+            released_ns=self._absolute(rows.released),
             start_ns=self._absolute(rows.start),
             end_ns=self._absolute(rows.end),
             clock_mhz=np.array(rows.clock),
@@ -284,6 +291,7 @@ class StepPlay:
             host_start_ns=self._absolute(self._begin),
             host_end_ns=self._absolute(host_end),
             loader_ns=np.rint(self._draws.loader_ns).astype(np.int64),
+            host_scale=self._draws.host_scale,
             stall_block=self._draws.stall_block,
             stall_synced_ns=np.where(stalled, self._absolute(self._stall_synced), 0),
             stall_end_ns=np.where(stalled, self._absolute(self._stall_end), 0),
@@ -300,6 +308,7 @@ class _Rows:
 
     launch: list[Floats] = field(default_factory=list)
     waited_from: list[Floats] = field(default_factory=list)
+    released: list[Floats] = field(default_factory=list)
     start: list[Floats] = field(default_factory=list)
     end: list[Floats] = field(default_factory=list)
     clock: list[Floats] = field(default_factory=list)
