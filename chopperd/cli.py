@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -40,7 +40,6 @@ _EXIT_SIGNAL: Final = 128
 _EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 _EXIT_BROKEN_PIPE: Final = _EXIT_SIGNAL + signal.SIGPIPE
 
-Progress: TypeAlias = Callable[[int, int | None], None]
 Format: TypeAlias = Literal["text", "json", "csv"]
 ListFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -68,6 +67,8 @@ Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
 Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
+RingFd = Annotated[int, typer.Option("--ring-fd", help="Inherited memory file.")]
+SettingsJson = Annotated[str, typer.Option("--settings", help="How to sample.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
 
@@ -192,6 +193,17 @@ def check_config(file: ConfigFile = None) -> None:
     from chopperd.report.settings import render_settings
 
     _print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
+
+
+@app.command("_sampler", hidden=True)
+def sampler(ring_fd: RingFd, settings: SettingsJson, backend: Backend = _AUTO) -> None:
+    """Sample into shared memory; started by other chopperd processes only."""
+    from chopperd.devices.registry import open_backend
+    from chopperd.sampling import process  # type: ignore[attr-defined]
+    from chopperd.sampling.settings import SamplerSettings  # type: ignore[import-not-found]
+
+    how = SamplerSettings.from_json(settings)
+    raise typer.Exit(process.main(ring_fd, lambda: open_backend(backend or _AUTO), how))
 
 
 def main() -> None:
@@ -328,23 +340,10 @@ def _document(
     traces: Sequence[Path], samples: "SampleSet | None", options: "ReportOptions"
 ) -> "ReportDocument":
     from chopperd.pipeline import report_files  # type: ignore[attr-defined]
+    from chopperd.report.progress import reading_progress
 
-    with _progress() as progress:
+    with reading_progress(sys.stderr) as progress:
         return report_files(traces, samples=samples, options=options, progress=progress)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A progress bar on stderr while a file is read; None where nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("reading", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _parsed_device_map(text: str | None) -> dict[int, str] | None:

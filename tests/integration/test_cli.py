@@ -318,17 +318,3 @@ def test_starting_up_loads_neither_numpy_nor_rich() -> None:
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_progress_bar_is_for_terminals_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with cli._progress() as progress:
-        assert progress is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with cli._progress() as progress:
-        assert progress is not None
-        progress(5, 10)
-    captured = capsys.readouterr()
-    assert "reading" in captured.err
-    assert captured.out == ""
