@@ -237,6 +237,20 @@ def test_record_reports_on_what_the_command_wrote(
     assert capsys.readouterr().out.startswith(" CLOCK COST  ")
 
 
+@pytest.mark.usefixtures("recorded")
+def test_not_even_a_fault_of_ours_hides_the_commands_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "start_recording", lambda *_: broken)
+    assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
+    assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.run(["record", "--", PYTHON, "-c", "pass"])
+
+
 @pytest.mark.parametrize(("own", "status"), [(0, 4), (6, 6)])
 def test_a_report_that_fails_never_hides_the_commands_status(
     own: int,
