@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -40,7 +40,6 @@ _EXIT_SIGNAL: Final = 128
 _EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 _EXIT_BROKEN_PIPE: Final = _EXIT_SIGNAL + signal.SIGPIPE
 
-Progress: TypeAlias = Callable[[int, int | None], None]
 Format: TypeAlias = Literal["text", "json", "csv"]
 ListFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -68,6 +67,8 @@ Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
 Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
+RingFd = Annotated[int, typer.Option("--ring-fd", help="Inherited memory file.")]
+SettingsJson = Annotated[str, typer.Option("--settings", help="How to sample.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
 
@@ -99,7 +100,9 @@ def demo(
     seconds: Seconds = 5.0, preset: Preset = "fsdp2-h100", seed: Seed = 0, form: Form = "text"
 ) -> None:
     """Report on a simulated training job; needs no GPU."""
-    _print_report(simulate_report(seconds, preset, seed), form)
+    from chopperd.pipeline import simulated_report  # type: ignore[attr-defined]
+
+    _print_report(simulated_report(seconds=seconds, preset=preset, seed=seed), form)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -113,22 +116,20 @@ def record(
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
     settings = load_config(config or DEFAULT_PATH)
-    finish = start_recording(settings, backend, hz)
     started_unix_ns = SystemClock().unix_ns()
+    finish = start_recording(settings, backend, hz)
+    status = run_command(command)
     try:
-        status = run_command(command)
-    finally:
         samples = finish() if finish is not None else None
-    try:
         if samples is not None and output is not None:
             from chopperd.store.samples import write_samples  # type: ignore[import-not-found]
 
             write_samples(output, samples)
         _report_recorded(settings, traces, started_unix_ns, samples)
-    except ChopperdError as error:
+    except Exception as error:
         if status == 0:
             raise
-        _complain(str(error))
+        _complain(str(error) if isinstance(error, ChopperdError) else repr(error))
     raise typer.Exit(status)
 
 
@@ -166,7 +167,11 @@ def report(
         last=last,
     )
     zone = _parsed_zone(tz)
-    sample_set = read_sample_file(samples, zone) if samples is not None else None
+    sample_set = None
+    if samples is not None:
+        from chopperd.store.samples import read_samples
+
+        sample_set = read_samples(samples, tz=zone)
     _print_report(_document(traces, sample_set, options), form, by_family=by == "family")
 
 
@@ -192,6 +197,17 @@ def check_config(file: ConfigFile = None) -> None:
     from chopperd.report.settings import render_settings
 
     _print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
+
+
+@app.command("_sampler", hidden=True)
+def sampler(ring_fd: RingFd, settings: SettingsJson, backend: Backend = _AUTO) -> None:
+    """Sample into shared memory; started by other chopperd processes only."""
+    from chopperd.devices.registry import open_backend
+    from chopperd.sampling import process  # type: ignore[attr-defined]
+    from chopperd.sampling.settings import SamplerSettings  # type: ignore[import-not-found]
+
+    how = SamplerSettings.from_json(settings)
+    raise typer.Exit(process.main(ring_fd, lambda: open_backend(backend or _AUTO), how))
 
 
 def main() -> None:
@@ -272,10 +288,19 @@ def start_recording(
         BackendUnavailableError: The back end was asked for by name and can't be used.
     """
     from chopperd.sampling.recording import Recorder  # type: ignore[import-not-found]
+    from chopperd.sampling.settings import SamplerSettings
+    from chopperd.sampling.supervisor import SamplerSupervisor  # type: ignore[import-not-found]
 
-    name = backend or config.sampling.backend
+    name, clock = backend or config.sampling.backend, SystemClock()
+    settings = SamplerSettings(
+        hz=hz or config.sampling.record_hz,
+        slow_hz=config.sampling.slow_hz,
+        budget_ratio=config.sampling.record_driver_budget_ratio,
+    )
+    # -P: the job's working directory must not shadow a module of ours.
+    start_sampler = (sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", name)
+    recorder = Recorder(SamplerSupervisor(start_sampler, settings, clock), clock)
     try:
-        recorder = Recorder(backend=name, hz=hz or config.sampling.record_hz)
         recorder.start()
     except BackendUnavailableError as error:
         if name != _AUTO:
@@ -283,20 +308,6 @@ def start_recording(
         _complain(f"{error}; CMD runs without clock samples")
         return None
     return recorder.finish  # type: ignore[no-any-return]
-
-
-def simulate_report(seconds: float, preset: str, seed: int) -> "ReportDocument":
-    """The report on a simulated job, read from the trace and samples that it writes."""
-    from chopperd.pipeline import simulated_report  # type: ignore[attr-defined]
-
-    return simulated_report(seconds=seconds, preset=preset, seed=seed)  # type: ignore[no-any-return]
-
-
-def read_sample_file(path: Path, zone: tzinfo | None) -> "SampleSet":
-    """The samples in a file; `zone` is that of local times in it."""
-    from chopperd.store.samples import read_samples
-
-    return read_samples(path, tz=zone)  # type: ignore[no-any-return]
 
 
 def report_options(
@@ -328,23 +339,10 @@ def _document(
     traces: Sequence[Path], samples: "SampleSet | None", options: "ReportOptions"
 ) -> "ReportDocument":
     from chopperd.pipeline import report_files  # type: ignore[attr-defined]
+    from chopperd.report.progress import reading_progress
 
-    with _progress() as progress:
+    with reading_progress(sys.stderr) as progress:
         return report_files(traces, samples=samples, options=options, progress=progress)  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A progress bar on stderr while a file is read; None where nobody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("reading", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _parsed_device_map(text: str | None) -> dict[int, str] | None:

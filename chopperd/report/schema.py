@@ -1,5 +1,6 @@
 """The report document as JSON, and its published JSON Schema (draft 2020-12)."""
 
+import sys
 from inspect import cleandoc
 from typing import Final, TypeAlias
 
@@ -42,3 +43,7 @@ def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:
     if not isinstance(description, str):
         return definition
     return {**definition, "description": cleandoc(description)}
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(encode_schema())

@@ -24,11 +24,14 @@ def render_text(document: ReportDocument, *, width: int = WIDTH, by_family: bool
 
 
 def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
-    """A page as text; `styled` adds escape codes of the colours that every terminal has."""
+    """A page as text; `styled` adds escape codes of the colours that every terminal has.
+
+    A width below `WIDTH` is taken as `WIDTH`: a table that is narrower would cut digits off.
+    """
     buffer = StringIO()
     console = Console(
         file=buffer,
-        width=width,
+        width=max(width, WIDTH),
         color_system="standard" if styled else None,
         force_terminal=styled,
         legacy_windows=False,

@@ -237,6 +237,20 @@ def test_record_reports_on_what_the_command_wrote(
     assert capsys.readouterr().out.startswith(" CLOCK COST  ")
 
 
+@pytest.mark.usefixtures("recorded")
+def test_not_even_a_fault_of_ours_hides_the_commands_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "start_recording", lambda *_: broken)
+    assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
+    assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.run(["record", "--", PYTHON, "-c", "pass"])
+
+
 @pytest.mark.parametrize(("own", "status"), [(0, 4), (6, 6)])
 def test_a_report_that_fails_never_hides_the_commands_status(
     own: int,
@@ -318,17 +332,3 @@ def test_starting_up_loads_neither_numpy_nor_rich() -> None:
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_progress_bar_is_for_terminals_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with cli._progress() as progress:
-        assert progress is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with cli._progress() as progress:
-        assert progress is not None
-        progress(5, 10)
-    captured = capsys.readouterr()
-    assert "reading" in captured.err
-    assert captured.out == ""

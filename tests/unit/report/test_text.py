@@ -220,3 +220,9 @@ def test_many_ranks_are_counted_not_listed() -> None:
     document = eight_gpus()
     traces = tuple(replace(document.trace, rank=rank) for rank in range(64))
     assert "and 48 more" in render_text(replace(document, traces=traces))
+
+
+def test_a_narrow_page_cuts_no_number() -> None:
+    assert section(render_text(eight_gpus(), width=40), "STEPS") == (
+        section(render_text(eight_gpus()), "STEPS")
+    )
