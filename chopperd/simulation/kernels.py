@@ -172,14 +172,14 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "attention_dot": _attention(
         "aten::_flash_attention_backward",
         _FLASH.format("bwd_dot_do_o", "bwd", "64, 128, 8") + ">(pytorch_flash::Flash_bwd_params)",
-        "bwd_preprocess",
+        "fmha_bwd_hd128_odo_bf16",
         0.3,
     ),
     "attention_grad": _attention(
         "aten::_flash_attention_backward",
         _FLASH.format("bwd_dq_dk_dv_loop_seqk_parallel", "bwd", "64, 128, 8")
         + ", true>(pytorch_flash::Flash_bwd_params)",
-        "bwd_kernel_dk_dv",
+        "fmha_bwd_hd128_bf16_causal_a32_rtz",
         0.88,
     ),
     "norm": _norm(
@@ -190,7 +190,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "norm_grad": _norm(
         "aten::_fused_rms_norm_backward",
         "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel_vectorized<"
-        "c10::BFloat16, float, true>(c10::BFloat16 const*, c10::BFloat16 const*, float const*, int)",
+        "c10::BFloat16, float, true>(c10::BFloat16 const*, c10::BFloat16 const*, int)",
     ),
     "rope": _pointwise(
         "aten::mul", "BinaryFunctor<float, float, float, MulFunctor>", grid=(8192, 1, 1)
@@ -228,7 +228,8 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     "adamw": _foreach("aten::_fused_adamw_", "FusedAdamMathFunctor<float, 4, ADAM_MODE::ADAMW>"),
     "copy_out": _packing(
         "fsdp::split_with_sizes_copy",
-        "void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel"
+        "void at::native::(anonymous namespace)::"
+        "split_with_sizes_copy_out_contiguous_no_cast_kernel"
         "(char**, char**, long*, long*, long*, long, long)",
     ),
     "chunk_cat": _packing(

@@ -5,7 +5,7 @@ gives the same values.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from chopperd.simulation.presets import node_preset
 from chopperd.simulation.program import Program, build_program
 from chopperd.simulation.sensors import Sensors
 from chopperd.simulation.spec import SimulationSpec
-from chopperd.simulation.track import Track, build_track, joined_truth
+from chopperd.simulation.track import Track, build_tracks, joined_truth
 from chopperd.simulation.truth import ClockTruth
 
 _STEPS_PER_CHUNK: Final = 4
@@ -131,7 +131,7 @@ class SimulatedNode:
         for _ in range(_STEPS_PER_CHUNK):
             run, state = run_step(self.silicon, self.program, self.spec.seed, state)
             runs.append(run)
-        return Chunk(runs=tuple(runs), tracks=_tracks(runs, state), after=state)
+        return Chunk(runs=tuple(runs), tracks=build_tracks(runs, state), after=state)
 
     def _keep(self, chunk: Chunk) -> None:
         self._kept[chunk.first_step // _STEPS_PER_CHUNK] = chunk
@@ -140,7 +140,3 @@ class SimulatedNode:
         step = chunk.after.step
         if step % _STEPS_PER_CHECKPOINT == 0 and step > self._checkpoints[-1].step:
             self._checkpoints.append(chunk.after)
-
-
-def _tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
-    return tuple(build_track(runs, after, gpu) for gpu in range(len(after.free_ns)))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -169,6 +170,9 @@ class StepPlay:
         self._ceiling: Floats = targets.ceiling_mhz.tolist()
         self._now_mhz: Floats = clock_mhz.tolist()
         self._comm_until = 0.0
+        self._follow = [
+            -math.expm1(-block.nominal_ns / model.governor_constant_ns) for block in program.blocks
+        ]
         self._stall_synced = [0.0] * len(free)
         self._stall_end = [0.0] * len(free)
         self._rows = _Rows()
@@ -188,9 +192,9 @@ class StepPlay:
             self._free[block.stream] = ended
             rows.end.append(ended)
         resting = RestingClocks(
-            before_mhz=np.array(rows.clock_before),
+            before_mhz=_columns(rows.clock_before),
             after_mhz=np.array(self._now_mhz),
-            comm_until_ns=self._absolute(rows.comm_until),
+            comm_until_ns=self._absolute(np.array(rows.comm_until)),
         )
         return self._timing(), resting
 
@@ -220,8 +224,9 @@ class StepPlay:
 
     def _ready(self, block: Block, launch: Floats) -> Floats:
         """When the block starts on each GPU."""
-        arrived = [at + LAUNCH_LATENCY_NS for at in launch]
-        ready = list(map(max, arrived, self._free[block.stream]))
+        ready = self._free[block.stream]
+        if max(launch) + LAUNCH_LATENCY_NS > min(ready):
+            ready = list(map(max, ready, [at + LAUNCH_LATENCY_NS for at in launch]))
         for other in block.after:
             ready = list(map(max, ready, self._rows.end[other]))
         return ready
@@ -236,28 +241,29 @@ class StepPlay:
         return [last] * len(ready)
 
     def _compute(self, index: int, block: Block, ready: Floats) -> Floats:
-        nominal_ns, comm_until = block.nominal_ns, self._comm_until
-        follow = -math.expm1(-nominal_ns / self._model.governor_constant_ns)
-        clocks: Floats = []
-        stretches: Floats = []
-        ended: Floats = []
-        highest = self._model.sm_clock_max_mhz
-        top, clocked_ns = TOP_RATIO * highest, block.clocked_ns * highest
-        for start, rested, target in zip(
-            ready, self._rested(ready), self._target[index], strict=True
-        ):
-            clock = rested + (target - rested) * follow
-            clock = highest if clock > top else clock
-            beside = min(max(comm_until - start, 0.0) / nominal_ns, 1.0)
-            stretch = 1 + CONTENTION * beside
-            clocks.append(clock)
-            stretches.append(stretch)
-            ended.append(start + clocked_ns / clock + block.fixed_ns * stretch + block.rest_ns)
+        highest, nominal_ns = self._model.sm_clock_max_mhz, block.nominal_ns
+        top, follow = TOP_RATIO * highest, self._follow[index]
+        clocks = [
+            highest if (clock := rested + (target - rested) * follow) > top else clock
+            for rested, target in zip(self._rested(ready), self._target[index], strict=True)
+        ]
+        stretches = self._stretches(ready, nominal_ns)
+        clocked_ns, fixed_ns, rest_ns = block.clocked_ns * highest, block.fixed_ns, block.rest_ns
         self._rows.clock_before.append(self._now_mhz)
         self._now_mhz = clocks
         self._rows.clock.append(clocks)
         self._rows.stretch.append(stretches)
-        return ended
+        return [
+            start + clocked_ns / clock + fixed_ns * stretch + rest_ns
+            for start, clock, stretch in zip(ready, clocks, stretches, strict=True)
+        ]
+
+    def _stretches(self, ready: Floats, nominal_ns: float) -> Floats:
+        """How much longer fixed times get beside the collectives in flight."""
+        until = self._comm_until
+        if until <= min(ready):
+            return [1.0] * len(ready)
+        return [1 + CONTENTION * min(max(until - start, 0.0) / nominal_ns, 1.0) for start in ready]
 
     def _rested(self, ready: Floats) -> Floats:
         """The clock after it drifted to its ceiling while the compute stream had nothing."""
@@ -281,24 +287,24 @@ class StepPlay:
         host_end = [max(pair) + SYNC_NS for pair in zip(self._host, rows.end[-1], strict=True)]
         stalled = np.array(self._stall_end) > 0
         return StepTiming(
-            launch_ns=self._absolute(rows.launch),
-            waited_from_ns=self._absolute(rows.waited_from),
-            released_ns=self._absolute(rows.released),
-            start_ns=self._absolute(rows.start),
-            end_ns=self._absolute(rows.end),
-            clock_mhz=np.array(rows.clock),
-            stretch=np.array(rows.stretch),
-            host_start_ns=self._absolute(self._begin),
-            host_end_ns=self._absolute(host_end),
+            launch_ns=self._absolute(_columns(rows.launch)),
+            waited_from_ns=self._absolute(_columns(rows.waited_from)),
+            released_ns=self._absolute(_columns(rows.released)),
+            start_ns=self._absolute(_columns(rows.start)),
+            end_ns=self._absolute(_columns(rows.end)),
+            clock_mhz=_columns(rows.clock),
+            stretch=_columns(rows.stretch),
+            host_start_ns=self._absolute(np.array(self._begin)),
+            host_end_ns=self._absolute(np.array(host_end)),
             loader_ns=np.rint(self._draws.loader_ns).astype(np.int64),
             host_scale=self._draws.host_scale,
             stall_block=self._draws.stall_block,
-            stall_synced_ns=np.where(stalled, self._absolute(self._stall_synced), 0),
-            stall_end_ns=np.where(stalled, self._absolute(self._stall_end), 0),
+            stall_synced_ns=np.where(stalled, self._absolute(np.array(self._stall_synced)), 0),
+            stall_end_ns=np.where(stalled, self._absolute(np.array(self._stall_end)), 0),
         )
 
-    def _absolute(self, relative_ns: Floats | list[Floats]) -> Int64s:
-        absolute: Int64s = self.base_ns + np.rint(np.array(relative_ns)).astype(np.int64)
+    def _absolute(self, relative_ns: Float64s) -> Int64s:
+        absolute: Int64s = self.base_ns + np.rint(relative_ns).astype(np.int64)
         return absolute
 
 
@@ -315,6 +321,13 @@ class _Rows:
     stretch: list[Floats] = field(default_factory=list)
     clock_before: list[Floats] = field(default_factory=list)
     comm_until: Floats = field(default_factory=list)
+
+
+def _columns(rows: list[Floats]) -> Float64s:
+    """The rows as one array, (blocks, gpus)."""
+    count = len(rows) * len(rows[0])
+    flat = np.fromiter(chain.from_iterable(rows), np.float64, count)
+    return flat.reshape(len(rows), -1)
 
 
 def at_top(clock_mhz: Float64s, max_mhz: float) -> Float64s:

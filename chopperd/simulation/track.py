@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.simulation.evolution import COUNTED, NodeState, StepRun
 from chopperd.simulation.truth import ClockTruth, StepFunction
 from chopperd.units import NS_PER_S
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,31 +77,57 @@ class Track:
         return float(function.cumulative[cell]) + float(function.value[cell]) * inside_ns
 
 
-def build_track(runs: Sequence[StepRun], after: NodeState, gpu: int) -> Track:
-    """One GPU's track over consecutive steps, which leave the node in state `after`."""
-    first = runs[0].before
-    lengths = np.concatenate([run.cells.length_ns[:, gpu] for run in runs])
-    kept = lengths > 0
-    edges = first.free_ns[gpu] + np.concatenate(([0], np.cumsum(lengths[kept])))
-    bits = np.concatenate([run.cells.cause_bits[:, gpu] for run in runs])[kept]
+def build_tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
+    """Each GPU's track over consecutive steps, which leave the node in state `after`."""
+    columns = _Columns.of(runs, after)
+    return tuple(_track(columns, runs[0].before, gpu) for gpu in range(len(after.free_ns)))
 
-    def function(columns: Sequence[Float64s]) -> StepFunction:
-        return StepFunction(edges_ns=edges, value=np.concatenate(columns)[kept])
 
-    clock = function([run.cells.clock_mhz[:, gpu] for run in runs])
-    states = [*(run.before for run in runs), after]
+class _Columns(NamedTuple):
+    """Steps put together, one row a GPU: (gpus, cells), edges (gpus, cells+1)."""
+
+    edges_ns: Int64s
+    clock_mhz: Float64s
+    power_w: Float64s
+    cause_bits: Int64s
+    busy: Float64s
+    temperature_edges_ns: Int64s
+    temperature_c: Float64s
+
+    @classmethod
+    def of(cls, runs: Sequence[StepRun], after: NodeState) -> "_Columns":
+        cells, states = [run.cells for run in runs], [*(run.before for run in runs), after]
+        edges = [*(each.edges_ns[:-1] for each in cells), cells[-1].edges_ns[-1:]]
+        return cls(
+            edges_ns=_by_gpu(edges),
+            clock_mhz=_by_gpu([each.clock_mhz for each in cells]),
+            power_w=_by_gpu([each.power_w for each in cells]),
+            cause_bits=_by_gpu([each.cause_bits for each in cells]),
+            busy=_by_gpu([each.busy for each in cells]).astype(np.float64),
+            temperature_edges_ns=_by_gpu([state.free_ns[None] for state in states]),
+            temperature_c=_by_gpu([state.temperature_c[None] for state in states]),
+        )
+
+
+def _by_gpu(parts: Sequence[npt.NDArray[_Scalar]]) -> npt.NDArray[_Scalar]:
+    return np.ascontiguousarray(np.concatenate(parts).T)
+
+
+def _track(columns: _Columns, first: NodeState, gpu: int) -> Track:
+    edges, bits = columns.edges_ns[gpu], columns.cause_bits[gpu]
+
+    def function(value: Float64s) -> StepFunction:
+        return StepFunction(edges_ns=edges, value=value)
+
     return Track(
         start_ns=int(edges[0]),
         end_ns=int(edges[-1]),
-        truth=ClockTruth(clock=clock, causes=bits),
-        power=function([run.cells.power_w[:, gpu] for run in runs]),
-        busy=function([run.cells.busy[:, gpu].astype(np.float64) for run in runs]),
-        limited={
-            cause: StepFunction(edges_ns=edges, value=((bits & cause.bit) != 0).astype(np.float64))
-            for cause in COUNTED
-        },
-        temperature_edges_ns=np.array([state.free_ns[gpu] for state in states]),
-        temperature_c=np.array([state.temperature_c[gpu] for state in states]),
+        truth=ClockTruth(clock=function(columns.clock_mhz[gpu]), causes=bits),
+        power=function(columns.power_w[gpu]),
+        busy=function(columns.busy[gpu]),
+        limited={c: function(((bits & c.bit) != 0).astype(np.float64)) for c in COUNTED},
+        temperature_edges_ns=columns.temperature_edges_ns[gpu],
+        temperature_c=columns.temperature_c[gpu],
         energy_j=float(first.energy_j[gpu]),
         limited_ns={c: int(first.limited_ns[row, gpu]) for row, c in enumerate(COUNTED)},
         busy_ns=int(first.busy_ns[gpu]),
