@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from chopperd.model.report import ReportDocument
     from chopperd.model.samples import SampleSet
-    from chopperd.pipeline import ReportOptions  # type: ignore[attr-defined]
+    from chopperd.pipeline import ReportOptions
+    from chopperd.simulation.spec import SimulationSpec
 
 _AUTO: Final = "auto"
 _EXIT_USAGE: Final = 2
@@ -69,6 +70,7 @@ TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes it
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
 RingFd = Annotated[int, typer.Option("--ring-fd", help="Inherited memory file.")]
 SettingsJson = Annotated[str, typer.Option("--settings", help="How to sample.")]
+SimulationJson = Annotated[str | None, typer.Option("--simulation", help="What to simulate.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
 
@@ -100,9 +102,13 @@ def demo(
     seconds: Seconds = 5.0, preset: Preset = "fsdp2-h100", seed: Seed = 0, form: Form = "text"
 ) -> None:
     """Report on a simulated training job; needs no GPU."""
-    from chopperd.pipeline import simulated_report  # type: ignore[attr-defined]
+    from chopperd.pipeline import report_simulation
+    from chopperd.simulation.spec import SimulationSpec
 
-    _print_report(simulated_report(seconds=seconds, preset=preset, seed=seed), form)
+    clock = SystemClock()
+    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=clock.unix_ns())
+    finish = start_recording(load_config(DEFAULT_PATH), "simulated", None, spec)
+    _print_report(report_simulation(spec, seconds, finish, clock), form)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -122,7 +128,7 @@ def record(
     try:
         samples = finish() if finish is not None else None
         if samples is not None and output is not None:
-            from chopperd.store.samples import write_samples  # type: ignore[import-not-found]
+            from chopperd.store.samples import write_samples
 
             write_samples(output, samples)
         _report_recorded(settings, traces, started_unix_ns, samples)
@@ -136,7 +142,7 @@ def record(
 def _report_recorded(
     config: Config, folder: Path, started_unix_ns: int, samples: "SampleSet | None"
 ) -> None:
-    from chopperd.pipeline import kineto_files  # type: ignore[attr-defined]
+    from chopperd.pipeline import kineto_files
 
     found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
     if not found:
@@ -178,7 +184,7 @@ def report(
 @app.command()
 def devices(backend: Backend = None, form: ListForm = "text", config: ConfigPath = None) -> None:
     """List the GPUs and which of their fields answer."""
-    from chopperd.devices.registry import open_backend  # type: ignore[import-not-found]
+    from chopperd.devices.registry import open_backend
     from chopperd.devices.survey import survey
     from chopperd.report.inventory import encode_inventory, render_inventory
 
@@ -200,14 +206,24 @@ def check_config(file: ConfigFile = None) -> None:
 
 
 @app.command("_sampler", hidden=True)
-def sampler(ring_fd: RingFd, settings: SettingsJson, backend: Backend = _AUTO) -> None:
+def sampler(
+    ring_fd: RingFd,
+    settings: SettingsJson,
+    backend: Backend = _AUTO,
+    simulation: SimulationJson = None,
+) -> None:
     """Sample into shared memory; started by other chopperd processes only."""
+    from chopperd.devices.base import BackendOptions
     from chopperd.devices.registry import open_backend
-    from chopperd.sampling import process  # type: ignore[attr-defined]
-    from chopperd.sampling.settings import SamplerSettings  # type: ignore[import-not-found]
+    from chopperd.sampling import process
+    from chopperd.sampling.settings import SamplerSettings
+    from chopperd.simulation.spec import SimulationSpec
 
+    options = BackendOptions(
+        simulation=SimulationSpec.from_json(simulation) if simulation else None
+    )
     how = SamplerSettings.from_json(settings)
-    raise typer.Exit(process.main(ring_fd, lambda: open_backend(backend or _AUTO), how))
+    raise typer.Exit(process.main(ring_fd, lambda: open_backend(backend or _AUTO, options), how))
 
 
 def main() -> None:
@@ -280,25 +296,31 @@ def _in_foreground() -> bool:
 
 
 def start_recording(
-    config: Config, backend: str | None, hz: float | None
+    config: Config,
+    backend: str | None,
+    hz: float | None,
+    simulation: "SimulationSpec | None" = None,
 ) -> "Callable[[], SampleSet] | None":
     """Start to sample every GPU; gives what ends it, or None where no GPU can be used.
 
     Raises:
         BackendUnavailableError: The back end was asked for by name and can't be used.
     """
-    from chopperd.sampling.recording import Recorder  # type: ignore[import-not-found]
+    from chopperd.sampling.recording import Recorder
     from chopperd.sampling.settings import SamplerSettings
-    from chopperd.sampling.supervisor import SamplerSupervisor  # type: ignore[import-not-found]
+    from chopperd.sampling.supervisor import SamplerSupervisor
 
     name, clock = backend or config.sampling.backend, SystemClock()
     settings = SamplerSettings(
         hz=hz or config.sampling.record_hz,
         slow_hz=config.sampling.slow_hz,
-        budget_ratio=config.sampling.record_driver_budget_ratio,
+        # There is no driver to spare in a simulation.
+        budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
     )
     # -P: the job's working directory must not shadow a module of ours.
-    start_sampler = (sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", name)
+    start_sampler = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", name]
+    if simulation is not None:
+        start_sampler += ["--simulation", simulation.to_json()]
     recorder = Recorder(SamplerSupervisor(start_sampler, settings, clock), clock)
     try:
         recorder.start()
@@ -307,7 +329,7 @@ def start_recording(
             raise
         _complain(f"{error}; CMD runs without clock samples")
         return None
-    return recorder.finish  # type: ignore[no-any-return]
+    return recorder.finish
 
 
 def report_options(
@@ -319,8 +341,8 @@ def report_options(
     last: int | None = None,
 ) -> "ReportOptions":
     """What the configuration and a command line say about a report; the command line wins."""
-    from chopperd.pipeline import ReportOptions  # type: ignore[attr-defined]
-    from chopperd.traces.source import ReadLimits  # type: ignore[import-not-found]
+    from chopperd.pipeline import ReportOptions
+    from chopperd.traces.source import ReadLimits
 
     return ReportOptions(
         device_map=device_map,
@@ -338,11 +360,11 @@ def report_options(
 def _document(
     traces: Sequence[Path], samples: "SampleSet | None", options: "ReportOptions"
 ) -> "ReportDocument":
-    from chopperd.pipeline import report_files  # type: ignore[attr-defined]
+    from chopperd.pipeline import report_files
     from chopperd.report.progress import reading_progress
 
     with reading_progress(sys.stderr) as progress:
-        return report_files(traces, samples=samples, options=options, progress=progress)  # type: ignore[no-any-return]
+        return report_files(traces, samples=samples, options=options, progress=progress)
 
 
 def _parsed_device_map(text: str | None) -> dict[int, str] | None:

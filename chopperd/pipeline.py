@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from chopperd import __version__
@@ -14,11 +15,15 @@ from chopperd.model.samples import SampleSet
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
+from chopperd.simulation.kineto import rank_trace
+from chopperd.simulation.node import SimulatedNode
+from chopperd.simulation.spec import SimulationSpec
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
+from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
@@ -126,3 +131,42 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
             yield entry
         elif depth > 1 and entry.is_dir() and not entry.is_symlink():
             yield from _files(entry, depth - 1)
+
+
+def report_simulation(
+    spec: SimulationSpec,
+    seconds: float,
+    finish: Callable[[], SampleSet] | None,
+    clock: Clock,
+) -> ReportDocument:
+    """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
+
+    Args:
+        spec: What is simulated; it has started.
+        seconds: How long it goes on from now.
+        finish: Ends the sampling that is under way and gives its samples.
+        clock: Tells and waits for the time.
+    """
+    begin_unix_ns = clock.unix_ns()
+    end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
+    with TemporaryDirectory(prefix="chopperd-demo-") as folder:
+        node = SimulatedNode(spec)
+        paths = write_simulated_traces(node, begin_unix_ns, end_unix_ns, Path(folder))
+        clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
+        samples = finish() if finish is not None else None
+        return report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+
+
+def write_simulated_traces(
+    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path
+) -> list[Path]:
+    """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+    first_step = node.step_at(begin_unix_ns) + 1
+    last_step = max(node.step_at(end_unix_ns) - 1, first_step)
+    paths = []
+    for rank in range(len(node.gpus)):
+        path = folder / f"rank{rank}.pt.trace.json"
+        with path.open("wb") as out:
+            out.writelines(rank_trace(node, rank, first_step, last_step))
+        paths.append(path)
+    return paths

@@ -14,15 +14,15 @@ def summarise(
 ) -> Summary | None:
     """The summary; None where no device has a record.
 
-    Means are over the critical device of each complete, non-tail step; where there is no such
-    step, over the critical device of the whole files.
+    Means are over the critical device of each complete, non-tail step whose clock is known (of
+    all such steps, if none is); where there is no such step, over that of the whole files.
 
     Args:
         steps: Step rows of all devices, with peers and critical devices set.
         totals: Rows of the whole files.
         reference: The reference clock that the losses were taken against.
     """
-    complete = [each for each in steps if is_complete(each.row)]
+    complete = _with_clocks([each for each in steps if is_complete(each.row)])
     used = complete or list(totals)
     critical = [each for each in used if each.row.is_critical]
     if not critical:
@@ -49,15 +49,25 @@ def summarise(
     )
 
 
+def _with_clocks(steps: Sequence[DraftRow]) -> list[DraftRow]:
+    """The rows of those steps whose critical device's loss is known; all rows if none is."""
+    known = {
+        each.row.step
+        for each in steps
+        if each.row.is_critical and each.row.dvfs.lost_ns is not None
+    }
+    return [each for each in steps if each.row.step in known] if known else list(steps)
+
+
 def is_complete(row: Row) -> bool:
     """Whether a row counts in averages and step-time statistics."""
     return not (row.partial or row.tail or row.host_only)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where any value is unknown, as a mean over some would be of another set."""
+    """The mean of the known values; None without any."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    return sum(known) / len(known) if known else None
 
 
 def _interval(
