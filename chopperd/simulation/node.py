@@ -7,6 +7,7 @@ gives the same values.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
@@ -55,7 +56,7 @@ class SimulatedNode:
         self._sensors = tuple(
             Sensors(
                 preset,
-                self._track_at(index),
+                partial(self.track, index),
                 key=(spec.seed, index),
                 start_ns=spec.start_unix_ns,
             )
@@ -79,10 +80,14 @@ class SimulatedNode:
 
     def truth(self, index: int, start_unix_ns: int, end_unix_ns: int) -> ClockTruth:
         """The true clock of a GPU over (at least) a time that does not begin before the start."""
-        tracks = [self._chunk_at(index, start_unix_ns).tracks[index]]
+        tracks = [self.track(index, start_unix_ns)]
         while tracks[-1].end_ns < end_unix_ns:
-            tracks.append(self._chunk_at(index, tracks[-1].end_ns).tracks[index])
+            tracks.append(self.track(index, tracks[-1].end_ns))
         return joined_truth(tracks)
+
+    def track(self, index: int, t_unix_ns: int) -> Track:
+        """All that is true of a GPU around a time that is not before the start."""
+        return self._chunk_at(index, t_unix_ns).tracks[index]
 
     def steps(self, first: int, last: int) -> Iterator[StepRun]:
         """The steps `first` to `last`, both included, one by one."""
@@ -94,9 +99,6 @@ class SimulatedNode:
         """The number of the step that GPU 0 is in at a time."""
         runs = self._chunk_at(0, max(t_unix_ns, self.spec.start_unix_ns)).runs
         return max(run.before.step for run in runs if run.before.free_ns[0] <= t_unix_ns)
-
-    def _track_at(self, index: int) -> Callable[[int], Track]:
-        return lambda t_ns: self._chunk_at(index, t_ns).tracks[index]
 
     def _chunk_at(self, index: int, t_ns: int) -> Chunk:
         for chunk in reversed(self._kept.values()):
