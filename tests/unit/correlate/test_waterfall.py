@@ -1,6 +1,7 @@
 """Rows of the waterfall against a walk over every single ns, and by hand."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -131,7 +132,7 @@ def test_every_row_of_every_window_equals_a_walk_over_its_ns(
     first, last = int(timeline.start_ns.min()), int(timeline.end_ns.max())
     cuts = data.draw(st.sets(st.integers(first, last), max_size=3))
     edges = sorted({first, *cuts, last})
-    windows = [*zip(edges[:-1], edges[1:], strict=True), (first, last)]
+    windows = [*pairwise(edges), (first, last)]
     walked = [
         Counter(row_at(t, timeline, activity) for t in range(start, end)) for start, end in windows
     ]
