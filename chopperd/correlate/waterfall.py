@@ -128,14 +128,11 @@ def idle_masks(
 
     Source: DESIGN.md section 2, "The waterfall".
     """
-    if not len(busy):
-        return dict.fromkeys(IDLE_ROWS, intervals.EMPTY)
-    idle = Intervals(start_ns=busy.end_ns[:-1], end_ns=busy.start_ns[1:])
+    idle = intervals.difference(_traced(timeline), busy)
     unknown = intervals.intersection(idle, timeline.unrecorded)
     rest = intervals.difference(idle, timeline.unrecorded)
-    empty = (
-        timeline.end_ns <= timeline.start_ns
-    )  # records of no length end no idle time, but own it
+    # Records of no length end no idle time, but own what lies before them.
+    empty = timeline.end_ns <= timeline.start_ns
     rest = intervals.split_at(rest, timeline.start_ns[empty])
     following = np.searchsorted(timeline.start_ns, rest.start_ns, "right")
     thread = timeline.call_thread[following]
@@ -149,6 +146,13 @@ def idle_masks(
     rows["idle_launch_call"] = intervals.union(call_ns[linked], rest.end_ns[linked])
     rows["idle_other"] = intervals.union(rest.start_ns[~linked], rest.end_ns[~linked])
     return {name: rows[name] for name in IDLE_ROWS}
+
+
+def _traced(timeline: DeviceTimeline) -> Intervals:
+    """From the first start to the last end of all records, those of no length included."""
+    if not len(timeline):
+        return intervals.EMPTY
+    return intervals.union(timeline.start_ns[:1], timeline.end_ns.max(keepdims=True))
 
 
 def _by_activity(
