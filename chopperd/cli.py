@@ -408,7 +408,7 @@ def _write(text: str) -> None:
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
-        # What is left in the buffer would fail again, aloud, at exit.
+        # Whatever is written or flushed later must not fail again, aloud, at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_EXIT_BROKEN_PIPE) from None
 

@@ -22,6 +22,7 @@ EVERY_DOCUMENT = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
     jsonschema.Draft202012Validator.check_schema(report_schema())
     return jsonschema.Draft202012Validator(report_schema())
@@ -33,22 +34,26 @@ def test_the_published_schema_is_the_generated_one() -> None:
 
 
 @EVERY_DOCUMENT
-def test_documents_fit_the_published_schema(build: Callable[[], ReportDocument]) -> None:
-    validator().validate(json.loads(encode_json(build())))
+def test_documents_fit_the_published_schema(
+    build: Callable[[], ReportDocument], validator: jsonschema.Draft202012Validator
+) -> None:
+    validator.validate(json.loads(encode_json(build())))
 
 
-def test_a_document_of_another_kind_does_not_fit() -> None:
+def test_a_document_of_another_kind_does_not_fit(
+    validator: jsonschema.Draft202012Validator,
+) -> None:
     document = json.loads(encode_json(single_gpu()))
-    assert not validator().is_valid({**document, "schema": "chopperd.report/2"})
-    assert not validator().is_valid({**document, "steps": None})
-    assert not validator().is_valid({k: v for k, v in document.items() if k != "notes"})
+    assert not validator.is_valid({**document, "schema": "chopperd.report/2"})
+    assert not validator.is_valid({**document, "steps": None})
+    assert not validator.is_valid({k: v for k, v in document.items() if k != "notes"})
 
 
-def test_extra_keys_are_allowed_everywhere() -> None:
+def test_extra_keys_are_allowed_everywhere(validator: jsonschema.Draft202012Validator) -> None:
     document = json.loads(encode_json(single_gpu()))
     document["later"] = 1
     document["steps"][0]["dvfs"]["later"] = 1
-    validator().validate(document)
+    validator.validate(document)
 
 
 def test_families_have_their_published_name_for_the_class() -> None:
