@@ -342,17 +342,24 @@ def report_options(
 ) -> "ReportOptions":
     """What the configuration and a command line say about a report; the command line wins."""
     from chopperd.pipeline import ReportOptions
+    from chopperd.report.document import StepSelection
+    from chopperd.report.trace_report import JoinOptions
     from chopperd.traces.source import ReadLimits
 
-    return ReportOptions(
-        device_map=device_map,
+    join = JoinOptions(
+        device_map=device_map or {},
         reference_mhz=reference_mhz or config.reference.sm_clock_mhz,
-        limits=ReadLimits(
-            stored_bytes=config.ingest.max_stored_bytes,
-            expanded_bytes=config.ingest.max_decompressed_bytes,
-        ),
-        step=step,
-        last=last,
+        model_references_mhz=config.reference.models,
+        limit_mhz=config.reference.limit_mhz,
+    )
+    limits = ReadLimits(
+        stored_bytes=config.ingest.max_stored_bytes,
+        expanded_bytes=config.ingest.max_decompressed_bytes,
+    )
+    return ReportOptions(
+        join=join,
+        selection=StepSelection(step=step, last=last),
+        limits=limits,
         data_wait_patterns=config.traces.data_wait_patterns,
     )
 

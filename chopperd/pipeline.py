@@ -1,7 +1,7 @@
 """From trace files and samples to a report document; no printing, no parsing of options."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,20 +37,16 @@ class ReportOptions:
     """What a report is to be made with.
 
     Attributes:
-        device_map: GPUs (UUID, PCI bus id or label) of trace devices.
-        reference_mhz: The reference clock of all GPUs; None takes each device's maximum.
+        join: Devices and reference clocks.
+        selection: Which steps to show.
         limits: What files to refuse.
-        step: Show only this step.
-        last: Show only the last so many steps.
-        data_wait_patterns: Names of host spans that wait for data.
+        data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
     """
 
-    device_map: Mapping[int, str] | None = None
-    reference_mhz: float | None = None
-    limits: ReadLimits = field(default=DEFAULT_LIMITS)
-    step: int | None = None
-    last: int | None = None
-    data_wait_patterns: tuple[str, ...] = DATA_WAIT_PATTERNS
+    join: JoinOptions = field(default_factory=JoinOptions)
+    selection: StepSelection = field(default_factory=StepSelection)
+    limits: ReadLimits = DEFAULT_LIMITS
+    data_wait_patterns: tuple[str, ...] = ()
 
 
 def report_files(
@@ -90,7 +86,7 @@ def report_files(
         samples,
         version=__version__,
         time=rfc3339((clock or SystemClock()).unix_ns()),
-        selection=StepSelection(step=options.step, last=options.last),
+        selection=options.selection,
     )
 
 
@@ -98,9 +94,9 @@ def _report_file(
     path: Path, samples: SampleSet | None, options: ReportOptions, progress: Progress | None
 ) -> TraceReport:
     trace = read_trace(path, limits=options.limits, progress=progress)
-    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=options.data_wait_patterns))
-    join = JoinOptions(device_map=options.device_map or {}, reference_mhz=options.reference_mhz)
-    return report_trace(trace, timeline, samples, join)
+    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
+    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=patterns))
+    return report_trace(trace, timeline, samples, options.join)
 
 
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:

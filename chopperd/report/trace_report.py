@@ -1,7 +1,7 @@
 """One trace joined with the node's samples: its rows, and what must be said of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device
@@ -30,11 +30,15 @@ class JoinOptions:
 
     Attributes:
         device_map: GPUs (UUID, PCI bus id or label) of trace devices.
-        reference_mhz: The reference clock of all GPUs; None takes each device's maximum.
+        reference_mhz: The reference clock of all GPUs; None takes the next.
+        model_references_mhz: Reference clocks by product name; others take the device's maximum.
+        limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
     """
 
     device_map: Mapping[int, str] = field(default_factory=dict)
     reference_mhz: float | None = None
+    model_references_mhz: Mapping[str, float] = field(default_factory=dict)
+    limit_mhz: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ def _joined(
 ) -> _DeviceReport:
     mapped = _mapped(device, timeline, trace, samples, options)
     reference = _reference(mapped, options)
-    mine = _samples_of(mapped, samples)
+    mine = _samples_of(mapped, samples, options.limit_mhz)
     joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
     context = _context(trace, mapped, reference.sm_clock_mhz, mine)
     steps, totals = device_rows(joined, timeline, context)
@@ -149,17 +153,25 @@ def _mapped(
 
 
 def _reference(mapped: Mapped, options: JoinOptions) -> Reference:
-    if options.reference_mhz is not None:
-        return Reference(sm_clock_mhz=options.reference_mhz, source="configured")
+    configured_mhz = options.reference_mhz
+    if configured_mhz is None and mapped.gpu is not None:
+        configured_mhz = options.model_references_mhz.get(mapped.gpu.name)
+    if configured_mhz is not None:
+        return Reference(sm_clock_mhz=configured_mhz, source="configured")
     if mapped.gpu is not None and mapped.gpu.sm_clock_max_mhz is not None:
         return Reference(sm_clock_mhz=mapped.gpu.sm_clock_max_mhz, source="device_max")
     return Reference(sm_clock_mhz=None, source=None)
 
 
-def _samples_of(mapped: Mapped, samples: SampleSet | None) -> GpuSamples | None:
+def _samples_of(
+    mapped: Mapped, samples: SampleSet | None, limit_mhz: float | None
+) -> GpuSamples | None:
     if samples is None or mapped.gpu is None:
         return None
-    return next(each for each in samples.gpus if each.gpu is mapped.gpu)
+    mine = next(each for each in samples.gpus if each.gpu is mapped.gpu)
+    if limit_mhz is None:
+        return mine
+    return replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))
 
 
 def _context(
