@@ -68,6 +68,11 @@ class SimulatedNode:
         self._checkpoints = [start]
         self._kept: OrderedDict[int, Chunk] = OrderedDict()
 
+    @property
+    def kept_chunk_count(self) -> int:
+        """How many chunks are in memory; older ones are played again when asked for."""
+        return len(self._kept)
+
     def reading(
         self, index: int, t_unix_ns: int, scope: ReadScope = ReadScope.FULL
     ) -> DeviceReading:

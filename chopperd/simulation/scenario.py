@@ -7,6 +7,7 @@ is exact.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -90,14 +91,24 @@ class StepTruth:
 
 
 def scenario(
-    preset: str, *, seed: int, step_s: float, steps: int, start_unix_ns: int = 0
+    preset: str,
+    *,
+    seed: int,
+    step_s: float,
+    steps: int,
+    start_unix_ns: int = 0,
+    correlation_s: float = 0.3,
 ) -> Scenario:
     """The scenario that these arguments name; its first step starts within a step of the start.
+
+    `correlation_s` is the correlation time of the *steady* clock; the others do without.
 
     Raises:
         KeyError: The preset is not one of `SCENARIO_PRESETS`.
     """
     clock = _CLOCKS[preset]
+    if preset == "steady":
+        clock = partial(_steady, correlation_ns=correlation_s * NS_PER_S)
     rng = generator(_DRAW_KEY, seed, SCENARIO_PRESETS.index(preset))
     first_ns = start_unix_ns + int(rng.uniform(0, step_s) * NS_PER_S)
     chunks = draw_chunks(rng, start_ns=first_ns, step_s=step_s, steps=steps)
@@ -197,15 +208,17 @@ def _grid(chunks: Chunks) -> Int64s:
     return int(chunks.start_ns[0]) - MARGIN_NS + np.arange(cells + 1, dtype=np.int64) * _CELL_NS
 
 
-def _steady(rng: np.random.Generator, chunks: Chunks) -> StepFunction:
-    """Mean 1600 MHz, deviation 60 MHz, correlation time 0.3 s; blind to what runs."""
+def _steady(
+    rng: np.random.Generator, chunks: Chunks, correlation_ns: float = 0.3 * NS_PER_S
+) -> StepFunction:
+    """Mean 1600 MHz, deviation 60 MHz; blind to what runs."""
     edges = _grid(chunks)
     drift = wander(
         rng,
         count=len(edges) - 1,
         cell_ns=_CELL_NS,
         deviation=60.0,
-        correlation_ns=300 * NS_PER_MS,
+        correlation_ns=correlation_ns,
     )
     return _limited(edges, 1600.0 + drift)
 

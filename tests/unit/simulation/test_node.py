@@ -17,11 +17,25 @@ def span(start_s: float, end_s: float) -> Intervals:
     return Intervals(start_ns=np.array([start]), end_ns=np.array([end]))
 
 
-def test_readings_do_not_depend_on_the_order_of_reading() -> None:
-    times = [START_NS + int(t * NS_PER_S) for t in (0.3, 18.0, 5.0, 0.31, 9.9)]
-    forwards, mixed = simulated("fsdp1-h100"), simulated("fsdp1-h100")
+@pytest.mark.parametrize(
+    ("preset", "times_s"),
+    # the longer one goes back behind what is kept, and over checkpoints
+    [("fsdp1-h100", (0.3, 3.0, 0.31, 2.0)), ("idle", (3.0, 1300.0, 5.0, 700.0, 3.1))],
+)
+def test_readings_do_not_depend_on_the_order_of_reading(
+    preset: str, times_s: tuple[float, ...]
+) -> None:
+    times = [START_NS + int(t * NS_PER_S) for t in times_s]
+    forwards, mixed = simulated(preset), simulated(preset)
     in_order = {t: forwards.reading(5, t) for t in sorted(times)}
     assert {t: mixed.reading(5, t) for t in times} == in_order
+
+
+def test_what_is_kept_stays_bounded() -> None:
+    node = simulated("idle")
+    for t_s in range(0, 4_000, 7):
+        node.reading(0, START_NS + t_s * NS_PER_S)
+    assert node.kept_chunk_count <= 8
 
 
 def test_another_seed_gives_another_node(fsdp2: SimulatedNode) -> None:

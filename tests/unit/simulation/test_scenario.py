@@ -83,6 +83,13 @@ def test_presets_have_the_clocks_that_the_budgets_name() -> None:
     assert 20e6 <= np.diff(hops.edges_ns).min() <= np.diff(hops.edges_ns).max() < 200e6
 
 
+def test_a_steady_clock_has_the_correlation_time_asked_for() -> None:
+    known = scenario("steady", seed=1, step_s=1.0, steps=200, correlation_s=1.0)
+    clock = known.truth.clock.value[::20]  # each 10 ms
+    # an exponential correlation falls to 1/e in its correlation time
+    assert np.corrcoef(clock[:-100], clock[100:])[0, 1] == pytest.approx(np.exp(-1), abs=0.12)
+
+
 def test_the_phase_locked_clock_is_300_mhz_apart_and_follows_within_5_ms() -> None:
     known = scenario("phase-locked", seed=2, step_s=1.0, steps=4)
     begin = known.windows.start_ns[1]
