@@ -30,6 +30,7 @@ from chopperd.simulation.truth import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 REFERENCE_MHZ: Final = 1980.0
+#: NVIDIA's clock generators move in steps, so a reading in whole steps is exact.
 CLOCK_STEP_MHZ: Final = 15.0
 LOWEST_MHZ: Final = 345.0
 
@@ -155,8 +156,8 @@ def observe(
     """What a sampler records of a scenario, from `SAMPLING_MARGIN_NS` before to as long after.
 
     Each period's call falls at a random point of its middle 90 %; it takes `read_span_ns`, and the
-    device answers at a random instant of the call with what was true `lag_ns` before, the clock
-    rounded to `quantum_mhz` (0: not rounded).
+    device answers at a random instant of the call with what was true `lag_ns` before. The clock,
+    which moves in steps of `CLOCK_STEP_MHZ`, is rounded to `quantum_mhz` (0: not rounded).
     """
     rng = generator(_OBSERVE_KEY, seed, int(hz * 1_000), lag_ns)
     begin_ns = int(known.windows.start_ns[0]) - SAMPLING_MARGIN_NS
@@ -247,7 +248,9 @@ def _hopping(rng: np.random.Generator, chunks: Chunks) -> StepFunction:
 
 
 def _limited(edges: Int64s, clock_mhz: Float64s) -> StepFunction:
-    return StepFunction(edges_ns=edges, value=np.clip(clock_mhz, LOWEST_MHZ, REFERENCE_MHZ))
+    """The clock on the generator's steps, from the lowest to the highest."""
+    stepped = CLOCK_STEP_MHZ * np.round(clock_mhz / CLOCK_STEP_MHZ)
+    return StepFunction(edges_ns=edges, value=np.clip(stepped, LOWEST_MHZ, REFERENCE_MHZ))
 
 
 def _with_causes(rng: np.random.Generator, clock: StepFunction) -> ClockTruth:

@@ -80,7 +80,7 @@ def test_limit_counters_grow_as_the_truth_says(fsdp2: SimulatedNode) -> None:
     assert fsdp2.reading(5, START_NS + 9 * NS_PER_S).causes == frozenset({Cause.THERMAL})
 
 
-def test_the_clock_reading_is_the_rounded_truth_a_known_lag_ago(fsdp2: SimulatedNode) -> None:
+def test_the_clock_reading_is_the_truth_a_known_lag_ago(fsdp2: SimulatedNode) -> None:
     gpu = fsdp2.gpus[3]
     assert gpu.sensor_lag_ns == 5_000_000
     truth = fsdp2.truth(3, START_NS, START_NS + 3 * NS_PER_S)
@@ -89,7 +89,7 @@ def test_the_clock_reading_is_the_rounded_truth_a_known_lag_ago(fsdp2: Simulated
         assert clock is not None
         assert clock % 15 == 0
         seen = truth.clock.at(t_ns - np.arange(4_000_000, 6_000_001, 250_000))
-        assert seen.min() - 7.6 <= clock <= seen.max() + 7.6
+        assert clock in seen
 
 
 def test_a_fast_look_has_clock_and_limits_only(fsdp2: SimulatedNode) -> None:
