@@ -144,3 +144,10 @@ def test_memory_in_use_stands_still_in_fsdp2_and_churns_in_fsdp1(
     used = [{node.reading(1, t_ns).memory_used_bytes for t_ns in times} for node in (fsdp1, fsdp2)]
     assert len(used[0]) > 5
     assert len(used[1]) == 1
+
+
+def test_the_step_of_a_time_is_the_one_whose_span_holds_it(fsdp2: SimulatedNode) -> None:
+    for run in fsdp2.steps(0, 5):
+        begin_ns = int(run.before.free_ns[0])
+        assert fsdp2.step_at(begin_ns) == run.before.step
+        assert fsdp2.step_at(begin_ns - 1) == max(run.before.step - 1, 0)
