@@ -22,7 +22,7 @@ def case(shared: Path, name: str) -> Trace:
 
 def busy_us(trace: Trace) -> list[float]:
     """Length of each device record in start order; the cases' records do not overlap."""
-    return ((trace.records.end_ns - trace.records.start_ns) / US).tolist()
+    return [float(ns) / US for ns in trace.records.end_ns - trace.records.start_ns]
 
 
 def names(trace: Trace) -> list[str]:
@@ -132,11 +132,11 @@ def test_14_a_large_trace_is_read_without_growing_as_large(shared: Path, tmp_pat
     maker = shared / "cases/14-large-trace-memory/make_trace.py"
     path = tmp_path / "large.json"
     with path.open("wb") as out:
-        subprocess.run([sys.executable, str(maker), "200000"], stdout=out, check=True)
+        subprocess.run([sys.executable, str(maker), "100000"], stdout=out, check=True)
     trace = read_trace(path)
-    assert trace.meta.event_count == 240_001
-    assert len(trace.records) == 20_000
+    assert trace.meta.event_count == 120_001
+    assert len(trace.records) == 10_000
     busy_ns = int((trace.records.end_ns - trace.records.start_ns).sum())
     step_ns = int((trace.spans.end_ns - trace.spans.start_ns).sum())
-    assert (busy_ns, step_ns) == (800_000_000, 2_000_000_000)
+    assert (busy_ns, step_ns) == (400_000_000, 1_000_000_000)
     assert bool(np.all(trace.records.end_ns[:-1] <= trace.records.start_ns[1:]))

@@ -88,11 +88,12 @@ def test_a_trace_without_events_is_a_trace(tmp_path: Path) -> None:
 def test_a_file_cut_at_any_byte_gives_the_whole_events_before_the_cut(
     tmp_path: Path, layout: Layout
 ) -> None:
-    data = layout(EVENTS, KEYS)
+    events = EVENTS[1:4]
+    data = layout(events, KEYS)
     opening = data.index(b"[", data.index(b"traceEvents"))
     # Where each event ends is known from the event's own last bytes.
     ends = [at for at in range(opening, len(data)) if _closes_event(data, opening, at)]
-    assert len(ends) == len(EVENTS)
+    assert len(ends) == len(events)
     for cut in range(1, len(data)):
         path = stored(tmp_path, data[:cut])
         if cut <= opening:
@@ -215,16 +216,16 @@ def test_text_larger_than_the_limit_after_decompression_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("fill", [b" ", b'{"ph":"X","name":"k","ts":1,"dur":1},', b"[", b"1,"])
 def test_a_gzip_bomb_stops_at_the_limit_in_bounded_memory(tmp_path: Path, fill: bytes) -> None:
-    body = fill * (64 * MIB // len(fill))
+    body = fill * (24 * MIB // len(fill))
     path = stored(tmp_path, gzip.compress(b'{"traceEvents":[' + body, 1))
     del body
     tracemalloc.start()
-    limits = ReadLimits(expanded_bytes=48 * MIB, element_bytes=8 * MIB)
+    limits = ReadLimits(expanded_bytes=20 * MIB, element_bytes=4 * MIB)
     with pytest.raises(TraceFormatError):
         read_trace(path, limits=limits)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 48 * MIB
+    assert peak < 20 * MIB
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,8 @@ def test_one_event_or_header_beyond_its_limit_is_refused(tmp_path: Path, data: b
     path = stored(tmp_path, data)
     limits = ReadLimits(element_bytes=MIB // 2, block_bytes=MIB // 8)
     assert "is larger than" in refusal(path, limits)
-    assert read_trace(path, limits=replace(limits, element_bytes=2 * MIB))
+    trace = read_trace(path, limits=replace(limits, element_bytes=2 * MIB))
+    assert trace.damage == Damage()
 
 
 def test_progress_counts_stored_bytes_to_the_end(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_progress_counts_stored_bytes_to_the_end(tmp_path: Path) -> None:
     size = path.stat().st_size
     assert seen[-1] == (size, size)
     assert seen == sorted(seen)
-    assert len(seen) > 3
+    assert len(seen) == -(-size // 256)
 
 
 def test_a_file_that_grows_while_it_is_read_is_marked(tmp_path: Path) -> None:
