@@ -178,7 +178,7 @@ def _row_clocks(
     if len(kept) < 2:
         return None
     taken_ns, clock_mhz = gpu_samples.t_unix_ns[kept], gpu_samples.sm_clock_mhz[kept]
-    period_ns = achieved_period_ns(taken_ns)
+    period_ns = _period_ns(taken_ns, windows)
     lag = measure_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
     known_ns = gpu_samples.gpu.sensor_lag_ns
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
@@ -222,6 +222,12 @@ def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:
         return np.empty(0, np.int64)
     near = (t_ns >= start_ns - SAMPLE_MARGIN_NS) & (t_ns < end_ns + SAMPLE_MARGIN_NS)
     return np.flatnonzero(known & near)
+
+
+def _period_ns(t_ns: Int64s, windows: Windows) -> int:
+    """The period as achieved in the traced time; around it if only one sample lies inside."""
+    inside = (t_ns >= windows.start_ns[-1]) & (t_ns < windows.end_ns[-1])
+    return achieved_period_ns(t_ns[inside]) or achieved_period_ns(t_ns)
 
 
 def _labels(masks: BusyMasks, t_ns: Int64s) -> Int8s:
