@@ -114,7 +114,7 @@ def mean_clock(
         in_class_ns=lengths_ns(in_class, windows.start_ns, windows.end_ns),
         mean_mhz=mean_mhz,
         half_width_mhz=Z_95 * error_mhz
-        + misplaced * _level_difference_mhz(samples, running)
+        + misplaced * _level_difference_mhz(samples, running, windows)
         + _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns),
         clock=clock,
         covered=covered,
@@ -153,12 +153,19 @@ def _change_by_lag_mhz(
     return np.nan_to_num(np.abs(_mean_mhz(earlier, still, windows) - mean_mhz))
 
 
-def _level_difference_mhz(samples: LabelledSamples, running: RunningClass) -> float:
-    """How far the class's mean clock lies from that of everything else; 0 if there is no else."""
-    member = samples.label == running
-    if not member.any() or member.all():
+def _level_difference_mhz(
+    samples: LabelledSamples, running: RunningClass, windows: Windows
+) -> float:
+    """How far the class's mean clock lies from that of everything else; 0 if there is no else.
+
+    Only samples inside the windows count: what ran at others is not known.
+    """
+    inside = (samples.t_ns >= windows.start_ns.min()) & (samples.t_ns < windows.end_ns.max())
+    member = inside & (samples.label == running)
+    other = inside & (samples.label != running)
+    if not member.any() or not other.any():
         return 0.0
-    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[~member].mean()))
+    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[other].mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
