@@ -16,7 +16,6 @@ from chopperd.correlate.causes import (
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.precision import Z_95, misplaced_ratio, standard_error_mhz
 from chopperd.correlate.signal import (
-    MAX_GAP_PERIODS,
     ClassClock,
     LabelledSamples,
     Primitive,
@@ -124,9 +123,8 @@ def mean_clock(
 def _corrected(
     clock: ClassClock, samples: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> ClassClock:
-    """The clock with its border correction added."""
-    max_gap_ns = MAX_GAP_PERIODS * samples.period_ns
-    correction_mhz = border_correction_mhz(samples, running, mask, max_gap_ns)
+    """The clock with its border correction added to the lines in class."""
+    correction_mhz = np.where(clock.in_class, border_correction_mhz(samples, running, mask), 0.0)
     return replace(
         clock,
         left_mhz=clock.left_mhz + correction_mhz,

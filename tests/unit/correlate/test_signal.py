@@ -148,9 +148,7 @@ def sampled(draw: st.DrawFn) -> LabelledSamples:
 @st.composite
 def masks(draw: st.DrawFn) -> Intervals:
     edges = sorted(draw(st.sets(st.integers(0, 1000), min_size=2, max_size=8)))
-    return spans(
-        *((T0_NS + a, T0_NS + b) for a, b in zip(edges[::2], edges[1::2], strict=False))
-    )
+    return spans(*((T0_NS + a, T0_NS + b) for a, b in zip(edges[::2], edges[1::2], strict=False)))
 
 
 def brute_force(samples: LabelledSamples, mask: Intervals, start: int, end: int) -> Fraction:
@@ -191,10 +189,7 @@ def test_integrals_equal_exact_fractions_and_abutting_windows_sum_to_the_whole(
     masked = masked_integral(mask, ClockPieces.of(class_clock(samples, COMPUTE), ()).clock())
     assert masked is not None
     found = masked.between(np.array(edges[:-1], np.int64), np.array(edges[1:], np.int64))
-    exact = [
-        float(brute_force(samples, mask, start, end))
-        for start, end in pairwise(edges)
-    ]
+    exact = [float(brute_force(samples, mask, start, end)) for start, end in pairwise(edges)]
     scale = 1e-9 * 2100 * 1000
     assert found == pytest.approx(exact, rel=1e-9, abs=scale)
     whole = masked.between(np.array(edges[:1], np.int64), np.array(edges[-1:], np.int64))
