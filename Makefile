@@ -1,12 +1,15 @@
-# make demo | check | test | bench: each makes its own virtual environment first.
+# make demo | check | test: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q
+TORCH := torch==2.13.0
 
-.PHONY: demo check test unit integration e2e bench fuzz clean format
+.PHONY: demo check test format schema compiler clean
 
+# Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
+# date. `ready-dev` holds all of `ready-run`.
 $(VENV)/.ready-run: pyproject.toml
 	test -x $(PY) || python3 -m venv $(VENV)
 	$(PIP) install -e '.[nvidia]'
@@ -15,7 +18,12 @@ $(VENV)/.ready-run: pyproject.toml
 $(VENV)/.ready-dev: pyproject.toml
 	test -x $(PY) || python3 -m venv $(VENV)
 	$(PIP) install -e '.[nvidia,dev]'
-	touch $@ $(VENV)/.ready-run
+	touch $(VENV)/.ready-run $@
+
+# A stamp for each version, so that another one is installed when it is asked for here.
+$(VENV)/.ready-$(TORCH): | $(VENV)/.ready-dev
+	$(PIP) install '$(TORCH)'
+	touch $@
 
 demo: $(VENV)/.ready-run
 	$(PY) -m chopperd demo
@@ -24,12 +32,27 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff check --fix -q .
 	$(VENV)/bin/ruff format -q .
 
+schema: $(VENV)/.ready-dev
+	$(PY) -m chopperd.report.schema > chopperd/report/report.schema.json
+
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy chopperd tests bench
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/lint-imports
 	$(PY) -m pytest tests/unit -q
+
+test: check compiler $(VENV)/.ready-$(TORCH)
+	$(PY) -m pytest tests/integration tests/e2e -q
+
+# The tests compile a fake driver and load it with the real binding.
+compiler:
+	@if command -v cc > /dev/null && test -e /usr/include/stdio.h; then exit 0; fi; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
+	  echo 'make test needs a C compiler: apt-get install -y gcc libc6-dev' >&2; exit 1; \
+	fi; \
+	apt-get update -qq; \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev > /dev/null
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/work

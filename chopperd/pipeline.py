@@ -1,1 +1,172 @@
 """From trace files and samples to a report document; no printing, no parsing of options."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from chopperd import __version__
+from chopperd.clock import Clock, SystemClock
+from chopperd.errors import TraceFormatError
+from chopperd.model.report import ReportDocument
+from chopperd.model.samples import SampleSet
+from chopperd.report.document import StepSelection, build_document
+from chopperd.report.rows import rfc3339
+from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
+from chopperd.simulation.kineto import rank_trace
+from chopperd.simulation.node import SimulatedNode
+from chopperd.simulation.spec import SimulationSpec
+from chopperd.traces.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
+from chopperd.traces.sniff import is_kineto
+from chopperd.traces.source import ReadLimits
+from chopperd.traces.timeline import LayoutOptions, lay_out
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int | None], None]
+
+_SUFFIXES: Final = (".json", ".json.gz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What a report is to be made with.
+
+    Attributes:
+        device_map: GPUs (UUID, PCI bus id or label) of trace devices.
+        reference_mhz: The reference clock of all GPUs; None takes each device's maximum.
+        limits: What files to refuse.
+        step: Show only this step.
+        last: Show only the last so many steps.
+        data_wait_patterns: Names of host spans that wait for data.
+    """
+
+    device_map: Mapping[int, str] | None = None
+    reference_mhz: float | None = None
+    limits: ReadLimits = field(default=DEFAULT_LIMITS)
+    step: int | None = None
+    last: int | None = None
+    data_wait_patterns: tuple[str, ...] = DATA_WAIT_PATTERNS
+
+
+def report_files(
+    paths: Sequence[Path],
+    *,
+    samples: SampleSet | None,
+    options: ReportOptions,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> ReportDocument:
+    """The report on the traces of one job.
+
+    One trace is in memory at a time. Of several, one that can't be read is said so and left out.
+
+    Args:
+        paths: At least one Kineto trace.
+        samples: Clock samples of the node; None if there are none.
+        options: How to make it.
+        progress: Called with bytes read so far and in all.
+        clock: What the document is dated by.
+
+    Raises:
+        TraceFormatError: None of the files can be read.
+    """
+    reports = []
+    failures: list[TraceFormatError] = []
+    for path in paths:
+        try:
+            reports.append(_report_file(path, samples, options, progress))
+        except TraceFormatError as error:
+            failures.append(error)
+            logger.warning("left out: %s", error)
+    if not reports:
+        raise failures[0]
+    return build_document(
+        reports,
+        samples,
+        version=__version__,
+        time=rfc3339((clock or SystemClock()).unix_ns()),
+        selection=StepSelection(step=options.step, last=options.last),
+    )
+
+
+def _report_file(
+    path: Path, samples: SampleSet | None, options: ReportOptions, progress: Progress | None
+) -> TraceReport:
+    trace = read_trace(path, limits=options.limits, progress=progress)
+    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=options.data_wait_patterns))
+    join = JoinOptions(device_map=options.device_map or {}, reference_mhz=options.reference_mhz)
+    return report_trace(trace, timeline, samples, join)
+
+
+def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
+    """Kineto traces, by content, under a folder that were written since a time; sorted.
+
+    Args:
+        directory: Where to look.
+        newer_than_unix_ns: Files last written before are left out.
+        depth: How many levels of folders to look into, the folder itself being the first.
+    """
+    return sorted(
+        path
+        for path in _files(directory, depth)
+        if path.name.endswith(_SUFFIXES)
+        and path.stat().st_mtime_ns >= newer_than_unix_ns
+        and is_kineto(path)
+    )
+
+
+def _files(directory: Path, depth: int) -> Iterator[Path]:
+    """Files down to a depth; folders that can't be read and links to folders are passed over."""
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file():
+            yield entry
+        elif depth > 1 and entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, depth - 1)
+
+
+def report_simulation(
+    spec: SimulationSpec,
+    seconds: float,
+    finish: Callable[[], SampleSet] | None,
+    clock: Clock,
+) -> ReportDocument:
+    """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
+
+    Args:
+        spec: What is simulated; it has started.
+        seconds: How long it goes on from now.
+        finish: Ends the sampling that is under way and gives its samples.
+        clock: Tells and waits for the time.
+    """
+    begin_unix_ns = clock.unix_ns()
+    end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
+    with TemporaryDirectory(prefix="chopperd-demo-") as folder:
+        node = SimulatedNode(spec)
+        paths = write_simulated_traces(node, begin_unix_ns, end_unix_ns, Path(folder))
+        clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
+        samples = finish() if finish is not None else None
+        return report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+
+
+def write_simulated_traces(
+    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path
+) -> list[Path]:
+    """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+    first_step = node.step_at(begin_unix_ns) + 1
+    last_step = max(node.step_at(end_unix_ns) - 1, first_step)
+    paths = []
+    for rank in range(len(node.gpus)):
+        path = folder / f"rank{rank}.pt.trace.json"
+        with path.open("wb") as out:
+            out.writelines(rank_trace(node, rank, first_step, last_step))
+        paths.append(path)
+    return paths

@@ -71,6 +71,7 @@ class RowClocks:
     """Clocks of each row.
 
     Attributes:
+        windows: The rows.
         samples: The samples that were used, on the trace's axis.
         kept: (n,) int64, their indices in the `GpuSamples`.
         compute: Over compute. busy: Over busy time.
@@ -82,6 +83,7 @@ class RowClocks:
         period_ns: Period as achieved.
     """
 
+    windows: Windows
     samples: LabelledSamples
     kept: Int64s
     compute: MeanClock
@@ -199,6 +201,7 @@ def _row_clocks(
         causes = gpu_samples.causes[kept]
         loss = ceiling_loss(compute, windows, reference_mhz, limit_mhz, causes, limited_ns)
     return RowClocks(
+        windows=windows,
         samples=samples,
         kept=kept,
         compute=compute,

@@ -49,6 +49,7 @@ class MeanClock:
         in_mask_ns, covered_ns, in_class_ns: (w,) int64: time of the class, of that covered by
             samples, of that with the line on samples of the class.
         mean_mhz, half_width_mhz: (w,) float64, mean and half of its 95 % interval; NaN unknown.
+        bias_mhz: (w,) float64, the part of the half width that does not average out over windows.
         clock: The signal it was taken from.
         covered: The mask where covered.
     """
@@ -58,6 +59,7 @@ class MeanClock:
     in_class_ns: Int64s
     mean_mhz: Float64s
     half_width_mhz: Float64s
+    bias_mhz: Float64s
     clock: ClassClock
     covered: Intervals
 
@@ -107,14 +109,15 @@ def mean_clock(
     mean_mhz = _mean_mhz(clock, covered, windows)
     error_mhz = standard_error_mhz(samples, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
+    bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
+    bias_mhz = bias_mhz + _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
     return MeanClock(
         in_mask_ns=in_mask_ns,
         covered_ns=covered_ns,
         in_class_ns=lengths_ns(in_class, windows.start_ns, windows.end_ns),
         mean_mhz=mean_mhz,
-        half_width_mhz=Z_95 * error_mhz
-        + misplaced * _level_difference_mhz(samples, running, windows)
-        + _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns),
+        half_width_mhz=Z_95 * error_mhz + bias_mhz,
+        bias_mhz=bias_mhz,
         clock=clock,
         covered=covered,
     )

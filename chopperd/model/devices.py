@@ -33,6 +33,9 @@ class GpuInfo:
         power_limit_default_w: Default power limit.
         memory_size_bytes: Device memory.
         sensor_lag_ns: How long after the fact the clock reading shows it, where that is known.
+        power_source: What `power_w` is: "instant", or "average_1s" (too slow for steps).
+        memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve) or
+            "system".
     """
 
     gpu: str
@@ -48,6 +51,8 @@ class GpuInfo:
     power_limit_default_w: float | None = None
     memory_size_bytes: int | None = None
     sensor_lag_ns: int | None = None
+    power_source: str | None = None
+    memory_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -262,22 +262,22 @@ class Row:
     partial: bool
     partial_reasons: tuple[str, ...]
     host_only: bool
-    tail: bool
-    accumulation: int | None
-    micro_steps: tuple[MicroStep, ...]
-    marker_start_unix_ns: int | None
-    marker_ns: int | None
-    start_unix_ns: int | None
-    start: str | None
-    window_ns: int | None
-    busy_ns: int | None
-    compute_ns: int | None
-    comm_ns: int | None
-    copy_ns: int | None
-    overlap_ns: int | None
-    overlap_ratio: float | None
-    launched_ns: int | None
-    foreign_ns: int | None
+    tail: bool = False
+    accumulation: int | None = None
+    micro_steps: tuple[MicroStep, ...] = ()
+    marker_start_unix_ns: int | None = None
+    marker_ns: int | None = None
+    start_unix_ns: int | None = None
+    start: str | None = None
+    window_ns: int | None = None
+    busy_ns: int | None = None
+    compute_ns: int | None = None
+    comm_ns: int | None = None
+    copy_ns: int | None = None
+    overlap_ns: int | None = None
+    overlap_ratio: float | None = None
+    launched_ns: int | None = None
+    foreign_ns: int | None = None
     clock: RowClock | None = None
     mem_clock_mhz: float | None = None
     dvfs: Dvfs = field(default_factory=Dvfs)

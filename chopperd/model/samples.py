@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo
+from chopperd.model.report import Note
 from chopperd.model.timebase import TimeTriple
 
 
@@ -56,6 +57,7 @@ class SampleSet:
         node: Host name, where known.
         triples: Clock triples taken while sampling, rising; empty for foreign files.
         source: Where the samples come from, for people (a path, "live").
+        notes: What is to be read with care about them.
     """
 
     gpus: tuple[GpuSamples, ...]
@@ -67,3 +69,4 @@ class SampleSet:
     node: str | None = None
     triples: tuple[TimeTriple, ...] = ()
     source: str = ""
+    notes: tuple[Note, ...] = ()

@@ -149,6 +149,8 @@ class Damage:
         invalid_records: Device records left out (ts 0 and dur 0 outside the capture, dur < 0).
         truncated: The file ends inside an event, or a compressed stream without its end mark.
         unclosed: All events are whole but the closing brackets are missing.
+        unreadable_keys: Keys beside the events could not all be read; some may be missing.
+        still_written: The file changed while it was read.
     """
 
     damaged_events: int = 0
@@ -156,6 +158,8 @@ class Damage:
     invalid_records: int = 0
     truncated: bool = False
     unclosed: bool = False
+    unreadable_keys: bool = False
+    still_written: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

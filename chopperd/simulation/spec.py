@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
+from chopperd.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
@@ -10,3 +14,19 @@ class SimulationSpec:
     seed: int = 0
     preset: str = "fsdp2-h100"
     start_unix_ns: int = 0
+
+    def to_json(self) -> str:
+        """The spec as it travels on a command line."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> "SimulationSpec":
+        """The spec that `to_json` wrote.
+
+        Raises:
+            ConfigError: It is not what `to_json` writes.
+        """
+        try:
+            return msgspec.json.decode(text, type=SimulationSpec)
+        except msgspec.MsgspecError as error:
+            raise ConfigError([f"--simulation: {error}"]) from error

@@ -15,7 +15,7 @@ class StepFunction:
     """A function that is constant between edges: `value[i]` on `[edges_ns[i], edges_ns[i+1])`.
 
     Attributes:
-        edges_ns: (n+1,) int64, strictly rising.
+        edges_ns: (n+1,) int64, never falling; cells of no length are passed over.
         value: (n,) float64.
         cumulative: (n+1,) float64, the integral from the first edge to each edge, value times ns.
     """

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate import intervals
-from chopperd.model.arrays import Int64s
 from chopperd.model.timeline import Intervals
+from tests.trace_building import column
 
 GRID = range(-2, 34)
 POINTS = np.array(GRID, np.int64)
@@ -20,10 +20,6 @@ laws = settings(max_examples=100, deadline=None)
 
 def made(of: list[tuple[int, int]]) -> Intervals:
     return intervals.union(column([s for s, _ in of]), column([e for _, e in of]))
-
-
-def column(values: list[int]) -> Int64s:
-    return np.array(values, np.int64)
 
 
 def covered(a: Intervals) -> set[int]:

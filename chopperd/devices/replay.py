@@ -1,0 +1,132 @@
+"""Recorded samples read back at the pace at which they were taken."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from chopperd.clock import Clock, SystemClock
+from chopperd.devices.base import BackendOptions
+from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
+from chopperd.model.arrays import Float64s
+from chopperd.model.causes import REPORTED_CAUSES, Cause
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.units import NS_PER_S
+
+#: Fields of the slow loop are NaN between its turns; a full look finds the last within this.
+_HOLD_NS: Final = 2 * NS_PER_S
+
+
+def open_backend(options: BackendOptions) -> "ReplayBackend":
+    """A back end over `options.replay`, whose first sample is now.
+
+    Raises:
+        BackendUnavailableError: No recording was given, or it holds no sample.
+    """
+    if options.replay is None:
+        raise BackendUnavailableError("no recording was given")
+    return ReplayBackend(options.replay, SystemClock())
+
+
+class ReplayBackend:
+    """Plays a recording: each look gives the sample that was the latest at that point of it."""
+
+    name = "replay"
+
+    def __init__(self, samples: SampleSet, clock: Clock) -> None:
+        recorded = [track for track in samples.gpus if len(track)]
+        if not recorded:
+            raise BackendUnavailableError("the recording holds no sample")
+        self.driver = samples.driver
+        self.simulated = samples.simulated
+        self._clock = clock
+        self._tracks = {track.gpu.uuid: track for track in recorded}
+        self._first_unix_ns = min(int(track.t_unix_ns[0]) for track in recorded)
+        self._end_unix_ns = max(_end_unix_ns(track) for track in recorded)
+        self._opened_mono_ns = clock.mono_ns()
+
+    def devices(self) -> tuple[GpuInfo, ...]:
+        """The GPUs of the recording."""
+        return tuple(track.gpu for track in self._tracks.values())
+
+    def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
+        """The recorded values at this point of the recording.
+
+        Raises:
+            TransientDeviceError: The recording has ended, or has not begun for this GPU.
+            DeviceLostError: The GPU is not in the recording.
+        """
+        track = self._tracks.get(device.uuid)
+        if track is None:
+            raise DeviceLostError(
+                f"GPU {device.gpu} ({device.uuid}) is not in the recording",
+                operation="replay",
+                device_index=device.index,
+            )
+        return _reading(track, self._row(track), scope)
+
+    def close(self) -> None:
+        """Nothing is held; a second call does nothing either."""
+
+    def _row(self, track: GpuSamples) -> int:
+        now_unix_ns = self._first_unix_ns + self._clock.mono_ns() - self._opened_mono_ns
+        row = int(np.searchsorted(track.t_unix_ns, now_unix_ns, side="right")) - 1
+        if row < 0 or now_unix_ns >= self._end_unix_ns:
+            state = "has not begun" if row < 0 else "ended"
+            raise TransientDeviceError(
+                f"GPU {track.gpu.gpu}: the recording {state}",
+                operation="replay",
+                device_index=track.gpu.index,
+            )
+        return row
+
+
+def _end_unix_ns(track: GpuSamples) -> int:
+    """The last sample stands for one usual period."""
+    period_ns = int(np.median(np.diff(track.t_unix_ns))) if len(track) > 1 else 1
+    return int(track.t_unix_ns[-1]) + period_ns
+
+
+def _reading(track: GpuSamples, row: int, scope: ReadScope) -> DeviceReading:
+    limited_ns = {
+        cause: int(column[row])
+        for cause, column in track.limited_ns.items()
+        if not math.isnan(column[row])
+    }
+    sm_clock_mhz = _number(track.sm_clock_mhz[row])
+    causes = _causes(int(track.causes[row]))
+    if scope is ReadScope.FAST:
+        return DeviceReading(sm_clock_mhz=sm_clock_mhz, causes=causes, limited_ns=limited_ns)
+    used_bytes = _held(track, track.memory_used_bytes, row)
+    return DeviceReading(
+        sm_clock_mhz=sm_clock_mhz,
+        mem_clock_mhz=_held(track, track.mem_clock_mhz, row),
+        power_w=_held(track, track.power_w, row),
+        energy_j=_held(track, track.energy_j, row),
+        temperature_c=_held(track, track.temperature_c, row),
+        memory_used_bytes=None if used_bytes is None else int(used_bytes),
+        activity_ratio=_held(track, track.activity_ratio, row),
+        causes=causes,
+        limited_ns=limited_ns,
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
+    """The column's last reported value, not older than the slow loop explains."""
+    oldest_unix_ns = int(track.t_unix_ns[row]) - _HOLD_NS
+    first = int(np.searchsorted(track.t_unix_ns, oldest_unix_ns, side="left"))
+    recent = column[first : row + 1]
+    reported = recent[~np.isnan(recent)]
+    return float(reported[-1]) if len(reported) else None
+
+
+def _causes(bits: int) -> frozenset[Cause] | None:
+    """The limits in force; a sample of just the unknown bit could not be read."""
+    if bits == Cause.UNKNOWN.bit:
+        return None
+    return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)

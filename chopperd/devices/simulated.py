@@ -1,0 +1,50 @@
+"""The back end over the simulation: reads a simulated node at the present time."""
+
+from dataclasses import replace
+from threading import Lock
+
+from chopperd.clock import Clock, SystemClock
+from chopperd.devices.base import BackendOptions, DeviceBackend
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.simulation.node import SimulatedNode
+from chopperd.simulation.spec import SimulationSpec
+
+
+class SimulatedBackend:
+    """GPUs that follow from a spec; reads give their sensors at the clock's Unix time."""
+
+    name = "simulated"
+    driver: str | None = None
+    simulated = True
+
+    def __init__(self, spec: SimulationSpec, clock: Clock) -> None:
+        self._clock = clock
+        self._node = SimulatedNode(spec)
+        self._lock = Lock()
+
+    def devices(self) -> tuple[GpuInfo, ...]:
+        """The GPUs of the preset."""
+        return self._node.gpus
+
+    def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
+        """The GPU's sensors now; a fast look has the clock and the limits only."""
+        with self._lock:
+            return self._node.reading(device.index, self._clock.unix_ns(), scope)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def open_backend(options: BackendOptions, clock: Clock | None = None) -> DeviceBackend:
+    """The simulated node of `options.simulation`, by default the default preset.
+
+    A spec without a start begins now. `clock` says when now is; by default the machine's clock.
+
+    Raises:
+        ConfigError: The preset is unknown.
+    """
+    now = clock or SystemClock()
+    spec = options.simulation or SimulationSpec()
+    if spec.start_unix_ns == 0:
+        spec = replace(spec, start_unix_ns=now.unix_ns())
+    return SimulatedBackend(spec, now)

@@ -1,0 +1,151 @@
+"""The clock part of a row: statistics, loss by cause, energy, families; NaN becomes None here."""
+
+import math
+
+import numpy as np
+
+from chopperd.correlate.families import FamilyTotals
+from chopperd.correlate.join import RowClocks
+from chopperd.correlate.losses import CeilingLoss
+from chopperd.correlate.signal import RunningClass
+from chopperd.model.arrays import Float64s
+from chopperd.model.causes import CAUSES
+from chopperd.model.classes import KERNEL_CLASSES
+from chopperd.model.report import ClockBasis, ClockStats, Dvfs, Family, RowClock, Temperature
+
+_METHOD = "sampled"
+
+
+def known_or_none(value: float) -> float | None:
+    """The number, or None for NaN."""
+    return None if math.isnan(value) else float(value)
+
+
+def row_samples(clocks: RowClocks, index: int) -> slice:
+    """The row's samples: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    windows = clocks.windows
+    t_ns = clocks.samples.t_ns
+    first = int(np.searchsorted(t_ns, windows.start_ns[index], "left"))
+    return slice(first, int(np.searchsorted(t_ns, windows.end_ns[index], "left")))
+
+
+def class_samples(clocks: RowClocks, index: int) -> Float64s:
+    """Clocks of the row's samples that fell into compute, MHz."""
+    inside = row_samples(clocks, index)
+    compute = clocks.samples.label[inside] == RunningClass.COMPUTE
+    chosen: Float64s = clocks.samples.clock_mhz[inside][compute]
+    return chosen
+
+
+def clock_of(clocks: RowClocks, index: int) -> RowClock:
+    """The row's clocks over compute and over busy time."""
+    compute, busy = clocks.compute, clocks.busy
+    in_mask_ns, covered_ns = int(compute.in_mask_ns[index]), int(compute.covered_ns[index])
+    inside = row_samples(clocks, index)
+    busy_samples = clocks.samples.clock_mhz[inside][
+        clocks.samples.label[inside] != RunningClass.IDLE
+    ]
+    return RowClock(
+        basis=_basis(covered_ns, int(compute.in_class_ns[index])),
+        compute=_stats(
+            float(compute.mean_mhz[index]),
+            float(compute.half_width_mhz[index]),
+            class_samples(clocks, index),
+        ),
+        busy=_stats(float(busy.mean_mhz[index]), float(busy.half_width_mhz[index]), busy_samples),
+        coverage_ratio=covered_ns / in_mask_ns if in_mask_ns else None,
+    )
+
+
+def _basis(covered_ns: int, in_class_ns: int) -> ClockBasis | None:
+    if not covered_ns:
+        return None
+    if in_class_ns == covered_ns:
+        return "in_class"
+    return "mixed" if in_class_ns else "all"
+
+
+def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> ClockStats | None:
+    """The statistics; None where the mean is not known."""
+    if math.isnan(mean_mhz):
+        return None
+    some = len(samples_mhz) > 0
+    return ClockStats(
+        mean_mhz=mean_mhz,
+        low_mhz=known_or_none(mean_mhz - half_width_mhz),
+        high_mhz=known_or_none(mean_mhz + half_width_mhz),
+        p05_mhz=float(np.quantile(samples_mhz, 0.05)) if some else None,
+        p95_mhz=float(np.quantile(samples_mhz, 0.95)) if some else None,
+        std_mhz=float(np.std(samples_mhz, ddof=1)) if len(samples_mhz) > 1 else None,
+        samples=len(samples_mhz),
+    )
+
+
+def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
+    """The row's ceiling loss; all None where no compute is covered or there is no reference."""
+    covered_ns, loss = int(clocks.compute.covered_ns[index]), clocks.loss
+    if not covered_ns or loss is None or reference_mhz is None:
+        return Dvfs()
+    lost_ns = int(loss.lost_ns[index])
+    gap_ratio = lost_ns / covered_ns
+    half_ratio = float(clocks.compute.half_width_mhz[index]) / reference_mhz
+    return Dvfs(
+        method=_METHOD,
+        gap_ratio=gap_ratio,
+        gap_low=known_or_none(max(0.0, gap_ratio - half_ratio) if half_ratio >= 0 else math.nan),
+        gap_high=known_or_none(min(1.0, gap_ratio + half_ratio) if half_ratio >= 0 else math.nan),
+        lost_ns=lost_ns,
+        overhead_factor=reference_mhz / float(clocks.compute.mean_mhz[index]),
+        by_cause_ns=_by_cause(loss, index),
+        resolution="coarse" if loss.coarse[index] else None,
+    )
+
+
+def _by_cause(loss: CeilingLoss, index: int) -> dict[str, int]:
+    """Loss by cause, causes without loss left out; sums to the loss."""
+    parts = loss.by_cause_ns[index]
+    return {cause.label: int(parts[cause]) for cause in CAUSES if parts[cause]}
+
+
+def energy_of(clocks: RowClocks, index: int) -> tuple[float | None, float | None]:
+    """The row's energy and its error, J."""
+    energy = clocks.energy
+    return (
+        known_or_none(float(energy.energy_j[index])),
+        known_or_none(float(energy.energy_error_j[index])),
+    )
+
+
+def mean_of_samples(values: Float64s) -> float | None:
+    """The mean of the known values; None without any."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def temperature_of(temperature_c: Float64s) -> Temperature | None:
+    """Mean and maximum of the known temperatures; None without any."""
+    known = temperature_c[np.isfinite(temperature_c)]
+    if not len(known):
+        return None
+    return Temperature(mean=float(known.mean()), max=float(known.max()))
+
+
+def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, ...]:
+    """The families, longest first."""
+    return tuple(
+        Family(
+            name=names[int(totals.family[f])],
+            class_=KERNEL_CLASSES[int(totals.kernel_class[f])].label,
+            count=int(totals.count[f]),
+            time_ns=int(totals.time_ns[f]),
+            mean_mhz=known_or_none(float(totals.mean_mhz[f])),
+            samples=int(totals.samples[f]),
+            lost_ns=_whole_or_none(float(totals.lost_ns[f])),
+            beta_reason="not measured in this version",
+        )
+        for f in range(len(totals.family))
+    )
+
+
+def _whole_or_none(value: float) -> int | None:
+    return None if math.isnan(value) else round(value)

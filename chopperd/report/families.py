@@ -1,0 +1,120 @@
+"""Kernel classes and families over the whole files, summed over devices."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group
+
+from chopperd.model.report import Family, ReportDocument
+from chopperd.report.sections import table
+from chopperd.report.wording import (
+    UNKNOWN,
+    count,
+    decimal,
+    known,
+    milliseconds,
+    percent,
+    shorten,
+    spread,
+    words,
+)
+
+_FAMILIES_SHOWN: Final = 20
+_REASON_WIDTH: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Families that share a line, with the sums over them."""
+
+    name: str
+    class_: str
+    members: tuple[Family, ...]
+
+    @property
+    def time_ns(self) -> int:
+        """Summed kernel time, not a union."""
+        return sum(family.time_ns for family in self.members)
+
+    @property
+    def lost(self) -> str:
+        """Ceiling loss in ms; a lower bound where a member's is unknown."""
+        values = [family.lost_ns for family in self.members if family.lost_ns is not None]
+        if not values:
+            return UNKNOWN
+        return ("" if len(values) == len(self.members) else "≥ ") + milliseconds(sum(values))
+
+
+def classes(document: ReportDocument) -> Group | None:
+    """One line a class: kernel time, its share, and what the clock cost there at most."""
+    groups = _grouped(document, by_name=False)
+    if not groups:
+        return None
+    all_ns = sum(group.time_ns for group in groups)
+    rows = [
+        (
+            words(group.class_),
+            milliseconds(group.time_ns),
+            percent(group.time_ns / all_ns if all_ns else None),
+            group.lost,
+        )
+        for group in groups
+    ]
+    return table("CLASSES  whole file", ("<class", "ms", "%", "lost ms"), rows)
+
+
+def families(document: ReportDocument, width: int) -> Group | None:
+    """The families with the most kernel time."""
+    groups = _grouped(document, by_name=True)
+    if not groups:
+        return None
+    shown = groups[:_FAMILIES_SHOWN]
+    title = "FAMILIES  whole file"
+    if len(shown) < len(groups):
+        title += f", {len(shown)} with the most time of {count(len(groups))} (--format json)"
+    columns = ("<name", "<class", "count", "ms", "MHz", "samples", "lost ms", "<beta")
+    return table(title, columns, [_family_cells(group, width) for group in shown])
+
+
+def _family_cells(group: _Group, width: int) -> tuple[str, ...]:
+    return (
+        shorten(group.name, max(width - 72, 16)),
+        words(group.class_),
+        count(sum(family.count for family in group.members)),
+        milliseconds(group.time_ns),
+        spread([family.mean_mhz for family in group.members if known(family.mean_mhz)]),
+        count(sum(family.samples for family in group.members)),
+        group.lost,
+        _beta(group.members),
+    )
+
+
+def _beta(members: Sequence[Family]) -> str:
+    """The sensitivity with its interval; over several devices, from the lowest to the highest."""
+    measured = [family for family in members if known(family.beta)]
+    if len(measured) == 1:
+        only = measured[0]
+        low, high = decimal(only.beta_low, 2), decimal(only.beta_high, 2)
+        return f"{decimal(only.beta, 2)} [{low}, {high}]"
+    if measured:
+        return spread([family.beta for family in measured if known(family.beta)], digits=2)
+    reasons = {family.beta_reason for family in members if family.beta_reason}
+    return shorten(words(min(reasons)), _REASON_WIDTH) if reasons else UNKNOWN
+
+
+def _grouped(document: ReportDocument, *, by_name: bool) -> list[_Group]:
+    """Families of all devices put together by class, or by name and class; most time first."""
+    members: dict[tuple[str, str], list[Family]] = {}
+    for family in _all_families(document):
+        key = (family.name if by_name else "", family.class_)
+        members.setdefault(key, []).append(family)
+    groups = [
+        _Group(name=name, class_=class_, members=tuple(group))
+        for (name, class_), group in members.items()
+    ]
+    return sorted(groups, key=lambda group: (-group.time_ns, group.class_, group.name))
+
+
+def _all_families(document: ReportDocument) -> Iterable[Family]:
+    return (family for row in document.totals for family in row.families)

@@ -1,0 +1,28 @@
+"""The forms in which a report leaves the program, by name."""
+
+from typing import Literal, TypeAlias
+
+from chopperd.model.report import ReportDocument
+from chopperd.report.csv_table import render_csv
+from chopperd.report.schema import encode_json
+from chopperd.report.text import page_text, render_rich
+
+Format: TypeAlias = Literal["text", "json", "csv"]
+
+
+def formatted(
+    document: ReportDocument, form: Format, *, by_family: bool = False, styled: bool = False
+) -> str:
+    """The report in one form.
+
+    Args:
+        document: The report.
+        form: "text", "json" or "csv".
+        by_family: Whether the text has a table of kernel families.
+        styled: Whether the text has a terminal's escape codes.
+    """
+    if form == "json":
+        return encode_json(document).decode()
+    if form == "csv":
+        return render_csv(document)
+    return page_text(render_rich(document, by_family=by_family), styled=styled)

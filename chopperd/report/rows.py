@@ -1,0 +1,229 @@
+"""Rows of a report from the columns of a joined device; unknown numbers become None here."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from chopperd.correlate.join import JoinedDevice, RowClocks
+from chopperd.correlate.work import marker_busy_ns
+from chopperd.model.classes import CopyDirection
+from chopperd.model.report import ExposedComm, ExposedCopy, MicroStep, Row, Waterfall
+from chopperd.model.samples import GpuSamples
+from chopperd.model.timeline import Step, Timeline
+from chopperd.report.clocks import (
+    class_samples,
+    clock_of,
+    dvfs_of,
+    energy_of,
+    families_of,
+    mean_of_samples,
+    row_samples,
+    temperature_of,
+)
+from chopperd.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowContext:
+    """What a device's rows share.
+
+    Attributes:
+        job, run, rank: Identity of the trace.
+        gpu: Label of the GPU; None if not mapped.
+        anchored: Whether the trace's times are Unix times.
+        reference_mhz: f_ref; None if unknown.
+        samples: The GPU's samples; None if there are none.
+    """
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    gpu: str | None
+    anchored: bool
+    reference_mhz: float | None
+    samples: GpuSamples | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRow:
+    """A row, and what it takes to pool it with others.
+
+    Attributes:
+        row: The row, without what only other devices' rows tell.
+        covered_ns: Compute covered by samples.
+        samples_in_compute: Clock samples that fell into compute.
+        random_mhz, bias_mhz: Parts of the half width of the mean compute clock that do and do
+            not average out over steps; NaN unknown.
+    """
+
+    row: Row
+    covered_ns: int = 0
+    samples_in_compute: int = 0
+    random_mhz: float = math.nan
+    bias_mhz: float = math.nan
+
+
+def device_rows(
+    joined: JoinedDevice, timeline: Timeline, context: RowContext
+) -> tuple[list[DraftRow], DraftRow]:
+    """The step rows of a device in order, and its row of totals."""
+    drafts = [
+        _draft(joined, timeline, context, index) for index in range(len(joined.times.windows))
+    ]
+    return drafts[:-1], drafts[-1]
+
+
+def host_rows(timeline: Timeline, used: Collection[int], context: RowContext) -> list[Row]:
+    """Rows of the steps (by index) that left no record on any device."""
+    return [
+        replace(_identified(timeline, index, context), device=None, gpu=None, host_only=True)
+        for index in range(len(timeline.steps))
+        if index not in used
+    ]
+
+
+def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index: int) -> DraftRow:
+    """Row `index` of the device; the last is the whole file."""
+    windows = joined.timeline.windows
+    window = windows[index] if index < len(windows) else None
+    row = _identified(timeline, None if window is None else window.step, context)
+    row = _with_lengths(replace(row, device=joined.timeline.device), joined, context, index)
+    if window is None:
+        row = replace(row, launched_ns=None, foreign_ns=None)
+        row = replace(row, families=families_of(joined.families, timeline.families))
+    else:
+        micro_steps = _micro_steps(joined, timeline.steps[window.step], context)
+        row = replace(row, tail=window.tail, micro_steps=micro_steps)
+    if joined.clocks is None:
+        return DraftRow(row=row)
+    return _with_clocks(row, joined.clocks, context, index)
+
+
+def _identified(timeline: Timeline, step: int | None, context: RowContext) -> Row:
+    """A row that says whose it is and what its markers say, and measures nothing yet."""
+    row = Row(
+        job=context.job,
+        run=context.run,
+        rank=context.rank,
+        step=None,
+        step_source=timeline.step_source.value,
+        device=None,
+        gpu=context.gpu,
+        partial=False,
+        partial_reasons=(),
+        host_only=False,
+        accumulation=timeline.accumulation,
+    )
+    if step is None:
+        return row
+    marked = timeline.steps[step]
+    return replace(
+        row,
+        step=marked.step,
+        partial=bool(marked.partial_reasons),
+        partial_reasons=marked.partial_reasons,
+        marker_start_unix_ns=marked.start_ns if context.anchored else None,
+        marker_ns=marked.end_ns - marked.start_ns,
+    )
+
+
+def _with_lengths(row: Row, joined: JoinedDevice, context: RowContext, index: int) -> Row:
+    times = joined.times
+    start_ns = int(times.windows.start_ns[index])
+    comm_ns, overlap_ns = int(times.comm_ns[index]), int(times.overlap_ns[index])
+    return replace(
+        row,
+        start_unix_ns=start_ns if context.anchored else None,
+        start=rfc3339(start_ns) if context.anchored else None,
+        window_ns=int(times.windows.end_ns[index]) - start_ns,
+        busy_ns=int(times.busy_ns[index]),
+        compute_ns=int(times.compute_ns[index]),
+        comm_ns=comm_ns,
+        copy_ns=int(times.copy_ns[index]),
+        overlap_ns=overlap_ns,
+        overlap_ratio=overlap_ns / comm_ns if comm_ns else None,
+        launched_ns=int(times.launched_ns[index]),
+        foreign_ns=int(times.foreign_ns[index]),
+        waterfall_ns=_waterfall(joined, index),
+        exposed_comm_ns=ExposedComm(),
+        exposed_copy_ns=_exposed_copy(joined, index),
+    )
+
+
+def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
+    """The rows of the window; without covered compute or a reference, compute is unsampled."""
+    times, clocks = joined.times, joined.clocks
+    compute_ns = int(times.compute_ns[index])
+    covered_ns = lost_ns = None
+    if clocks is not None and clocks.loss is not None and clocks.compute.covered_ns[index]:
+        covered_ns = int(clocks.compute.covered_ns[index])
+        lost_ns = int(clocks.loss.lost_ns[index])
+    copies_ns = sum(int(each[index]) for each in times.exposed_copy_ns.values())
+    idle_ns = {name: int(each[index]) for name, each in times.idle_ns.items()}
+    return Waterfall(
+        compute_at_ref=None if covered_ns is None else covered_ns - (lost_ns or 0),
+        dvfs_loss=lost_ns,
+        compute_unsampled=compute_ns - (covered_ns or 0),
+        exposed_comm=int(times.exposed_comm_ns[index]),
+        exposed_copy=copies_ns,
+        **idle_ns,
+    )
+
+
+def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
+    by_way = {way: int(each[index]) for way, each in joined.times.exposed_copy_ns.items()}
+    return ExposedCopy(
+        h2d=by_way[CopyDirection.H2D],
+        d2h=by_way[CopyDirection.D2H],
+        d2d=by_way[CopyDirection.D2D],
+        memset=by_way[CopyDirection.MEMSET],
+    )
+
+
+def _micro_steps(joined: JoinedDevice, step: Step, context: RowContext) -> tuple[MicroStep, ...]:
+    """The markers of an accumulated step; nothing for a step of one marker."""
+    if len(step.markers) < 2 or not context.anchored:
+        return ()
+    return tuple(
+        MicroStep(
+            step=marker.step,
+            marker_start_unix_ns=marker.start_ns,
+            marker_ns=marker.end_ns - marker.start_ns,
+            busy_ns=marker_busy_ns(joined.timeline, marker),
+        )
+        for marker in step.markers
+    )
+
+
+def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -> DraftRow:
+    energy_j, energy_error_j = energy_of(clocks, index)
+    row = replace(
+        row,
+        clock=clock_of(clocks, index),
+        dvfs=dvfs_of(clocks, context.reference_mhz, index),
+        energy_j=energy_j,
+        energy_error_j=energy_error_j,
+    )
+    if context.samples is not None:
+        inside = clocks.kept[row_samples(clocks, index)]
+        row = replace(
+            row,
+            mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),
+            power_limit_w=context.samples.gpu.power_limit_w,
+            temperature_c=temperature_of(context.samples.temperature_c[inside]),
+        )
+    half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
+    return DraftRow(
+        row=row,
+        covered_ns=int(clocks.compute.covered_ns[index]),
+        samples_in_compute=len(class_samples(clocks, index)),
+        random_mhz=float(half_mhz - bias_mhz),
+        bias_mhz=float(bias_mhz),
+    )
+
+
+def rfc3339(unix_ns: int) -> str:
+    """The time as RFC 3339 text with nanoseconds, UTC."""
+    seconds, nanoseconds = divmod(unix_ns, NS_PER_S)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

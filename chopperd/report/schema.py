@@ -1,0 +1,49 @@
+"""The report document as JSON, and its published JSON Schema (draft 2020-12)."""
+
+import sys
+from inspect import cleandoc
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chopperd.model.report import SCHEMA, ReportDocument
+
+SCHEMA_FILE: Final = "report.schema.json"
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
+
+
+def encode_json(document: ReportDocument) -> bytes:
+    """The document as indented UTF-8 JSON; unknown is `null`, as are NaN and infinity."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def report_schema() -> dict[str, _Json]:
+    """The JSON Schema of `ReportDocument`; keys it does not name are allowed."""
+    schema = msgspec.json.schema(ReportDocument)
+    schema["$defs"]["ReportDocument"]["properties"]["schema"] = {"const": SCHEMA}
+    definitions = {name: _with_clean_description(body) for name, body in schema["$defs"].items()}
+    return {
+        "$schema": _DIALECT,
+        "$id": SCHEMA,
+        "title": SCHEMA,
+        "$ref": schema["$ref"],
+        "$defs": definitions,
+    }
+
+
+def encode_schema() -> bytes:
+    """The schema as the bytes of the published file."""
+    return msgspec.json.format(msgspec.json.encode(report_schema()), indent=2) + b"\n"
+
+
+def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:
+    """Descriptions are docstrings, which Python versions indent differently."""
+    description = definition.get("description")
+    if not isinstance(description, str):
+        return definition
+    return {**definition, "description": cleandoc(description)}
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(encode_schema())

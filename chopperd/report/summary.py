@@ -1,0 +1,157 @@
+"""The run in one look, pooled from its rows."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from chopperd.model.report import CauseShare, GpuLine, Reference, Row, Summary
+from chopperd.report.rows import DraftRow
+
+
+def summarise(
+    steps: Sequence[DraftRow], totals: Sequence[DraftRow], reference: Reference
+) -> Summary | None:
+    """The summary; None where no device has a record.
+
+    Means are over the critical device of each complete, non-tail step whose clock is known (of
+    all such steps, if none is); where there is no such step, over that of the whole files.
+
+    Args:
+        steps: Step rows of all devices, with peers and critical devices set.
+        totals: Rows of the whole files.
+        reference: The reference clock that the losses were taken against.
+    """
+    complete = _with_clocks([each for each in steps if is_complete(each.row)])
+    used = complete or list(totals)
+    critical = [each for each in used if each.row.is_critical]
+    if not critical:
+        return None
+    step_ns = _mean([each.row.window_ns for each in critical])
+    gap_ratio, gap_low, gap_high = _interval(critical, step_ns, reference.sm_clock_mhz)
+    return Summary(
+        basis="critical_steps" if complete else "totals",
+        steps=len(critical) if complete else 0,
+        step_ns=step_ns,
+        lost_ns=_mean([each.row.dvfs.lost_ns for each in critical]),
+        gap_ratio=gap_ratio,
+        gap_low=gap_low,
+        gap_high=gap_high,
+        lost_measured_low_ns=_mean([each.row.dvfs.lost_measured_low_ns for each in critical]),
+        lost_measured_high_ns=_mean([each.row.dvfs.lost_measured_high_ns for each in critical]),
+        excess_ns=_mean([each.row.dvfs.excess_ns for each in critical]),
+        reference_mhz=reference.sm_clock_mhz,
+        reference_source=reference.source,
+        coverage_ratio=_coverage(critical),
+        causes=_causes([each.row for each in critical]),
+        gpus=_gpu_lines(used, has_steps=bool(complete)),
+        waterfall_ns=_mean_waterfall([each.row for each in critical]),
+    )
+
+
+def _with_clocks(steps: Sequence[DraftRow]) -> list[DraftRow]:
+    """The rows of those steps whose critical device's loss is known; all rows if none is."""
+    known = {
+        each.row.step
+        for each in steps
+        if each.row.is_critical and each.row.dvfs.lost_ns is not None
+    }
+    return [each for each in steps if each.row.step in known] if known else list(steps)
+
+
+def is_complete(row: Row) -> bool:
+    """Whether a row counts in averages and step-time statistics."""
+    return not (row.partial or row.tail or row.host_only)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _interval(
+    rows: Sequence[DraftRow], step_ns: float | None, reference_mhz: float | None
+) -> tuple[float | None, float | None, float | None]:
+    """Lost over window with its 95 % interval: gap interval x covered share, pooled over rows.
+
+    Sampling errors of different steps are independent; timing bias is common to all.
+    """
+    lost_ns = _mean([each.row.dvfs.lost_ns for each in rows])
+    if lost_ns is None or not step_ns or reference_mhz is None:
+        return None, None, None
+    ratio, count = lost_ns / step_ns, len(rows)
+    random_ns = math.sqrt(sum((each.random_mhz * each.covered_ns) ** 2 for each in rows)) / count
+    bias_ns = sum(each.bias_mhz * each.covered_ns for each in rows) / count
+    half = (random_ns + bias_ns) / reference_mhz / step_ns
+    if math.isnan(half):
+        return ratio, None, None
+    return ratio, max(0.0, ratio - half), min(1.0, ratio + half)
+
+
+def _coverage(rows: Sequence[DraftRow]) -> float | None:
+    """Covered over all compute; None where no clock was joined."""
+    compute_ns = sum(each.row.compute_ns or 0 for each in rows)
+    if not compute_ns or all(each.row.clock is None for each in rows):
+        return None
+    return sum(each.covered_ns for each in rows) / compute_ns
+
+
+def _causes(rows: Sequence[Row]) -> tuple[CauseShare, ...]:
+    """Shares of the loss by cause, largest first."""
+    lost: Counter[str] = Counter()
+    for row in rows:
+        lost.update(row.dvfs.by_cause_ns or {})
+    whole = sum(lost.values())
+    return tuple(
+        CauseShare(cause=cause, lost_ns=lost_ns, share=lost_ns / whole)
+        for cause, lost_ns in lost.most_common()
+        if lost_ns
+    )
+
+
+def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean of each waterfall row; a row that is unknown throughout is left out."""
+    sums: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.waterfall_ns is not None:
+            for name, value in asdict(row.waterfall_ns).items():
+                if value is not None:
+                    sums[name].append(value)
+    return {name: sum(values) / len(rows) for name, values in sums.items()}
+
+
+def _gpu_lines(used: Sequence[DraftRow], *, has_steps: bool) -> tuple[GpuLine, ...]:
+    """One line a device, in rank order."""
+    by_device: defaultdict[tuple[int, int], list[DraftRow]] = defaultdict(list)
+    for each in used:
+        rank = -1 if each.row.rank is None else each.row.rank
+        by_device[rank, each.row.device or 0].append(each)
+    return tuple(_gpu_line(rows, has_steps=has_steps) for _, rows in sorted(by_device.items()))
+
+
+def _gpu_line(rows: Sequence[DraftRow], *, has_steps: bool) -> GpuLine:
+    first = rows[0].row
+    covered_ns = sum(each.covered_ns for each in rows)
+    cycles = sum(_mean_mhz(each.row) * each.covered_ns for each in rows if each.covered_ns)
+    peers = [each.row.peers.median_mhz for each in rows if each.row.peers]
+    lost = [each.row.dvfs.lost_ns for each in rows]
+    temperatures = [each.row.temperature_c.mean for each in rows if each.row.temperature_c]
+    return GpuLine(
+        gpu=first.gpu,
+        device=first.device or 0,
+        rank=first.rank,
+        mean_mhz=cycles / covered_ns if covered_ns else None,
+        peers_median_mhz=_mean(peers),
+        gap_ratio=sum(each or 0 for each in lost) / covered_ns
+        if covered_ns and None not in lost
+        else None,
+        excess_ns_per_step=_mean([each.row.dvfs.excess_ns for each in rows]),
+        temperature_mean_c=_mean(temperatures),
+        slowest_steps=sum(bool(each.row.is_critical) for each in rows) if has_steps else None,
+    )
+
+
+def _mean_mhz(row: Row) -> float:
+    stats = row.clock.compute if row.clock else None
+    return stats.mean_mhz if stats and stats.mean_mhz is not None else math.nan

@@ -1,0 +1,101 @@
+"""The report as text: four lines for a manager, then tables, in 100 columns."""
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from chopperd.model.report import ReportDocument
+from chopperd.report import sections
+from chopperd.report.families import classes, families
+from chopperd.report.headline import HeadlineRow, headline
+
+WIDTH: Final = 100
+_LABEL_WIDTH: Final = 12
+_SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
+
+
+def render_text(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> str:
+    """The report as plain text, the same for the same document; ends in a line break."""
+    return page_text(render_rich(document, width=width, by_family=by_family), width=width)
+
+
+def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
+    """A page as text; `styled` adds escape codes of the colours that every terminal has.
+
+    A width below `WIDTH` is taken as `WIDTH`: a table that is narrower would cut digits off.
+    """
+    buffer = StringIO()
+    console = Console(
+        file=buffer,
+        width=max(width, WIDTH),
+        color_system="standard" if styled else None,
+        force_terminal=styled,
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(page)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def render_rich(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> Group:
+    """The report as something a rich console prints; styles show on a terminal only."""
+    parts: list[RenderableType] = [_simulated()] if document.generated.simulated else []
+    parts.append(_headline(headline(document), width))
+    for section in _sections(document, width, by_family=by_family):
+        parts += ["", section]
+    return Group(*parts)
+
+
+def _simulated() -> Text:
+    return Text(f" {_SIMULATED}", style="bold reverse")
+
+
+def _sections(document: ReportDocument, width: int, *, by_family: bool) -> Iterator[RenderableType]:
+    tables = (
+        sections.waterfall(document),
+        sections.steps(document),
+        _beside(sections.gpus(document), classes(document)),
+        families(document, width) if by_family else None,
+        sections.findings(document),
+        sections.notes(document),
+        sections.sources(document, width),
+    )
+    yield from (table for table in tables if table is not None)
+
+
+def _beside(left: Group | None, right: Group | None) -> RenderableType | None:
+    """Two tables next to each other; the one there is, where the other is missing."""
+    if left is None or right is None:
+        return left or right
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_row(left, right)
+    return grid
+
+
+def _headline(rows: tuple[HeadlineRow, ...], width: int) -> Table:
+    grid = Table.grid(padding=0)
+    grid.add_column(width=_LABEL_WIDTH + 1, no_wrap=True)
+    grid.add_column()
+    for row in rows:
+        lines = _packed(row, width - _LABEL_WIDTH - 1)
+        grid.add_row(Text(f" {row.label}", style="bold"), Text("\n".join(lines)))
+    return grid
+
+
+def _packed(row: HeadlineRow, width: int) -> list[str]:
+    """Clauses laid into lines of `width`, broken between clauses where that is possible."""
+    lines: list[str] = []
+    for clause in row.clauses:
+        joined = f"{lines[-1]}{row.separator}{clause}" if lines else clause
+        if lines and len(joined) > width:
+            lines[-1] = f"{lines[-1]}{row.separator}".rstrip()
+            lines.append(clause)
+        else:
+            lines[-1:] = [joined]
+    return lines

@@ -1,0 +1,313 @@
+"""One trace joined with the node's samples: its rows, and what must be said of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chopperd.correlate.join import JoinedDevice, join_device
+from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device
+from chopperd.correlate.timebase import realtime_step_ns
+from chopperd.model.report import (
+    DeviceSummary,
+    FrameworkSummary,
+    Note,
+    Reference,
+    Row,
+    TraceSummary,
+)
+from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
+from chopperd.model.trace import Trace
+from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
+from chopperd.units import NS_PER_US
+
+#: A wall clock that steps further than this inside a trace spoils the join.
+MAX_REALTIME_STEP_NS = 100 * NS_PER_US
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """What the user says about the join.
+
+    Attributes:
+        device_map: GPUs (UUID, PCI bus id or label) of trace devices.
+        reference_mhz: The reference clock of all GPUs; None takes each device's maximum.
+    """
+
+    device_map: Mapping[int, str] = field(default_factory=dict)
+    reference_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAlignment:
+    """How well one device's trace and samples lie on one axis; lags None if not measurable."""
+
+    offset_uncertainty_ns: int
+    period_ns: int
+    lag_ns: int | None
+    lag_low_ns: int | None
+    lag_high_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceReport:
+    """Everything of one trace that goes into a document; the trace itself is no longer needed."""
+
+    trace: TraceSummary
+    simulated: bool
+    devices: tuple[DeviceSummary, ...]
+    steps: tuple[DraftRow, ...]
+    totals: tuple[DraftRow, ...]
+    host_steps: tuple[Row, ...]
+    framework: FrameworkSummary
+    alignments: tuple[DeviceAlignment, ...]
+    realtime_step: bool
+    notes: tuple[Note, ...]
+
+
+def report_trace(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, options: JoinOptions
+) -> TraceReport:
+    """The trace joined with the samples, device by device.
+
+    Args:
+        trace: As read.
+        timeline: As laid out.
+        samples: Of the node; None if there are none.
+        options: What the user says.
+    """
+    usable = samples if samples is not None and trace.meta.anchored else None
+    joined = [_joined(device, timeline, trace, usable, options) for device in timeline.devices]
+    used = {window.step for device in timeline.devices for window in device.windows}
+    context = _context(trace, None, None)
+    stepped = _realtime_step(trace, usable)
+    return TraceReport(
+        trace=_summary(trace, timeline),
+        simulated=trace.meta.simulated,
+        devices=tuple(each.summary for each in joined),
+        steps=tuple(row for each in joined for row in each.steps),
+        totals=tuple(each.totals for each in joined),
+        host_steps=tuple(host_rows(timeline, used, context)),
+        framework=FrameworkSummary(
+            name=timeline.framework.name, evidence=timeline.framework.evidence
+        ),
+        alignments=tuple(each.alignment for each in joined if each.alignment is not None),
+        realtime_step=stepped,
+        notes=(
+            *_trace_notes(trace, timeline, samples, stepped=stepped),
+            *(note for each in joined for note in each.notes),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeviceReport:
+    summary: DeviceSummary
+    steps: list[DraftRow]
+    totals: DraftRow
+    alignment: DeviceAlignment | None
+    notes: tuple[Note, ...]
+
+
+def _joined(
+    device: DeviceTimeline,
+    timeline: Timeline,
+    trace: Trace,
+    samples: SampleSet | None,
+    options: JoinOptions,
+) -> _DeviceReport:
+    mapped = _mapped(device, timeline, trace, samples, options)
+    reference = _reference(mapped, options)
+    mine = _samples_of(mapped, samples)
+    joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
+    context = _context(trace, mapped, reference.sm_clock_mhz, mine)
+    steps, totals = device_rows(joined, timeline, context)
+    return _DeviceReport(
+        summary=_device_summary(device.device, trace, mapped, reference),
+        steps=steps,
+        totals=totals,
+        alignment=_alignment(joined),
+        notes=tuple(_device_notes(joined, samples, mapped, reference)),
+    )
+
+
+def _mapped(
+    device: DeviceTimeline,
+    timeline: Timeline,
+    trace: Trace,
+    samples: SampleSet | None,
+    options: JoinOptions,
+) -> Mapped:
+    if samples is None:
+        return UNMAPPED
+    return map_device(
+        device.device,
+        trace.meta.devices,
+        [each.device for each in timeline.devices],
+        [each.gpu for each in samples.gpus],
+        options.device_map,
+    )
+
+
+def _reference(mapped: Mapped, options: JoinOptions) -> Reference:
+    if options.reference_mhz is not None:
+        return Reference(sm_clock_mhz=options.reference_mhz, source="configured")
+    if mapped.gpu is not None and mapped.gpu.sm_clock_max_mhz is not None:
+        return Reference(sm_clock_mhz=mapped.gpu.sm_clock_max_mhz, source="device_max")
+    return Reference(sm_clock_mhz=None, source=None)
+
+
+def _samples_of(mapped: Mapped, samples: SampleSet | None) -> GpuSamples | None:
+    if samples is None or mapped.gpu is None:
+        return None
+    return next(each for each in samples.gpus if each.gpu is mapped.gpu)
+
+
+def _context(
+    trace: Trace,
+    mapped: Mapped | None,
+    reference_mhz: float | None,
+    samples: GpuSamples | None = None,
+) -> RowContext:
+    return RowContext(
+        job=trace.meta.job,
+        run=trace.meta.run,
+        rank=trace.meta.rank,
+        gpu=mapped.gpu.gpu if mapped is not None and mapped.gpu is not None else None,
+        anchored=trace.meta.anchored,
+        reference_mhz=reference_mhz,
+        samples=samples,
+    )
+
+
+def _device_summary(
+    device: int, trace: Trace, mapped: Mapped, reference: Reference
+) -> DeviceSummary:
+    said = next((each for each in trace.meta.devices if each.device == device), None)
+    gpu = mapped.gpu
+    return DeviceSummary(
+        device=device,
+        rank=trace.meta.rank,
+        gpu=None if gpu is None else gpu.gpu,
+        uuid=(said and said.uuid) or None if gpu is None else gpu.uuid or None,
+        name=(said and said.name) or None if gpu is None else gpu.name or None,
+        vendor=None if gpu is None else gpu.vendor.value,
+        mapping=mapped.rule,
+        reference=reference,
+    )
+
+
+def _alignment(joined: JoinedDevice) -> DeviceAlignment | None:
+    clocks = joined.clocks
+    if clocks is None:
+        return None
+    return DeviceAlignment(
+        offset_uncertainty_ns=round(clocks.timing.join_ns),
+        period_ns=clocks.period_ns,
+        lag_ns=clocks.lag.lag_ns,
+        lag_low_ns=clocks.lag.low_ns,
+        lag_high_ns=clocks.lag.high_ns,
+    )
+
+
+def _realtime_step(trace: Trace, samples: SampleSet | None) -> bool:
+    if samples is None:
+        return False
+    step_ns = realtime_step_ns(samples.triples, *trace.span_ns)
+    return step_ns is not None and step_ns > MAX_REALTIME_STEP_NS
+
+
+def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
+    meta, damage = trace.meta, trace.damage
+    whole = not (damage.truncated or damage.still_written or damage.damaged_events)
+    return TraceSummary(
+        path=meta.path,
+        sha256=meta.sha256,
+        job=meta.job,
+        run=meta.run,
+        rank=meta.rank,
+        rank_source=meta.rank_source,
+        world_size=meta.world_size,
+        base_time_unix_ns=meta.base_time_unix_ns,
+        complete=whole and not damage.undecodable_events and not damage.invalid_records,
+        events=meta.event_count,
+        damaged_events=damage.damaged_events + damage.undecodable_events,
+        invalid_records=damage.invalid_records,
+        unlinked_kernels=timeline.unlinked_records,
+    )
+
+
+def _device_notes(
+    joined: JoinedDevice, samples: SampleSet | None, mapped: Mapped, reference: Reference
+) -> list[Note]:
+    device = joined.timeline.device
+    if samples is None:
+        return []
+    if mapped.gpu is None:
+        text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
+        return [Note(code="device_unmapped", text=text)]
+    notes = []
+    if joined.clocks is None:
+        text = f"no sample of GPU {mapped.gpu.gpu} falls into the trace's time"
+        notes.append(Note(code="no_overlap", text=text))
+    if reference.sm_clock_mhz is None:
+        text = f"no reference clock for GPU {mapped.gpu.gpu} (--reference-mhz)"
+        notes.append(Note(code="no_reference", text=text))
+    return notes
+
+
+def _trace_notes(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
+) -> list[Note]:
+    """Notes of one trace: each a condition, a code and a line."""
+    damage = trace.damage
+    cut = damage.truncated or damage.still_written
+    conditions = (
+        (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
+        (samples is None, "no_samples", "no clock samples were given"),
+        (
+            samples is not None and not trace.meta.anchored,
+            "no_timebase",
+            "the trace has no wall-clock anchor (baseTimeNanoseconds): clocks can't be joined",
+        ),
+        (cut, "incomplete", "the file is cut short: whole events were used"),
+        (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
+        (
+            bool(damage.damaged_events),
+            "damaged_events",
+            f"{damage.damaged_events} events can't be read and are left out",
+        ),
+        (
+            bool(damage.undecodable_events),
+            "undecodable_events",
+            f"{damage.undecodable_events} events have impossible values and are left out",
+        ),
+        (
+            bool(damage.invalid_records),
+            "invalid_records",
+            f"{damage.invalid_records} device records have impossible times and are left out",
+        ),
+        (
+            timeline.step_source is StepSource.NONE,
+            "no_steps",
+            "no step markers in the trace: totals only",
+        ),
+        (
+            timeline.step_source is StepSource.GPU_ROWS,
+            "approximate_steps",
+            "steps are cut at GPU-side rows: approximate",
+        ),
+        (
+            bool(timeline.unlinked_records),
+            "unlinked_records",
+            f"{timeline.unlinked_records} device records have no launch in the file: "
+            "they count by time only",
+        ),
+        (
+            timeline.recorded_launch_count < timeline.launch_count,
+            "launches_without_record",
+            f"{timeline.launch_count - timeline.recorded_launch_count} of "
+            f"{timeline.launch_count} launches left no record: dropped by the profiler",
+        ),
+        (stepped, "realtime_step", "the wall clock stepped inside the trace: the join is off"),
+    )
+    return [Note(code=code, text=text) for condition, code, text in conditions if condition]

@@ -1,0 +1,104 @@
+"""Numbers as people read them: ms, percent, MHz, and "-" for what is not known.
+
+A value that is known but too small to print is written `<0.1`, never `0.0`; unknown is never `0`.
+"""
+
+from math import isfinite
+from typing import Final, TypeGuard
+
+from chopperd.units import ms_from_ns
+
+UNKNOWN: Final = "-"
+ELLIPSIS: Final = "…"
+_EIGHTHS: Final = "▏▎▍▌▋▊▉"
+
+
+def known(value: float | None) -> TypeGuard[float]:
+    """Whether a value was reported: neither None nor NaN."""
+    return value is not None and isfinite(value)
+
+
+def decimal(value: float | None, digits: int) -> str:
+    """The value with `digits` decimals and thousands separators; `<0.1` instead of a false 0."""
+    if not known(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    smallest = 10.0**-digits
+    if abs(value) < smallest / 2:
+        return f"{'-' if value < 0 else ''}<{smallest:.{digits}f}"
+    separator = "," if abs(value) >= 10_000 else ""
+    return f"{value:{separator}.{digits}f}"
+
+
+def milliseconds(value_ns: float | None) -> str:
+    """A time in ms for a table, without its unit: at least three digits that count."""
+    return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=3))
+
+
+def brief_milliseconds(value_ns: float | None) -> str:
+    """A time in ms for a sentence, without its unit: at least two digits that count."""
+    return fixed_milliseconds(value_ns, millisecond_digits(value_ns, significant=2))
+
+
+def fixed_milliseconds(value_ns: float | None, digits: int) -> str:
+    """A time in ms with `digits` decimals, without its unit: for columns that are compared."""
+    return decimal(ms_from_ns(value_ns), digits) if known(value_ns) else UNKNOWN
+
+
+def millisecond_digits(value_ns: float | None, *, significant: int) -> int:
+    """Decimals that give a time in ms `significant` digits; none after the point if it is long."""
+    size_ms = abs(ms_from_ns(value_ns)) if known(value_ns) else 0.0
+    whole_digits = len(str(int(size_ms))) if size_ms >= 1 else 0
+    return max(significant - whole_digits, 0)
+
+
+def percent(ratio: float | None, digits: int = 1) -> str:
+    """A ratio 0..1 in percent, without its sign."""
+    return decimal(100 * ratio, digits) if known(ratio) else UNKNOWN
+
+
+def whole(value: float | None) -> str:
+    """A number without decimals."""
+    return decimal(value, 0)
+
+
+def count(value: int) -> str:
+    """A count with thousands separators."""
+    return f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    """A count and its noun: "1 step", "2 steps"."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+def words(name: str) -> str:
+    """A published name as words: `power_cap` is "power cap"."""
+    return name.replace("_", " ")
+
+
+def shorten(text: str, width: int) -> str:
+    """The text in at most `width` characters, its middle left out: names differ at both ends."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    tail = width - 1 - head
+    return text[:head] + ELLIPSIS + text[len(text) - tail :]
+
+
+def spread(values: list[float], digits: int = 0) -> str:
+    """One figure where all agree as printed, else the lowest and highest: "1410-1480"."""
+    if not values:
+        return UNKNOWN
+    low, high = decimal(min(values), digits), decimal(max(values), digits)
+    return low if low == high else f"{low}-{high}"
+
+
+def bar(share: float | None, width: int) -> str:
+    """A bar of `share` x `width` characters, in eighths; a share above 0 shows at least one."""
+    if not known(share) or share <= 0:
+        return ""
+    eighths = min(max(round(share * width * 8), 1), width * 8)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest - 1] if rest else "")

@@ -1,0 +1,284 @@
+"""Live integrals of one GPU, taken over its records every second or so inside the sampler.
+
+They need no trace: busy is what the GPU reports of itself, the loss is against its highest clock.
+All are cumulative and never fall; one that was never known is NaN, not 0.
+"""
+
+from dataclasses import dataclass
+from math import nan
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.sampling.layout import (
+    LIMITED_FIRST,
+    LOST_FIRST,
+    RECORD,
+    TOTAL_COUNT,
+    TOTAL_NAMES,
+    Records,
+)
+from chopperd.units import HZ_PER_MHZ, NS_PER_S
+
+#: Samples further apart than so many periods as achieved are not integrated over.
+_GAP_PERIODS: Final = 3
+#: The achieved period is the median of about so many spacings.
+_SPACINGS: Final = 32
+#: An activity reading (1 Hz) holds for so long.
+_ACTIVITY_NS: Final = 3 * NS_PER_S
+#: Counter increments that cover less of an interval than this leave its cause to the reason bits.
+_COUNTED_RATIO: Final = 0.05
+
+_CAUSE_BITS: Final = np.array([cause.bit for cause in CAUSES], dtype=np.int64)
+_SPECIFIC_BITS: Final = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
+
+
+class EnergyCounter:
+    """Sums a driver's cumulative energy counter over dips and restarts.
+
+    A reading below the highest so far adds nothing. If the next one is again below it, and not
+    below the low one, the counter has restarted and counts from the low one on; else it was a dip.
+    """
+
+    def __init__(self) -> None:
+        self._top_j: float | None = None
+        self._low_j: float | None = None
+
+    def increment_j(self, energy_j: float) -> float:
+        """What a reading adds, >= 0; the first adds 0."""
+        top_j, low_j = self._top_j, self._low_j
+        if top_j is None or energy_j >= top_j:
+            self._top_j, self._low_j = energy_j, None
+            return 0.0 if top_j is None else energy_j - top_j
+        if low_j is not None and energy_j >= low_j:
+            self._top_j, self._low_j = energy_j, None
+            return energy_j - low_j
+        self._low_j = energy_j
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Intervals:
+    """Covered intervals between neighbouring samples, columns (m,); ends are (2, m).
+
+    Attributes:
+        half_s: Half of each interval's length.
+        sm_clock_mhz: Clock at both ends, NaN where not reported.
+        busy_ratio: How busy the GPU said it was at both ends, NaN where it did not.
+        causes: Bit sets at both ends.
+        counted_s: (m, causes) Increments of the driver's counters.
+    """
+
+    half_s: Float64s
+    sm_clock_mhz: Float64s
+    busy_ratio: Float64s
+    causes: Int64s
+    counted_s: Float64s
+
+    def chosen(self, rows: Bools) -> "_Intervals":
+        """The intervals for which `rows`, (m,), holds."""
+        if rows.all():
+            return self
+        return _Intervals(
+            half_s=self.half_s[rows],
+            sm_clock_mhz=self.sm_clock_mhz[:, rows],
+            busy_ratio=self.busy_ratio[:, rows],
+            causes=self.causes[:, rows],
+            counted_s=self.counted_s[rows],
+        )
+
+
+class LiveIntegrals:
+    """The integrals of one GPU.
+
+    Between two samples the clock is linear; a state (busy, a reason) that each of them reports
+    holds for the half of the interval on its side.
+
+    Attributes:
+        totals: (TOTAL_COUNT,) float64, see `layout`.
+
+    Args:
+        info: The GPU; its highest clock and its standing limit split the loss.
+    """
+
+    def __init__(self, info: GpuInfo) -> None:
+        self.totals: Float64s = np.full(TOTAL_COUNT, nan)
+        self._reference_mhz = info.sm_clock_max_mhz
+        self._limit_mhz = info.sm_clock_limit_mhz
+        self._has_idle_bit = info.vendor is Vendor.NVIDIA
+        self._energy = EnergyCounter()
+        self._last: Records = np.zeros(0, RECORD)
+        self._last_busy_ratio: Float64s = np.zeros(0)
+        self._spacings_ns: Int64s = np.zeros(0, np.int64)
+        self._activity = np.array([[0.0], [nan]])
+        self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
+
+    def resume(self, totals: Float64s, seen: Records) -> None:
+        """Go on from another sampler's totals, which already hold the records `seen`."""
+        self.add(seen, 0)
+        self.totals = totals.copy()
+
+    def add(self, records: Records, period_ns: int) -> None:
+        """Integrate on over new records.
+
+        Args:
+            records: (n,) of `RECORD`, rising in time, later than those before.
+            period_ns: The period that the loop keeps.
+        """
+        if not len(records):
+            return
+        for energy_j in records["energy_j"][~np.isnan(records["energy_j"])].tolist():
+            self._add("energy_j", self._energy.increment_j(energy_j))
+        counted_s = self._count_limits(records["limited_ns"])
+        busy_ratio = self._busy_ratio(records)
+        joined = np.concatenate([self._last, records])
+        busy_ratio = np.concatenate([self._last_busy_ratio, busy_ratio])
+        self._last, self._last_busy_ratio = records[-1:].copy(), busy_ratio[-1:]
+        spacing_ns = np.diff(joined["t_mono_ns"])
+        intervals = _Intervals(
+            half_s=spacing_ns / (2 * NS_PER_S),
+            sm_clock_mhz=_ends(joined["sm_clock_mhz"]),
+            busy_ratio=_ends(busy_ratio),
+            causes=_ends(joined["causes"]),
+            counted_s=counted_s[-len(spacing_ns) :] if len(spacing_ns) else counted_s[:0],
+        )
+        self._integrate(intervals.chosen(self._is_covered(spacing_ns, period_ns)))
+
+    def _is_covered(self, spacing_ns: Int64s, period_ns: int) -> Bools:
+        """Whether neighbouring samples are close enough, (m,)."""
+        recent_ns = np.concatenate([self._spacings_ns, spacing_ns])[
+            -max(_SPACINGS, len(spacing_ns)) :
+        ]
+        self._spacings_ns = recent_ns[-_SPACINGS:]
+        achieved_ns = float(np.median(recent_ns)) if len(recent_ns) else 0.0
+        covered: Bools = spacing_ns <= _GAP_PERIODS * max(achieved_ns, period_ns)
+        return covered & (spacing_ns > 0)
+
+    def _add(self, name: str, amount: float) -> None:
+        place = TOTAL_NAMES.index(name)
+        self.totals[place] = _grown(self.totals[place], amount)
+
+    def _count_limits(self, limited_ns: Float64s) -> Float64s:
+        """Add the driver's counters to their totals; the increment at each record, (n, causes), s.
+
+        A counter that fell has restarted and adds nothing at that record.
+        """
+        filled_ns = _filled(np.concatenate([self._limited_ns, limited_ns]))
+        self._limited_ns = filled_ns[-1:]
+        counted_s = np.fmax(np.diff(filled_ns, axis=0), 0) / NS_PER_S  # fmax: NaN becomes 0
+        seen = ~np.isnan(filled_ns[-1])
+        totals = self.totals[LIMITED_FIRST:LOST_FIRST]
+        totals[seen] = _grown(totals[seen], counted_s.sum(axis=0)[seen])
+        return counted_s
+
+    def _busy_ratio(self, records: Records) -> Float64s:
+        """How busy the GPU reports itself at each record, (n,); NaN where it does not say.
+
+        The idle bit wins (it is of this instant), then the activity of the last seconds. A GPU
+        that has an idle bit and does not set it is busy.
+        """
+        t_ns, causes = records["t_mono_ns"], records["causes"]
+        given = np.stack([t_ns.astype(np.float64), records["activity_ratio"]])
+        given[0, np.isnan(given[1])] = nan
+        filled = _filled(np.concatenate([self._activity, given], axis=1).T).T
+        self._activity = filled[:, -1:]
+        fresh = t_ns - filled[0, 1:] <= _ACTIVITY_NS
+        is_told = (causes & Cause.UNKNOWN.bit) == 0
+        untold = np.where(is_told & self._has_idle_bit, 1.0, nan)
+        ratio: Float64s = np.where(fresh, filled[1, 1:], untold)
+        ratio[(causes & Cause.LOW_UTILIZATION.bit) != 0] = 0.0
+        return ratio
+
+    def _integrate(self, intervals: _Intervals) -> None:
+        is_told = _at_both_ends(intervals.busy_ratio)
+        has_clock = _at_both_ends(intervals.sm_clock_mhz)
+        if is_told.any():
+            told = intervals.chosen(is_told)
+            self._add("busy_s", float((told.half_s * told.busy_ratio).sum()))
+        if has_clock.any():
+            clocked = intervals.chosen(has_clock)
+            cycles_mhz = (clocked.half_s * clocked.sm_clock_mhz).sum()
+            self._add("sm_cycles", float(cycles_mhz) * HZ_PER_MHZ)
+            self._add("sampled_s", float(clocked.half_s.sum()) * 2)
+        if (is_told & has_clock).any():
+            self._integrate_busy(intervals.chosen(is_told & has_clock))
+
+    def _integrate_busy(self, intervals: _Intervals) -> None:
+        busy_s = intervals.half_s * intervals.busy_ratio
+        self._add("busy_sampled_s", float(busy_s.sum()))
+        self._add("busy_sm_cycles", float((busy_s * intervals.sm_clock_mhz).sum()) * HZ_PER_MHZ)
+        if self._reference_mhz:
+            lost_s = _lost_s(intervals, busy_s, self._reference_mhz, self._limit_mhz)
+            is_unknown = (intervals.causes & Cause.UNKNOWN.bit) != 0
+            known = np.full(len(CAUSES), not is_unknown.all())
+            known[Cause.UNKNOWN] = is_unknown.any()
+            known |= lost_s > 0
+            totals = self.totals[LOST_FIRST:]
+            totals[known] = _grown(totals[known], lost_s[known])
+
+
+def _lost_s(
+    intervals: _Intervals, busy_s: Float64s, reference_mhz: float, limit_mhz: float | None
+) -> Float64s:
+    """The loss of busy time against the reference by cause, (causes,) float64 s.
+
+    From the reference down to the standing limit it is `user_limit`. Below that it goes by the
+    increments of the driver's counters where they cover enough of an interval, else by the reasons
+    in force at the nearer sample.
+    """
+    standing_mhz = min(limit_mhz or reference_mhz, reference_mhz)
+    clock_mhz = intervals.sm_clock_mhz
+    below_s = busy_s * np.maximum(standing_mhz - clock_mhz, 0) / reference_mhz
+    user_mhz = np.maximum(reference_mhz - np.maximum(clock_mhz, standing_mhz), 0)
+    counted_s = intervals.counted_s
+    counted_total_s = counted_s.sum(axis=1)
+    by_count = counted_total_s >= _COUNTED_RATIO * 2 * intervals.half_s
+    by_count &= counted_total_s > 0
+    shares = counted_s[by_count] / counted_total_s[by_count, np.newaxis]
+    blamed = _blamed(intervals.causes[:, ~by_count], has_limit=limit_mhz is not None)
+    lost_s: Float64s = below_s.sum(axis=0)[by_count] @ shares
+    lost_s += below_s[:, ~by_count].ravel() @ blamed.reshape(-1, len(CAUSES))
+    lost_s[Cause.USER_LIMIT] += float((busy_s * user_mhz).sum()) / reference_mhz
+    return lost_s
+
+
+def _blamed(causes: Int64s, *, has_limit: bool) -> Float64s:
+    """The share of each cause in a loss below the standing limit, (..., causes), from bit sets.
+
+    The reasons in force share it evenly; a specific hardware reason beats the generic one that the
+    driver sets with it. Where the standing limit is known, the user's share lies above it and was
+    told apart already.
+    """
+    dropped = Cause.USER_LIMIT.bit if has_limit else 0
+    is_specific = (causes & _SPECIFIC_BITS) != 0
+    bits = causes & ~dropped & ~np.where(is_specific, Cause.HW_SLOWDOWN.bit, 0)
+    bits = np.where(bits == 0, Cause.UNEXPLAINED.bit, bits)
+    shares = (bits[..., np.newaxis] & _CAUSE_BITS) != 0
+    shared: Float64s = shares / shares.sum(axis=-1, keepdims=True)
+    return shared
+
+
+def _grown(total: Float64s, amount: Float64s | float) -> Float64s:
+    """The total with the amount added; a total that was never known begins at 0."""
+    return np.where(np.isnan(total), 0.0, total) + amount
+
+
+def _ends(values: np.ndarray) -> np.ndarray:
+    """The values at both ends of the intervals between neighbours, (2, n - 1)."""
+    return np.stack([values[:-1], values[1:]])
+
+
+def _at_both_ends(values: Float64s) -> Bools:
+    """Whether a value is known at both ends of each interval, (m,)."""
+    known: Bools = ~np.isnan(values[0]) & ~np.isnan(values[1])
+    return known
+
+
+def _filled(values: Float64s) -> Float64s:
+    """Rows in which NaN is replaced by the last number above it in the column, if any."""
+    rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, np.newaxis])
+    filled: Float64s = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
+    return filled

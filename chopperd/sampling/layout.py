@@ -1,0 +1,239 @@
+"""How the shared memory between sampler and readers is laid out; no reading or writing here.
+
+Every field is 8 bytes wide and aligned, so that one store writes it whole. In order: header,
+description (JSON), clock triples, one status block a GPU, one ring of records a GPU.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import isnan
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import GpuInfo, ReadScope
+
+Records: TypeAlias = npt.NDArray[np.void]
+
+MAGIC: Final = int.from_bytes(b"chopprng", "little")
+LAYOUT_VERSION: Final = 1
+
+#: Room for the description; 100 GPUs need about 35 KiB.
+DESCRIPTION_BYTES: Final = 128 * 1024
+TRIPLE_CAPACITY: Final = 1024
+
+#: The scope codes in records and status blocks.
+SCOPES: Final = (ReadScope.FAST, ReadScope.FULL)
+
+
+class SamplerState(IntEnum):
+    """What the sampler last said of itself."""
+
+    STARTING = 0
+    RUNNING = 1
+    STOPPING = 2
+    STOPPED = 3
+    FAILED = 4
+
+
+class GpuState(IntEnum):
+    """What the sampler last found of a GPU."""
+
+    UNSEEN = 0
+    UP = 1
+    LOST = 2
+
+
+#: `generation` counts the writers: one that finds another number than its own is superseded.
+HEADER: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "magic",
+            "layout_version",
+            "generation",
+            "state",
+            "writer_pid",
+            "gpu_slots",
+            "capacity",
+            "triples_written",
+            "description_sequence",
+            "description_bytes",
+        )
+    ]
+)
+
+#: `sequence` is 1 + the number of the triple or record since the ring was made, written last; it
+#: is 0 while the slot is being written.
+TRIPLE: Final = np.dtype(
+    [(name, np.int64) for name in ("sequence", "unix_ns", "mono_ns", "boot_ns")]
+)
+
+#: Numbers of a reading in the order of a record; NaN: not reported or not read.
+VALUE_NAMES: Final = (
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "power_w",
+    "energy_j",
+    "temperature_c",
+    "memory_used_bytes",
+    "activity_ratio",
+)
+#: `t_mono_ns` is the middle of the driver call, `late_ns` how long after its deadline it began.
+RECORD: Final = np.dtype(
+    [
+        *(
+            (name, np.int64)
+            for name in ("sequence", "t_mono_ns", "span_ns", "late_ns", "scope", "causes")
+        ),
+        *((name, np.float64) for name in VALUE_NAMES),
+        ("limited_ns", np.float64, (len(CAUSES),)),
+    ]
+)
+
+#: Live integrals of a GPU before those by cause.
+TOTAL_NAMES: Final = (
+    "sm_cycles",
+    "sampled_s",
+    "busy_s",
+    "busy_sm_cycles",
+    "busy_sampled_s",
+    "energy_j",
+)
+TOTAL_COUNT: Final = len(TOTAL_NAMES) + 2 * len(CAUSES)
+#: First of the totals by cause: time limited by the driver's counters, and live loss.
+LIMITED_FIRST: Final = len(TOTAL_NAMES)
+LOST_FIRST: Final = LIMITED_FIRST + len(CAUSES)
+
+TOTALS: Final = np.dtype([("integrated_count", np.int64), ("values", np.float64, (TOTAL_COUNT,))])
+
+#: `call_started_mono_ns` is 0 while no driver call is in progress. Of the two copies of the totals
+#: the one numbered `totals_sequence` % 2 holds; the other may be being written, and whoever dies
+#: writing it leaves the first one whole.
+STATUS: Final = np.dtype(
+    [
+        *(
+            (name, np.int64)
+            for name in (
+                "state",
+                "written",
+                "call_started_mono_ns",
+                "call_scope",
+                "ticks",
+                "missed",
+                "transient_errors",
+                "unexpected_errors",
+                "losses",
+                "driver_ns",
+                "asked_period_ns",
+                "period_ns",
+                "last_mono_ns",
+                "totals_sequence",
+            )
+        ),
+        ("totals", TOTALS, (2,)),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayout:
+    """Where each part begins, in bytes from the start of the memory."""
+
+    gpu_slots: int
+    capacity: int
+
+    @property
+    def description_offset(self) -> int:
+        """Start of the description."""
+        return HEADER.itemsize
+
+    @property
+    def triples_offset(self) -> int:
+        """Start of the ring of triples."""
+        return self.description_offset + DESCRIPTION_BYTES
+
+    @property
+    def status_offset(self) -> int:
+        """Start of the status blocks."""
+        return self.triples_offset + TRIPLE_CAPACITY * TRIPLE.itemsize
+
+    @property
+    def records_offset(self) -> int:
+        """Start of the rings of records."""
+        return self.status_offset + self.gpu_slots * STATUS.itemsize
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of it all."""
+        return self.records_offset + self.gpu_slots * self.capacity * RECORD.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingDescription:
+    """What the sampler says once of what it reads.
+
+    Attributes:
+        gpus: GPU of each slot, in slot order.
+        backend: Name of the back end.
+        driver: Driver version, where there is one.
+        simulated: Whether the values come from a simulation.
+        failure: Why the sampler could not start; None if it did.
+    """
+
+    gpus: tuple[GpuInfo, ...] = ()
+    backend: str = ""
+    driver: str | None = None
+    simulated: bool = False
+    failure: str | None = None
+
+    def encoded(self) -> bytes:
+        """The description as it stands in the memory."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decoded(data: bytes) -> "RingDescription":
+        """The description from the bytes of `encoded`."""
+        return msgspec.json.decode(data, type=RingDescription)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTotals:
+    """Integrals of one GPU since the ring was made; monotone; None is "never known".
+
+    Attributes:
+        sm_cycles: SM cycles over sampled time.
+        sampled_s: Time between samples close enough to integrate over.
+        busy_s: Time that the GPU reported itself busy.
+        busy_sm_cycles: SM cycles over busy, sampled time.
+        busy_sampled_s: Busy time with known clock.
+        energy_j: Energy by the driver's counter.
+        limited_s: Time under each limit by the driver's counters.
+        lost_s: Live ceiling loss against the highest SM clock, by cause.
+    """
+
+    sm_cycles: float | None
+    sampled_s: float | None
+    busy_s: float | None
+    busy_sm_cycles: float | None
+    busy_sampled_s: float | None
+    energy_j: float | None
+    limited_s: dict[Cause, float]
+    lost_s: dict[Cause, float]
+
+    @staticmethod
+    def from_values(values: list[float]) -> "LiveTotals":
+        """The totals of a status block; NaN becomes None or an absent cause."""
+        known = [None if isnan(value) else value for value in values]
+        return LiveTotals(
+            **dict(zip(TOTAL_NAMES, known, strict=False)),
+            limited_s=_by_cause(known[LIMITED_FIRST:LOST_FIRST]),
+            lost_s=_by_cause(known[LOST_FIRST:]),
+        )
+
+
+def _by_cause(values: list[float | None]) -> dict[Cause, float]:
+    return {cause: value for cause, value in zip(CAUSES, values, strict=True) if value is not None}

@@ -1,0 +1,191 @@
+"""A recording: a sampler kept going, everything it samples collected, columns at the end."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from chopperd.clock import Clock
+from chopperd.correlate.timebase import unix_from_mono
+from chopperd.model.causes import CAUSES
+from chopperd.model.devices import GpuInfo
+from chopperd.model.report import Note
+from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.layout import RECORD, VALUE_NAMES, Records
+from chopperd.sampling.ring_reader import GpuStatus
+from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_EVERY_S: Final = 0.2
+
+
+class Recorder:
+    """Records all GPUs from `start` to `finish`.
+
+    Args:
+        supervisor: Not yet started; from now on the recorder's own.
+        clock: Tells the time.
+    """
+
+    def __init__(self, supervisor: SamplerSupervisor, clock: Clock) -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._drain_until_stopped, name="chopperd-recorder")
+        self._lock = threading.Lock()
+        self._chunks: dict[int, list[Records]] = {}
+        self._positions: dict[int, int] = {}
+        self._triples: list[TimeTriple] = []
+        self._triples_position = 0
+        self._overwritten_count = 0
+        self._started_unix_ns = 0
+
+    def start(self) -> None:
+        """Begin; returns once samples are being taken.
+
+        Raises:
+            BackendUnavailableError: There is nothing to sample; says why.
+        """
+        self._started_unix_ns = self._clock.unix_ns()
+        self._supervisor.start()
+        self._thread.start()
+
+    @property
+    def gpus(self) -> tuple[GpuInfo, ...]:
+        """The GPUs that are recorded."""
+        return self._supervisor.reader.description().gpus
+
+    def so_far(self) -> SampleSet:
+        """What was recorded up to now."""
+        with self._lock:
+            self._drain()
+            return self._collected(())
+
+    def finish(self, timeout_s: float = 2.0) -> SampleSet:
+        """End the recording and stop the sampler; everything that was recorded.
+
+        Args:
+            timeout_s: How long to wait for the sampler; one that hangs is left alone.
+        """
+        self._stop.set()
+        self._thread.join()
+        left_pids = self._supervisor.stop(timeout_s)
+        self._drain()
+        try:
+            return self._collected(left_pids)
+        finally:
+            self._supervisor.close()
+
+    def _drain_until_stopped(self) -> None:
+        while not self._stop.wait(_DRAIN_EVERY_S):
+            with self._lock:
+                self._supervisor.poll()
+                self._drain()
+
+    def _drain(self) -> None:
+        """Take over what is new in the ring."""
+        reader = self._supervisor.reader
+        for slot in range(len(self.gpus)):
+            drained = reader.drain(slot, self._positions.get(slot, 0))
+            self._positions[slot] = drained.position
+            self._overwritten_count += drained.overwritten_count
+            if len(drained.records):
+                self._chunks.setdefault(slot, []).append(drained.records)
+        triples, self._triples_position = reader.triples(self._triples_position)
+        self._triples.extend(triples)
+
+    def _collected(self, left_pids: Sequence[int]) -> SampleSet:
+        reader = self._supervisor.reader
+        description = reader.description()
+        statuses = [reader.status(slot) for slot in range(len(description.gpus))]
+        gpus = tuple(
+            gpu_samples(
+                gpu,
+                np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
+                self._triples,
+            )
+            for slot, gpu in enumerate(description.gpus)
+        )
+        return SampleSet(
+            gpus=gpus,
+            asked_hz=self._supervisor.settings.hz,
+            started_unix_ns=self._started_unix_ns,
+            simulated=description.simulated,
+            backend=description.backend,
+            driver=description.driver,
+            node=os.uname().nodename,
+            triples=tuple(self._triples),
+            source="live",
+            notes=(
+                *_notes(description.gpus, statuses),
+                *self._own_notes(left_pids),
+            ),
+        )
+
+    def _own_notes(self, left_pids: Sequence[int]) -> Iterator[Note]:
+        """What befell the recording as a whole."""
+        if self._overwritten_count:
+            text = f"{self._overwritten_count} samples were overwritten before they were read"
+            yield Note(code="samples_overwritten", text=text)
+        if self._supervisor.restart_count:
+            text = f"the sampler process was replaced {self._supervisor.restart_count} times"
+            yield Note(code="sampler_restarted", text=text)
+        if left_pids:
+            text = f"sampler processes that hang in a driver were left alone: {list(left_pids)}"
+            yield Note(code="sampler_left", text=text)
+
+
+def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -> GpuSamples:
+    """Records of one GPU as samples in Unix time.
+
+    Where the wall clock was set back while recording, rows whose time was already passed are left
+    out, so that times rise strictly.
+
+    Args:
+        gpu: Whose records they are.
+        records: (n,) of `RECORD`, rising in time.
+        triples: At least one, where there are records.
+    """
+    if len(records):
+        t_unix_ns = unix_from_mono(records["t_mono_ns"], triples)
+        passed_ns = np.maximum.accumulate(t_unix_ns)
+        rises = np.concatenate([[True], t_unix_ns[1:] > passed_ns[:-1]])
+        records, t_unix_ns = records[rises], t_unix_ns[rises]
+    else:
+        t_unix_ns = np.zeros(0, np.int64)
+    limited_ns = records["limited_ns"]
+    return GpuSamples(
+        gpu=gpu,
+        t_unix_ns=t_unix_ns,
+        read_span_ns=records["span_ns"].copy(),
+        causes=records["causes"].copy(),
+        limited_ns={
+            cause: limited_ns[:, cause].copy()
+            for cause in CAUSES
+            if not np.isnan(limited_ns[:, cause]).all()
+        },
+        **{name: records[name].copy() for name in VALUE_NAMES},
+    )
+
+
+def _notes(gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus]) -> Iterator[Note]:
+    """What befell single GPUs."""
+    for gpu, status in zip(gpus, statuses, strict=True):
+        failed = status.transient_errors + status.unexpected_errors
+        if status.losses:
+            yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses} times")
+        if failed:
+            yield Note(code="reads_failed", text=f"GPU {gpu.gpu}: {failed} reads failed")
+        if status.period_ns > status.asked_period_ns:
+            hz = NS_PER_S / status.period_ns
+            text = f"GPU {gpu.gpu}: driver calls take long; sampled at {hz:.3g} Hz at the end"
+            yield Note(code="rate_reduced", text=text)
+        if status.missed:
+            text = f"GPU {gpu.gpu}: {status.missed} of {status.ticks + status.missed} reads missed"
+            yield Note(code="reads_missed", text=text)

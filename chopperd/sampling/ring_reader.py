@@ -1,0 +1,203 @@
+"""The reading side of the shared memory: any number of readers; none disturbs the writer."""
+
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.errors import StoreError
+from chopperd.model.arrays import Float64s
+from chopperd.model.devices import ReadScope
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.layout import (
+    HEADER,
+    LAYOUT_VERSION,
+    MAGIC,
+    RECORD,
+    SCOPES,
+    STATUS,
+    TRIPLE,
+    TRIPLE_CAPACITY,
+    GpuState,
+    LiveTotals,
+    Records,
+    RingDescription,
+    RingLayout,
+    SamplerState,
+)
+
+#: How often a block that the writer keeps changing is read anew.
+_ATTEMPTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What a reader had not seen yet.
+
+    Attributes:
+        records: (n,) of `RECORD`, oldest first; a copy.
+        overwritten_count: Records that the writer overwrote before they were read.
+        position: Where the next drain begins.
+    """
+
+    records: Records
+    overwritten_count: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStatus:
+    """How the sampling of one GPU stands.
+
+    Attributes:
+        state: Whether the GPU answers.
+        written: Records since the ring was made.
+        call_started_mono_ns: Start of the driver call in progress; None if there is none.
+        call_scope: How much that call, or the last one, reads.
+        ticks, missed: Periods that were read, and that were not.
+        transient_errors, unexpected_errors: Failed reads, by whether the adaptor knew the error.
+        losses: How often the GPU was lost.
+        driver_ns: Time in driver calls.
+        asked_period_ns, period_ns: Period that was asked for, and that is kept now.
+        last_mono_ns: Time of the newest record; None before the first.
+    """
+
+    state: GpuState
+    written: int
+    call_started_mono_ns: int | None
+    call_scope: ReadScope
+    ticks: int
+    missed: int
+    transient_errors: int
+    unexpected_errors: int
+    losses: int
+    driver_ns: int
+    asked_period_ns: int
+    period_ns: int
+    last_mono_ns: int | None
+
+
+class RingReader:
+    """The shared memory, mapped for reading.
+
+    Args:
+        fd: The memory file; stays the caller's to close. A writer has laid it out (`is_laid_out`).
+
+    Raises:
+        StoreError: Nothing was laid out yet, or by another version.
+    """
+
+    def __init__(self, fd: int) -> None:
+        if not is_laid_out(fd):
+            raise StoreError("the sampler has not laid out its shared memory")
+        self._map = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        self._header = np.ndarray((), HEADER, self._map)
+        if self._header["layout_version"] != LAYOUT_VERSION:
+            raise StoreError("the shared memory was laid out by another version of the sampler")
+        layout = RingLayout(int(self._header["gpu_slots"]), int(self._header["capacity"]))
+        self._description_offset = layout.description_offset
+        self._triples = np.ndarray(TRIPLE_CAPACITY, TRIPLE, self._map, layout.triples_offset)
+        self._status = np.ndarray(layout.gpu_slots, STATUS, self._map, layout.status_offset)
+        self._records = np.ndarray(
+            (layout.gpu_slots, layout.capacity), RECORD, self._map, layout.records_offset
+        )
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        del self._header, self._triples, self._status, self._records
+        self._map.close()
+
+    @property
+    def capacity(self) -> int:
+        """Records of each GPU that the ring keeps."""
+        return int(self._records.shape[1])
+
+    @property
+    def gpu_slots(self) -> int:
+        """GPUs for which there is room."""
+        return len(self._status)
+
+    @property
+    def triples_written(self) -> int:
+        """Clock triples since the ring was made."""
+        return int(self._header["triples_written"])
+
+    @property
+    def state(self) -> SamplerState:
+        """What the sampler last said of itself."""
+        return SamplerState(int(self._header["state"]))
+
+    @property
+    def generation(self) -> int:
+        """Number of the present writer, from 1."""
+        return int(self._header["generation"])
+
+    def description(self) -> RingDescription:
+        """What is sampled.
+
+        Raises:
+            StoreError: The writer died while it wrote it.
+        """
+        for _ in range(_ATTEMPTS):
+            sequence = int(self._header["description_sequence"])
+            start, size = self._description_offset, int(self._header["description_bytes"])
+            data = self._map[start : start + size]
+            if sequence % 2 == 0 and sequence == int(self._header["description_sequence"]):
+                return RingDescription.decoded(data)
+        raise StoreError("the sampler's description of the GPUs is unfinished")
+
+    def drain(self, slot: int, position: int = 0) -> Drained:
+        """The whole records of a GPU from a position on (0: the oldest that is left)."""
+        written = int(self._status["written"][slot])
+        first = max(position, written - self.capacity)
+        numbers = np.arange(first, written)
+        places = numbers % self.capacity
+        records = self._records[slot, places]
+        # A slot that the writer began to fill anew meanwhile shows another sequence now.
+        now = self._records["sequence"][slot, places]
+        whole = (records["sequence"] == numbers + 1) & (now == numbers + 1)
+        return Drained(
+            records=records[whole],
+            overwritten_count=first - position + int((~whole).sum()),
+            position=written,
+        )
+
+    def triples(self, position: int = 0) -> tuple[tuple[TimeTriple, ...], int]:
+        """The clock triples from a position on, and the next position."""
+        written = self.triples_written
+        numbers = np.arange(max(position, written - TRIPLE_CAPACITY), written)
+        places = numbers % TRIPLE_CAPACITY
+        rows = self._triples[places]
+        now = self._triples["sequence"][places]
+        whole = (rows["sequence"] == numbers + 1) & (now == numbers + 1)
+        triples = tuple(
+            TimeTriple(unix_ns=unix_ns, mono_ns=mono_ns, boot_ns=boot_ns)
+            for _, unix_ns, mono_ns, boot_ns in rows[whole].tolist()
+        )
+        return triples, written
+
+    def status(self, slot: int) -> GpuStatus:
+        """How the sampling of a GPU stands."""
+        names = (STATUS.names or ())[:-2]
+        words = dict(zip(names, self._status[slot].tolist(), strict=False))
+        words["state"] = GpuState(words["state"])
+        words["call_scope"] = SCOPES[words["call_scope"]]
+        words["call_started_mono_ns"] = words["call_started_mono_ns"] or None
+        words["last_mono_ns"] = words["last_mono_ns"] or None
+        return GpuStatus(**words)
+
+    def totals(self, slot: int) -> LiveTotals | None:
+        """The live integrals of a GPU; None before its first sample."""
+        for _ in range(_ATTEMPTS):
+            sequence = int(self._status["totals_sequence"][slot])
+            values: Float64s = self._status["totals"]["values"][slot, sequence % 2].copy()
+            if sequence == int(self._status["totals_sequence"][slot]):
+                return LiveTotals.from_values(values.tolist()) if sequence else None
+        return None
+
+
+def is_laid_out(fd: int) -> bool:
+    """Whether a writer has laid out the memory."""
+    return os.pread(fd, 8, 0) == MAGIC.to_bytes(8, "little")

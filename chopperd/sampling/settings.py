@@ -1,0 +1,82 @@
+"""What the sampler process is told, and how it travels on its command line."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from chopperd.errors import ConfigError
+
+_OPTION: Final = "--settings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerSettings:
+    """How to sample.
+
+    Attributes:
+        hz: Rate of the fast loop (clock and limit reasons).
+        slow_hz: Rate of the slow loop (everything the device answers).
+        budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
+        history_s: How long the ring keeps samples for a reader that is late.
+        totals_every_s: How often the live integrals are brought up to date.
+        probe_every_s: How often a lost GPU is looked for.
+        seed: Draws the point of each read in its period.
+    """
+
+    hz: float = 10.0
+    slow_hz: float = 1.0
+    budget_ratio: float = 0.02
+    history_s: float = 30.0
+    totals_every_s: float = 2.0
+    probe_every_s: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {value}: must be {least} to {most}"
+            for name, value, least, most in (
+                ("hz", self.hz, 0.1, 1000.0),
+                ("slow_hz", self.slow_hz, 0.01, 10.0),
+                ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
+                ("history_s", self.history_s, 1.0, 3600.0),
+                ("totals_every_s", self.totals_every_s, 0.1, 60.0),
+                ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
+            )
+            if not least <= value <= most
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def capacity(self) -> int:
+        """Records of each GPU that the ring keeps."""
+        return max(256, round(self.hz * self.history_s))
+
+    def to_argv(self) -> list[str]:
+        """The settings as command line arguments: `--settings JSON`."""
+        return [_OPTION, msgspec.json.encode(self).decode()]
+
+    @staticmethod
+    def from_argv(argv: Sequence[str]) -> "SamplerSettings":
+        """The settings from the arguments that `to_argv` gave.
+
+        Raises:
+            ConfigError: The arguments are others.
+        """
+        if len(argv) != 2 or argv[0] != _OPTION:
+            raise ConfigError([f"expected {_OPTION} JSON"])
+        return SamplerSettings.from_json(argv[1])
+
+    @staticmethod
+    def from_json(text: str) -> "SamplerSettings":
+        """The settings from the value of `--settings`.
+
+        Raises:
+            ConfigError: It is not what `to_argv` wrote.
+        """
+        try:
+            return msgspec.json.decode(text, type=SamplerSettings)
+        except msgspec.DecodeError as error:
+            raise ConfigError([f"{_OPTION}: {error}"]) from error

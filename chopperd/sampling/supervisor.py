@@ -1,0 +1,304 @@
+"""Keeps one sampler process going: starts it, sees it hang or end, replaces it, lets it stop.
+
+A process that hangs inside a driver is asked to end and then left alone, never killed: that has
+frozen GPUs. At most one such process stands beside its one successor.
+"""
+
+import logging
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.errors import BackendUnavailableError
+from chopperd.sampling.layout import GpuState, SamplerState
+from chopperd.sampling.ring_reader import RingReader, is_laid_out
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+_POLL_NS: Final = 5 * NS_PER_MS
+
+
+class SupervisorState(StrEnum):
+    """How the sampler process stands.
+
+    `WAITING`: it ended, its successor starts after a pause. `DOWN`: it hangs, and so does the one
+    that it succeeded; none other starts until one of them moves.
+    """
+
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DOWN = "down"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When a sampler counts as hung, and how soon its successor starts.
+
+    Attributes:
+        start_s: Time to the first sign of life.
+        hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
+        longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
+        steady_s: A process that lasted so long is followed by one without pause.
+    """
+
+    start_s: float = 10.0
+    hung_s: float = 5.0
+    longest_pause_s: float = 30.0
+    steady_s: float = 60.0
+
+
+class SamplerSupervisor:
+    """The sampler process and the shared memory that it writes.
+
+    Not to be used by several threads at once.
+
+    Args:
+        command: Starts the sampler; `--ring-fd N --settings JSON` is added to it.
+        settings: How to sample.
+        clock: Tells and waits for the time.
+        policy: When to replace it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: SamplerSettings,
+        clock: Clock,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._command = tuple(command)
+        self._settings = settings
+        self._clock = clock
+        self._policy = policy or RestartPolicy()
+        self._state = SupervisorState.STOPPED
+        self._ring_fd = -1
+        self._reader: RingReader | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._left: list[subprocess.Popen[bytes]] = []
+        self._launched_ns = 0
+        self._awaited_generation = 0
+        self._restart_ns = 0
+        self._quick_ends = 0
+        self._restart_count = 0
+
+    @property
+    def settings(self) -> SamplerSettings:
+        """How it samples."""
+        return self._settings
+
+    @property
+    def reader(self) -> RingReader:
+        """The shared memory; there from a successful `start` to `close`."""
+        if self._reader is None:
+            raise RuntimeError("the sampler was not started")
+        return self._reader
+
+    @property
+    def pid(self) -> int | None:
+        """The present process; None between two."""
+        return self._process.pid if self._process else None
+
+    @property
+    def restart_count(self) -> int:
+        """How many successors were started."""
+        return self._restart_count
+
+    @property
+    def left_pids(self) -> tuple[int, ...]:
+        """Processes that hung and were left alone, and still exist."""
+        self._left = [process for process in self._left if process.poll() is None]
+        return tuple(process.pid for process in self._left)
+
+    def start(self) -> None:
+        """Start the sampler and wait until it samples.
+
+        Raises:
+            BackendUnavailableError: It ended, or gave no sign of life in time; says why.
+        """
+        self._ring_fd = os.memfd_create("chopperd-samples")
+        self._launch()
+        try:
+            self._wait_until_running()
+        except BackendUnavailableError:
+            self.stop(timeout_s=1.0)
+            self.close()
+            raise
+
+    def alive(self) -> bool:
+        """Whether a sampler process exists that is not known to hang."""
+        return (
+            self._state in {SupervisorState.STARTING, SupervisorState.RUNNING}
+            and self._process is not None
+            and self._process.poll() is None
+        )
+
+    def poll(self) -> SupervisorState:
+        """Look after the process: note its end or hang, start its successor. Call it often."""
+        now_ns = self._clock.mono_ns()
+        if self._state is SupervisorState.STOPPED:
+            return self._state
+        if self._process is None:
+            if now_ns >= self._restart_ns:
+                self._restart_count += 1
+                self._launch()
+        elif self._process.poll() is not None:
+            self._note_end(self._process, now_ns)
+        else:
+            self._look_for_hang(self._process, now_ns)
+        return self._state
+
+    def stop(self, timeout_s: float = 2.0) -> tuple[int, ...]:
+        """End the sampler; the pids of processes that would not end and were left alone.
+
+        The shared memory stays readable until `close`.
+        """
+        self._state = SupervisorState.STOPPED
+        process, self._process = self._process, None
+        if process is not None:
+            self._ask_to_end(process)
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._left.append(process)
+        left_pids = self.left_pids
+        for pid in left_pids:
+            logger.warning("sampler process %d is still in a driver call%s", pid, self._calls())
+        return left_pids
+
+    def close(self) -> None:
+        """Let go of the shared memory."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._ring_fd >= 0:
+            os.close(self._ring_fd)
+            self._ring_fd = -1
+
+    def _launch(self) -> None:
+        """Start a process; its standard input is the lifeline that closes when we end."""
+        generation = self._reader.generation if self._reader else 0
+        self._awaited_generation = generation + 1
+        self._launched_ns = self._clock.mono_ns()
+        self._state = SupervisorState.STARTING
+        arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
+        self._process = subprocess.Popen(
+            [*self._command, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(self._ring_fd,),
+            start_new_session=True,  # an interrupt from the terminal is the parent's to handle
+        )
+
+    def _wait_until_running(self) -> None:
+        limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
+        while not self._is_running():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or self._failure() is not None:
+                raise BackendUnavailableError(
+                    self._failure() or "the sampler process ended at once"
+                )
+            if self._clock.mono_ns() > limit_ns:
+                raise BackendUnavailableError(
+                    f"the driver did not answer within {self._policy.start_s:g} s"
+                )
+            self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
+
+    def _is_running(self) -> bool:
+        """Whether the process launched last samples; maps the memory once it is laid out."""
+        if self._reader is None and is_laid_out(self._ring_fd):
+            self._reader = RingReader(self._ring_fd)
+        reader = self._reader
+        if reader is None or reader.generation < self._awaited_generation:
+            return False
+        if self._state is SupervisorState.STARTING and reader.state is SamplerState.RUNNING:
+            self._state = SupervisorState.RUNNING
+        return self._state is SupervisorState.RUNNING
+
+    def _failure(self) -> str | None:
+        """Why the process launched last could not sample, in its own words."""
+        if self._reader is None or self._reader.state is not SamplerState.FAILED:
+            return None
+        return self._reader.description().failure
+
+    def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
+        """Plan the successor of a process that ended."""
+        _close_lifeline(process)
+        self._process = None
+        self._state = SupervisorState.WAITING
+        lasted_s = (now_ns - self._launched_ns) / NS_PER_S
+        self._quick_ends = 0 if lasted_s >= self._policy.steady_s else self._quick_ends + 1
+        pause_s = 0.0
+        if self._quick_ends > 1:
+            pause_s = min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s)
+        self._restart_ns = now_ns + round(pause_s * NS_PER_S)
+        logger.warning(
+            "sampler process %d ended after %.0f s with status %d; the next starts in %.0f s",
+            process.pid,
+            lasted_s,
+            process.returncode,
+            pause_s,
+        )
+        if pause_s == 0:
+            self.poll()
+
+    def _look_for_hang(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
+        if not self._is_hung(now_ns):
+            if self._state is SupervisorState.DOWN:
+                self._state = SupervisorState.RUNNING
+            return
+        if self.left_pids:
+            if self._state is not SupervisorState.DOWN:
+                logger.error("sampler process %d hangs too%s", process.pid, self._calls())
+            self._state = SupervisorState.DOWN
+            return
+        logger.error("sampler process %d hangs%s; another takes over", process.pid, self._calls())
+        self._ask_to_end(process)
+        self._left.append(process)
+        self._process = None
+        self._restart_count += 1
+        self._launch()
+
+    def _is_hung(self, now_ns: int) -> bool:
+        """Whether the process does not come up, shows no life, or waits for drivers only."""
+        if not self._is_running() and self._state is not SupervisorState.DOWN:
+            return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
+        limit_ns = now_ns - self._policy.hung_s * NS_PER_S
+        triples, _ = self.reader.triples(self.reader.triples_written - 1)
+        if not triples or triples[-1].mono_ns < limit_ns - NS_PER_S:
+            return True
+        statuses = [self.reader.status(slot) for slot in range(self.reader.gpu_slots)]
+        present = [gpu for gpu in statuses if gpu.state is GpuState.UP]
+        started = [gpu.call_started_mono_ns for gpu in present]
+        return bool(present) and all(at is not None and at < limit_ns for at in started)
+
+    def _calls(self) -> str:
+        """The driver calls in progress and their age, for a message; empty if there are none."""
+        if self._reader is None:
+            return ""
+        now_ns = self._clock.mono_ns()
+        gpus = self._reader.description().gpus
+        statuses = [self._reader.status(slot) for slot in range(len(gpus))]
+        ages = [
+            f"GPU {gpu.gpu} {status.call_scope.value} read for {(now_ns - at) / NS_PER_S:.0f} s"
+            for gpu, status in zip(gpus, statuses, strict=True)
+            if (at := status.call_started_mono_ns) is not None
+        ]
+        return f" ({', '.join(ages)})" if ages else ""
+
+    @staticmethod
+    def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+        process.terminate()
+        _close_lifeline(process)
+
+
+def _close_lifeline(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()

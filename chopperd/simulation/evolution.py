@@ -1,0 +1,270 @@
+"""How a node's GPUs go from one step to the next: clock, power, heat, limits, as step functions."""
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.simulation.physics import Silicon
+from chopperd.simulation.processes import generator
+from chopperd.simulation.program import Program
+from chopperd.simulation.step import (
+    ClockTargets,
+    RestingClocks,
+    StepPlay,
+    StepTiming,
+    at_top,
+    clock_targets,
+    draw_step,
+)
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+#: Limits whose time the driver counts, in the order of `NodeState.limited_ns`.
+COUNTED: Final = (Cause.POWER_CAP, Cause.THERMAL)
+
+_TYPICAL_ACTIVITY: Final = 0.83
+_COMM_ACTIVITY: Final = 0.2
+_COMM_BESIDE_ACTIVITY: Final = 0.05
+_RESTING_ACTIVITY: Final = 0.03
+_GAP_CELLS: Final = 4
+_IDLE_STEP_NS: Final = 2 * NS_PER_S
+_IDLE_CELL_NS: Final = 100 * NS_PER_MS
+_INITIAL_KEY: Final = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """Everything that the future of a node depends on, at the start of a step; (gpus,) each.
+
+    Attributes:
+        step: Number of the step that comes next.
+        free_ns: When each GPU has ended the step before.
+        clock_mhz, temperature_c: At that time.
+        cause_bits: The limit last in force, or 0.
+        energy_j: Counter. limited_ns: (counted limits, gpus) counters. busy_ns: Counter.
+    """
+
+    step: int
+    free_ns: Int64s
+    clock_mhz: Float64s
+    temperature_c: Float64s
+    cause_bits: Int64s
+    energy_j: Float64s
+    limited_ns: Int64s
+    busy_ns: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """What the GPUs did in one step, cell by cell; cells of no length occur.
+
+    Attributes:
+        edges_ns: (cells+1, gpus) int64, never falling.
+        clock_mhz, power_w: (cells, gpus).
+        cause_bits: (cells, gpus) int64 bit set of `Cause`.
+        busy: (cells, gpus), whether anything ran.
+    """
+
+    edges_ns: Int64s
+    clock_mhz: Float64s
+    power_w: Float64s
+    cause_bits: Int64s
+    busy: Bools
+
+    @property
+    def length_ns(self) -> Int64s:
+        """(cells, gpus)."""
+        return np.diff(self.edges_ns, axis=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRun:
+    """One step played: timing (None on an idle node), cells, and the state it began with."""
+
+    before: NodeState
+    timing: StepTiming | None
+    cells: Cells
+
+
+def initial_state(
+    silicon: Silicon, program: Program | None, *, seed: int, start_unix_ns: int
+) -> NodeState:
+    """The state at the start: warmed up by a job of this kind, or by nothing."""
+    count = len(silicon.static_w)
+    activity = _RESTING_ACTIVITY if program is None else _TYPICAL_ACTIVITY
+    clock_mhz = silicon.model.idle_mhz if program is None else silicon.model.sm_clock_max_mhz
+    rng = generator(_INITIAL_KEY, seed)
+    return NodeState(
+        step=0,
+        free_ns=np.full(count, start_unix_ns, np.int64),
+        clock_mhz=np.full(count, clock_mhz),
+        temperature_c=silicon.settled_temperature_c(activity),
+        cause_bits=np.zeros(count, np.int64),
+        energy_j=np.floor(rng.uniform(1e6, 5e6, count)),
+        limited_ns=rng.integers(0, 10**13, (len(COUNTED), count)),
+        busy_ns=np.zeros(count, np.int64),
+    )
+
+
+def run_step(
+    silicon: Silicon, program: Program | None, seed: int, state: NodeState
+) -> tuple[StepRun, NodeState]:
+    """Plays the next step; what happened and the state after it."""
+    if program is None:
+        cells = _idle_cells(silicon, state)
+        return StepRun(before=state, timing=None, cells=cells), _after(silicon, state, cells)
+    draws = draw_step(program, len(state.free_ns), seed, state.step)
+    nominal = np.array([block.activity for block in program.blocks])
+    activity = nominal[:, None] * draws.activity + _COMM_BESIDE_ACTIVITY
+    targets = clock_targets(silicon, activity, state.temperature_c)
+    play = StepPlay(
+        program,
+        silicon.model,
+        draws,
+        targets,
+        free_ns=state.free_ns,
+        clock_mhz=state.clock_mhz,
+    )
+    timing, resting = play.play()
+    cells = _job_cells(silicon, program, state, _Played(activity, targets, timing, resting))
+    after = replace(_after(silicon, state, cells), clock_mhz=resting.after_mhz)
+    return StepRun(before=state, timing=timing, cells=cells), after
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """One step's play: the activity and targets that went in, what came out."""
+
+    activity: Float64s
+    targets: ClockTargets
+    timing: StepTiming
+    resting: RestingClocks
+
+
+def _job_cells(silicon: Silicon, program: Program, state: NodeState, played: _Played) -> Cells:
+    """Each block of the compute stream is a cell; a rest before it is cut into a few."""
+    rows = np.array([i for i, block in enumerate(program.blocks) if not block.collective])
+    start, end = played.timing.start_ns[rows], played.timing.end_ns[rows]
+    gap = start - np.concatenate((state.free_ns[None], end[:-1]))
+    rested = np.flatnonzero(gap.any(axis=1))
+    rests = _rests(silicon, played, rows[rested], gap[rested])
+    order = np.argsort(
+        np.concatenate((np.repeat(rested, _GAP_CELLS), np.arange(len(rows)))), kind="stable"
+    )
+    blocks = _Part(
+        start_ns=start,
+        clock_mhz=played.timing.clock_mhz[rows],
+        activity=_block_activity(played, rows),
+        limit_bits=_limit_bits(silicon, played, rows),
+        busy=np.ones_like(start, bool),
+    )
+    starts, clock, activity, limit_bits, busy = (
+        np.concatenate(pair)[order] for pair in zip(rests, blocks, strict=True)
+    )
+    return Cells(
+        edges_ns=np.concatenate((starts, end[-1:])),
+        clock_mhz=clock,
+        power_w=silicon.power_w(clock, activity, silicon.resting_w(state.temperature_c)),
+        cause_bits=_cause_bits(clock >= silicon.model.sm_clock_max_mhz, limit_bits, state),
+        busy=busy,
+    )
+
+
+class _Part(NamedTuple):
+    """Some cells' columns, (cells, gpus) each."""
+
+    start_ns: Int64s
+    clock_mhz: Float64s
+    activity: Float64s
+    limit_bits: Int64s
+    busy: Bools
+
+
+def _rests(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> _Part:
+    """The cells before blocks that the compute stream had to wait for."""
+    flat, gpus = (-1, gap_ns.shape[1]), gap_ns.shape[1]
+    share = np.arange(_GAP_CELLS)[:, None] / _GAP_CELLS
+    since = played.timing.start_ns[rows] - gap_ns
+    starts = since[:, None] + (gap_ns[:, None] * share).astype(np.int64)
+    comm = starts < played.resting.comm_until_ns[rows][:, None, None]
+    ceiling = played.targets.ceiling_mhz
+    heat = np.where(ceiling < silicon.model.sm_clock_max_mhz, Cause.THERMAL.bit, 0)
+    return _Part(
+        start_ns=starts.reshape(flat),
+        clock_mhz=_resting_clock_mhz(silicon, played, rows, gap_ns).reshape(flat),
+        activity=np.where(comm, _COMM_ACTIVITY, _RESTING_ACTIVITY).reshape(flat),
+        limit_bits=np.broadcast_to(heat, (len(rows) * _GAP_CELLS, gpus)),
+        busy=comm.reshape(flat),
+    )
+
+
+def _resting_clock_mhz(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: Int64s) -> Float64s:
+    """Mean clock of each part of the rest before a block, (blocks, parts, gpus)."""
+    ceiling = played.targets.ceiling_mhz
+    part = gap_ns[:, None] / _GAP_CELLS / silicon.model.governor_constant_ns
+    order = np.arange(_GAP_CELLS)[:, None]
+    whole = np.where(part > 0, part, 1.0)
+    left = np.exp(-part * order) * np.where(part > 0, -np.expm1(-part) / whole, 1.0)
+    clock = ceiling + (played.resting.before_mhz[rows][:, None] - ceiling) * left
+    return at_top(clock, silicon.model.sm_clock_max_mhz)
+
+
+def _block_activity(played: _Played, rows: Int64s) -> Float64s:
+    alone = played.timing.stretch[rows] == 1
+    activity: Float64s = played.activity[rows] - _COMM_BESIDE_ACTIVITY * alone
+    return activity
+
+
+def _limit_bits(silicon: Silicon, played: _Played, rows: Int64s) -> Int64s:
+    """The limit that holds the target of each block down, (blocks, gpus); 0 for none."""
+    held = played.targets.block_mhz[rows] < silicon.model.sm_clock_max_mhz
+    by_power = played.targets.power_bound[rows]
+    return np.where(held, np.where(by_power, Cause.POWER_CAP.bit, Cause.THERMAL.bit), 0)
+
+
+def _cause_bits(at_top: Bools, limit_bits: Int64s, state: NodeState) -> Int64s:
+    """The limit in force in each cell, (cells, gpus).
+
+    At the highest clock there is none; below it the one that holds the governor's target down;
+    while the clock still rises to an unlimited target, the one that brought it down.
+    """
+    bits = np.concatenate((state.cause_bits[None], np.where(at_top, 0, limit_bits)))
+    known = np.concatenate((np.ones_like(at_top[:1]), at_top | (limit_bits > 0)))
+    last_known = np.where(known, np.arange(len(known))[:, None], 0)
+    np.maximum.accumulate(last_known, axis=0, out=last_known)
+    filled: Int64s = np.take_along_axis(bits, last_known, axis=0)[1:]
+    return filled
+
+
+def _idle_cells(silicon: Silicon, state: NodeState) -> Cells:
+    count = _IDLE_STEP_NS // _IDLE_CELL_NS
+    shape = count, len(state.free_ns)
+    clock = np.full(shape, silicon.model.idle_mhz)
+    activity = np.full(shape, _RESTING_ACTIVITY)
+    return Cells(
+        edges_ns=state.free_ns + np.arange(count + 1)[:, None] * _IDLE_CELL_NS,
+        clock_mhz=clock,
+        power_w=silicon.power_w(clock, activity, silicon.resting_w(state.temperature_c)),
+        cause_bits=np.full(shape, Cause.LOW_UTILIZATION.bit),
+        busy=np.zeros(shape, bool),
+    )
+
+
+def _after(silicon: Silicon, state: NodeState, cells: Cells) -> NodeState:
+    length = cells.length_ns
+    elapsed_ns = (cells.edges_ns[-1] - cells.edges_ns[0]).astype(np.float64)
+    energy_j = (cells.power_w * length).sum(axis=0) / NS_PER_S
+    limited = [(length * ((cells.cause_bits & c.bit) != 0)).sum(axis=0) for c in COUNTED]
+    power_w = energy_j * NS_PER_S / elapsed_ns
+    return NodeState(
+        step=state.step + 1,
+        free_ns=cells.edges_ns[-1],
+        clock_mhz=cells.clock_mhz[-1],
+        temperature_c=silicon.temperature_c(state.temperature_c, power_w, elapsed_ns),
+        cause_bits=cells.cause_bits[-1],
+        energy_j=state.energy_j + energy_j,
+        limited_ns=state.limited_ns + np.stack(limited),
+        busy_ns=state.busy_ns + (length * cells.busy).sum(axis=0),
+    )

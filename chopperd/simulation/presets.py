@@ -1,0 +1,191 @@
+"""The GPU models and jobs that a simulated node can be made of: constants only.
+
+The figures are chosen to look like the product they are named after under a training job; they
+are nobody's measurements.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from chopperd.errors import ConfigError
+from chopperd.model.devices import Vendor
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+Runtime = Literal["cuda", "rocm"]
+DataParallel = Literal["fsdp1", "fsdp2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorModel:
+    """How a driver's sensors see the device.
+
+    Attributes:
+        clock_period_ns, clock_lag_ns, clock_step_mhz: The clock (and the limits with it) is
+            taken once a period, shows what was `clock_lag_ns` earlier, and is rounded.
+        power_period_ns, power_window_ns: Power is taken once a period, as the mean of a window.
+        energy_period_ns, energy_step_j: The energy counter moves once a period, in whole steps.
+        activity_window_ns: The busy share is taken over this window, once a window.
+    """
+
+    clock_period_ns: int
+    clock_lag_ns: int
+    clock_step_mhz: float
+    power_period_ns: int
+    power_window_ns: int
+    energy_period_ns: int
+    energy_step_j: float
+    activity_window_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuModel:
+    """A GPU product: what its driver says of it, and how clock, power and heat hang together.
+
+    Attributes:
+        static_w: Power at 30 C with nothing running; `leakage_w_per_c` comes on top per degree.
+        dynamic_w: Switching power at the highest clock and activity 1.
+        thermal_resistance_c_per_w, thermal_constant_ns: First-order heat model above `inlet_c`.
+        slowdown_c, slowdown_mhz_per_c: Above this temperature the highest clock falls so fast.
+        governor_constant_ns: Time constant with which the clock follows its target.
+        idle_mhz: Clock with nothing to do.
+        die_count: Compute dies with clocks of their own.
+    """
+
+    name: str
+    vendor: Vendor
+    sm_clock_max_mhz: float
+    mem_clock_mhz: float
+    power_limit_w: float
+    memory_size_bytes: int
+    static_w: float
+    leakage_w_per_c: float
+    dynamic_w: float
+    inlet_c: float
+    thermal_resistance_c_per_w: float
+    thermal_constant_ns: float
+    slowdown_c: float
+    slowdown_mhz_per_c: float
+    governor_constant_ns: float
+    idle_mhz: float
+    die_count: int
+    sensors: SensorModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobModel:
+    """A training job: one rank a GPU.
+
+    Attributes:
+        framework: FSDPv1 or FSDPv2.
+        runtime: Whose kernels and runtime calls it shows.
+        layer_count: Transformer layers, one FSDP unit each.
+        work_scale: Factor on all kernel times.
+    """
+
+    framework: DataParallel
+    runtime: Runtime
+    layer_count: int = 12
+    work_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePreset:
+    """A node: equal GPUs, one of them perhaps badly cooled, and perhaps a job.
+
+    Attributes:
+        badly_cooled: Index of the GPU with the cooling fault; None for none.
+        fault_resistance: Factor on that GPU's thermal resistance.
+        job: None for an idle node.
+    """
+
+    gpu: GpuModel
+    gpu_count: int = 8
+    badly_cooled: int | None = 5
+    fault_resistance: float = 1.75
+    job: JobModel | None = None
+
+
+H100: Final = GpuModel(
+    name="NVIDIA H100 80GB HBM3",
+    vendor=Vendor.NVIDIA,
+    sm_clock_max_mhz=1980.0,
+    mem_clock_mhz=2619.0,
+    power_limit_w=700.0,
+    memory_size_bytes=85_520_809_984,
+    static_w=92.0,
+    leakage_w_per_c=0.5,
+    dynamic_w=860.0,
+    inlet_c=28.0,
+    thermal_resistance_c_per_w=0.0585,
+    thermal_constant_ns=20.0 * NS_PER_S,
+    slowdown_c=84.0,
+    slowdown_mhz_per_c=120.0,
+    governor_constant_ns=8.0 * NS_PER_MS,
+    idle_mhz=345.0,
+    die_count=1,
+    sensors=SensorModel(
+        clock_period_ns=2 * NS_PER_MS,
+        clock_lag_ns=4 * NS_PER_MS,
+        clock_step_mhz=15.0,
+        power_period_ns=100 * NS_PER_MS,
+        power_window_ns=25 * NS_PER_MS,
+        energy_period_ns=100 * NS_PER_MS,
+        energy_step_j=0.001,
+        activity_window_ns=NS_PER_S // 6,
+    ),
+)
+
+MI300X: Final = GpuModel(
+    name="AMD Instinct MI300X",
+    vendor=Vendor.AMD,
+    sm_clock_max_mhz=2100.0,
+    mem_clock_mhz=1300.0,
+    power_limit_w=750.0,
+    memory_size_bytes=206_141_652_992,
+    static_w=122.0,
+    leakage_w_per_c=0.5,
+    dynamic_w=1365.0,
+    inlet_c=28.0,
+    thermal_resistance_c_per_w=0.062,
+    thermal_constant_ns=18.0 * NS_PER_S,
+    slowdown_c=95.0,
+    slowdown_mhz_per_c=150.0,
+    governor_constant_ns=6.0 * NS_PER_MS,
+    idle_mhz=132.0,
+    die_count=8,
+    sensors=SensorModel(
+        clock_period_ns=1 * NS_PER_MS,
+        clock_lag_ns=1 * NS_PER_MS,
+        clock_step_mhz=1.0,
+        power_period_ns=1 * NS_PER_MS,
+        power_window_ns=20 * NS_PER_MS,
+        energy_period_ns=1 * NS_PER_MS,
+        energy_step_j=2.0**-16,
+        activity_window_ns=100 * NS_PER_MS,
+    ),
+)
+
+PRESETS: Final[Mapping[str, NodePreset]] = {
+    "fsdp2-h100": NodePreset(
+        gpu=H100, job=JobModel(framework="fsdp2", runtime="cuda", work_scale=1.15)
+    ),
+    "fsdp1-h100": NodePreset(
+        gpu=H100, job=JobModel(framework="fsdp1", runtime="cuda", work_scale=1.15)
+    ),
+    "fsdp2-mi300x": NodePreset(
+        gpu=MI300X, job=JobModel(framework="fsdp2", runtime="rocm", work_scale=0.95)
+    ),
+    "idle": NodePreset(gpu=H100),
+}
+
+
+def node_preset(name: str) -> NodePreset:
+    """The preset of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in PRESETS:
+        raise ConfigError([f"simulation preset {name!r} is unknown: one of {', '.join(PRESETS)}"])
+    return PRESETS[name]

@@ -1,0 +1,360 @@
+"""One training step of a job as a program: blocks of kernels in the order the host launches them.
+
+A block is the unit of time and clock: kernels that run back to back on one stream at one clock.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from chopperd.model.classes import KernelClass
+from chopperd.simulation.kernels import RCCL_KERNEL, RECIPES, Recipe
+from chopperd.simulation.presets import JobModel, Runtime
+
+#: Between kernels of a block the stream rests this long.
+KERNEL_GAP_NS: Final = 1_500
+#: The host needs this long for each launch, and this long more for an FSDP hook.
+LAUNCH_NS: Final = 42_000
+HOOK_NS: Final = 240_000
+
+_US: Final = 1_000
+
+
+class Thread(StrEnum):
+    """Which host thread launches a kernel."""
+
+    MAIN = "main"
+    AUTOGRAD = "autograd"
+
+
+class Stream(StrEnum):
+    """Which stream a block runs on."""
+
+    COMPUTE = "compute"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One device record of a step.
+
+    Attributes:
+        recipe: What it is.
+        name: As the trace shows it.
+        block: Index of its block.
+        clocked_ns: Its time at the highest clock that scales with the clock.
+        fixed_ns: Its time that does not (for a collective: the transfer).
+        unit: FSDP unit that it serves ("layers.3"; "" for the root); None outside.
+    """
+
+    recipe: Recipe
+    name: str
+    block: int
+    clocked_ns: float
+    fixed_ns: float
+    unit: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Kernels that run as one.
+
+    Attributes:
+        stream: Where it runs. thread: Who launches it.
+        first, count: Its kernels.
+        clocked_ns, fixed_ns: Sums over its kernels.
+        rest_ns: The pauses between them.
+        activity: Mean switching activity, by time.
+        after: Blocks that must have ended before it may start, its stream's last one apart.
+        host_ns: What the host spends up to and including its last launch.
+        waits_for_end: Block whose end the host awaits before it goes on to this one (FSDPv1's
+            rate limiter); None for none.
+        may_stall: Whether the host asks the allocator for a large block here (FSDPv1).
+    """
+
+    stream: Stream
+    thread: Thread
+    first: int
+    count: int
+    clocked_ns: float
+    fixed_ns: float
+    rest_ns: float
+    activity: float
+    after: tuple[int, ...]
+    host_ns: float
+    waits_for_end: int | None
+    may_stall: bool
+
+    @property
+    def collective(self) -> bool:
+        """Whether all ranks take part in it together."""
+        return self.stream is not Stream.COMPUTE
+
+    @property
+    def nominal_ns(self) -> float:
+        """Its length at the highest clock with nothing beside it."""
+        return self.clocked_ns + self.fixed_ns + self.rest_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A run of blocks that a host annotation spans, as `[first, last]`."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One training step.
+
+    Attributes:
+        blocks, kernels: In launch order.
+        sections: Forward, backward of each FSDP unit and the optimizer, for annotations.
+    """
+
+    job: JobModel
+    blocks: tuple[Block, ...]
+    kernels: tuple[Kernel, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Collects blocks in launch order."""
+
+    job: JobModel
+    blocks: list[Block] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    thread: Thread = Thread.MAIN
+
+    @property
+    def next(self) -> int:
+        """The index that the next block gets."""
+        return len(self.blocks)
+
+    def compute(
+        self, *work: tuple[str, float], after: tuple[int, ...] = (), unit: str | None = None
+    ) -> int:
+        """Adds a block of (recipe, microseconds at the highest clock); its index."""
+        first = len(self.kernels)
+        for key, length_us in work:
+            self._kernel(key, length_us * _US * self.job.work_scale, unit)
+        added = self.kernels[first:]
+        lengths = [kernel.clocked_ns + kernel.fixed_ns for kernel in added]
+        weighted = sum(
+            kernel.recipe.activity * length for kernel, length in zip(added, lengths, strict=True)
+        )
+        self.blocks.append(
+            Block(
+                stream=Stream.COMPUTE,
+                thread=self.thread,
+                first=first,
+                count=len(added),
+                clocked_ns=sum(kernel.clocked_ns for kernel in added),
+                fixed_ns=sum(kernel.fixed_ns for kernel in added),
+                rest_ns=float(len(added) * KERNEL_GAP_NS),
+                activity=weighted / sum(lengths),
+                after=after,
+                host_ns=float(len(added) * LAUNCH_NS),
+                waits_for_end=None,
+                may_stall=False,
+            )
+        )
+        return self.next - 1
+
+    def collective(
+        self,
+        key: str,
+        length_us: float,
+        stream: Stream,
+        *,
+        after: tuple[int, ...],
+        unit: str,
+        limiter: int | None = None,
+    ) -> int:
+        """Adds a collective that transfers for so long once all ranks have come; its index."""
+        first = len(self.kernels)
+        self._kernel(key, length_us * _US * self.job.work_scale, unit)
+        is_v1_gather = self.job.framework == "fsdp1" and key == "all_gather"
+        self.blocks.append(
+            Block(
+                stream=stream,
+                thread=self.thread,
+                first=first,
+                count=1,
+                clocked_ns=0.0,
+                fixed_ns=self.kernels[first].fixed_ns,
+                rest_ns=0.0,
+                activity=self.kernels[first].recipe.activity,
+                after=after,
+                host_ns=float(LAUNCH_NS + HOOK_NS),
+                waits_for_end=limiter if is_v1_gather else None,
+                may_stall=is_v1_gather and limiter is not None,
+            )
+        )
+        return self.next - 1
+
+    def section(self, name: str, first: int) -> None:
+        """Names the blocks from `first` to the last one added."""
+        self.sections.append(Section(name=name, first=first, last=self.next - 1))
+
+    def _kernel(self, key: str, length_ns: float, unit: str | None) -> None:
+        recipe = RECIPES[key]
+        is_comm = recipe.kernel_class is KernelClass.COMM
+        clocked = 0.0 if is_comm else recipe.clocked
+        self.kernels.append(
+            Kernel(
+                recipe=recipe,
+                name=_name(recipe, self.job.runtime, is_comm=is_comm),
+                block=self.next,
+                clocked_ns=clocked * length_ns,
+                fixed_ns=(1 - clocked) * length_ns,
+                unit=unit,
+            )
+        )
+
+
+def _name(recipe: Recipe, runtime: Runtime, *, is_comm: bool) -> str:
+    return RCCL_KERNEL if is_comm and runtime == "rocm" else recipe.name(runtime)
+
+
+def build_program(job: JobModel) -> Program:
+    """The job's step: batch, forward with prefetched all-gathers, backward, optimizer."""
+    builder = _Builder(job=job)
+    ends = _forward(builder)
+    builder.thread = Thread.AUTOGRAD
+    last_scatter = _backward(builder, ends)
+    builder.thread = Thread.MAIN
+    _optimizer(builder, last_scatter)
+    return Program(
+        job=job,
+        blocks=tuple(builder.blocks),
+        kernels=tuple(builder.kernels),
+        sections=tuple(builder.sections),
+    )
+
+
+def _unpacked(job: JobModel, *work: tuple[str, float]) -> tuple[tuple[str, float], ...]:
+    """The work with FSDPv2's copy out of the gathered buffer in front; FSDPv1 uses views."""
+    return (("copy_out", 70.0), *work) if job.framework == "fsdp2" else work
+
+
+def _packed(job: JobModel, *work: tuple[str, float]) -> tuple[tuple[str, float], ...]:
+    """The work with FSDPv2's packing of gradients behind it."""
+    return (*work, ("chunk_cat", 90.0)) if job.framework == "fsdp2" else work
+
+
+def _forward(builder: _Builder) -> list[int]:
+    """Adds the forward pass; the index of each layer's last block, first the root's."""
+    job = builder.job
+    builder.compute(("h2d", 120.0))
+    root = builder.collective("all_gather", 2_600.0, Stream.ALL_GATHER, after=(), unit="")
+    gather = builder.collective("all_gather", 4_800.0, Stream.ALL_GATHER, after=(), unit="layers.0")
+    ends = [builder.compute(*_unpacked(job, ("embedding", 180.0)), after=(root,), unit="")]
+    for layer in range(job.layer_count):
+        first, unit = builder.next, f"layers.{layer}"
+        wait = (gather,)
+        if layer + 1 < job.layer_count:
+            gather = builder.collective(
+                "all_gather",
+                4_800.0,
+                Stream.ALL_GATHER,
+                after=(ends[-1],),
+                unit=f"layers.{layer + 1}",
+                limiter=ends[-2] if layer > 0 else None,
+            )
+        _forward_layer(builder, wait, unit)
+        ends.append(builder.next - 1)
+        builder.section(f"forward {unit}", first)
+    first = builder.next
+    head = builder.compute(("norm", 110.0), ("gemm_gate", 3_900.0), ("loss", 420.0), unit="")
+    builder.section("head", first)
+    return [*ends, head]
+
+
+def _forward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None:
+    attention_in = (("norm", 110.0), ("gemm_qkv", 1_450.0), ("rope", 140.0))
+    builder.compute(*_unpacked(builder.job, *attention_in), after=wait, unit=unit)
+    builder.compute(("attention", 1_500.0), ("gemm_out", 800.0), ("add", 90.0), unit=unit)
+    builder.compute(("norm", 110.0), ("gemm_gate", 1_480.0), ("gemm_gate", 1_480.0), unit=unit)
+    builder.compute(("silu_mul", 190.0), ("gemm_down", 1_500.0), ("add", 90.0), unit=unit)
+
+
+def _backward(builder: _Builder, ends: list[int]) -> int:
+    """Adds the backward pass; the index of its last reduce-scatter."""
+    job, previous_end = builder.job, ends[-1]
+    first = builder.next
+    gather = _gather_backward(builder, job.layer_count - 1, (previous_end,), None)
+    builder.compute(("loss_grad", 430.0), ("gemm_dgrad", 3_900.0), ("gemm_wgrad", 3_900.0), unit="")
+    builder.section("backward head", first)
+    scatter, layer_ends = -1, [builder.next - 1]
+    for layer in reversed(range(job.layer_count)):
+        first, wait = builder.next, (gather,)
+        if layer > 0:
+            limiter = layer_ends[-2] if len(layer_ends) > 1 else None
+            gather = _gather_backward(builder, layer - 1, (layer_ends[-1],), limiter)
+        _backward_layer(builder, wait, f"layers.{layer}")
+        layer_ends.append(builder.next - 1)
+        scatter = builder.collective(
+            "reduce_scatter",
+            5_600.0,
+            Stream.REDUCE_SCATTER,
+            after=(layer_ends[-1],),
+            unit=f"layers.{layer}",
+        )
+        builder.section(f"backward layers.{layer}", first)
+    first = builder.next
+    end = builder.compute(*_packed(job, ("embedding_grad", 300.0)), unit="")
+    scatter = builder.collective(
+        "reduce_scatter", 3_200.0, Stream.REDUCE_SCATTER, after=(end, scatter), unit=""
+    )
+    builder.section("backward root", first)
+    return scatter
+
+
+def _gather_backward(
+    builder: _Builder, layer: int, after: tuple[int, ...], limiter: int | None
+) -> int:
+    return builder.collective(
+        "all_gather",
+        4_800.0,
+        Stream.ALL_GATHER,
+        after=after,
+        unit=f"layers.{layer}",
+        limiter=limiter,
+    )
+
+
+def _backward_layer(builder: _Builder, wait: tuple[int, ...], unit: str) -> None:
+    gemms = (("gemm_dgrad", 1_480.0), ("gemm_wgrad", 1_500.0))
+    first = (("add", 90.0), *gemms)
+    builder.compute(*_unpacked(builder.job, *first), after=wait, unit=unit)
+    builder.compute(("silu_grad", 260.0), *gemms, unit=unit)
+    builder.compute(*gemms, ("norm_grad", 200.0), ("add", 90.0), unit=unit)
+    builder.compute(
+        ("gemm_dgrad", 800.0), ("gemm_wgrad", 820.0), ("attention_dot", 120.0), unit=unit
+    )
+    builder.compute(("attention_grad", 3_100.0), ("rope", 150.0), unit=unit)
+    last = (("gemm_dgrad", 1_450.0), ("gemm_wgrad", 1_470.0), ("norm_grad", 200.0))
+    builder.compute(*_packed(builder.job, *last), unit=unit)
+
+
+def _optimizer(builder: _Builder, last_scatter: int) -> None:
+    first = builder.next
+    norm = builder.compute(*[("grad_norm", 60.0)] * 4, after=(last_scatter,))
+    reduce = builder.collective(
+        "all_reduce", 90.0, Stream.REDUCE_SCATTER, after=(norm,), unit="norm"
+    )
+    builder.compute(*[("grad_clip", 75.0)] * 4, after=(reduce,))
+    builder.section("clip", first)
+    first = builder.next
+    for _ in range(3):
+        builder.compute(*[("adamw", 420.0)] * 4)
+    builder.section("optimizer", first)
+    first = builder.next
+    builder.compute(("d2h", 4.0))
+    builder.section("loss", first)

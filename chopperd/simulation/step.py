@@ -1,0 +1,335 @@
+"""Plays one training step on all GPUs at once: when each block ran, and at what clock."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.simulation.physics import Silicon
+from chopperd.simulation.presets import GpuModel
+from chopperd.simulation.processes import generator
+from chopperd.simulation.program import Block, Program, Stream
+
+Floats: TypeAlias = list[float]
+
+#: Fixed times of a kernel grow by this share while a collective runs beside it.
+CONTENTION: Final = 0.25
+#: From a launch call to the earliest start on the device.
+LAUNCH_LATENCY_NS: Final = 7_000.0
+#: A clock this close below the highest is at it.
+TOP_RATIO: Final = 0.996
+
+#: From the end of a step on the device to the start of the host's next one.
+SYNC_NS: Final = 90_000.0
+#: What a refused allocation costs the host before it waits for the device.
+REFUSED_NS: Final = 100_000.0
+_STEP_KEY: Final = 12
+_STALL_PROBABILITY: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDraws:
+    """What chance gives one step, (gpus,) each unless said.
+
+    Attributes:
+        loader_ns: Time of the data loader.
+        host_scale: Factor on host times.
+        activity: (blocks, gpus) factor on activity.
+        transfer: (blocks,) factor on collective transfers.
+        stall_block: The block at which the allocator stalls the host; -1 for none.
+        stall_ns: For how long, once the device is idle.
+    """
+
+    loader_ns: Float64s
+    host_scale: Float64s
+    activity: Float64s
+    transfer: Float64s
+    stall_block: Int64s
+    stall_ns: Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming:
+    """When everything of one step happened: (blocks, gpus) int64 Unix ns, or (gpus,).
+
+    Attributes:
+        launch_ns: Last launch call of each block.
+        waited_from_ns: When the host came to the block, before a wait of its own.
+        released_ns: When the rate limiter let it go on, before a stall of its own.
+        start_ns, end_ns: On the device.
+        clock_mhz: (blocks, gpus) float64; NaN for collectives.
+        stretch: (blocks, gpus) float64, factor on fixed times; 1 for collectives.
+        host_start_ns, host_end_ns: The host's step, from the data loader to the loss.
+        loader_ns: Length of the data loader's part. host_scale: As drawn.
+        stall_block: As drawn. stall_synced_ns, stall_end_ns: When the device was found idle, and
+            when the allocator had its memory; 0 without a stall.
+    """
+
+    launch_ns: Int64s
+    waited_from_ns: Int64s
+    released_ns: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    clock_mhz: Float64s
+    stretch: Float64s
+    host_start_ns: Int64s
+    host_end_ns: Int64s
+    loader_ns: Int64s
+    host_scale: Float64s
+    stall_block: Int64s
+    stall_synced_ns: Int64s
+    stall_end_ns: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockTargets:
+    """Where the governor takes the clock during one step.
+
+    Attributes:
+        block_mhz: (blocks, gpus) in a block.
+        ceiling_mhz: (gpus,) between blocks: the highest clock, or what the temperature allows.
+        power_bound: (blocks, gpus) whether the power limit is what holds a block's target down.
+    """
+
+    block_mhz: Float64s
+    ceiling_mhz: Float64s
+    power_bound: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestingClocks:
+    """What the clock did while the compute stream had nothing to run.
+
+    Attributes:
+        before_mhz: (blocks, gpus) the clock at the end of the compute block before each block.
+        after_mhz: (gpus,) at the end of the step.
+        comm_until_ns: (blocks,) Unix ns, until when collectives launched before each block run.
+    """
+
+    before_mhz: Float64s
+    after_mhz: Float64s
+    comm_until_ns: Int64s
+
+
+def draw_step(program: Program, gpu_count: int, seed: int, step: int) -> StepDraws:
+    """The chances of one step; they depend on the seed and the step's number only."""
+    rng = generator(_STEP_KEY, seed, step)
+    stalling = [index for index, block in enumerate(program.blocks) if block.may_stall]
+    chosen = np.full(gpu_count, -1)
+    if stalling:
+        stalls = rng.random(gpu_count) < _STALL_PROBABILITY
+        chosen = np.where(stalls, rng.choice(stalling, gpu_count), -1)
+    return StepDraws(
+        loader_ns=rng.uniform(0.6e6, 1.6e6, gpu_count),
+        host_scale=rng.normal(1.0, 0.03, gpu_count).clip(0.9, 1.1),
+        activity=rng.normal(1.0, 0.012, (len(program.blocks), gpu_count)).clip(0.94, 1.06),
+        transfer=rng.gamma(40.0, 1 / 40.0, len(program.blocks)).clip(0.7, 1.6),
+        stall_block=chosen.astype(np.int64),
+        stall_ns=rng.uniform(2.0e6, 6.0e6, gpu_count),
+    )
+
+
+def clock_targets(silicon: Silicon, activity: Float64s, temperature_c: Float64s) -> ClockTargets:
+    """The governor's targets for blocks of these activities, (blocks, gpus), at a temperature."""
+    capped = silicon.capped_clock_mhz(activity, silicon.resting_w(temperature_c))
+    ceiling = silicon.cooled_clock_mhz(temperature_c)
+    return ClockTargets(
+        block_mhz=np.minimum(capped, ceiling),
+        ceiling_mhz=ceiling,
+        power_bound=capped <= ceiling,
+    )
+
+
+class StepPlay:
+    """One playing of a step; times inside are float ns since `base_ns`, a list over the GPUs.
+
+    Plain floats: with eight GPUs they are several times faster here than arrays of eight.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        model: GpuModel,
+        draws: StepDraws,
+        targets: ClockTargets,
+        *,
+        free_ns: Int64s,
+        clock_mhz: Float64s,
+    ) -> None:
+        self.base_ns = int(free_ns.min())
+        self._program, self._model, self._draws = program, model, draws
+        free: Floats = (free_ns - self.base_ns).astype(float).tolist()
+        self._begin = [each + SYNC_NS for each in free]
+        self._free = dict.fromkeys(Stream, free)
+        self._host: Floats = (self._begin + draws.loader_ns).tolist()
+        self._host_scale: Floats = draws.host_scale.tolist()
+        self._target: list[Floats] = targets.block_mhz.tolist()
+        self._ceiling: Floats = targets.ceiling_mhz.tolist()
+        self._now_mhz: Floats = clock_mhz.tolist()
+        self._comm_until = 0.0
+        self._follow = [
+            -math.expm1(-block.nominal_ns / model.governor_constant_ns) for block in program.blocks
+        ]
+        self._stall_synced = [0.0] * len(free)
+        self._stall_end = [0.0] * len(free)
+        self._rows = _Rows()
+
+    def play(self) -> tuple[StepTiming, RestingClocks]:
+        """Runs the blocks in launch order; what happened, and what the clock did between them."""
+        rows = self._rows
+        for index, block in enumerate(self._program.blocks):
+            launch = self._launch(index, block)
+            rows.comm_until.append(self._comm_until)
+            ready = self._ready(block, launch)
+            rows.start.append(ready)
+            if block.collective:
+                ended = self._transfer(index, block, ready)
+            else:
+                ended = self._compute(index, block, ready)
+            self._free[block.stream] = ended
+            rows.end.append(ended)
+        resting = RestingClocks(
+            before_mhz=_columns(rows.clock_before),
+            after_mhz=np.array(self._now_mhz),
+            comm_until_ns=self._absolute(np.array(rows.comm_until)),
+        )
+        return self._timing(), resting
+
+    def _launch(self, index: int, block: Block) -> Floats:
+        """When the host has launched the block."""
+        self._rows.waited_from.append(self._host)
+        if block.waits_for_end is not None:
+            self._host = list(map(max, self._host, self._rows.end[block.waits_for_end]))
+        self._rows.released.append(self._host)
+        if block.may_stall:
+            self._maybe_stall(index)
+        cost = block.host_ns
+        self._host = [
+            at + cost * scale for at, scale in zip(self._host, self._host_scale, strict=True)
+        ]
+        self._rows.launch.append(self._host)
+        return self._host
+
+    def _maybe_stall(self, index: int) -> None:
+        """The allocator waits for an idle device, frees what it can, and allocates again."""
+        for gpu in np.flatnonzero(self._draws.stall_block == index).tolist():
+            refused = self._host[gpu] + REFUSED_NS
+            idle = max(refused, *(free[gpu] for free in self._free.values()))
+            self._stall_synced[gpu] = idle
+            self._stall_end[gpu] = idle + float(self._draws.stall_ns[gpu])
+            self._host = [*self._host[:gpu], self._stall_end[gpu], *self._host[gpu + 1 :]]
+
+    def _ready(self, block: Block, launch: Floats) -> Floats:
+        """When the block starts on each GPU."""
+        ready = self._free[block.stream]
+        if max(launch) + LAUNCH_LATENCY_NS > min(ready):
+            ready = list(map(max, ready, [at + LAUNCH_LATENCY_NS for at in launch]))
+        for other in block.after:
+            ready = list(map(max, ready, self._rows.end[other]))
+        return ready
+
+    def _transfer(self, index: int, block: Block, ready: Floats) -> Floats:
+        """Every rank waits in the kernel until the last has come; then the transfer runs."""
+        last = max(ready) + block.fixed_ns * float(self._draws.transfer[index])
+        self._comm_until = max(self._comm_until, last)
+        self._rows.clock.append([math.nan] * len(ready))
+        self._rows.stretch.append([1.0] * len(ready))
+        self._rows.clock_before.append(self._now_mhz)
+        return [last] * len(ready)
+
+    def _compute(self, index: int, block: Block, ready: Floats) -> Floats:
+        highest, nominal_ns = self._model.sm_clock_max_mhz, block.nominal_ns
+        top, follow = TOP_RATIO * highest, self._follow[index]
+        clocks = [
+            highest if (clock := rested + (target - rested) * follow) > top else clock
+            for rested, target in zip(self._rested(ready), self._target[index], strict=True)
+        ]
+        stretches = self._stretches(ready, nominal_ns)
+        clocked_ns, fixed_ns, rest_ns = block.clocked_ns * highest, block.fixed_ns, block.rest_ns
+        self._rows.clock_before.append(self._now_mhz)
+        self._now_mhz = clocks
+        self._rows.clock.append(clocks)
+        self._rows.stretch.append(stretches)
+        return [
+            start + clocked_ns / clock + fixed_ns * stretch + rest_ns
+            for start, clock, stretch in zip(ready, clocks, stretches, strict=True)
+        ]
+
+    def _stretches(self, ready: Floats, nominal_ns: float) -> Floats:
+        """How much longer fixed times get beside the collectives in flight."""
+        until = self._comm_until
+        if until <= min(ready):
+            return [1.0] * len(ready)
+        return [1 + CONTENTION * min(max(until - start, 0.0) / nominal_ns, 1.0) for start in ready]
+
+    def _rested(self, ready: Floats) -> Floats:
+        """The clock after it drifted to its ceiling while the compute stream had nothing."""
+        free = self._free[Stream.COMPUTE]
+        if ready == free:
+            return self._now_mhz
+        constant_ns = self._model.governor_constant_ns
+        return [
+            self._top(ceiling + (clock - ceiling) * math.exp((since - start) / constant_ns))
+            for start, since, clock, ceiling in zip(
+                ready, free, self._now_mhz, self._ceiling, strict=True
+            )
+        ]
+
+    def _top(self, clock_mhz: float) -> float:
+        highest = self._model.sm_clock_max_mhz
+        return highest if clock_mhz > TOP_RATIO * highest else clock_mhz
+
+    def _timing(self) -> StepTiming:
+        rows = self._rows
+        host_end = [max(pair) + SYNC_NS for pair in zip(self._host, rows.end[-1], strict=True)]
+        stalled = np.array(self._stall_end) > 0
+        return StepTiming(
+            launch_ns=self._absolute(_columns(rows.launch)),
+            waited_from_ns=self._absolute(_columns(rows.waited_from)),
+            released_ns=self._absolute(_columns(rows.released)),
+            start_ns=self._absolute(_columns(rows.start)),
+            end_ns=self._absolute(_columns(rows.end)),
+            clock_mhz=_columns(rows.clock),
+            stretch=_columns(rows.stretch),
+            host_start_ns=self._absolute(np.array(self._begin)),
+            host_end_ns=self._absolute(np.array(host_end)),
+            loader_ns=np.rint(self._draws.loader_ns).astype(np.int64),
+            host_scale=self._draws.host_scale,
+            stall_block=self._draws.stall_block,
+            stall_synced_ns=np.where(stalled, self._absolute(np.array(self._stall_synced)), 0),
+            stall_end_ns=np.where(stalled, self._absolute(np.array(self._stall_end)), 0),
+        )
+
+    def _absolute(self, relative_ns: Float64s) -> Int64s:
+        absolute: Int64s = self.base_ns + np.rint(relative_ns).astype(np.int64)
+        return absolute
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What was played so far: one entry a block, each over the GPUs."""
+
+    launch: list[Floats] = field(default_factory=list)
+    waited_from: list[Floats] = field(default_factory=list)
+    released: list[Floats] = field(default_factory=list)
+    start: list[Floats] = field(default_factory=list)
+    end: list[Floats] = field(default_factory=list)
+    clock: list[Floats] = field(default_factory=list)
+    stretch: list[Floats] = field(default_factory=list)
+    clock_before: list[Floats] = field(default_factory=list)
+    comm_until: Floats = field(default_factory=list)
+
+
+def _columns(rows: list[Floats]) -> Float64s:
+    """The rows as one array, (blocks, gpus)."""
+    count = len(rows) * len(rows[0])
+    flat = np.fromiter(chain.from_iterable(rows), np.float64, count)
+    return flat.reshape(len(rows), -1)
+
+
+def at_top(clock_mhz: Float64s, max_mhz: float) -> Float64s:
+    """The clock, set to the highest where it is within a fraction of a percent of it."""
+    return np.where(clock_mhz > TOP_RATIO * max_mhz, max_mhz, clock_mhz)

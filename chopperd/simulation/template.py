@@ -1,0 +1,157 @@
+"""Trace events of one step as one text with holes, filled anew for each step.
+
+The layout is what torch 2.13 writes: one key a line, times in microseconds with three decimals.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from chopperd.model.arrays import Int64s
+from chopperd.units import NS_PER_US
+
+
+class Moment(NamedTuple):
+    """A time: an entry of the step's time columns, and nanoseconds from it."""
+
+    source: int
+    offset_ns: int
+
+
+class Id(NamedTuple):
+    """A number that is unique in the file: this much above the step's first."""
+
+    number: int
+
+
+Argument: TypeAlias = int | float | str | Id | list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Whose row in a viewer an event is on, as JSON."""
+
+    pid: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTemplate:
+    """The text of a step's events.
+
+    Attributes:
+        text: With a hole (`%d`, `%03d`) for each number.
+        holes: Which number goes into each hole: an index into the pool that `fill` makes.
+        begin_source, begin_offset_ns, end_source, end_offset_ns: (events,) of each event.
+        id_count: How many ids it uses.
+    """
+
+    text: str
+    holes: Int64s
+    begin_source: Int64s
+    begin_offset_ns: Int64s
+    end_source: Int64s
+    end_offset_ns: Int64s
+    id_count: int
+
+    def fill(self, times_ns: Int64s, *, base_ns: int, first_id: int, step: int) -> str:
+        """The events of one step, with times since `base_ns`, joined by commas."""
+        begin = times_ns[self.begin_source] + self.begin_offset_ns - base_ns
+        length = times_ns[self.end_source] + self.end_offset_ns - base_ns - begin
+        pool = np.concatenate(
+            (
+                begin // NS_PER_US,
+                begin % NS_PER_US,
+                length // NS_PER_US,
+                length % NS_PER_US,
+                [step],
+                first_id + np.arange(self.id_count),
+            )
+        )
+        return self.text % tuple(pool[self.holes].tolist())
+
+
+@dataclass(slots=True)
+class TemplateBuilder:
+    """Collects events into a template."""
+
+    parts: list[str] = field(default_factory=list)
+    events: list[tuple[Moment, Moment]] = field(default_factory=list)
+    holes: list[tuple[int, int]] = field(default_factory=list)
+    id_count: int = 0
+
+    def new_id(self) -> Id:
+        """An id that no other event has."""
+        self.id_count += 1
+        return Id(self.id_count - 1)
+
+    def complete(
+        self,
+        category: str,
+        name: str,
+        row: Row,
+        span: tuple[Moment, Moment],
+        arguments: dict[str, Argument],
+        *,
+        numbered: bool = False,
+    ) -> None:
+        """Adds an event with a duration; `numbered` puts the step's number behind the name."""
+        event = len(self.events)
+        self.events.append(span)
+        label = _quoted(name)
+        if numbered:
+            label = label[:-1] + '%d"'
+            self.holes.append((4, 0))
+        self.holes.extend((kind, event) for kind in range(4))
+        texts = [f"{_quoted(key)}: {self._argument(value)}" for key, value in arguments.items()]
+        self.parts.append(
+            f'\n  {{\n    "ph": "X",\n    "cat": "{category}",\n    "name": {label},\n'
+            f'    "pid": {row.pid},\n    "tid": {row.tid},\n'
+            '    "ts": %d.%03d,\n    "dur": %d.%03d\n    ,\n    "args": {\n      '
+            + ", ".join(texts)
+            + "\n    }\n  }"
+        )
+
+    def flow(self, phase: str, row: Row, at: Moment, number: Id) -> None:
+        """Adds one end of an arrow from a launch ("s") to what it launched ("f")."""
+        event = len(self.events)
+        self.events.append((at, at))
+        self.holes.extend(((5, number.number), (0, event), (1, event)))
+        binding = ', "bp": "e"' if phase == "f" else ""
+        self.parts.append(
+            f'\n  {{\n    "ph": "{phase}",\n    "id": %d,\n    "pid": {row.pid},\n'
+            f'    "tid": {row.tid},\n    "ts": %d.%03d,\n    "cat": "ac2g",\n'
+            f'    "name": "ac2g"\n    {binding}\n  }}'
+        )
+
+    def build(self) -> StepTemplate:
+        """The template of all events added."""
+        count = len(self.events)
+        starts = np.array([0, count, 2 * count, 3 * count, 4 * count, 4 * count + 1])
+        holes = np.array(self.holes, np.int64).reshape(-1, 2)
+        moments = np.array(self.events, np.int64).reshape(-1, 2, 2)
+        return StepTemplate(
+            text=",".join(self.parts),
+            holes=starts[holes[:, 0]] + holes[:, 1],
+            begin_source=moments[:, 0, 0],
+            begin_offset_ns=moments[:, 0, 1],
+            end_source=moments[:, 1, 0],
+            end_offset_ns=moments[:, 1, 1],
+            id_count=self.id_count,
+        )
+
+    def _argument(self, value: Argument) -> str:
+        if isinstance(value, Id):
+            self.holes.append((5, value.number))
+            return "%d"
+        return _json(value)
+
+
+def _json(value: Argument) -> str:
+    return msgspec.json.encode(value).decode().replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    return _json(text)

@@ -1,0 +1,145 @@
+"""What one simulated GPU did over a few steps, as functions of time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.simulation.evolution import COUNTED, NodeState, StepRun
+from chopperd.simulation.truth import ClockTruth, StepFunction
+from chopperd.units import NS_PER_S
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """One GPU from the start of one chunk to the start of the next.
+
+    Attributes:
+        start_ns, end_ns: Where it begins, and where it ends and the next begins.
+        truth: Clock and limits. power: W. busy: 1 while anything runs.
+        limited: For each counted limit, 1 while in force.
+        temperature_edges_ns, temperature_c: The temperature at each step's start and at the end;
+            in between it is linear, which is within a few mK of the exponential.
+        energy_j, limited_ns, busy_ns: Counters at the start.
+    """
+
+    start_ns: int
+    end_ns: int
+    truth: ClockTruth
+    power: StepFunction
+    busy: StepFunction
+    limited: Mapping[Cause, StepFunction]
+    temperature_edges_ns: Int64s
+    temperature_c: Float64s
+    energy_j: float
+    limited_ns: Mapping[Cause, int]
+    busy_ns: int
+
+    def clock_mhz_at(self, t_ns: int) -> float:
+        """The true clock at a time on the track."""
+        return float(self.truth.clock.value[self._cell(t_ns)])
+
+    def causes_at(self, t_ns: int) -> int:
+        """The limits in force, as bits."""
+        return int(self.truth.causes[self._cell(t_ns)])
+
+    def energy_until_j(self, t_ns: int) -> float:
+        """The energy counter, unrounded."""
+        return self.energy_j + self._until(self.power, t_ns) / NS_PER_S
+
+    def busy_until_ns(self, t_ns: int) -> float:
+        """Time that the GPU has been busy."""
+        return self.busy_ns + self._until(self.busy, t_ns)
+
+    def limited_until_ns(self, cause: Cause, t_ns: int) -> int:
+        """The cumulative time under a counted limit."""
+        return self.limited_ns[cause] + round(self._until(self.limited[cause], t_ns))
+
+    def temperature_at_c(self, t_ns: int) -> float:
+        """The temperature."""
+        since = self.temperature_edges_ns - self.start_ns
+        return float(np.interp(t_ns - self.start_ns, since, self.temperature_c))
+
+    def _cell(self, t_ns: int) -> int:
+        found = int(self.truth.clock.edges_ns.searchsorted(t_ns, side="right")) - 1
+        return min(found, len(self.truth.causes) - 1)
+
+    def _until(self, function: StepFunction, t_ns: int) -> float:
+        """What `StepFunction.until` gives, for one time and without its cost."""
+        cell = self._cell(t_ns)
+        inside_ns = t_ns - int(function.edges_ns[cell])
+        return float(function.cumulative[cell]) + float(function.value[cell]) * inside_ns
+
+
+def build_tracks(runs: Sequence[StepRun], after: NodeState) -> tuple[Track, ...]:
+    """Each GPU's track over consecutive steps, which leave the node in state `after`."""
+    columns = _Columns.of(runs, after)
+    return tuple(_track(columns, runs[0].before, gpu) for gpu in range(len(after.free_ns)))
+
+
+class _Columns(NamedTuple):
+    """Steps put together, one row a GPU: (gpus, cells), edges (gpus, cells+1)."""
+
+    edges_ns: Int64s
+    clock_mhz: Float64s
+    power_w: Float64s
+    cause_bits: Int64s
+    busy: Float64s
+    temperature_edges_ns: Int64s
+    temperature_c: Float64s
+
+    @classmethod
+    def of(cls, runs: Sequence[StepRun], after: NodeState) -> "_Columns":
+        cells, states = [run.cells for run in runs], [*(run.before for run in runs), after]
+        edges = [*(each.edges_ns[:-1] for each in cells), cells[-1].edges_ns[-1:]]
+        return cls(
+            edges_ns=_by_gpu(edges),
+            clock_mhz=_by_gpu([each.clock_mhz for each in cells]),
+            power_w=_by_gpu([each.power_w for each in cells]),
+            cause_bits=_by_gpu([each.cause_bits for each in cells]),
+            busy=_by_gpu([each.busy for each in cells]).astype(np.float64),
+            temperature_edges_ns=_by_gpu([state.free_ns[None] for state in states]),
+            temperature_c=_by_gpu([state.temperature_c[None] for state in states]),
+        )
+
+
+def _by_gpu(parts: Sequence[npt.NDArray[_Scalar]]) -> npt.NDArray[_Scalar]:
+    return np.ascontiguousarray(np.concatenate(parts).T)
+
+
+def _track(columns: _Columns, first: NodeState, gpu: int) -> Track:
+    edges, bits = columns.edges_ns[gpu], columns.cause_bits[gpu]
+
+    def function(value: Float64s) -> StepFunction:
+        return StepFunction(edges_ns=edges, value=value)
+
+    return Track(
+        start_ns=int(edges[0]),
+        end_ns=int(edges[-1]),
+        truth=ClockTruth(clock=function(columns.clock_mhz[gpu]), causes=bits),
+        power=function(columns.power_w[gpu]),
+        busy=function(columns.busy[gpu]),
+        limited={c: function(((bits & c.bit) != 0).astype(np.float64)) for c in COUNTED},
+        temperature_edges_ns=columns.temperature_edges_ns[gpu],
+        temperature_c=columns.temperature_c[gpu],
+        energy_j=float(first.energy_j[gpu]),
+        limited_ns={c: int(first.limited_ns[row, gpu]) for row, c in enumerate(COUNTED)},
+        busy_ns=int(first.busy_ns[gpu]),
+    )
+
+
+def joined_truth(tracks: Sequence[Track]) -> ClockTruth:
+    """The truth over consecutive tracks of one GPU."""
+    clocks = [track.truth.clock for track in tracks]
+    edges = np.concatenate([*(clock.edges_ns[:-1] for clock in clocks), clocks[-1].edges_ns[-1:]])
+    value = np.concatenate([clock.value for clock in clocks])
+    return ClockTruth(
+        clock=StepFunction(edges_ns=edges, value=value),
+        causes=np.concatenate([track.truth.causes for track in tracks]),
+    )

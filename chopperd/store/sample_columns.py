@@ -1,0 +1,85 @@
+"""Rows of all GPUs as columns, and their division into one `GpuSamples` a GPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.samples import GpuSamples
+
+#: Value columns by the name that they have in a file and in `GpuSamples`.
+VALUE_COLUMNS: Final = (
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "power_w",
+    "energy_j",
+    "temperature_c",
+    "memory_used_bytes",
+    "activity_ratio",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleColumns:
+    """Samples of several GPUs, one row a sample, in any order.
+
+    Attributes:
+        labels: (n,) Label of the GPU.
+        t_unix_ns, read_span_ns, causes: (n,) int64 as in `GpuSamples`.
+        values: (n,) float64 for each of `VALUE_COLUMNS`.
+        limited_ns: (n,) float64 for each cause with a column.
+    """
+
+    labels: Sequence[str]
+    t_unix_ns: Int64s
+    read_span_ns: Int64s
+    causes: Int64s
+    values: Mapping[str, Float64s]
+    limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+
+
+def divided_by_gpu(columns: SampleColumns, infos: Mapping[str, GpuInfo]) -> tuple[GpuSamples, ...]:
+    """Samples of each GPU, sorted by time; of rows with one time the first is kept.
+
+    GPUs of `infos` come first, also without rows; labels unknown to it follow in label order.
+    """
+    codes = {label: code for code, label in enumerate(dict.fromkeys(columns.labels))}
+    row_codes = np.array([codes[label] for label in columns.labels], dtype=np.int64)
+    known = dict(infos)
+    for label in sorted(codes.keys() - known.keys(), key=label_order):
+        known[label] = _unnamed(label)
+    return tuple(
+        _one_gpu(columns, info, np.flatnonzero(row_codes == codes.get(label, -1)))
+        for label, info in known.items()
+    )
+
+
+def label_order(label: str) -> tuple[tuple[int, int | str], ...]:
+    """Sorting key of a GPU label: numbers by value, "2" before "10" before "10.1"."""
+    parts = label.split(".")
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
+
+
+def _unnamed(label: str) -> GpuInfo:
+    """A GPU of which only the label is known; its index is the label's first number, else -1."""
+    first = label.split(".", maxsplit=1)[0]
+    index = int(first) if first.isdecimal() else -1
+    return GpuInfo(gpu=label, index=index, uuid="", name="", vendor=Vendor.OTHER)
+
+
+def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
+    rows = rows[np.argsort(columns.t_unix_ns[rows], kind="stable")]
+    rows = rows[np.diff(columns.t_unix_ns[rows], prepend=np.iinfo(np.int64).min // 2) > 0]
+    limited = {cause: values[rows] for cause, values in columns.limited_ns.items()}
+    return GpuSamples(
+        gpu=info,
+        t_unix_ns=columns.t_unix_ns[rows],
+        read_span_ns=columns.read_span_ns[rows],
+        causes=columns.causes[rows],
+        limited_ns={cause: v for cause, v in limited.items() if not np.isnan(v).all()},
+        **{name: columns.values[name][rows] for name in VALUE_COLUMNS},
+    )

@@ -1,0 +1,239 @@
+"""Sample files: reads our own, bare CSV and `nvidia-smi` output; writes our own.
+
+The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a sample.
+"""
+
+import gzip
+import os
+import zlib
+from collections.abc import Sequence
+from datetime import tzinfo
+from math import isnan
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopperd.errors import StoreError
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import REPORTED_CAUSES, Cause
+from chopperd.model.samples import SampleSet
+from chopperd.store.sample_columns import VALUE_COLUMNS, SampleColumns, divided_by_gpu
+from chopperd.store.sample_header import (
+    HEADER_MARK,
+    SampleHeader,
+    header_line,
+    parsed_header,
+    triples_of,
+)
+from chopperd.store.smi_samples import looks_like_smi, parsed_smi
+from chopperd.store.text_table import TextTable, table_of
+
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_REQUIRED: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
+_REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
+
+
+def read_samples(
+    path: Path, *, tz: tzinfo | None = None, smi_fields: Sequence[str] = ()
+) -> SampleSet:
+    """The samples in a file, which may be compressed by gzip.
+
+    Three kinds are told apart by their content: ours, CSV with the same columns and no first
+    line, and `nvidia-smi --query-gpu=timestamp,... --format=csv`. Rows are sorted by time; of
+    rows of one GPU with the same time the first is kept.
+
+    Args:
+        path: The file.
+        tz: Zone of the times of `nvidia-smi`, which writes local time; None is this machine's.
+        smi_fields: Query fields of `nvidia-smi` output that was written with `noheader`.
+
+    Raises:
+        StoreError: The file can't be read or is none of the three; names the line.
+    """
+    text = _text(path)
+    lines = text.split("\n")
+    ends_in_newline = lines[-1] == ""
+    if ends_in_newline:
+        del lines[-1]
+    if not any(lines):
+        raise StoreError(f"{path}: the file is empty")
+    if lines[0].startswith(HEADER_MARK):
+        header = parsed_header(lines[0], str(path))
+        return _ours(lines[1:], header, path, first_line=2, ends_in_newline=ends_in_newline)
+    if smi_fields or looks_like_smi(lines[0]):
+        return parsed_smi(
+            lines, path=str(path), tz=tz, fields=smi_fields, ends_in_newline=ends_in_newline
+        )
+    return _ours(lines, SampleHeader(), path, first_line=1, ends_in_newline=ends_in_newline)
+
+
+def write_samples(path: Path, samples: SampleSet) -> None:
+    """Write a sample file, whole or not at all; compressed where the name ends in `.gz`.
+
+    Columns in which no GPU has a value are left out.
+
+    Raises:
+        StoreError: The file can't be written.
+    """
+    names, columns = _columns_to_write(samples)
+    rows = [header_line(samples), ",".join(names), *map(",".join, zip(*columns, strict=True))]
+    data = ("\n".join(rows) + "\n").encode()
+    _replace_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        if data.startswith(_GZIP_MAGIC):
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error) as error:
+        raise StoreError(f"{path}: the gzip data is cut off or damaged") from error
+    except OSError as error:
+        raise StoreError(f"{path}: can't be read: {error.strerror or error}") from error
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{path}: not text (byte {error.start}); not a sample file") from error
+
+
+def _ours(
+    lines: Sequence[str],
+    header: SampleHeader,
+    path: Path,
+    *,
+    first_line: int,
+    ends_in_newline: bool,
+) -> SampleSet:
+    names = [name.strip().strip('"') for name in lines[0].split(",")] if lines else []
+    missing = [name for name in _REQUIRED if name not in names]
+    if missing or len(set(names)) != len(names):
+        problem = f"no column {missing[0]}" if missing else "a column is named twice"
+        raise StoreError(f"{path}: line {first_line}: {problem}; not a sample file")
+    table = table_of(
+        lines[1:],
+        names,
+        path=str(path),
+        first_line=first_line + 1,
+        ends_in_newline=ends_in_newline,
+    )
+    return SampleSet(
+        gpus=divided_by_gpu(_columns(table), header.infos(str(path))),
+        asked_hz=header.hz,
+        started_unix_ns=header.started_unix_ns,
+        simulated=header.simulated,
+        backend=header.backend,
+        driver=header.driver,
+        node=header.node,
+        triples=triples_of(header),
+        source=str(path),
+        notes=tuple(header.notes),
+    )
+
+
+def _columns(table: TextTable) -> SampleColumns:
+    limited = {cause: f"limited_{cause.label}_ns" for cause in Cause}
+    spans = "read_span_ns"
+    return SampleColumns(
+        labels=table.columns["gpu"],
+        t_unix_ns=table.int64s("t_unix_ns"),
+        read_span_ns=table.int64s(spans) if spans in table.columns else _filled(table, 0),
+        causes=_causes(table),
+        values={name: table.floats(name) for name in VALUE_COLUMNS},
+        limited_ns={
+            cause: table.floats(name) for cause, name in limited.items() if name in table.columns
+        },
+    )
+
+
+def _filled(table: TextTable, value: int) -> Int64s:
+    return np.full(len(table), value, dtype=np.int64)
+
+
+def _causes(table: TextTable) -> Int64s:
+    """The bit sets of the `cause` column; without the column, nothing is known of causes."""
+    if "cause" not in table.columns:
+        return _filled(table, Cause.UNKNOWN.bit)
+    bits_of = {cell: _bits(cell) for cell in set(table.columns["cause"])}
+    bits = [bits_of[cell] for cell in table.columns["cause"]]
+    if None in bits:
+        table.fail(bits.index(None), "cause", "names no cause")
+    return np.array(bits, dtype=np.int64)
+
+
+def _bits(cell: str) -> int | None:
+    """The bit set of labels joined by `+`; None if one of them is not a cause."""
+    bits = 0
+    for label in cell.split("+") if cell else ():
+        cause = _REPORTED_BY_LABEL.get(label)
+        if cause is None:
+            return None
+        bits |= cause.bit
+    return bits
+
+
+def _columns_to_write(samples: SampleSet) -> tuple[list[str], list[Sequence[str]]]:
+    """Names and cells of the columns, rows in order of time."""
+    gpus = samples.gpus
+    t_unix_ns = _joined([gpu.t_unix_ns for gpu in gpus], np.int64)
+    order = np.argsort(t_unix_ns, kind="stable")
+    labels = [gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))]
+    spans = _joined([gpu.read_span_ns for gpu in gpus], np.int64)
+    causes = _joined([gpu.causes for gpu in gpus], np.int64)
+    columns: dict[str, Sequence[str]] = {
+        "t_unix_ns": list(map(str, t_unix_ns[order].tolist())),
+        "gpu": [labels[row] for row in order.tolist()],
+    }
+    for name, values in _value_columns(samples).items():
+        if name == "sm_clock_mhz" or not np.isnan(values).all():
+            columns[name] = [_number(value) for value in values[order].tolist()]
+    if (causes != Cause.UNKNOWN.bit).any():
+        columns["cause"] = _cause_cells(causes[order])
+    if spans.any():
+        columns["read_span_ns"] = list(map(str, spans[order].tolist()))
+    return list(columns), list(columns.values())
+
+
+def _value_columns(samples: SampleSet) -> dict[str, Float64s]:
+    """All columns of numbers by their name in a file, (rows of all GPUs,) float64."""
+    columns = {
+        name: _joined([getattr(gpu, name) for gpu in samples.gpus], np.float64)
+        for name in VALUE_COLUMNS
+    }
+    for cause in Cause:
+        parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in samples.gpus]
+        columns[f"limited_{cause.label}_ns"] = _joined(parts, np.float64)
+    return columns
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *parts])
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same number; empty for NaN."""
+    return "" if isnan(value) else repr(value).removesuffix(".0")
+
+
+def _cause_cells(causes: Int64s) -> list[str]:
+    text_of = {
+        bits: "+".join(cause.label for cause in Cause if bits & cause.bit)
+        for bits in np.unique(causes).tolist()
+    }
+    return [text_of[bits] for bits in causes.tolist()]
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Put the data where `path` is in one step, so that no reader ever sees half a file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        try:
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path}: can't be written: {error.strerror or error}") from error

@@ -1,0 +1,202 @@
+"""Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.model.arrays import Int32s
+from chopperd.model.trace import DeviceRecords, DeviceSpans, HostSpans, RuntimeCalls, SpanKind
+from chopperd.traces.columns import ColumnParts
+from chopperd.traces.decode import Scalar
+from chopperd.traces.rows import TraceRows, annotation_names
+from chopperd.traces.validity import Stretch, believable, capture
+
+_EPOCH_NS: Final = 10**18
+"""Times from here on (September 2001) count from 1970: no capture is that long after its base."""
+
+IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
+RawT = TypeVar("RawT")
+PlainT = TypeVar("PlainT", str, tuple[int | str, int | str])
+Thread: TypeAlias = tuple[int | str, int | str]
+SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """The tables of a trace, and what making them told.
+
+    Attributes:
+        names, threads, records, calls, spans, device_spans, span_ns: As in `Trace`.
+        anchored: Whether the times are Unix time.
+        invalid_records: Device records left out.
+        invalid_spans: Other rows left out.
+    """
+
+    names: tuple[str, ...]
+    threads: tuple[Thread, ...]
+    records: DeviceRecords
+    calls: RuntimeCalls
+    spans: HostSpans
+    device_spans: DeviceSpans
+    span_ns: tuple[int, int]
+    anchored: bool
+    invalid_records: int
+    invalid_spans: int
+
+
+def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
+    """The tables of a trace; each is sorted, and its order in the file decides between equals.
+
+    Args:
+        rows: As read; their columns are given up.
+        base_ns: Unix time that the file's times count from; None if it names none.
+    """
+    tables = [
+        _Table(one) for one in (rows.records(), rows.calls(), rows.spans(), rows.device_spans())
+    ]
+    within = capture([(one.start_ns, one.end_ns) for one in tables])
+    epoch = within is not None and within.start_ns >= _EPOCH_NS
+    offset_ns = 0 if epoch or base_ns is None else base_ns
+    left_out = [one.settle(within, offset_ns, outer_first=one is tables[2]) for one in tables]
+    records, calls, spans, device_spans = tables
+    names = _Numbering(rows.names, plain=str, key=str)
+    threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
+    return Assembled(
+        names=names.values,
+        threads=threads.values,
+        records=_records(records, names),
+        calls=_calls(calls, names, threads),
+        spans=_spans(spans, names, threads),
+        device_spans=_device_spans(device_spans, names),
+        span_ns=_span_ns(tables),
+        anchored=epoch or base_ns is not None,
+        invalid_records=left_out[0],
+        invalid_spans=sum(left_out[1:]),
+    )
+
+
+class _Table:
+    """One table's times, and the other columns in the order that the times decide."""
+
+    def __init__(self, parts: ColumnParts) -> None:
+        self.start_ns = parts.take("start_ns", np.int64)
+        self.end_ns = parts.take("end_ns", np.int64)
+        self._parts = parts
+        self._order: npt.NDArray[np.intp] = np.arange(0)
+
+    def settle(self, within: Stretch | None, offset_ns: int, *, outer_first: bool) -> int:
+        """Leave out what can't be right, sort, move to the final axis.
+
+        Gives the number of rows left out.
+
+        Args:
+            within: The stretch of time that the trace covers.
+            offset_ns: What to add to the file's times.
+            outer_first: Whether the longer of two rows that start together comes first.
+        """
+        keep = np.flatnonzero(believable(self.start_ns, self.end_ns, within))
+        left_out = len(self.start_ns) - len(keep)
+        end_ns = -self.end_ns[keep] if outer_first else self.end_ns[keep]
+        self._order = keep[np.lexsort((end_ns, self.start_ns[keep]))]
+        self.start_ns = self.start_ns[self._order] + offset_ns
+        self.end_ns = self.end_ns[self._order] + offset_ns
+        return left_out
+
+    def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """Another column, in order."""
+        return self._parts.take(name, dtype)[self._order]
+
+
+class _Numbering(Generic[PlainT]):
+    """Interned values in an order that does not depend on how the file was cut into blocks."""
+
+    def __init__(
+        self,
+        interned: Mapping[RawT, int],
+        plain: Callable[[RawT], PlainT],
+        key: Callable[[PlainT], SortKey],
+    ) -> None:
+        plain_values = [plain(raw) for raw in interned]
+        self.values: tuple[PlainT, ...] = tuple(sorted(set(plain_values), key=key))
+        number = {value: number for number, value in enumerate(self.values)}
+        self._number = np.array([number[value] for value in plain_values], dtype=np.int32)
+
+    def column(self, numbers: Int32s) -> Int32s:
+        """A column of interned numbers, as indices into `values`."""
+        return self._number[numbers]
+
+
+def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
+    return DeviceRecords(
+        device=table.column("device", np.int32),
+        stream=table.column("stream", np.int64),
+        start_ns=table.start_ns,
+        end_ns=table.end_ns,
+        kind=table.column("kind", np.int8),
+        name=names.column(table.column("name", np.int32)),
+        correlation=table.column("correlation", np.int64),
+        copied_bytes=table.column("copied_bytes", np.int64),
+        comm=table.column("comm", np.int8),
+    )
+
+
+def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> RuntimeCalls:
+    return RuntimeCalls(
+        thread=threads.column(table.column("thread", np.int32)),
+        start_ns=table.start_ns,
+        end_ns=table.end_ns,
+        name=names.column(table.column("name", np.int32)),
+        correlation=table.column("correlation", np.int64),
+    )
+
+
+def _spans(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> HostSpans:
+    name = names.column(table.column("name", np.int32))
+    kind = table.column("kind", np.int8)
+    kind[annotation_names(names.values)[name]] = SpanKind.ANNOTATION
+    return HostSpans(
+        thread=threads.column(table.column("thread", np.int32)),
+        start_ns=table.start_ns,
+        end_ns=table.end_ns,
+        name=name,
+        kind=kind,
+    )
+
+
+def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
+    return DeviceSpans(
+        device=table.column("device", np.int32),
+        stream=table.column("stream", np.int64),
+        start_ns=table.start_ns,
+        end_ns=table.end_ns,
+        name=names.column(table.column("name", np.int32)),
+    )
+
+
+def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:
+    """First start and last end over all rows; (0, 0) without any."""
+    filled = [one for one in tables if len(one.start_ns)]
+    if not filled:
+        return 0, 0
+    start_ns = min(int(one.start_ns[0]) for one in filled)
+    return start_ns, max(int(one.end_ns.max()) for one in filled)
+
+
+def _thread(raw: tuple[Scalar, Scalar]) -> Thread:
+    """A thread's process and thread id as the model has them."""
+    return _identity(raw[0]), _identity(raw[1])
+
+
+def _identity(value: Scalar) -> int | str:
+    """An id; a missing one is the empty text, which Kineto writes itself for "none"."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else str(value)
+    return "" if value is None else value
+
+
+def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:
+    """Numbers before texts, each in its own order."""
+    return tuple((True, 0, part) if isinstance(part, str) else (False, part, "") for part in thread)

@@ -1,0 +1,196 @@
+"""Cuts the stream of bytes into the document's keys and its event array, and decodes the array.
+
+No brackets are counted and no layout is assumed. A block that starts between two elements and
+decodes as a JSON array ends between two elements; so a cut is *guessed* at something that looks
+like the border of two events, and taken only if the block before it decodes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from chopperd.traces.decode import (
+    ExactEvent,
+    Fault,
+    QuickEvent,
+    Refusal,
+    document_keys,
+    exact_events,
+    quick_events,
+)
+from chopperd.traces.salvage import EVENT_BORDER, salvage
+from chopperd.traces.text import repaired
+
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_CUTS_TRIED: Final = 4
+_FIRST_SEARCH_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some events, in file order.
+
+    Attributes:
+        events: Whole events.
+        exact: Whether their times are decimals (`ExactEvent`) or numbers (`QuickEvent`).
+    """
+
+    events: Sequence[QuickEvent] | Sequence[ExactEvent]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where the event array opens.
+
+    Attributes:
+        head: The document up to the array; empty if the document is the array.
+        position: Offset of the array's first byte after its bracket.
+    """
+
+    head: bytes
+    position: int
+
+
+def find_opening(data: bytes) -> Opening | None:
+    """The opening of the event array in the first bytes of a document; None if not yet there.
+
+    A `traceEvents` inside another object is passed over: with the array closed right there, the
+    document would not be whole. In a damaged head the first one is taken.
+    """
+    start = len(data) - len(data.removeprefix(_BYTE_ORDER_MARK).lstrip())
+    if data[start : start + 1] == b"[":
+        return Opening(b"", start + 1)
+    for key in _EVENTS_KEY.finditer(data, start):
+        keys = document_keys(data[start : key.end()] + b"[]}")
+        if not (isinstance(keys, Refusal) and keys.fault is Fault.INCOMPLETE):
+            return Opening(data[start : key.end()], key.end() + 1)
+    return None
+
+
+class EventArray:
+    """The elements of `traceEvents`, decoded as their bytes arrive.
+
+    Attributes:
+        damaged, undecodable: Elements lost, as in `Damage`.
+        tail: What follows the array; None until its end is seen.
+        truncated: Whether the data ended inside an element.
+    """
+
+    def __init__(self) -> None:
+        self.damaged = 0
+        self.undecodable = 0
+        self.tail: bytes | None = None
+        self.truncated = False
+        self._pending = b""
+        self._exact = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much waits for its end: part of an element, or the tail."""
+        return len(self._pending) + len(self.tail or b"")
+
+    def feed(self, data: bytes) -> Batch | None:
+        """The events that `data` completes; None if none."""
+        if self.tail is not None:
+            self.tail += data
+            return None
+        self._pending += data
+        outcome = self._block()
+        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
+            self._pending = repaired(self._pending, final=False)
+            outcome = self._block()
+        return self._salvage(final=False) if isinstance(outcome, Refusal) else outcome
+
+    def finish(self) -> Batch | None:
+        """The events of what is left when the data have ended."""
+        if self.tail is not None:
+            return None
+        outcome = self._rest()
+        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
+            self._pending = repaired(self._pending, final=True)
+            outcome = self._rest()
+        return self._salvage(final=True) if isinstance(outcome, Refusal) else outcome
+
+    def _block(self) -> Batch | Refusal | None:
+        """The pending events up to the last border; None if no border is in sight."""
+        outcome: Batch | Refusal | None = None
+        for cut in islice(_cuts(self._pending), _CUTS_TRIED):
+            block = memoryview(self._pending)[: cut.end]
+            outcome = self._decode(b"".join((b"[", block, b"]")))
+            if isinstance(outcome, Batch):
+                self._pending = self._pending[cut.start :]
+                return outcome
+            if outcome.fault is Fault.TRAILING:
+                return self._close(outcome)
+            if outcome.fault is not Fault.INCOMPLETE:
+                return outcome
+        return outcome
+
+    def _rest(self) -> Batch | Refusal:
+        """All pending events, where the array's end is among them."""
+        outcome = self._decode(b"[" + self._pending)
+        if isinstance(outcome, Batch):
+            self.tail, self._pending = b"", b""
+        elif outcome.fault is Fault.TRAILING:
+            return self._close(outcome)
+        return outcome
+
+    def _decode(self, array: bytes) -> Batch | Refusal:
+        """The events of an array, in the cheaper form of times as long as it holds them."""
+        if not self._exact:
+            quick = quick_events(array)
+            if not isinstance(quick, Refusal):
+                return Batch(quick, exact=False)
+            if quick.fault is not Fault.INVALID:
+                return quick
+        exact = exact_events(array)
+        if isinstance(exact, Refusal):
+            return exact
+        self._exact = True
+        return Batch(exact, exact=True)
+
+    def _close(self, trailing: Refusal) -> Batch | Refusal:
+        """The last events; the tail begins where the parser of `[` + pending found more."""
+        end = (trailing.offset or 0) - 1
+        outcome = self._decode(b"[" + self._pending[:end])
+        if isinstance(outcome, Batch):
+            self.tail, self._pending = self._pending[end:], b""
+        return outcome
+
+    def _salvage(self, *, final: bool) -> Batch:
+        found = salvage(self._pending, final=final)
+        self.damaged += found.damaged
+        self.undecodable += found.undecodable
+        if found.ended:
+            self.tail, self._pending = found.rest, b""
+        else:
+            self._pending = found.rest
+            self.truncated = final and found.rest != b""
+        return Batch(found.events, exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A guess where an element ends and the next one starts."""
+
+    end: int
+    start: int
+
+
+def _cuts(data: bytes) -> Iterator[_Cut]:
+    """What looks like the border of two events, last first.
+
+    The search goes backwards in growing windows: the last border is usually in the last one.
+    """
+    stop, window = len(data), _FIRST_SEARCH_BYTES
+    while stop > 0:
+        begin = max(stop - window, 0)
+        borders = list(EVENT_BORDER.finditer(data, begin))
+        within = [b for b in borders if b.start() < stop]
+        for border in reversed(within):
+            yield _Cut(border.start() + 1, border.end())
+        stop, window = begin, window * 8

@@ -1,0 +1,86 @@
+"""Columns that grow by one array per block, and fields of mixed type as integers."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.model.arrays import Bools, Int64s
+from chopperd.traces.decode import Scalar
+
+Column: TypeAlias = npt.NDArray[np.signedinteger]
+KeyT = TypeVar("KeyT")
+IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
+
+ABSENT: Final = -1
+_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
+_STREAM: Final = re.compile(r"stream\s+(-?\d+)\s*")
+
+
+class Interner(dict[KeyT, int]):
+    """Numbers its keys in the order in which they are first asked for."""
+
+    def __missing__(self, key: KeyT) -> int:
+        """Number a new key."""
+        self[key] = number = len(self)
+        return number
+
+
+class ColumnParts:
+    """The columns of some rows, kept as one array per block."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Column]] = {}
+
+    def append(self, keep: Bools, **columns: Column) -> None:
+        """Take the rows where `keep` is set."""
+        everything = bool(keep.all())
+        for name, column in columns.items():
+            part = column if everything else column[keep]
+            self._parts.setdefault(name, []).append(part)
+
+    def extend(self, other: "ColumnParts") -> None:
+        """Take all rows of `other`."""
+        for name, parts in other._parts.items():
+            self._parts.setdefault(name, []).extend(parts)
+
+    def take(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """A whole column, (n,) `dtype`; its parts are given up."""
+        parts = self._parts.pop(name, [])
+        if not parts:
+            return np.empty(0, dtype)
+        return np.concatenate(parts).astype(dtype, copy=False)
+
+
+def integers(values: Iterable[Scalar]) -> Int64s:
+    """The values as integers, (n,) int64; `ABSENT` where one is absent, no number, or too big."""
+    given = [ABSENT if value is None else value for value in values]
+    try:
+        return np.array(given, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([integer(value) for value in given], dtype=np.int64)
+
+
+def counts_of(values: Sequence[Scalar]) -> Int64s:
+    """As `integers`, `ABSENT` also for 0 and below: ids and sizes that mean "none"."""
+    found = integers(values)
+    found[found <= 0] = ABSENT
+    return found
+
+
+def integer(value: Scalar) -> int:
+    """One value as an integer within int64: 7, 7.0, "7", "0x7" and "stream 7" are 7."""
+    try:
+        number = _from_text(value) if isinstance(value, str) else int(value or 0)
+    except (ValueError, OverflowError):
+        return ABSENT
+    return number if -(2**63) <= number < 2**63 else ABSENT
+
+
+def _from_text(text: str) -> int:
+    if _HEX.fullmatch(text):
+        return int(text, 16)
+    stream = _STREAM.fullmatch(text)
+    return int(stream[1] if stream else text)

@@ -1,0 +1,106 @@
+"""Which runtime call launched which device record, and which launches left no record."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate import intervals
+from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.timeline import Intervals
+from chopperd.model.trace import DeviceRecords, RecordKind, RuntimeCalls
+from chopperd.traces.names import names_matching
+
+#: Kernel and graph launches of CUDA's runtime and driver and of HIP; host functions run no kernel.
+KERNEL_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)\w*$")
+
+#: Copies that always leave a record. Fills are not here: an empty one legitimately leaves none.
+COPY_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*(?:Async|WithStream)\w*$")
+
+CAPTURE_BEGIN: Final = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture\w*$")
+CAPTURE_END: Final = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture\w*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Device records and runtime calls of one trace, tied to one another.
+
+    Attributes:
+        call: (records,) int64, index of the launching call; -1 unlinked. A graph launch is the
+            call of many records.
+        recorded: (calls,) bool, the call has at least one record.
+        launch: (calls,) bool, a kernel, graph or copy launch, which should have a record.
+    """
+
+    call: Int64s
+    recorded: Bools
+    launch: Bools
+
+    @property
+    def missing(self) -> Int64s:
+        """Indices of launches without a record, in launch order."""
+        return np.flatnonzero(self.launch & ~self.recorded)
+
+
+def link(records: DeviceRecords, calls: RuntimeCalls, names: tuple[str, ...]) -> Links:
+    """Tie every record to its launch by correlation id.
+
+    A record that starts before its call began has an impossible time (or id): it stays in the
+    timeline by its time but is unlinked, and its launch counts as one without record.
+
+    Source: Kineto's `correlation`, one number for a call and all that it put on a device;
+        impossible starts are pytorch/pytorch#192021.
+    """
+    launch = _named(calls, names, KERNEL_LAUNCH) | _named(calls, names, COPY_LAUNCH)
+    call = _call_by_correlation(records.correlation, calls.correlation, launch)
+    linked = call >= 0
+    linked[linked] = records.start_ns[linked] >= calls.start_ns[call[linked]]
+    call = np.where(linked, call, -1)
+    runs_kernel = _marked(len(calls), call[linked & (records.kind == RecordKind.KERNEL)])
+    captured = intervals.contains(_captures(calls, names), calls.start_ns)
+    return Links(
+        call=call,
+        recorded=_marked(len(calls), call[linked]),
+        launch=runs_kernel | (launch & ~captured),
+    )
+
+
+def _call_by_correlation(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
+    """Index of the call with each wanted correlation id; -1 none or no id.
+
+    Of several calls with one id a launch goes before others, and the last before the first.
+
+    Args:
+        wanted: (records,) int64.
+        correlation: (calls,) int64.
+        launch: (calls,) bool.
+    """
+    if len(correlation) == 0:
+        return np.full(len(wanted), -1, np.int64)
+    keys = 2 * correlation + launch
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], 2 * wanted + 1, side="right") - 1
+    found = order[at]
+    return np.where((wanted > 0) & (correlation[found] == wanted), found, -1)
+
+
+def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:
+    """The time in which some stream was being captured into a graph: launches run nothing yet."""
+    begin_ns = calls.end_ns[_named(calls, names, CAPTURE_BEGIN)]
+    end_ns = np.sort(calls.end_ns[_named(calls, names, CAPTURE_END)])
+    if len(begin_ns) == 0 or len(end_ns) == 0:
+        return intervals.EMPTY
+    closing = np.searchsorted(end_ns, begin_ns, side="right")
+    closed = closing < len(end_ns)
+    return intervals.union(begin_ns[closed], end_ns[closing[closed]])
+
+
+def _named(calls: RuntimeCalls, names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
+    return names_matching(names, pattern)[calls.name]
+
+
+def _marked(count: int, indices: Int64s) -> Bools:
+    marks = np.zeros(count, np.bool_)
+    marks[indices] = True
+    return marks

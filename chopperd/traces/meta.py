@@ -1,0 +1,131 @@
+"""What the document's keys beside its events say of the trace as a whole."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.model.trace import TraceDevice
+from chopperd.traces.columns import ABSENT, integer
+from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.text import repaired
+
+_BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)\s*[,}\n]')
+_FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
+_CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
+_LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The keys of a trace document, without its events.
+
+    Attributes:
+        values: By key.
+        closed: Whether the document ends with its bracket.
+        readable: Whether all keys could be read.
+    """
+
+    values: Mapping[str, object]
+    closed: bool
+    readable: bool
+
+
+def read_keys(head: bytes, tail: bytes | None) -> Keys:
+    """The keys around the event array.
+
+    Args:
+        head: The document up to the array; empty if the document is the array.
+        tail: What follows the array; None if its end is missing.
+    """
+    if not head:
+        return Keys(values={}, closed=tail is not None, readable=True)
+    head, whole_tail = repaired(head, final=True), repaired(tail or b"", final=True)
+    whole = document_keys(head + b"[]" + whole_tail)
+    if not isinstance(whole, Refusal):
+        return Keys(values=whole, closed=True, readable=True)
+    closed = tail is not None and whole.fault is not Fault.INCOMPLETE
+    front = document_keys(head + b"[]}")
+    values = {} if isinstance(front, Refusal) else front
+    base = _BASE.search(head) or _BASE.search(whole_tail)
+    found = {"baseTimeNanoseconds": int(base[1])} if base else {}
+    return Keys(
+        values={**found, **values},
+        closed=closed,
+        readable=not closed and not isinstance(front, Refusal),
+    )
+
+
+def base_time_unix_ns(values: Mapping[str, object]) -> int | None:
+    """What relative times count from; None if absent or 0 (absolute times)."""
+    base = _whole_number(values.get("baseTimeNanoseconds"))
+    return base if base is not None and 0 < base < _LATEST_BASE_NS else None
+
+
+def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, str | None]:
+    """The process's rank and where it was found; a name with two different ranks has none."""
+    rank = _whole_number(_mapping(values.get("distributedInfo")).get("rank"))
+    if rank is not None:
+        return rank, "distributedInfo"
+    named = set(map(int, _FILE_RANK.findall(file_name)))
+    return (named.pop(), "file name") if len(named) == 1 else (None, None)
+
+
+def world_size_of(values: Mapping[str, object]) -> int | None:
+    """The number of ranks; None if absent."""
+    return _whole_number(_mapping(values.get("distributedInfo")).get("world_size"))
+
+
+def text_of(values: Mapping[str, object], *keys: str) -> str | None:
+    """The first of `keys` that holds a text or a number; None if none does."""
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
+    """What the file says of its devices, by number.
+
+    Source: Kineto's `deviceProperties` (id, name; the name may be "") and our own
+    `chopperd_devices` (device, uuid, pci_bus_id, name).
+    """
+    kineto = {_whole_number(one.get("id")): one for one in _mappings(values, "deviceProperties")}
+    ours = {_whole_number(one.get("device")): one for one in _mappings(values, "chopperd_devices")}
+    numbers = sorted(number for number in kineto.keys() | ours.keys() if number is not None)
+    return tuple(
+        TraceDevice(
+            device=number,
+            name=text_of(ours.get(number, {}), "name") or text_of(kineto.get(number, {}), "name"),
+            uuid=text_of(ours.get(number, {}), "uuid"),
+            pci_bus_id=text_of(ours.get(number, {}), "pci_bus_id"),
+        )
+        for number in numbers
+    )
+
+
+def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
+    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells."""
+    if any(name.startswith("hip") for name in call_names) or _ROCM_KEYS & values.keys():
+        return "rocm"
+    if any(name.startswith("cu") for name in call_names) or _CUDA_KEYS & values.keys():
+        return "cuda"
+    return None
+
+
+def _whole_number(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    number = integer(value)
+    return None if number == ABSENT else number
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(values: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    value = values.get(key)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

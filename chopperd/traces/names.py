@@ -1,0 +1,24 @@
+"""Questions about interned names, answered once a name instead of once a row."""
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int32s
+
+
+def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
+    """Which names the pattern is found in: (len(names),) bool, to be indexed by a name column."""
+    found = (pattern.search(name) is not None for name in names)
+    return np.fromiter(found, np.bool_, count=len(names))
+
+
+def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """One pattern, found where any of the given ones is, in any case; none: found nowhere."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)", re.IGNORECASE)
+
+
+def used_names(column: Int32s, count: int) -> Int32s:
+    """The name indices that occur in a column, rising; `count` is the number of names."""
+    return np.flatnonzero(np.bincount(column, minlength=count)).astype(np.int32)

@@ -1,0 +1,152 @@
+"""Reads a Kineto trace file into a `Trace`: one pass, one block of events in memory at a time."""
+
+from pathlib import Path
+from typing import Final
+
+from chopperd.errors import TraceFormatError
+from chopperd.model.trace import Damage, Trace, TraceMeta
+from chopperd.traces import meta
+from chopperd.traces.assemble import Assembled, assemble
+from chopperd.traces.blocks import EventArray, find_opening
+from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.rows import TraceRows
+from chopperd.traces.source import Progress, ReadLimits, TraceSource
+
+DEFAULT_LIMITS: Final = ReadLimits()
+
+
+def read_trace(
+    path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, progress: Progress | None = None
+) -> Trace:
+    """The trace in `path`, whatever its layout, its compression and its damage.
+
+    Args:
+        path: A file as Kineto or another tool wrote it, gzip or plain.
+        limits: What to refuse.
+        progress: Called with (stored bytes read, size of the file).
+
+    Raises:
+        TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
+    """
+    with TraceSource(path, limits, progress) as source:
+        document = _Document(source, limits)
+        for data in source.chunks():
+            document.feed(data)
+        document.finish()
+        return document.trace(path)
+
+
+class _Document:
+    """The document as it arrives: the keys before the events, the events, the keys after."""
+
+    def __init__(self, source: TraceSource, limits: ReadLimits) -> None:
+        self._source = source
+        self._limits = limits
+        self._opening = b""
+        self._head: bytes | None = None
+        self._array = EventArray()
+        self._rows = TraceRows()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the text."""
+        if self._head is None:
+            data = self._open(data)
+        if batch := self._array.feed(data):
+            self._rows.add(batch)
+        if len(self._opening) + self._array.pending_bytes > self._limits.element_bytes:
+            raise self._source.error(
+                "is no trace that can be read: one event, or the text before or after the events, "
+                f"is larger than {self._limits.element_bytes} bytes"
+            )
+
+    def finish(self) -> None:
+        """Take what was waiting for more.
+
+        Raises:
+            TraceFormatError: There was no event array, or nothing in it was an event.
+        """
+        if self._head is None:
+            raise self._no_events()
+        if batch := self._array.finish():
+            self._rows.add(batch)
+        if self._event_count and not self._rows.counts.total():
+            raise self._source.error(f"has no event among the {self._event_count} elements read")
+
+    def trace(self, path: Path) -> Trace:
+        """All that was read."""
+        keys = meta.read_keys(self._head or b"", self._array.tail)
+        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
+        return Trace(
+            meta=self._meta(path, keys, tables),
+            names=tables.names,
+            threads=tables.threads,
+            records=tables.records,
+            calls=tables.calls,
+            spans=tables.spans,
+            device_spans=tables.device_spans,
+            damage=self._damage(keys, tables),
+            span_ns=tables.span_ns,
+        )
+
+    @property
+    def _event_count(self) -> int:
+        return self._rows.counts.total() + self._array.damaged + self._array.undecodable
+
+    def _open(self, data: bytes) -> bytes:
+        """What of the text so far belongs to the event array; nothing until it opens."""
+        self._opening += data
+        start = self._opening.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if start and start[:1] not in b"{[":
+            raise self._source.error("is not JSON", len(self._opening) - len(start))
+        opening = find_opening(self._opening)
+        if opening is None:
+            return b""
+        events = self._opening[opening.position :]
+        self._head, self._opening = opening.head, b""
+        return events
+
+    def _no_events(self) -> TraceFormatError:
+        """Why a text with no event array is no trace."""
+        keys = document_keys(self._opening.removeprefix(b"\xef\xbb\xbf"))
+        if not isinstance(keys, Refusal):
+            return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
+        if not self._opening.strip():
+            return self._source.error("is an empty trace")
+        if keys.fault is Fault.INCOMPLETE:
+            return self._source.error("is cut off before its events", len(self._opening))
+        return self._source.error("is not JSON", keys.offset)
+
+    def _meta(self, path: Path, keys: meta.Keys, tables: Assembled) -> TraceMeta:
+        values = keys.values
+        rank, rank_source = meta.rank_of(values, path.name)
+        called = [tables.names[number] for number in set(tables.calls.name.tolist())]
+        return TraceMeta(
+            path=str(path),
+            sha256=self._source.sha256,
+            base_time_unix_ns=meta.base_time_unix_ns(values),
+            anchored=tables.anchored,
+            rank=rank,
+            rank_source=rank_source,
+            world_size=meta.world_size_of(values),
+            run=meta.text_of(values, "chopperd_run", "trace_id"),
+            job=meta.text_of(values, "chopperd_job"),
+            devices=meta.devices_of(values),
+            simulated=values.get("chopperd_simulated") is True,
+            event_count=self._event_count,
+            event_counts=dict(self._rows.counts),
+            runtime=meta.runtime_of(values, called),
+        )
+
+    def _damage(self, keys: meta.Keys, tables: Assembled) -> Damage:
+        truncated = self._array.truncated or self._source.truncated
+        return Damage(
+            damaged_events=self._array.damaged,
+            undecodable_events=(
+                self._array.undecodable + self._rows.undecodable + tables.invalid_spans
+            ),
+            invalid_records=self._rows.invalid_records + tables.invalid_records,
+            truncated=truncated or self._source.still_written,
+            unclosed=not keys.closed and not truncated,
+            unreadable_keys=not keys.readable,
+            still_written=self._source.still_written,
+        )

@@ -1,0 +1,115 @@
+"""Reads a damaged stretch of the event array event by event, so that one bad name costs one event.
+
+Used only where a whole block would not decode, and for the end of a file that was cut.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from chopperd.traces.decode import Element, ExactEvent, Fault, first_element
+from chopperd.traces.text import repaired
+
+EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
+EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
+"""What stands between two events; also inside an event, where a string or a list looks like it."""
+
+_SEPARATORS: Final = re.compile(rb"[\s,]*")
+_ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"))')
+_PHASE: Final = re.compile(rb'"ph"')
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What was read of a damaged stretch.
+
+    Attributes:
+        events: In file order, times as decimals.
+        damaged: Elements that are not JSON.
+        undecodable: Elements that are JSON but no event.
+        data: The stretch as read, its text repaired; `position` is an offset into it.
+        position: Where reading stopped: an element not yet whole, or just after the array.
+        ended: Whether the array's closing bracket was seen.
+    """
+
+    data: bytes
+    events: list[ExactEvent] = field(default_factory=list)
+    damaged: int = 0
+    undecodable: int = 0
+    position: int = 0
+    ended: bool = False
+
+    @property
+    def rest(self) -> bytes:
+        """What was not read."""
+        return self.data[self.position :]
+
+
+def salvage(data: bytes, *, final: bool) -> Salvage:
+    """The whole events of `data`, which starts between two elements of the array.
+
+    Args:
+        data: JSON elements, commas between them, perhaps the array's end and what follows it.
+        final: Whether the file ends here. If not, an element without an end is left for later.
+    """
+    found = Salvage(repaired(data, final=final))
+    view = memoryview(found.data)
+    while _at_element(found):
+        element = first_element(view[found.position :])
+        if isinstance(element, Element):
+            _take(found, element)
+            continue
+        border = _next_event(found.data, found.position)
+        if border is not None and (final or element.fault is not Fault.INCOMPLETE):
+            found.damaged += 1
+            found.position = border
+        elif not final or element.fault is Fault.INCOMPLETE or not _skip_last(found):
+            break
+    return found
+
+
+def _at_element(found: Salvage) -> bool:
+    """Move to the next element; False at the array's end or where the data run out."""
+    separators = _SEPARATORS.match(found.data, found.position)
+    found.position = separators.end() if separators else found.position
+    if found.data[found.position : found.position + 1] == b"]":
+        found.position += 1
+        found.ended = True
+        return False
+    return found.position < len(found.data)
+
+
+def _take(found: Salvage, element: Element) -> None:
+    found.position += element.size_bytes
+    if element.event is None:
+        found.undecodable += 1
+    else:
+        found.events.append(element.event)
+
+
+def _next_event(data: bytes, position: int) -> int | None:
+    """Where the next event starts after a damaged one; None if none does."""
+    borders = EVENT_BORDER.finditer(data, position)
+    return next((b.end() for b in borders if _starts_event(data, b.end())), None)
+
+
+def _starts_event(data: bytes, position: int) -> bool:
+    """Whether an event, damaged or not, starts here.
+
+    Objects nested in a damaged event look like events too, but have no phase.
+    """
+    element = first_element(memoryview(data)[position:])
+    if isinstance(element, Element):
+        return element.event is not None
+    border = EVENT_BORDER.search(data, position)
+    return _PHASE.search(data, position, border.start() if border else len(data)) is not None
+
+
+def _skip_last(found: Salvage) -> bool:
+    """Step over a damaged event that is the array's last; False if the array has no end."""
+    end = _ARRAY_END.search(found.data, found.position)
+    if end is None:
+        return False
+    found.damaged += 1
+    found.position = end.end()
+    return True

@@ -1,0 +1,215 @@
+"""The bytes of a trace file as a stream: opened by content, bounded, hashed on the way."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, cast
+
+from isal import isal_zlib
+
+from chopperd.errors import TraceFormatError
+
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_WINDOW_BITS: Final = 31
+_BROKEN: Final = cast("type[Exception]", isal_zlib.error)
+_CHECKSUM: Final = "checksum"
+_OTHER_FORMATS: Final = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+Progress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """What a reader accepts before it refuses a file.
+
+    Attributes:
+        stored_bytes: Size of the file.
+        expanded_bytes: Size after decompression.
+        element_bytes: Size of one event, and of all text before or after the events.
+        block_bytes: How much is read and decoded at once; decides memory and nothing else.
+    """
+
+    stored_bytes: int = 8 * _GIB
+    expanded_bytes: int = 32 * _GIB
+    element_bytes: int = 64 * _MIB
+    block_bytes: int = 1 * _MIB
+
+
+class TraceSource:
+    """A trace file, open for reading once from start to end.
+
+    Attributes:
+        truncated: Whether a compressed stream broke off; known when `chunks` has ended.
+        expanded_bytes: How much `chunks` has given.
+    """
+
+    def __init__(self, path: Path, limits: ReadLimits, progress: Progress | None = None) -> None:
+        self.truncated = False
+        self.expanded_bytes = 0
+        self._path = path
+        self._limits = limits
+        self._progress = progress
+        self._hash = hashlib.sha256()
+        with self._readable():
+            # Without waiting for a pipe's writer: only regular files are read.
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._opened = os.fstat(self._file)
+
+    def __enter__(self) -> Self:
+        """The source itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The text, decompressed where the content is gzip, in pieces of at most `block_bytes`.
+
+        Raises:
+            TraceFormatError: The file is no regular file, empty, too large, or compressed in a way
+                that is broken or not known here.
+        """
+        self._check_kind()
+        stored = self._stored()
+        first = next(stored, b"")
+        for magic, name in _OTHER_FORMATS.items():
+            if first.startswith(magic):
+                raise self.error(f"is compressed with {name}; decompress it first")
+        pieces = self._expanded(first, stored) if first.startswith(_GZIP) else _chain(first, stored)
+        for piece in pieces:
+            self.expanded_bytes += len(piece)
+            self._check_size(self.expanded_bytes, self._limits.expanded_bytes, "decompressed text")
+            yield piece
+        if not self.expanded_bytes:
+            raise self.error("is an empty trace")
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes read so far, as stored, in hex."""
+        return self._hash.hexdigest()
+
+    @property
+    def still_written(self) -> bool:
+        """Whether the file has changed since it was opened."""
+        now = os.fstat(self._file)
+        return (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns)
+
+    def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
+        """An error that names the file, and the place in its decompressed text if known."""
+        place = "" if offset is None else f" (byte {offset})"
+        return TraceFormatError(
+            f"{self._path} {problem}{place}", path=str(self._path), offset=offset
+        )
+
+    def _check_kind(self) -> None:
+        if stat.S_ISDIR(self._opened.st_mode):
+            raise self.error("is a directory, not a trace file")
+        if not stat.S_ISREG(self._opened.st_mode):
+            raise self.error("is not a regular file")
+        if not self._opened.st_size:
+            raise self.error("is an empty trace")
+        self._check_size(self._opened.st_size, self._limits.stored_bytes, "file")
+
+    def _check_size(self, size: int, limit: int, what: str) -> None:
+        if size > limit:
+            raise self.error(
+                f"is too large: its {what} exceeds the limit of {limit / _MIB:.6g} MiB"
+            )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise self.error(f"can't be read: {reason}") from error
+
+    def _stored(self) -> Iterator[bytes]:
+        """The file's bytes as stored, hashed and reported."""
+        taken = 0
+        while True:
+            with self._readable():
+                data = os.read(self._file, self._limits.block_bytes)
+            if not data:
+                return
+            taken += len(data)
+            self._check_size(taken, self._limits.stored_bytes, "file")
+            self._hash.update(data)
+            if self._progress:
+                self._progress(taken, self._opened.st_size)
+            yield data
+
+    def _expanded(self, first: bytes, stored: Iterator[bytes]) -> Iterator[bytes]:
+        """The decompressed text of all gzip members; ends early where the stream is broken."""
+        inflater = _Inflater(self._limits.block_bytes)
+        try:
+            for data in _chain(first, stored):
+                yield from inflater.feed(data)
+        except _BROKEN as error:
+            if not self.expanded_bytes or _CHECKSUM in str(error):
+                raise self.error(f"is broken gzip: {error}") from error
+            self.truncated = True
+        else:
+            self.truncated = not inflater.at_end
+        for _ in stored:
+            """The hash is of the whole file, also where its text broke off."""
+
+
+class _Inflater:
+    """Decompresses gzip members one after another, a bounded piece at a time."""
+
+    def __init__(self, piece_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
+        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        self._between = b""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last member is whole."""
+        return self._member.eof
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The text that `data` completes."""
+        piece = b""
+        while data or len(piece) == self._piece_bytes:
+            if self._member.eof and not self._next_member(data):
+                return
+            data, self._between = self._between + data, b""
+            piece = self._member.decompress(data, self._piece_bytes)
+            data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            if piece:
+                yield piece
+
+    def _next_member(self, data: bytes) -> bool:
+        """Begin another member if one follows; padding and foreign bytes after the last don't."""
+        self._between += data
+        begins = self._between.lstrip(b"\0")
+        if not begins.startswith(_GZIP):
+            return False
+        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        self._between = b""
+        return True
+
+
+def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from rest

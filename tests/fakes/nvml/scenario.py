@@ -1,0 +1,190 @@
+"""What the fake driver answers, as a file that tests change while the driver is in use.
+
+The layout is that of `fake_nvml.c`; `build.py` checks that the two agree.
+"""
+
+import mmap
+from collections.abc import Iterable
+from ctypes import Structure, c_char, c_int64, sizeof
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+MAX_GPUS = 16
+MAX_SEGMENTS = 32
+LIMIT_COUNTERS = 5
+
+CALLS = (
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+    "nvmlSystemGetDriverVersion",
+    "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetApplicationsClock",
+    "nvmlDeviceGetDefaultApplicationsClock",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetUtilizationRates",
+)
+#: What a code can be given for, in the order of `field_code`.
+FIELDS = ("power_cap", "sync_boost", "thermal", "hw_thermal", "power_brake", "power_instant")
+
+SUCCESS = 0
+UNINITIALIZED = 1
+NOT_SUPPORTED = 3
+DRIVER_NOT_LOADED = 9
+TIMEOUT = 10
+GPU_IS_LOST = 15
+UNKNOWN = 999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of time in which a GPU's values stand still."""
+
+    length_ns: int = 1_000_000_000
+    sm_clock_mhz: int = 1980
+    mem_clock_mhz: int = 2619
+    power_mw: int = 500_000
+    temperature_c: int = 60
+    reasons: int = 0
+    activity_percent: int = 100
+
+
+class SegmentLayout(Structure):
+    _fields_ = [(name, c_int64) for name in Segment.__dataclass_fields__]
+
+
+class GpuLayout(Structure):
+    """One GPU: plain members may be assigned at any time; the methods do the rest."""
+
+    _fields_ = [
+        ("uuid", c_char * 96),
+        ("name", c_char * 96),
+        ("pci_bus_id", c_char * 32),
+        ("sm_clock_max_mhz", c_int64),
+        ("mem_clock_max_mhz", c_int64),
+        ("applications_clock_mhz", c_int64),
+        ("default_applications_clock_mhz", c_int64),
+        ("power_limit_mw", c_int64),
+        ("power_limit_default_mw", c_int64),
+        ("memory_total_bytes", c_int64),
+        ("memory_reserved_bytes", c_int64),
+        ("memory_used_bytes", c_int64),
+        ("mig_mode", c_int64),
+        ("energy_start_mj", c_int64),
+        ("limited_start_ns", c_int64 * LIMIT_COUNTERS),
+        ("counter_period_ns", c_int64),
+        ("origin_unix_ns", c_int64),
+        ("repeats", c_int64),
+        ("segment_count", c_int64),
+        ("segments", SegmentLayout * MAX_SEGMENTS),
+        ("code", c_int64 * len(CALLS)),
+        ("delay_ms", c_int64 * len(CALLS)),
+        ("field_code", c_int64 * len(FIELDS)),
+        ("called", c_int64 * len(CALLS)),
+    ]
+
+    def plays(self, *segments: Segment, origin_unix_ns: int = 0, repeats: bool = False) -> None:
+        """Values from `origin_unix_ns` on; the last segment stays, or they go round and round."""
+        self.origin_unix_ns = origin_unix_ns
+        self.repeats = int(repeats)
+        for slot, segment in zip(self.segments, segments, strict=False):
+            for name, value in asdict(segment).items():
+                setattr(slot, name, value)
+        self.segment_count = len(segments)
+
+    def fails(self, code: int, *calls: str, delay_ms: int = 0) -> None:
+        """The calls (all, if none is named) answer `code` after `delay_ms`; 0 heals them."""
+        for call in calls or CALLS:
+            self.code[CALLS.index(call)] = code
+            self.delay_ms[CALLS.index(call)] = delay_ms
+
+    def fails_field(self, code: int, *fields: str) -> None:
+        """These field values answer `code`, while the call itself succeeds."""
+        for field in fields:
+            self.field_code[FIELDS.index(field)] = code
+
+    def calls_of(self, call: str) -> int:
+        """How often this GPU was asked by this call."""
+        return int(self.called[CALLS.index(call)])
+
+    def calls_total(self) -> int:
+        """How often this GPU was asked anything."""
+        return sum(self.called)
+
+
+class ScenarioLayout(Structure):
+    _fields_ = [
+        ("driver_version", c_char * 80),
+        ("gpu_count", c_int64),
+        ("frozen_unix_ns", c_int64),
+        ("first_limit_field", c_int64),
+        ("code", c_int64 * len(CALLS)),
+        ("gpus", GpuLayout * MAX_GPUS),
+    ]
+
+
+class Scenario:
+    """A scenario file, mapped; the fake driver sees every change at once.
+
+    Attributes:
+        path: What `FAKE_NVML_SCENARIO` must name.
+        gpus: The GPUs, in the driver's order.
+    """
+
+    def __init__(self, path: Path, gpu_count: int = 1) -> None:
+        self.path = path
+        path.write_bytes(bytes(sizeof(ScenarioLayout)))
+        with path.open("r+b") as file:
+            self._layout = ScenarioLayout.from_buffer(mmap.mmap(file.fileno(), 0))
+        self._layout.gpu_count = gpu_count
+        self.gpus = tuple(self._layout.gpus[index] for index in range(gpu_count))
+        for index, gpu in enumerate(self.gpus):
+            _healthy_h100(gpu, index)
+        self.driver("595.45.04", first_limit_field=269)
+
+    def driver(self, version: str, *, first_limit_field: int) -> None:
+        """The driver's version, and where its three newer limit counters are (0: nowhere)."""
+        self._layout.driver_version = version.encode()
+        self._layout.first_limit_field = first_limit_field
+
+    def freeze(self, unix_ns: int) -> None:
+        """Stop the driver's clock at this instant, so that values can be worked out by hand."""
+        self._layout.frozen_unix_ns = unix_ns
+
+    def fails(self, code: int, calls: Iterable[str]) -> None:
+        """Calls that concern no single GPU answer `code`."""
+        for call in calls:
+            self._layout.code[CALLS.index(call)] = code
+
+
+def _healthy_h100(gpu: GpuLayout, index: int) -> None:
+    gpu.uuid = f"GPU-0000000{index:x}".encode()
+    gpu.name = b"NVIDIA H100 80GB HBM3"
+    gpu.pci_bus_id = f"00000000:{0x10 + index:02X}:00.0".encode()
+    gpu.sm_clock_max_mhz = 1980
+    gpu.mem_clock_max_mhz = 2619
+    gpu.applications_clock_mhz = 1980
+    gpu.default_applications_clock_mhz = 1980
+    gpu.power_limit_mw = 700_000
+    gpu.power_limit_default_mw = 700_000
+    gpu.memory_total_bytes = 85_899_345_920
+    gpu.memory_reserved_bytes = 1_040_187_392
+    gpu.memory_used_bytes = 8_388_608
+    gpu.plays(Segment())

@@ -1,0 +1,334 @@
+"""The command line in this process, and as a process where signals and pipes matter.
+
+Reports are hand-built documents put in at the seams; the pipeline has tests of its own.
+"""
+
+import csv
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from chopperd import __version__, cli
+from chopperd.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    StoreError,
+    TraceFormatError,
+)
+from tests.unit.report.documents import eight_gpus
+
+PYTHON = sys.executable
+RUN = (
+    PYTHON,
+    "-c",
+    "import sys; from chopperd.cli import run_command as r; sys.exit(r(sys.argv[1:]))",
+)
+#: Says it is ready, then leaves with 7 at SIGTERM and with 8 at SIGINT.
+TRAPS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.signal(signal.SIGINT, lambda *_: sys.exit(8))
+print("ready", flush=True)
+time.sleep(30)
+"""
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """The command line configures logging for its process; here that is the tests'."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every report is the hand-built one of eight GPUs."""
+    monkeypatch.setattr(cli, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(cli, "_document", lambda *_: eight_gpus())
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """`record` samples nothing and finds these trace files."""
+    found: list[Path] = []
+    monkeypatch.setattr(cli, "start_recording", lambda *_: None)
+    monkeypatch.setattr(
+        "chopperd.pipeline.kineto_files", lambda *_, **__: list(found), raising=False
+    )
+    return found
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(cli, "_document", fail)
+
+
+def complaints(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return captured.err.splitlines()
+
+
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_no_command_prints_the_help_and_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run([]) == 2
+    assert "Usage: chopperd " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nope"],
+        ["nope"],
+        ["report"],
+        ["report", "x.json", "--last", "0"],
+        ["report", "x.json", "--format", "xml"],
+        ["report", "x.json", "--reference-mhz", "-5"],
+        ["record"],
+        ["demo", "--seconds", "0"],
+    ],
+)
+def test_a_usage_error_is_one_line_and_exits_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(arguments) == 2
+    (line,) = complaints(capsys)
+    assert line.startswith("chopperd: ")
+
+
+@pytest.mark.usefixtures("document")
+@pytest.mark.parametrize("text", ["0", "x=GPU-1", "0=GPU-1,1=", ""])
+def test_a_device_map_that_is_none_says_which_part(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["report", "x.json", "--device-map", text]) == 2
+    (line,) = complaints(capsys)
+    assert line.startswith("chopperd: --device-map: ")
+
+
+def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr(cli, "report_options", lambda _, **options: given.update(options))
+    monkeypatch.setattr(cli, "_document", lambda *_: eight_gpus())
+    arguments = ["--device-map", "0=GPU-a, 1 =GPU-b", "--reference-mhz", "1755", "--last", "3"]
+    assert cli.run(["report", "x.json", *arguments]) == 0
+    assert given == {
+        "device_map": {0: "GPU-a", 1: "GPU-b"},
+        "reference_mhz": 1755.0,
+        "step": None,
+        "last": 3,
+    }
+
+
+@pytest.mark.usefixtures("document")
+def test_an_unknown_time_zone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "x.json", "--tz", "Mars/Olympus"]) == 2
+    assert complaints(capsys) == [
+        "chopperd: --tz: 'Mars/Olympus' is no time zone such as Europe/Berlin"
+    ]
+    assert cli.run(["report", "x.json", "--tz", "utc"]) == 0
+
+
+@pytest.mark.usefixtures("document")
+def test_report_prints_text_with_families_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "x.json"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(" CLOCK COST  at most 131 of each 1412 ms step")
+    assert "FAMILIES" not in text
+    assert "\x1b" not in text
+    assert cli.run(["report", "x.json", "--by", "family"]) == 0
+    assert "FAMILIES" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("document")
+def test_report_prints_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "x.json", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["steps"] == 10
+    assert cli.run(["report", "x.json", "--format", "csv"]) == 0
+    assert len(list(csv.reader(StringIO(capsys.readouterr().out)))) == 1 + 80 + 8
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "lines"),
+    [
+        (TraceFormatError("x.json: is empty", path="x.json"), 4, ["x.json: is empty"]),
+        (StoreError("s.csv: not a sample file"), 4, ["s.csv: not a sample file"]),
+        (FileNotFoundError(2, "No such file", "x"), 4, ["[Errno 2] No such file: 'x'"]),
+        (BackendUnavailableError("nvml: no driver"), 3, ["nvml: no driver"]),
+        (ConfigError(["a is wrong", "b is wrong"]), 2, ["a is wrong", "b is wrong"]),
+        (TraceFormatError("two\nlines", path="x"), 4, ["two lines"]),
+        (KeyboardInterrupt(), 130, []),
+    ],
+)
+def test_errors_are_one_line_each_with_their_exit_code(
+    error: BaseException,
+    status: int,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failing(monkeypatch, error)
+    assert cli.run(["report", "x.json"]) == status
+    assert complaints(capsys) == [f"chopperd: {line}" for line in lines]
+
+
+def test_check_config_lists_all_problems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[sampling]\nhz = 0\nherz = 5\n", encoding="utf-8")
+    assert cli.run(["check-config", str(file)]) == 2
+    assert complaints(capsys) == [
+        f"chopperd: {file}: sampling.hz = 0 is not allowed: a number from 0.1 to 1000 Hz",
+        f"chopperd: {file}: unknown key sampling.herz; did you mean sampling.hz?",
+    ]
+
+
+def test_check_config_shows_what_is_in_force_and_from_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[sampling]\nhz = 20\n", encoding="utf-8")
+    monkeypatch.setenv("CHOPPERD_PRIVACY__NAMES", "classes")
+    assert cli.run(["check-config", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "sampling.hz" in text
+    assert "CHOPPERD_PRIVACY__NAMES" in text
+
+
+@pytest.mark.usefixtures("recorded")
+def test_record_gives_the_commands_status_and_says_that_no_trace_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["record", "--traces", str(tmp_path), "--", PYTHON, "-c", "raise SystemExit(5)"]
+    assert cli.run(arguments) == 5
+    (line,) = complaints(capsys)
+    assert line == (
+        f"chopperd: no Kineto trace written since the start under {tmp_path}; no report"
+    )
+
+
+@pytest.mark.usefixtures("document")
+def test_record_reports_on_what_the_command_wrote(
+    recorded: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.append(Path("x.json"))
+    assert cli.run(["record", PYTHON, "-c", "pass", "--hz", "not ours"]) == 0
+    assert capsys.readouterr().out.startswith(" CLOCK COST  ")
+
+
+@pytest.mark.usefixtures("recorded")
+def test_not_even_a_fault_of_ours_hides_the_commands_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(cli, "start_recording", lambda *_: broken)
+    assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
+    assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.run(["record", "--", PYTHON, "-c", "pass"])
+
+
+@pytest.mark.parametrize(("own", "status"), [(0, 4), (6, 6)])
+def test_a_report_that_fails_never_hides_the_commands_status(
+    own: int,
+    status: int,
+    recorded: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recorded.append(Path("x.json"))
+    failing(monkeypatch, TraceFormatError("x.json: damaged", path="x.json"))
+    assert cli.run(["record", "--", PYTHON, "-c", f"raise SystemExit({own})"]) == status
+    assert complaints(capsys) == ["chopperd: x.json: damaged"]
+
+
+def test_a_command_that_can_not_run_has_the_shells_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run_command([str(tmp_path / "missing")]) == 127
+    plain = tmp_path / "plain"
+    plain.write_text("", encoding="utf-8")
+    assert cli.run_command([str(plain)]) == 126
+    assert complaints(capsys) == [
+        f"chopperd: can't run {tmp_path / 'missing'}: No such file or directory",
+        f"chopperd: can't run {plain}: Permission denied",
+    ]
+
+
+def test_a_command_killed_by_a_signal_has_the_shells_status() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert cli.run_command([PYTHON, "-c", code]) == 128 + 9
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 7), (signal.SIGINT, 8)])
+def test_a_signal_is_passed_on_to_the_command(number: signal.Signals, status: int) -> None:
+    with subprocess.Popen(
+        [*RUN, PYTHON, "-c", TRAPS], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(timeout=20) == status
+
+
+def test_our_handlers_are_gone_after_the_command() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.run_command([PYTHON, "-c", "pass"]) == 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_reader_that_has_gone_is_no_error_to_shout_about() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [PYTHON, "-m", "chopperd", "check-config"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == b""
+
+
+def test_names_that_the_terminal_can_not_show_do_not_stop_the_report() -> None:
+    code = "from chopperd import cli; cli._write = lambda t: print('±…', flush=True); cli.main()"
+    done = subprocess.run(
+        [PYTHON, "-c", code, "version"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"??\n")
+
+
+def test_starting_up_loads_neither_numpy_nor_rich() -> None:
+    code = (
+        "import sys; from chopperd.cli import run; run(['version']);"
+        "print([m for m in ('numpy', 'rich', 'pandas', 'pynvml') if m in sys.modules])"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,179 @@
+"""A hand-built `Trace`: rows in any order, times in ns, as the reader would give them."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.trace import (
+    Damage,
+    DeviceRecords,
+    DeviceSpans,
+    HostSpans,
+    RecordKind,
+    RuntimeCalls,
+    SpanKind,
+    Trace,
+    TraceMeta,
+)
+
+Thread = tuple[int | str, int | str]
+MAIN: Thread = (100, 100)
+
+
+@dataclass(slots=True)
+class TraceBuilder:
+    """Collects rows as tuples (start_ns, end_ns, ...) and turns them into columns."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    threads: dict[Thread, int] = field(default_factory=dict)
+    records: list[tuple[int, ...]] = field(default_factory=list)
+    calls: list[tuple[int, ...]] = field(default_factory=list)
+    spans: list[tuple[int, ...]] = field(default_factory=list)
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+
+    def record(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        correlation: int = -1,
+        device: int = 0,
+        stream: int = 7,
+        kind: RecordKind = RecordKind.KERNEL,
+        comm: bool = False,
+    ) -> None:
+        end_ns = start_ns + duration_ns
+        named = self._name(name)
+        self.records.append(
+            (start_ns, end_ns, device, stream, kind, named, correlation, -1, int(comm))
+        )
+
+    def call(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int = 5,
+        *,
+        correlation: int = -1,
+        thread: Thread = MAIN,
+    ) -> None:
+        on = self._thread(thread)
+        end_ns = start_ns + duration_ns
+        self.calls.append((start_ns, end_ns, on, self._name(name), correlation))
+
+    def kernel(
+        self,
+        name: str,
+        call_ns: int,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        thread: Thread = MAIN,
+        device: int = 0,
+        stream: int = 7,
+    ) -> None:
+        """A launch and its record, with a correlation id of their own."""
+        correlation = 1 + len(self.calls)
+        self.call("cudaLaunchKernel", call_ns, correlation=correlation, thread=thread)
+        self.record(
+            name, start_ns, duration_ns, correlation=correlation, device=device, stream=stream
+        )
+
+    def span(
+        self,
+        name: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        kind: SpanKind = SpanKind.ANNOTATION,
+        thread: Thread = MAIN,
+    ) -> None:
+        end_ns = start_ns + duration_ns
+        self.spans.append((start_ns, end_ns, self._thread(thread), self._name(name), kind))
+
+    def device_span(
+        self, name: str, start_ns: int, duration_ns: int, *, device: int = 0, stream: int = 7
+    ) -> None:
+        self.rows.append((start_ns, start_ns + duration_ns, device, stream, self._name(name)))
+
+    def build(self, damage: Damage | None = None) -> Trace:
+        every = [*self.records, *self.calls, *self.spans, *self.rows]
+        return Trace(
+            meta=TraceMeta(path="built by hand", sha256=""),
+            names=tuple(self.names),
+            threads=tuple(self.threads),
+            records=self._records(),
+            calls=self._calls(),
+            spans=self._spans(),
+            device_spans=self._rows(),
+            damage=damage or Damage(),
+            span_ns=(min((r[0] for r in every), default=0), max((r[1] for r in every), default=0)),
+        )
+
+    def _records(self) -> DeviceRecords:
+        table = _columns(sorted(self.records, key=lambda row: row[:2]), 9)
+        return DeviceRecords(
+            start_ns=table[0],
+            end_ns=table[1],
+            device=_int32(table[2]),
+            stream=table[3],
+            kind=_int8(table[4]),
+            name=_int32(table[5]),
+            correlation=table[6],
+            copied_bytes=table[7],
+            comm=_int8(table[8]),
+        )
+
+    def _calls(self) -> RuntimeCalls:
+        table = _columns(sorted(self.calls, key=lambda row: row[0]), 5)
+        return RuntimeCalls(
+            start_ns=table[0],
+            end_ns=table[1],
+            thread=_int32(table[2]),
+            name=_int32(table[3]),
+            correlation=table[4],
+        )
+
+    def _spans(self) -> HostSpans:
+        table = _columns(sorted(self.spans, key=lambda row: (row[0], -row[1])), 5)
+        return HostSpans(
+            start_ns=table[0],
+            end_ns=table[1],
+            thread=_int32(table[2]),
+            name=_int32(table[3]),
+            kind=_int8(table[4]),
+        )
+
+    def _rows(self) -> DeviceSpans:
+        table = _columns(sorted(self.rows, key=lambda row: row[0]), 5)
+        return DeviceSpans(
+            start_ns=table[0],
+            end_ns=table[1],
+            device=_int32(table[2]),
+            stream=table[3],
+            name=_int32(table[4]),
+        )
+
+    def _name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
+
+    def _thread(self, thread: Thread) -> int:
+        return self.threads.setdefault(thread, len(self.threads))
+
+
+def column(values: list[int]) -> Int64s:
+    return np.array(values, np.int64)
+
+
+def _columns(rows: list[tuple[int, ...]], width: int) -> Int64s:
+    return np.array(rows, np.int64).reshape(-1, width).T.copy()
+
+
+def _int32(column: Int64s) -> Int32s:
+    return column.astype(np.int32)
+
+
+def _int8(column: Int64s) -> Int8s:
+    return column.astype(np.int8)

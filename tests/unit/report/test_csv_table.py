@@ -1,0 +1,59 @@
+import csv
+from dataclasses import replace
+from io import StringIO
+from math import nan
+
+from chopperd.model.report import ReportDocument
+from chopperd.report.csv_table import render_csv
+from tests.unit.report.documents import eight_gpus, host_only, single_gpu, without_clocks
+
+
+def lines(document: ReportDocument) -> list[dict[str, str]]:
+    return list(csv.DictReader(StringIO(render_csv(document))))
+
+
+def test_steps_come_first_then_totals() -> None:
+    assert [line["row"] for line in lines(eight_gpus())] == ["step"] * 80 + ["total"] * 8
+
+
+def test_nested_values_have_flattened_names() -> None:
+    first = lines(eight_gpus())[0]
+    assert first["dvfs_gap_ratio"] == "0.131"
+    assert first["clock_compute_mean_mhz"] == "1721.0"
+    assert first["waterfall_ns_exposed_comm"] == "208000000"
+    assert first["temperature_c_max"] == "72.0"
+    assert first["partial"] == "false"
+
+
+def test_a_cause_that_a_known_split_does_not_name_lost_nothing() -> None:
+    first = lines(eight_gpus())[0]
+    assert first["dvfs_by_cause_ns_power_cap"] == "118000000"
+    assert first["dvfs_by_cause_ns_sync_boost"] == "0"
+
+
+def test_unknown_is_empty() -> None:
+    first = lines(without_clocks())[0]
+    for name in ("clock_compute_mean_mhz", "dvfs_lost_ns", "dvfs_by_cause_ns_power_cap", "gpu"):
+        assert first[name] == ""
+    document = single_gpu()
+    odd = replace(document.steps[0], mem_clock_mhz=nan)
+    assert lines(replace(document, steps=(odd,)))[0]["mem_clock_mhz"] == ""
+
+
+def test_every_line_says_whether_it_is_simulated() -> None:
+    document = eight_gpus()
+    simulated = replace(document, generated=replace(document.generated, simulated=True))
+    assert {line["simulated"] for line in lines(simulated)} == {"true"}
+    assert {line["simulated"] for line in lines(document)} == {"false"}
+
+
+def test_reasons_are_joined_by_plus() -> None:
+    document = single_gpu()
+    step = replace(document.steps[0], partial=True, partial_reasons=("trace_ends", "a"))
+    assert lines(replace(document, steps=(step,)))[0]["partial_reasons"] == "trace_ends+a"
+
+
+def test_the_columns_are_the_same_for_every_document() -> None:
+    headers = {render_csv(build()).splitlines()[0] for build in (eight_gpus, host_only)}
+    (header,) = headers
+    assert len(set(header.split(","))) == len(header.split(","))

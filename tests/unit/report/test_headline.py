@@ -1,0 +1,184 @@
+"""The four lines of hand-built documents, word for word."""
+
+from dataclasses import replace
+
+import pytest
+
+from chopperd.model.report import Note, ReportDocument, Summary
+from chopperd.report.headline import headline
+from tests.unit.report.documents import (
+    MS,
+    eight_gpus,
+    host_only,
+    single_gpu,
+    totals_only,
+    without_clocks,
+)
+
+
+def line(document: ReportDocument, label: str) -> str:
+    (row,) = [row for row in headline(document) if row.label == label]
+    return row.separator.join(row.clauses)
+
+
+def with_summary(document: ReportDocument, **changes: object) -> ReportDocument:
+    assert isinstance(document.summary, Summary)
+    return replace(document, summary=replace(document.summary, **changes))  # type: ignore[arg-type]
+
+
+def test_the_cost_has_its_ceiling_interval_measured_part_and_excess() -> None:
+    assert line(eight_gpus(), "CLOCK COST") == (
+        "at most 131 of each 1412 ms step (9.3 % [9.0, 9.6]); "
+        "86 to 98 ms by measured sensitivity; 53 ms more than peers"
+    )
+
+
+def test_without_peers_there_is_no_excess_clause() -> None:
+    assert line(single_gpu(), "CLOCK COST") == (
+        "at most 131 of each 1412 ms step (9.3 % [9.0, 9.6]); sensitivity not measured"
+    )
+
+
+def test_an_excess_of_zero_is_said_in_words() -> None:
+    document = with_summary(eight_gpus(), excess_ns=0.0)
+    assert line(document, "CLOCK COST").endswith("; no more than peers")
+
+
+def test_without_complete_steps_the_cost_is_of_the_file() -> None:
+    assert line(totals_only(), "CLOCK COST").startswith(
+        "at most 131 of 1412 ms traced, no complete step (9.3 % [9.0, 9.6])"
+    )
+
+
+def test_an_unknown_cost_gives_the_notes_reason() -> None:
+    assert line(without_clocks(), "CLOCK COST") == (
+        "unknown: no clock samples were given (--samples F)"
+    )
+
+
+def test_the_most_basic_reason_is_given_first() -> None:
+    notes = (
+        Note(code="no_reference", text="no reference clock: give --reference-mhz"),
+        Note(code="device_unmapped", text="device 0 is mapped to no GPU"),
+    )
+    document = replace(without_clocks(), notes=notes)
+    assert line(document, "CLOCK COST") == "unknown: device 0 is mapped to no GPU"
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (host_only(), "the trace has no device records"),
+        (replace(without_clocks(), notes=()), "no clock samples while compute ran"),
+        (
+            with_summary(replace(single_gpu(), notes=()), lost_ns=None),
+            "no compute is covered by clock samples",
+        ),
+    ],
+)
+def test_without_a_note_the_reason_comes_from_the_document(
+    document: ReportDocument, reason: str
+) -> None:
+    assert line(document, "CLOCK COST") == f"unknown: {reason}"
+
+
+def test_a_wide_interval_is_replaced_by_the_files_pooled_share() -> None:
+    # the totals' rows: 131/1412 = 9.3 %, ±0.004 x 1000/1412 = ±0.3 points
+    document = with_summary(eight_gpus(), gap_low=0.05, gap_high=0.14)
+    assert line(document, "CLOCK COST").startswith(
+        "at most 131 of each 1412 ms step, "
+        "not resolved at this rate; pooled over the run: 9.3 ± 0.3 %; "
+    )
+
+
+def test_low_coverage_is_part_of_the_cost() -> None:
+    document = with_summary(eight_gpus(), coverage_ratio=0.62)
+    assert "ms step in the 62 % of compute that was sampled (9.3 %" in line(document, "CLOCK COST")
+
+
+def test_causes_come_with_the_reference_and_its_source() -> None:
+    assert line(eight_gpus(), "CAUSE") == (
+        "power cap 90 %   thermal 7 %   unexplained 3 %   reference 1980 MHz (device max)"
+    )
+    assert line(without_clocks(), "CAUSE") == "unknown   reference unknown"
+
+
+def test_no_loss_is_not_unknown() -> None:
+    document = with_summary(eight_gpus(), lost_ns=0.0, causes=())
+    assert line(document, "CAUSE").startswith("no loss to explain   reference 1980")
+
+
+def test_the_worst_gpu_by_excess_is_the_one_to_look_at() -> None:
+    assert line(eight_gpus(), "LOOK AT") == (
+        "GPU 5: 89 MHz below its 7 peers, 87 C, slowest in 10 of 10 steps -> at most 53 ms/step"
+    )
+
+
+def test_nobody_is_sent_to_a_gpu_for_less_than_half_a_percent_of_a_step() -> None:
+    document = eight_gpus()
+    assert document.summary is not None
+    # 7 ms of 1412 ms is 0.496 %
+    lines = tuple(replace(g, excess_ns_per_step=7.0 * MS) for g in document.summary.gpus)
+    assert line(with_summary(document, gpus=lines), "LOOK AT") == "no GPU stands out among 8"
+
+
+def test_without_peers_no_gpu_is_singled_out() -> None:
+    assert line(single_gpu(), "LOOK AT") == ("GPU 0: the only one traced, no peers to compare with")
+    document = eight_gpus()
+    assert document.summary is not None
+    lines = tuple(replace(g, excess_ns_per_step=None) for g in document.summary.gpus)
+    assert line(with_summary(document, gpus=lines), "LOOK AT") == (
+        "no GPU can be singled out: no peers to compare with"
+    )
+
+
+def test_unknown_facts_of_the_worst_gpu_are_left_out() -> None:
+    document = eight_gpus()
+    assert document.summary is not None
+    lines = tuple(
+        replace(g, temperature_mean_c=None, slowest_steps=None, mean_mhz=None)
+        for g in document.summary.gpus
+    )
+    assert line(with_summary(document, gpus=lines), "LOOK AT") == (
+        "GPU 5: slower than its peers -> at most 53 ms/step"
+    )
+
+
+def test_trust_names_rate_coverage_join_and_the_profilers_own_cost() -> None:
+    assert line(eight_gpus(), "TRUST") == (
+        "99.8 Hz kept, 1,240 samples in compute, coverage 99.6 %, "
+        "time join ±0.40 ms (lag not measurable), profiler slows a step by 1.8 %"
+    )
+    assert line(without_clocks(), "TRUST") == "no clock samples, profiler's own cost not measured"
+
+
+def test_a_rate_that_was_not_kept_is_spelled_out() -> None:
+    document = eight_gpus()
+    document = replace(document, sampling=replace(document.sampling, kept_hz=61.3))
+    assert line(document, "TRUST").startswith("61.3 of 100 Hz kept, ")
+
+
+def test_a_measured_lag_has_its_interval() -> None:
+    document = eight_gpus()
+    lag = replace(
+        document.alignment,
+        lag_ns=20 * MS,
+        lag_low_ns=15 * MS,
+        lag_high_ns=25 * MS,
+        check="measured",
+    )
+    document = replace(document, alignment=lag)
+    assert "time join ±0.40 ms (lag 20 ms [15, 25])" in line(document, "TRUST")
+
+
+def test_damage_and_stepped_clocks_lower_the_trust() -> None:
+    document = eight_gpus()
+    hurt = replace(document.trace, complete=False, damaged_events=3, invalid_records=1)
+    document = replace(
+        document,
+        traces=(hurt, *document.traces[1:]),
+        alignment=replace(document.alignment, realtime_step=True),
+    )
+    trust = line(document, "TRUST")
+    assert "wall clock was stepped inside the window" in trust
+    assert trust.endswith("1 trace incomplete, 3 damaged events, 1 invalid record left out")

@@ -1,0 +1,132 @@
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from chopperd.model.causes import Cause
+from chopperd.model.devices import ReadScope
+from chopperd.model.timeline import Intervals
+from chopperd.simulation.node import SimulatedNode
+from tests.unit.simulation.conftest import START_NS, simulated
+
+NS_PER_S = 1_000_000_000
+
+
+def span(start_s: float, end_s: float) -> Intervals:
+    start, end = (START_NS + int(t * NS_PER_S) for t in (start_s, end_s))
+    return Intervals(start_ns=np.array([start]), end_ns=np.array([end]))
+
+
+def test_readings_do_not_depend_on_the_order_of_reading() -> None:
+    times = [START_NS + int(t * NS_PER_S) for t in (0.3, 18.0, 5.0, 0.31, 9.9)]
+    forwards, mixed = simulated("fsdp1-h100"), simulated("fsdp1-h100")
+    in_order = {t: forwards.reading(5, t) for t in sorted(times)}
+    assert {t: mixed.reading(5, t) for t in times} == in_order
+
+
+def test_another_seed_gives_another_node(fsdp2: SimulatedNode) -> None:
+    other = simulated("fsdp2-h100", seed=1)
+    t_ns = START_NS + NS_PER_S
+    assert fsdp2.reading(0, t_ns) != other.reading(0, t_ns)
+    assert {gpu.uuid for gpu in fsdp2.gpus}.isdisjoint({gpu.uuid for gpu in other.gpus})
+
+
+def test_power_passes_its_limit_for_the_governors_reaction_at_most(fsdp2: SimulatedNode) -> None:
+    limit_w, longest_ns = fsdp2.preset.gpu.power_limit_w, []
+    for index in range(8):
+        power = fsdp2.track(index, START_NS).power
+        over = (power.value > 1.01 * limit_w).astype(int)
+        edges = power.edges_ns[np.flatnonzero(np.diff(over, prepend=0, append=0))]
+        longest_ns.append((edges[1::2] - edges[::2]).max(initial=0))
+        mean_w = power.until(power.edges_ns[-1:])[0] / (power.edges_ns[-1] - power.edges_ns[0])
+        assert mean_w < limit_w
+    # the governor follows with a time constant of 8 ms: three of them
+    assert 1_000_000 < max(longest_ns) < 25_000_000
+
+
+def test_the_energy_counter_is_the_integral_of_power(fsdp2: SimulatedNode) -> None:
+    first, last = (fsdp2.reading(2, START_NS + t * NS_PER_S) for t in (2, 8))
+    assert first.energy_j is not None
+    assert last.energy_j is not None
+    # a Riemann sum of the true power over the same 6 s
+    grid = range(START_NS + 2 * NS_PER_S, START_NS + 8 * NS_PER_S, 1_300_000)
+    power = [fsdp2.track(2, t_ns).power.at(np.array([t_ns]))[0] for t_ns in grid]
+    assert last.energy_j - first.energy_j == pytest.approx(6 * np.mean(power), rel=0.02)
+
+
+def test_limit_counters_grow_as_the_truth_says(fsdp2: SimulatedNode) -> None:
+    lag_ns = fsdp2.preset.gpu.sensors.clock_lag_ns + fsdp2.preset.gpu.sensors.clock_period_ns
+    for index in (0, 5):
+        first, last = (fsdp2.reading(index, START_NS + t * NS_PER_S) for t in (1, 7))
+        truth = fsdp2.truth(index, START_NS, START_NS + 8 * NS_PER_S)
+        for cause, counted in last.limited_ns.items():
+            ends = START_NS + np.array([1, 7]) * NS_PER_S
+            expected = np.diff(truth.limited_ns(cause, ends))[0]
+            assert counted - first.limited_ns[cause] == pytest.approx(expected, abs=2 * lag_ns)
+    assert fsdp2.reading(5, START_NS + 9 * NS_PER_S).causes == frozenset({Cause.THERMAL})
+
+
+def test_the_clock_reading_is_the_rounded_truth_a_known_lag_ago(fsdp2: SimulatedNode) -> None:
+    gpu = fsdp2.gpus[3]
+    assert gpu.sensor_lag_ns == 5_000_000
+    truth = fsdp2.truth(3, START_NS, START_NS + 3 * NS_PER_S)
+    for t_ns in range(START_NS + NS_PER_S, START_NS + 3 * NS_PER_S, 37_000_000):
+        clock = fsdp2.reading(3, t_ns, ReadScope.FAST).sm_clock_mhz
+        assert clock is not None
+        assert clock % 15 == 0
+        seen = truth.clock.at(t_ns - np.arange(4_000_000, 6_000_001, 250_000))
+        assert seen.min() - 7.6 <= clock <= seen.max() + 7.6
+
+
+def test_a_fast_look_has_clock_and_limits_only(fsdp2: SimulatedNode) -> None:
+    fast = asdict(fsdp2.reading(0, START_NS + NS_PER_S, ReadScope.FAST))
+    full = asdict(fsdp2.reading(0, START_NS + NS_PER_S))
+    given = {name for name, value in fast.items() if value is not None}
+    assert given == {"sm_clock_mhz", "causes", "limited_ns"}
+    assert all(fast[name] == full[name] for name in given)
+    assert all(value is not None for value in full.values())
+
+
+def test_the_hot_gpu_is_hot_and_slow_and_its_peers_are_held_by_power(fsdp2: SimulatedNode) -> None:
+    readings = [fsdp2.reading(gpu.index, START_NS + 10 * NS_PER_S) for gpu in fsdp2.gpus]
+    temperatures = [reading.temperature_c or 0.0 for reading in readings]
+    assert temperatures[5] == max(temperatures) >= 86
+    assert sorted(temperatures)[-2] < 75
+    means = [
+        fsdp2.truth(gpu.index, START_NS, START_NS + 4 * NS_PER_S).mean_mhz(span(0.5, 4))
+        for gpu in fsdp2.gpus
+    ]
+    assert np.argmin(means) == 5
+
+
+def test_the_governing_die_is_the_lowest_and_its_clock_the_reading(amd: SimulatedNode) -> None:
+    dies = np.array([amd.die_clocks_mhz(2, START_NS + k * 50_000_000) for k in range(10, 50)]).mean(
+        axis=0
+    )
+    truth = amd.truth(2, START_NS, START_NS + 3 * NS_PER_S)
+    times = START_NS + np.arange(10, 50) * 50_000_000
+    assert len(dies) == 8
+    assert len(set(dies.tolist())) == 8
+    assert dies.min() == pytest.approx(truth.clock.at(times).mean(), abs=0.5)
+
+
+def test_an_idle_node_says_so() -> None:
+    node = simulated("idle")
+    reading = node.reading(0, START_NS + 30 * NS_PER_S)
+    assert reading.causes == frozenset({Cause.LOW_UTILIZATION})
+    assert reading.activity_ratio == 0.0
+    assert reading.sm_clock_mhz == 345
+    assert reading.power_w == pytest.approx(100, abs=15)
+
+
+def test_before_the_start_everything_is_as_at_the_start(fsdp2: SimulatedNode) -> None:
+    assert fsdp2.reading(0, START_NS - NS_PER_S) == fsdp2.reading(0, START_NS)
+
+
+def test_memory_in_use_stands_still_in_fsdp2_and_churns_in_fsdp1(
+    fsdp1: SimulatedNode, fsdp2: SimulatedNode
+) -> None:
+    times = [START_NS + int(t * NS_PER_S) for t in np.arange(1, 6, 0.5)]
+    used = [{node.reading(1, t_ns).memory_used_bytes for t_ns in times} for node in (fsdp1, fsdp2)]
+    assert len(used[0]) > 5
+    assert len(used[1]) == 1

@@ -1,0 +1,129 @@
+"""Problems of the environment, without files; files are in the integration tests."""
+
+from dataclasses import fields, is_dataclass
+
+import pytest
+
+from chopperd.config import SETTINGS, Config, effective, load_config, variable
+from chopperd.errors import ConfigError
+
+NO_FILE = None
+
+
+def problems_of(environment: dict[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(NO_FILE, environment)
+    return caught.value.problems
+
+
+def test_without_file_and_variables_the_designs_defaults_hold() -> None:
+    config = load_config(NO_FILE, {})
+    assert config.sampling.hz == 10.0
+    assert config.sampling.slow_hz == 1.0
+    assert config.sampling.record_hz == 100.0
+    assert config.sampling.driver_budget_ratio == 0.002
+    assert config.sampling.record_driver_budget_ratio == 0.02
+    assert config.sampling.backend == "auto"
+    assert config.reference.sm_clock_mhz is None
+    assert config.privacy.names == "full"
+    assert set(config.origins.values()) == {"default"}
+
+
+def test_every_default_is_itself_allowed_or_not_set() -> None:
+    refused = [s.key for s in SETTINGS if s.default is not None and not s.kind.accepts(s.default)]
+    assert refused == []
+
+
+def test_the_table_and_the_dataclasses_name_the_same_keys() -> None:
+    sections = {f.name: f.type for f in fields(Config) if is_dataclass(f.type)}
+    keys = {f"{name}.{key.name}" for name, kind in sections.items() for key in fields(kind)}
+    assert keys == {setting.key for setting in SETTINGS}
+
+
+def test_a_variable_overrides_the_default_and_is_named_as_origin() -> None:
+    config = load_config(
+        NO_FILE, {"CHOPPERD_SAMPLING__HZ": "25", "CHOPPERD_PRIVACY__NAMES": "hashed"}
+    )
+    assert config.sampling.hz == 25.0
+    assert config.privacy.names == "hashed"
+    assert config.origins["sampling.hz"] == "CHOPPERD_SAMPLING__HZ"
+    assert config.origins["sampling.slow_hz"] == "default"
+
+
+def test_variables_without_a_section_are_not_settings() -> None:
+    assert load_config(NO_FILE, {"CHOPPERD": "0", "CHOPPERD_SHARED": "/x"}).sampling.hz == 10.0
+
+
+def test_a_text_that_reads_as_a_number_stays_text_where_a_name_is_wanted() -> None:
+    assert load_config(NO_FILE, {"CHOPPERD_SAMPLING__BACKEND": "7"}).sampling.backend == "7"
+
+
+def test_lists_and_tables_are_written_as_in_the_file() -> None:
+    config = load_config(
+        NO_FILE,
+        {
+            "CHOPPERD_TRACES__DATA_WAIT_PATTERNS": "['^next_batch$', 'Reader']",
+            "CHOPPERD_REFERENCE__MODELS": "{'NVIDIA H100 80GB HBM3' = 1755}",
+        },
+    )
+    assert config.traces.data_wait_patterns == ("^next_batch$", "Reader")
+    assert config.reference.sm_clock_for("NVIDIA H100 80GB HBM3") == 1755.0
+
+
+def test_a_models_own_reference_goes_before_the_one_for_all() -> None:
+    config = load_config(
+        NO_FILE,
+        {"CHOPPERD_REFERENCE__SM_CLOCK_MHZ": "1980", "CHOPPERD_REFERENCE__MODELS": "{A = 1755}"},
+    )
+    assert config.reference.sm_clock_for("A") == 1755.0
+    assert config.reference.sm_clock_for("B") == 1980.0
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    assert problems_of(
+        {
+            "CHOPPERD_PRIVACY__NAMES": "none",
+            "CHOPPERD_SAMPLING__HZ": "5000",
+            "CHOPPERD_SAMPLING__HERTZ": "5",
+        }
+    ) == [
+        "CHOPPERD_PRIVACY__NAMES: privacy.names = 'none' is not allowed: full | hashed | classes",
+        "CHOPPERD_SAMPLING__HERTZ: unknown key sampling.hertz; did you mean sampling.hz?",
+        "CHOPPERD_SAMPLING__HZ: sampling.hz = 5000 is not allowed: a number from 0.1 to 1000 Hz",
+    ]
+
+
+def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
+    (problem,) = problems_of({"CHOPPERD_X__Y": "1"})
+    assert "unknown key x.y; known are: sampling.backend, " in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("sampling.hz", "nan"),
+        ("sampling.hz", "true"),
+        ("sampling.hz", "fast"),
+        ("sampling.hz", ""),
+        ("sampling.driver_budget_ratio", "0.6"),
+        ("sampling.backend", "''"),
+        ("ingest.max_stored_bytes", "1e9"),
+        ("ingest.max_stored_bytes", "10"),
+        ("traces.data_wait_patterns", "['(']"),
+        ("traces.data_wait_patterns", "[1]"),
+        ("reference.models", "{A = 5}"),
+        ("reference.models", "{A = 'x'}"),
+    ],
+)
+def test_values_outside_the_allowed_ones_are_refused(key: str, text: str) -> None:
+    (problem,) = problems_of({variable(key): text})
+    assert problem.startswith(f"{variable(key)}: {key} = ")
+    assert " is not allowed: " in problem
+
+
+def test_the_effective_configuration_lists_every_setting_with_its_origin() -> None:
+    config = load_config(NO_FILE, {"CHOPPERD_SAMPLING__HZ": "25"})
+    listed = {setting.key: (value, origin) for setting, value, origin in effective(config)}
+    assert len(listed) == len(SETTINGS)
+    assert listed["sampling.hz"] == (25.0, "CHOPPERD_SAMPLING__HZ")
+    assert listed["reference.limit_mhz"] == (None, "default")
