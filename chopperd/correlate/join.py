@@ -207,14 +207,18 @@ def _row_clocks(
         compute=compute,
         busy=_busy_clock(samples, masks, windows, timing, compute),
         loss=loss,
-        energy=window_energy(
-            taken_ns, gpu_samples.energy_j[kept], windows.start_ns, windows.end_ns
-        ),
+        energy=_energy(taken_ns, gpu_samples.energy_j[kept], windows),
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
         period_ns=period_ns,
     )
+
+
+def _energy(t_ns: Int64s, counter_j: Float64s, windows: Windows) -> WindowEnergy:
+    """Energy of each row; the whole file is a sum over steps."""
+    is_sum = np.arange(len(windows)) == len(windows) - 1
+    return window_energy(t_ns, counter_j, windows.start_ns, windows.end_ns, is_sum)
 
 
 def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:
