@@ -8,11 +8,15 @@ the difference of the two, pooled over the run and taken on residuals only, is a
 with neither: bias within 0.1 points, per-step error unchanged (`docs/decisions/`).
 """
 
+from typing import Final
+
 import numpy as np
 
 from chopperd.correlate.signal import LabelledSamples, RunningClass
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.timeline import Intervals
+
+MIN_SAMPLES: Final = 30
 
 
 def border_correction_mhz(
@@ -22,26 +26,26 @@ def border_correction_mhz(
 
     For each in-class sample k with residual r_k against the line through its in-class neighbours:
     w_k is the time it stands for as one of all samples, a_k the class's time that the in-class
-    lines give it; the correction is sum (w_k - a_k) r_k over the class's time. Samples beside
-    a stretch that is not covered, or that hangs on other lines, are left out.
+    lines give it; the correction is the mean of r weighted by w less that weighted by a. Samples
+    beside a stretch that is not covered, or that hangs on other lines, are left out; with fewer
+    than `MIN_SAMPLES` left the correction would be more noise than it takes away, and is 0.
 
     Args:
         samples: All samples of the GPU.
         running: The class.
-        mask: When it ran.
+        mask: When it ran; every sample of the class lies inside.
     """
     member = np.flatnonzero(samples.label == running)
-    if len(member) < 3:
-        return 0.0
     t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
-    residual = _residuals(t_ns, clock_mhz)
-    stands_for_ns = _time_of_each(samples.t_ns)
     usable = _near_both(samples.t_ns, samples.max_gap_ns)[member]
     usable &= _near_both(t_ns, samples.max_in_class_gap_ns)
-    given_ns = _line_weights(t_ns, mask)
-    moved = float(np.sum(((stands_for_ns[member] - given_ns) * residual)[usable]))
-    in_class_ns = float(np.sum(given_ns[usable]))
-    return moved / in_class_ns if in_class_ns > 0 else 0.0
+    if usable.sum() < MIN_SAMPLES:
+        return 0.0
+    residual = _residuals(t_ns, clock_mhz)[usable]
+    stands_for_ns = _time_of_each(samples.t_ns)[member][usable]
+    given_ns = _line_weights(t_ns, mask)[usable]
+    by_time = np.average(residual, weights=stands_for_ns)
+    return float(by_time - np.average(residual, weights=given_ns))
 
 
 def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> Float64s:
@@ -62,8 +66,8 @@ def _time_of_each(t_ns: Int64s) -> Float64s:
 
 def _near_both(t_ns: Int64s, limit_ns: int) -> Bools:
     """Whether each sample has neighbours on both sides, neither further off than the limit."""
-    near = np.diff(t_ns) <= limit_ns
     both = np.zeros(len(t_ns), bool)
+    near = np.diff(t_ns) <= limit_ns
     both[1:-1] = near[:-1] & near[1:]
     return both
 
