@@ -144,7 +144,7 @@ def resolution_mhz(
     """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
 
     Half a step where the clock hardly moves, as then every sample is rounded alike; a spread of
-    the samples s dithers it away: q/2 exp(-2 pi^2 s^2 / q^2). The step q is the smallest
+    the samples s dithers it away: q/2 exp(-pi^2 s^2 / q^2). The step q is the smallest
     difference between any two values that the sensor showed, at most 15 MHz.
 
     Args:
@@ -154,7 +154,7 @@ def resolution_mhz(
         end_ns: (w,) int64, their ends.
 
     Source: the first harmonic of the quantisation error under Gaussian dither (Widrow and Kollar,
-    "Quantization Noise", Cambridge 2008).
+    "Quantization Noise", Cambridge 2008), at half its exponent: s is a spread of rounded values.
     """
     levels = np.unique(samples.clock_mhz)
     if len(levels) < 2:
@@ -168,5 +168,5 @@ def resolution_mhz(
     count = np.maximum(last - first, 1)
     variance = (squares[last] - squares[first]) / count
     variance = np.maximum(variance - ((sums[last] - sums[first]) / count) ** 2, 0.0)
-    off: Float64s = step_mhz / 2 * np.exp(-2 * np.pi**2 * variance / step_mhz**2)
+    off: Float64s = step_mhz / 2 * np.exp(-(np.pi**2) * variance / step_mhz**2)
     return off
