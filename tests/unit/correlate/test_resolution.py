@@ -55,4 +55,4 @@ def test_the_bound_holds_for_a_rounded_clock_at_any_place_between_two_steps(
         true_mhz = 1500.0 + place
         shown = np.round((true_mhz + noise) / 15) * 15
         error = abs(shown.mean() - true_mhz)
-        assert error <= off_mhz([*shown.tolist(), 1200.0, 1215.0]) + 0.6
+        assert error <= off_mhz([*shown.tolist(), 1200.0, 1215.0]) + 0.05
