@@ -105,8 +105,7 @@ class EventArray:
             return None
         self._pending += data
         outcome = self._block()
-        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
-            self._pending = repaired(self._pending, final=False)
+        if isinstance(outcome, Refusal) and self._repair(final=False):
             outcome = self._block()
         return self._salvage(final=False) if isinstance(outcome, Refusal) else outcome
 
@@ -115,8 +114,7 @@ class EventArray:
         if self.tail is not None:
             return None
         outcome = self._rest()
-        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
-            self._pending = repaired(self._pending, final=True)
+        if isinstance(outcome, Refusal) and self._repair(final=True):
             outcome = self._rest()
         return self._salvage(final=True) if isinstance(outcome, Refusal) else outcome
 
@@ -157,6 +155,12 @@ class EventArray:
             return exact
         self._exact = True
         return Batch(exact, exact=True)
+
+    def _repair(self, *, final: bool) -> bool:
+        """Repair the pending text; tells whether that changed it."""
+        text = repaired(self._pending, final=final)
+        changed, self._pending = text != self._pending, text
+        return changed
 
     def _close(self, trailing: Refusal) -> Batch | Refusal:
         """The last events; the tail begins where the parser of `[` + pending found more."""

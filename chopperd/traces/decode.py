@@ -110,6 +110,8 @@ _QUICK: Final = msgspec.json.Decoder(list[Complete[QuickTime] | _Others])
 _EXACT: Final = msgspec.json.Decoder(list[Complete[ExactTime] | _Others])
 _ELEMENT: Final = msgspec.json.Decoder(Complete[ExactTime] | _Others)
 _UNTYPED: Final = msgspec.json.Decoder()
+_REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
 
 
@@ -156,7 +158,7 @@ def quick_events(array: Bytes) -> Sequence[QuickEvent] | Refusal:
     """The events of a JSON array, times as int or float; refuses times that these can't hold."""
     try:
         return _QUICK.decode(array)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _REFUSALS as error:
         return _refusal(error)
 
 
@@ -164,7 +166,7 @@ def exact_events(array: Bytes) -> Sequence[ExactEvent] | Refusal:
     """The events of a JSON array, times as decimals; about half as fast as `quick_events`."""
     try:
         return _EXACT.decode(array)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _REFUSALS as error:
         return _refusal(error)
 
 
@@ -197,7 +199,7 @@ def is_json(text: bytes) -> bool:
     """Whether the text is one JSON value and nothing else."""
     try:
         _UNTYPED.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _REFUSALS:
         return False
     return True
 
@@ -255,7 +257,7 @@ def _first_value(
     """
     try:
         return decoder.decode(data), len(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _REFUSALS as error:
         refusal = _refusal(error)
     if refusal.fault is not Fault.TRAILING or refusal.offset is None:
         return refusal

@@ -149,9 +149,10 @@ def test_an_array_may_be_empty(text: bytes) -> None:
     assert not array.truncated
 
 
-def test_bad_bytes_and_half_surrogates_cost_no_event() -> None:
+def test_bad_bytes_half_surrogates_and_nan_cost_no_event() -> None:
     events = [complete_event("kernel", f"k{n}", n, 1) for n in range(100)]
     text = compact(events, {}).replace(b'"k50"', b'"k\xff"').replace(b'"k70"', rb'"k\ud800"')
+    text = text.replace(b'"k80"', b'"k80","occupancy":NaN')
     for piece_bytes in (100, 1000, 1 << 20):
         found, array = read(text, piece_bytes)
         names = [event.name for event in found if isinstance(event, Complete)]
