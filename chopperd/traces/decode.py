@@ -159,7 +159,7 @@ def quick_events(array: Bytes) -> Sequence[QuickEvent] | Refusal:
     try:
         return _QUICK.decode(array)
     except _REFUSALS as error:
-        return _refusal(error)
+        return _refusal(error, len(array))
 
 
 def exact_events(array: Bytes) -> Sequence[ExactEvent] | Refusal:
@@ -167,7 +167,7 @@ def exact_events(array: Bytes) -> Sequence[ExactEvent] | Refusal:
     try:
         return _EXACT.decode(array)
     except _REFUSALS as error:
-        return _refusal(error)
+        return _refusal(error, len(array))
 
 
 def first_element(data: memoryview) -> Element | Refusal:
@@ -258,14 +258,14 @@ def _first_value(
     try:
         return decoder.decode(data), len(data)
     except _REFUSALS as error:
-        refusal = _refusal(error)
+        refusal = _refusal(error, len(data))
     if refusal.fault is not Fault.TRAILING or refusal.offset is None:
         return refusal
     return decoder.decode(data[: refusal.offset]), refusal.offset
 
 
-def _refusal(error: Exception) -> Refusal:
-    """The kind of a decoder's error.
+def _refusal(error: Exception, size_bytes: int) -> Refusal:
+    """The kind of a decoder's error on an input of `size_bytes`.
 
     Source: msgspec's messages; `tests/unit/traces/test_decode.py` holds each of them.
     """
@@ -279,6 +279,6 @@ def _refusal(error: Exception) -> Refusal:
     if offset is not None and "trailing characters" in text:
         # The message counts the first foreign byte in.
         return Refusal(Fault.TRAILING, offset - 1)
-    if "truncated" in text:
+    if "truncated" in text or ("invalid number" in text and offset == size_bytes):
         return Refusal(Fault.INCOMPLETE)
     return Refusal(Fault.MALFORMED, offset)
