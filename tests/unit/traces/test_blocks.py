@@ -32,10 +32,8 @@ def read(data: bytes, piece_bytes: int = 1 << 20) -> tuple[list[object], EventAr
     array = EventArray()
     events: list[object] = []
     for piece in pieces(data[opening.position :], piece_bytes):
-        if batch := array.feed(piece):
-            events.extend(batch.events)
-    if batch := array.finish():
-        events.extend(batch.events)
+        events.extend(event for batch in array.feed(piece) for event in batch.events)
+    events.extend(event for batch in array.finish() for event in batch.events)
     return events, array
 
 
@@ -124,12 +122,24 @@ def test_damage_in_one_block_leaves_the_others_to_the_quick_decoder() -> None:
     opening = find_opening(text)
     assert opening is not None
     array = EventArray()
-    batches = [array.feed(piece) for piece in pieces(text[opening.position :], 2000)]
-    batches.append(array.finish())
-    read_batches = [batch for batch in batches if batch]
-    assert sum(len(batch.events) for batch in read_batches) == 199
+    batches = [b for piece in pieces(text[opening.position :], 2000) for b in array.feed(piece)]
+    batches += array.finish()
+    assert sum(len(batch.events) for batch in batches) == 199
     assert array.damaged == 1
-    assert sum(batch.exact for batch in read_batches) <= 2
+    assert sum(len(batch.events) for batch in batches if batch.exact) <= 20
+
+
+@pytest.mark.parametrize("damaged", [1, 7, 8, 9, 100])
+def test_any_number_of_damaged_events_in_a_block_is_counted(damaged: int) -> None:
+    events = [complete_event("kernel", f"k{n}", n, 1) for n in range(100)]
+    for layout in (native, compact):
+        text = layout(events, KEYS)
+        for n in range(damaged):
+            text = text.replace(b'"k%d"' % n, b'"k"%d"' % n)
+        for piece_bytes in (300, 1 << 20):
+            found, array = read(text, piece_bytes)
+            assert (len(found), array.damaged) == (100 - damaged, damaged)
+            assert (array.tail is None, array.truncated) == (False, False)
 
 
 def test_times_beyond_float64_switch_the_rest_to_decimals() -> None:
@@ -137,9 +147,8 @@ def test_times_beyond_float64_switch_the_rest_to_decimals() -> None:
     opening = find_opening(text := compact(events, {}))
     assert opening is not None
     array = EventArray()
-    array.feed(text[opening.position :])
-    batch = array.finish()
-    assert batch is None or batch.exact
+    batches = array.feed(text[opening.position :]) + array.finish()
+    assert [batch.exact for batch in batches if batch.events] == [True] * len(batches)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"[", b'{"traceEvents":[]}', b'{"traceEvents":[ \n'])
@@ -149,9 +158,10 @@ def test_an_array_may_be_empty(text: bytes) -> None:
     assert not array.truncated
 
 
-def test_bad_bytes_and_half_surrogates_cost_no_event() -> None:
+def test_bad_bytes_half_surrogates_and_nan_cost_no_event() -> None:
     events = [complete_event("kernel", f"k{n}", n, 1) for n in range(100)]
     text = compact(events, {}).replace(b'"k50"', b'"k\xff"').replace(b'"k70"', rb'"k\ud800"')
+    text = text.replace(b'"k80"', b'"k80","occupancy":NaN')
     for piece_bytes in (100, 1000, 1 << 20):
         found, array = read(text, piece_bytes)
         names = [event.name for event in found if isinstance(event, Complete)]
