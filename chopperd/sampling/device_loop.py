@@ -157,13 +157,13 @@ class DeviceLoop:
 
     def _wait_until(self, deadline_ns: int, now_ns: int) -> bool:
         """Wait in naps; False as soon as sampling shall end."""
-        while not self._stop.is_set() and self._gpu.is_current():
-            if deadline_ns - now_ns <= _NAP_NS:
-                self._clock.sleep_until(deadline_ns)
-                return not self._stop.is_set()
+        while deadline_ns - now_ns > _NAP_NS:
             self._clock.sleep_until(now_ns + _NAP_NS)
+            if self._stop.is_set() or not self._gpu.is_current():
+                return False
             now_ns = self._clock.mono_ns()
-        return False
+        self._clock.sleep_until(deadline_ns)
+        return not self._stop.is_set() and self._gpu.is_current()
 
     def _new_schedule(self) -> Schedule:
         """Ticks from now on, at the period that the budget allows."""

@@ -232,7 +232,7 @@ class GpuWriter:
         return self._words[_GENERATION] == self._generation
 
     def begin_call(self, now_mono_ns: int, scope: ReadScope) -> None:
-        """Show that a driver call begins, so that a supervisor can see how long it lasts."""
+        """Show that a driver call begins, so that a supervisor sees how long it lasts."""
         if self._words[_GENERATION] == self._generation:
             self._words[self._call_word + 1] = scope is ReadScope.FULL
             self._words[self._call_word] = now_mono_ns
@@ -280,7 +280,9 @@ class GpuWriter:
         )
         self._written = words[offset >> 3] = written + 1
         self._last_mono_ns = t_mono_ns
-        self.end_call(span_ns)
+        self.ticks_count += 1
+        self.driver_ns += span_ns
+        self._publish()
 
     def set_state(self, state: GpuState) -> None:
         """Say whether the GPU answers."""
@@ -298,10 +300,17 @@ class GpuWriter:
         return self._written
 
     def records(self, position: int) -> Records:
-        """The records from a position on, as far as the ring still holds them; a copy."""
-        numbers = np.arange(max(position, self._written - self._capacity), self._written)
+        """The records from a position on, as far as the ring still holds them.
+
+        Where they do not wrap they are a view, good until the next `write`.
+        """
         ring: Records = np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
-        return ring[numbers % self._capacity]
+        first = max(position, self._written - self._capacity) % self._capacity
+        end = self._written % self._capacity
+        count = min(self._written - position, self._capacity)
+        if first + count <= self._capacity:
+            return ring[first : first + count]
+        return np.concatenate([ring[first:], ring[:end]])
 
     def write_totals(self, totals: Float64s, integrated_count: int) -> None:
         """Publish the live integrals.
