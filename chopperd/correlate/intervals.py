@@ -94,9 +94,11 @@ def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
         a: The set.
         cuts_ns: (n,) int64 in any order; repeated cuts and cuts elsewhere change nothing.
     """
+    if len(a) == 0 or len(cuts_ns) == 0:
+        return a
     cuts_ns = np.unique(cuts_ns)
-    inner_ns = cuts_ns[contains(a, cuts_ns)]
-    inner_ns = inner_ns[~np.isin(inner_ns, a.start_ns)]
+    at = np.searchsorted(a.start_ns, cuts_ns, side="right") - 1
+    inner_ns = cuts_ns[(at >= 0) & (a.start_ns[at] < cuts_ns) & (cuts_ns < a.end_ns[at])]
     return Intervals(
         start_ns=np.sort(np.concatenate((a.start_ns, inner_ns))),
         end_ns=np.sort(np.concatenate((a.end_ns, inner_ns))),
