@@ -39,6 +39,9 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in both sets, cut wherever either set is cut."""
+    for one, other in ((a, b), (b, a)):
+        if len(one) == 1:
+            return clip(other, int(one.start_ns[0]), int(one.end_ns[0]))
     first = np.searchsorted(b.end_ns, a.start_ns, side="right")
     last = np.searchsorted(b.start_ns, a.end_ns, side="left")
     count = last - first
