@@ -215,7 +215,7 @@ class MicroStep:
     """One marker of an accumulated step."""
 
     step: int
-    marker_start_unix_ns: int
+    marker_start_unix_ns: int | None
     marker_ns: int
     busy_ns: int | None
 

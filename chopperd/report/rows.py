@@ -10,7 +10,7 @@ from chopperd.correlate.work import marker_busy_ns
 from chopperd.model.classes import CopyDirection
 from chopperd.model.report import ExposedComm, ExposedCopy, MicroStep, Row, Waterfall
 from chopperd.model.samples import GpuSamples
-from chopperd.model.timeline import Step, Timeline
+from chopperd.model.timeline import DeviceTimeline, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
     clock_of,
@@ -77,8 +77,13 @@ def device_rows(
 def host_rows(timeline: Timeline, used: Collection[int], context: RowContext) -> list[Row]:
     """Rows of the steps (by index) that left no record on any device."""
     return [
-        replace(_identified(timeline, index, context), device=None, gpu=None, host_only=True)
-        for index in range(len(timeline.steps))
+        replace(
+            _identified(timeline, index, context),
+            gpu=None,
+            host_only=True,
+            micro_steps=_micro_steps(step, None, context),
+        )
+        for index, step in enumerate(timeline.steps)
         if index not in used
     ]
 
@@ -93,7 +98,7 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
         row = replace(row, launched_ns=None, foreign_ns=None)
         row = replace(row, families=families_of(joined.families, timeline.families))
     else:
-        micro_steps = _micro_steps(joined, timeline.steps[window.step], context)
+        micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
     if joined.clocks is None:
         return DraftRow(row=row)
@@ -181,16 +186,18 @@ def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
     )
 
 
-def _micro_steps(joined: JoinedDevice, step: Step, context: RowContext) -> tuple[MicroStep, ...]:
+def _micro_steps(
+    step: Step, device: DeviceTimeline | None, context: RowContext
+) -> tuple[MicroStep, ...]:
     """The markers of an accumulated step; nothing for a step of one marker."""
-    if len(step.markers) < 2 or not context.anchored:
+    if len(step.markers) < 2:
         return ()
     return tuple(
         MicroStep(
             step=marker.step,
-            marker_start_unix_ns=marker.start_ns,
+            marker_start_unix_ns=marker.start_ns if context.anchored else None,
             marker_ns=marker.end_ns - marker.start_ns,
-            busy_ns=marker_busy_ns(joined.timeline, marker),
+            busy_ns=None if device is None else marker_busy_ns(device, marker),
         )
         for marker in step.markers
     )

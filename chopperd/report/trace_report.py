@@ -277,9 +277,9 @@ def _trace_notes(
         (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
         (samples is None, "no_samples", "no clock samples were given"),
         (
-            samples is not None and not trace.meta.anchored,
+            not trace.meta.anchored,
             "no_timebase",
-            "the trace has no wall-clock anchor (baseTimeNanoseconds): clocks can't be joined",
+            "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
         ),
         (cut, "incomplete", "the file is cut short: whole events were used"),
         (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
