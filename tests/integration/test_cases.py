@@ -320,7 +320,9 @@ def test_case_40_samples_and_work_go_to_the_step_that_launched_it(case: Case, sh
     assert [row.window_ns for row in document.steps] == [200_000, 80_000, 70_000]
     assert [of_window(row) for row in document.steps] == [100, 100, 100]
     assert document.totals[0].busy_ns == 350_000
-    medians = [row.clock.compute.p05_mhz for row in document.steps if row.clock and row.clock.compute]
+    medians = [
+        row.clock.compute.p05_mhz for row in document.steps if row.clock and row.clock.compute
+    ]
     assert medians == [1900, 1500, 1980]
     assert document.totals[0].clock is not None
     # 120 us to 350 us lie between samples, of 50 us to 400 us: nothing is extrapolated.
@@ -386,7 +388,11 @@ def test_case_45_without_optimizers_markers_stay_markers(shared: Path, tmp_path:
 
 def test_case_46_edge_steps_are_told_apart(case: Case) -> None:
     document = case(46)
-    assert [(row.step, row.partial) for row in document.steps] == [(2, False), (3, False), (4, True)]
+    assert [(row.step, row.partial) for row in document.steps] == [
+        (2, False),
+        (3, False),
+        (4, True),
+    ]
     assert busy_us(document) == [40, 60]
     complete = [row.busy_ns or 0 for row in document.steps if not row.partial]
     assert sum(complete) / len(complete) == 50_000
