@@ -31,6 +31,7 @@ class RowContext:
     Attributes:
         job, run, rank: Identity of the trace.
         gpu: Label of the GPU; None if not mapped.
+        model: Product name; None if not known.
         anchored: Whether the trace's times are Unix times.
         reference_mhz: f_ref; None if unknown.
         samples: The GPU's samples; None if there are none.
@@ -40,6 +41,7 @@ class RowContext:
     run: str | None
     rank: int | None
     gpu: str | None
+    model: str | None
     anchored: bool
     reference_mhz: float | None
     samples: GpuSamples | None
@@ -51,17 +53,23 @@ class DraftRow:
 
     Attributes:
         row: The row, without what only other devices' rows tell.
+        model: Product name of its GPU; None if not known.
+        process: Number of the process that the trace is of; devices are numbered within one.
+        first_step: First step of its file, by which files of one process pair up with others'.
         covered_ns: Compute covered by samples.
         samples_in_compute: Clock samples that fell into compute.
-        random_mhz, bias_mhz: Parts of the half width of the mean compute clock that do and do
-            not average out over steps; NaN unknown.
+        random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
+            average out over steps; NaN unknown.
     """
 
     row: Row
+    model: str | None = None
+    process: int = 0
+    first_step: int | None = None
     covered_ns: int = 0
     samples_in_compute: int = 0
-    random_mhz: float = math.nan
-    bias_mhz: float = math.nan
+    random_ns: float = math.nan
+    bias_ns: float = math.nan
 
 
 def device_rows(
@@ -101,7 +109,7 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
         micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
     if joined.clocks is None:
-        return DraftRow(row=row)
+        return DraftRow(row=row, model=context.model)
     return _with_clocks(row, joined.clocks, context, index)
 
 
@@ -221,12 +229,15 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
             temperature_c=temperature_of(context.samples.temperature_c[inside]),
         )
     half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
+    covered_ns = int(clocks.compute.covered_ns[index])
+    ns_per_mhz = covered_ns / context.reference_mhz if context.reference_mhz else math.nan
     return DraftRow(
         row=row,
-        covered_ns=int(clocks.compute.covered_ns[index]),
+        model=context.model,
+        covered_ns=covered_ns,
         samples_in_compute=len(class_samples(clocks, index)),
-        random_mhz=float(half_mhz - bias_mhz),
-        bias_mhz=float(bias_mhz),
+        random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
+        bias_ns=float(bias_mhz) * ns_per_mhz,
     )
 
 
