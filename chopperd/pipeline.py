@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
-from chopperd.model.report import ReportDocument
+from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.document import StepSelection, build_document
+from chopperd.report.processes import guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
 from chopperd.simulation.kineto import rank_trace
@@ -28,8 +28,6 @@ from chopperd.units import NS_PER_S
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
-
-_SUFFIXES: Final = (".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,8 @@ def report_files(
 ) -> ReportDocument:
     """The report on the traces of one job.
 
-    One trace is in memory at a time. Of several, one that can't be read is said so and left out.
+    One trace is in memory at a time. Of several, one that can't be read is left out, and one that
+    comes twice is counted once; notes say so.
 
     Args:
         paths: At least one Kineto trace.
@@ -71,23 +70,43 @@ def report_files(
     Raises:
         TraceFormatError: None of the files can be read.
     """
-    reports = []
+    reports: list[TraceReport] = []
     failures: list[TraceFormatError] = []
+    notes: list[Note] = []
     for path in paths:
         try:
-            reports.append(_report_file(path, samples, options, progress))
+            report = _report_file(path, samples, options, progress)
         except TraceFormatError as error:
             failures.append(error)
-            logger.warning("left out: %s", error)
+            notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
+            continue
+        if first := _same_bytes(report, reports):
+            text = f"{path} has the same bytes as {first}: counted once"
+            notes.append(Note(code="trace_repeated", text=text))
+        else:
+            reports.append(report)
     if not reports:
         raise failures[0]
+    for note in notes:
+        logger.warning(note.text)
+    certain = replace(options, join=replace(options.join, guess=False))
+    for index in guessed_twice(reports):
+        path = Path(reports[index].trace.path)
+        reports[index] = _report_file(path, samples, certain, progress)
     return build_document(
         reports,
         samples,
         version=__version__,
         time=rfc3339((clock or SystemClock()).unix_ns()),
         selection=options.selection,
+        notes=notes,
     )
+
+
+def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:
+    """The path of a trace with the same bytes; None if there is none."""
+    same = (o.trace.path for o in others if o.trace.sha256 == report.trace.sha256)
+    return next(same, None)
 
 
 def _report_file(
@@ -110,10 +129,16 @@ def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) ->
     return sorted(
         path
         for path in _files(directory, depth)
-        if path.name.endswith(_SUFFIXES)
-        and path.stat().st_mtime_ns >= newer_than_unix_ns
-        and is_kineto(path)
+        if _written_since(path, newer_than_unix_ns) and is_kineto(path)
     )
+
+
+def _written_since(path: Path, unix_ns: int) -> bool:
+    """Whether the file was last written since then; False for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns >= unix_ns
+    except OSError:
+        return False
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
