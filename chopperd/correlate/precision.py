@@ -11,6 +11,8 @@ from chopperd.model.timeline import Intervals
 
 MIN_RESIDUALS: Final = 30
 Z_95: Final = 1.96
+#: NVIDIA's clocks come in steps of 7.5 or 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`), AMD's in 1.
+LARGEST_STEP_MHZ: Final = 15.0
 _UNCORRELATED: Final = 2 / 3
 _SMOOTH: Final = 1 / 6
 
@@ -134,3 +136,37 @@ def misplaced_ratio(
     share = np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
     at_most_all: Float64s = np.minimum(share, 1.0)
     return at_most_all
+
+
+def resolution_mhz(
+    samples: LabelledSamples, running: RunningClass, start_ns: Int64s, end_ns: Int64s
+) -> Float64s:
+    """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
+
+    Half a step where the clock hardly moves, as then every sample is rounded alike; a spread of
+    the samples s dithers it away: q/2 exp(-2 pi^2 s^2 / q^2). The step q is the smallest
+    difference between any two values that the sensor showed, at most 15 MHz.
+
+    Args:
+        samples: All samples of the GPU.
+        running: The class.
+        start_ns: (w,) int64, the windows' starts.
+        end_ns: (w,) int64, their ends.
+
+    Source: the first harmonic of the quantisation error under Gaussian dither (Widrow and Kollar,
+    "Quantization Noise", Cambridge 2008).
+    """
+    levels = np.unique(samples.clock_mhz)
+    if len(levels) < 2:
+        return np.zeros(len(start_ns))
+    step_mhz = min(float(np.diff(levels).min()), LARGEST_STEP_MHZ)
+    member = samples.label == running
+    t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
+    first, last = _sample_range(t_ns, start_ns, end_ns)
+    level_mhz = float(clock_mhz.mean()) if len(clock_mhz) else 0.0
+    sums, squares = (_running_sum((clock_mhz - level_mhz) ** power) for power in (1, 2))
+    count = np.maximum(last - first, 1)
+    variance = (squares[last] - squares[first]) / count
+    variance = np.maximum(variance - ((sums[last] - sums[first]) / count) ** 2, 0.0)
+    off: Float64s = step_mhz / 2 * np.exp(-2 * np.pi**2 * variance / step_mhz**2)
+    return off
