@@ -1,14 +1,17 @@
 """The installed program as a user runs it: real processes, their output, and what they leave."""
 
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
+
+from chopperd.model.report import ReportDocument
 
 PYTHON: Final = sys.executable
 #: Marks, in the environment, every process that a test has started, directly or not.
@@ -67,11 +70,11 @@ class Chopperd:
             check=False,
         )
 
-    def report(self, *arguments: str | Path) -> Any:
-        """The document of a `report` that must succeed."""
-        done = self.run("report", *arguments, "--format", "json")
+    def document(self, *arguments: str | Path) -> ReportDocument:
+        """The document that a command prints as JSON; it must succeed."""
+        done = self.run(*arguments, "--format", "json")
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return msgspec.json.decode(done.stdout, type=ReportDocument)
 
     def processes(self) -> list[int]:
         """Living processes that descend from what was started here."""
@@ -92,7 +95,7 @@ class Chopperd:
         assert list(self.temporary.glob("chopperd*")) == []
 
 
-def wait_for(what: str, condition: Any, within_s: float = 30.0) -> None:
+def wait_for(what: str, condition: Callable[[], object], within_s: float = 30.0) -> None:
     """Return as soon as the condition holds; fail after a time."""
     until = time.monotonic() + within_s
     while not condition():

@@ -42,15 +42,16 @@ def test_samples_are_kept_where_the_trace_has_no_gpu(chopperd: Chopperd) -> None
 
 
 def _later_report(chopperd: Chopperd) -> None:
-    document = chopperd.report("profiles/cpu.pt.trace.json", "--samples", "samples.csv")
-    assert document["generated"]["simulated"]
-    assert [row["step"] for row in document["steps"]] == [2, 3, 4]
-    assert all(row["host_only"] and row["device"] is None for row in document["steps"])
-    assert all(row["marker_ns"] > 0 for row in document["steps"])
-    assert (document["totals"], document["summary"]) == ([], None)
-    written = json.loads((chopperd.folder / "profiles" / "cpu.pt.trace.json").read_text())
-    assert document["trace"]["base_time_unix_ns"] == written["baseTimeNanoseconds"]
-    assert document["trace"]["events"] == len(written["traceEvents"])
+    trace = Path("profiles/cpu.pt.trace.json")
+    document = chopperd.document("report", trace, "--samples", "samples.csv")
+    assert document.generated.simulated
+    assert [row.step for row in document.steps] == [2, 3, 4]
+    assert all(row.host_only and row.device is None for row in document.steps)
+    assert all(row.marker_ns for row in document.steps)
+    assert (document.totals, document.summary) == ((), None)
+    written = json.loads((chopperd.folder / trace).read_bytes())
+    assert document.trace.base_time_unix_ns == written["baseTimeNanoseconds"]
+    assert document.trace.events == len(written["traceEvents"])
 
 
 def _after_own_output(stdout: str) -> str:

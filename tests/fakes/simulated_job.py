@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import GpuSamples, SampleSet
@@ -93,8 +94,7 @@ def _gpu_samples(
     periods = range((end_ns - start_ns) // schedule.period_ns)
     t_ns = np.array([schedule.deadline_mono_ns(period) for period in periods], np.int64)
     readings = [
-        node.reading(index, t, schedule.scope(period))
-        for period, t in enumerate(t_ns.tolist())
+        node.reading(index, t, schedule.scope(period)) for period, t in enumerate(t_ns.tolist())
     ]
     return GpuSamples(
         gpu=node.gpus[index],
@@ -117,9 +117,10 @@ def _gpu_samples(
 
 
 def _bits(reading: DeviceReading) -> int:
-    causes = reading.causes
-    return Cause.UNKNOWN.bit if causes is None else sum(cause.bit for cause in causes)
+    if reading.causes is None:
+        return Cause.UNKNOWN.bit
+    return sum(cause.bit for cause in reading.causes)
 
 
-def _column(readings: Sequence[DeviceReading], name: str) -> np.ndarray:
+def _column(readings: Sequence[DeviceReading], name: str) -> Float64s:
     return np.array([getattr(reading, name) for reading in readings], np.float64)

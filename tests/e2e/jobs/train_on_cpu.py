@@ -21,16 +21,14 @@ def train() -> float:
     optimizer = torch.optim.AdamW(model.parameters())
     plan = schedule(wait=1, warmup=1, active=3)
     loss = torch.zeros(())
-    with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=save
-    ) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=save) as profiler:
         for _ in range(6):
             loss = model(torch.randn(8, 16, 32)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             profiler.step()
-    return loss.item()
+    return float(loss.item())
 
 
 if __name__ == "__main__":
