@@ -61,7 +61,7 @@ def find_opening(data: bytes) -> Opening | None:
     A `traceEvents` inside another object is passed over: with the array closed right there, the
     document would not be whole. In a damaged head the first one is taken.
     """
-    start = len(data) - len(data.removeprefix(_BYTE_ORDER_MARK).lstrip())
+    start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
         return Opening(b"", start + 1)
     for key in _EVENTS_KEY.finditer(data, start):
@@ -69,6 +69,11 @@ def find_opening(data: bytes) -> Opening | None:
         if not (isinstance(keys, Refusal) and keys.fault is Fault.INCOMPLETE):
             return Opening(data[start : key.end()], key.end() + 1)
     return None
+
+
+def without_mark(data: bytes) -> bytes:
+    """The text without the byte order mark that some editors put first."""
+    return data.removeprefix(_BYTE_ORDER_MARK)
 
 
 class EventArray:

@@ -193,6 +193,15 @@ def document_keys(text: bytes) -> dict[str, object] | Refusal:
     return found[0] if isinstance(found[0], dict) else Refusal(Fault.INVALID, 0)
 
 
+def is_json(text: bytes) -> bool:
+    """Whether the text is one JSON value and nothing else."""
+    try:
+        _UNTYPED.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def event_from(value: object) -> ExactEvent | None:
     """An event from decoded JSON, field by field; None if it is none."""
     if not isinstance(value, dict) or not isinstance(value.get("ph"), str):

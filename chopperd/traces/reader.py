@@ -7,7 +7,7 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import EventArray, find_opening
+from chopperd.traces.blocks import EventArray, find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal, document_keys
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -95,7 +95,7 @@ class _Document:
     def _open(self, data: bytes) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
         self._opening += data
-        start = self._opening.removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = without_mark(self._opening).lstrip()
         if start and start[:1] not in b"{[":
             raise self._source.error("is not JSON", len(self._opening) - len(start))
         opening = find_opening(self._opening)
@@ -107,10 +107,11 @@ class _Document:
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
-        keys = document_keys(self._opening.removeprefix(b"\xef\xbb\xbf"))
+        text = without_mark(self._opening)
+        keys = document_keys(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
-        if not self._opening.strip():
+        if not text.strip():
             return self._source.error("is an empty trace")
         if keys.fault is Fault.INCOMPLETE:
             return self._source.error("is cut off before its events", len(self._opening))
