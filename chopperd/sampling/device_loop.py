@@ -65,7 +65,7 @@ class DeviceLoop:
         self._integrals = LiveIntegrals(device)
         self._integrated_count = 0
         self._tend_at_ns = 0
-        self._trouble_logged_ns: int | None = None
+        self._logged_at_ns: dict[str, int] = {}
         self._is_lost = False
 
     def run(self) -> None:
@@ -120,10 +120,10 @@ class DeviceLoop:
             self._lose(error)
         except DeviceError as error:
             self._gpu.transient_count += 1
-            self._log_trouble(error)
+            self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the loop
             self._gpu.unexpected_count += 1
-            self._log_trouble(error)
+            self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         return None
 
     def _lose(self, error: DeviceLostError) -> None:
@@ -171,7 +171,7 @@ class DeviceLoop:
         period_ns = self._budget.period_ns
         asked_ns = period_ns_of(self._settings.hz)
         if period_ns != asked_ns:
-            logger.warning(
+            self._warn_rarely(
                 "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
                 self._device.gpu,
                 100 * self._budget.spent_ratio,
@@ -210,9 +210,10 @@ class DeviceLoop:
         self._integrals.add(records, self._budget.period_ns)
         self._gpu.write_totals(self._integrals.totals, self._integrated_count)
 
-    def _log_trouble(self, error: Exception) -> None:
-        """Log a failed read, at most once a minute; all of them are counted."""
+    def _warn_rarely(self, message: str, *values: object) -> None:
+        """Log a trouble that may come again and again, at most once a minute."""
         now_ns = self._clock.mono_ns()
-        if self._trouble_logged_ns is None or now_ns - self._trouble_logged_ns > _LOG_EVERY_NS:
-            self._trouble_logged_ns = now_ns
-            logger.warning("GPU %s: read failed: %s", self._device.gpu, error)
+        logged_at_ns = self._logged_at_ns.get(message)
+        if logged_at_ns is None or now_ns - logged_at_ns > _LOG_EVERY_NS:
+            self._logged_at_ns[message] = now_ns
+            logger.warning(message, *values)

@@ -231,6 +231,22 @@ def test_past_the_budget_the_loop_slows_and_says_so(
     assert status.driver_ns == pytest.approx(SECOND, rel=0.1)
 
 
+def test_a_rate_that_swings_is_logged_once_a_minute(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make(130, hz=100.0)
+
+    def answer(_: int) -> DeviceReading:
+        is_slow = bench.clock.now_ns // (5 * SECOND) % 2 == 0  # as on a machine with other work
+        bench.driver.call_ns = 2 * MS if is_slow else 0
+        return DeviceReading(sm_clock_mhz=1500.0)
+
+    bench.driver.answer = answer
+    with caplog.at_level(logging.WARNING):
+        bench.run()
+    assert len(caplog.records) == 3
+
+
 def test_totals_are_published_while_it_runs_and_at_the_end(make: Callable[..., Bench]) -> None:
     bench = make(10)
     bench.driver.answer = lambda _: DeviceReading(
