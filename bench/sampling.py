@@ -5,6 +5,7 @@ binding: its calls return at once, so what is measured is ours, not a driver's.
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -47,14 +48,16 @@ class Sampling:
         core_ratio: CPU time of the sampler process over wall time.
         kept_hz: Samples per GPU and second, of the GPU with fewest.
         late_ms: (n,) how long after its deadline each read began, all GPUs.
-        bare_late_ms: (m,) the same of a process that only sleeps, at the same time and rate.
+        floor_ratio: CPU time of as many threads that only sleep, at the same time and rate.
+        floor_late_ms: (m,) how late their sleeps ended.
     """
 
     hz: float
     core_ratio: float
     kept_hz: float
     late_ms: Float64s
-    bare_late_ms: Float64s
+    floor_ratio: float
+    floor_late_ms: Float64s
 
 
 def sampling(command: Sequence[str], hz: float, seconds: float) -> Sampling:
@@ -68,7 +71,7 @@ def sampling(command: Sequence[str], hz: float, seconds: float) -> Sampling:
         assert pid is not None
         clock.sleep_until(clock.mono_ns() + NS_PER_S)  # the first reads do more than the others
         cpu_begin_ns, begin_ns = cpu_ns(pid), clock.mono_ns()
-        bare_late_ms = _sleeps(clock, hz, seconds)
+        floor = _floor(hz, seconds)
         cpu_used_ns, end_ns = cpu_ns(pid) - cpu_begin_ns, clock.mono_ns()
         drained = [supervisor.reader.drain(slot).records for slot in range(GPUS)]
     finally:
@@ -84,19 +87,22 @@ def sampling(command: Sequence[str], hz: float, seconds: float) -> Sampling:
         core_ratio=cpu_used_ns / NS_PER_S / lasted_s,
         kept_hz=min(len(records) for records in inside) / lasted_s,
         late_ms=np.concatenate([records["late_ns"] for records in inside]) / NS_PER_MS,
-        bare_late_ms=bare_late_ms,
+        floor_ratio=floor["core_ratio"],
+        floor_late_ms=np.array(floor["late_ns"]) / NS_PER_MS,
     )
 
 
-def _sleeps(clock: SystemClock, hz: float, seconds: float) -> Float64s:
-    """How late a sleep to each of the rate's deadlines ends, in ms."""
-    period_ns, start_ns = round(NS_PER_S / hz), clock.mono_ns()
-    late_ns = np.empty(round(hz * seconds), np.int64)
-    for tick in range(len(late_ns)):
-        deadline_ns = start_ns + (tick + 1) * period_ns
-        clock.sleep_until(deadline_ns)
-        late_ns[tick] = clock.mono_ns() - deadline_ns
-    return late_ns / NS_PER_MS
+class _Floor(TypedDict):
+    core_ratio: float
+    late_ns: list[int]
+
+
+def _floor(hz: float, seconds: float) -> _Floor:
+    """What `bench.floor` finds over so many seconds; returns when they are over."""
+    command = [sys.executable, "-m", "bench.floor", str(hz), str(seconds), str(GPUS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: _Floor = json.loads(done.stdout)
+    return found
 
 
 def start_ms(command: Sequence[str]) -> float:
@@ -158,14 +164,15 @@ def sampling_row(done: Sampling, beside: str = "") -> list[str]:
     """One line of the table."""
     limit = MOST_OF_A_CORE[done.hz]
     late = "/".join(f"{np.quantile(done.late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
-    bare = "/".join(f"{np.quantile(done.bare_late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
+    floor = "/".join(f"{np.quantile(done.floor_late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
     return [
         f"{done.hz:g} Hz{beside}",
         f"{100 * done.core_ratio:.2f}",
         f"{100 * limit:g}: {verdict(met=done.core_ratio <= limit)}",
+        f"{100 * done.floor_ratio:.2f}",
         f"{done.kept_hz:.2f}",
         late,
-        bare,
+        floor,
     ]
 
 
@@ -202,11 +209,15 @@ def _measured(command: Sequence[str], seconds: float, starts: int) -> str:
         "fast loop (slow loop 1 Hz)",
         "% of a core",
         "at most",
+        "floor",
         "kept Hz",
-        "read late ms p50/p99/max",
-        "bare sleep late ms p50/p99/max",
+        "late ms p50/p99/max",
+        "floor",
     )
-    intro = f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each."
+    intro = (
+        f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each. The floor is a process "
+        f"of {GPUS} threads that sleep as often at the same time and do nothing else."
+    )
     return "\n\n".join([intro, table(header, rows), "\n".join(lines)])
 
 

@@ -16,7 +16,6 @@ from chopperd.correlate.causes import (
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, standard_error_mhz
 from chopperd.correlate.signal import (
-    MAX_GAP_PERIODS,
     ClassClock,
     LabelledSamples,
     Primitive,
@@ -110,7 +109,7 @@ def mean_clock(
     mean_mhz = _mean_mhz(clock, covered, windows)
     error_mhz = standard_error_mhz(samples, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
-    bias_mhz = misplaced * _level_difference_mhz(samples, running)
+    bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
     bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
     bias_mhz += resolution_mhz(samples, running, windows.start_ns, windows.end_ns)
     return MeanClock(
@@ -128,9 +127,8 @@ def mean_clock(
 def _corrected(
     clock: ClassClock, samples: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> ClassClock:
-    """The clock with its border correction added."""
-    max_gap_ns = MAX_GAP_PERIODS * samples.period_ns
-    correction_mhz = border_correction_mhz(samples, running, mask, max_gap_ns)
+    """The clock with its border correction added to the lines in class."""
+    correction_mhz = np.where(clock.in_class, border_correction_mhz(samples, running, mask), 0.0)
     return replace(
         clock,
         left_mhz=clock.left_mhz + correction_mhz,
@@ -157,12 +155,19 @@ def _change_by_lag_mhz(
     return np.nan_to_num(np.abs(_mean_mhz(earlier, still, windows) - mean_mhz))
 
 
-def _level_difference_mhz(samples: LabelledSamples, running: RunningClass) -> float:
-    """How far the class's mean clock lies from that of everything else; 0 if there is no else."""
-    member = samples.label == running
-    if not member.any() or member.all():
+def _level_difference_mhz(
+    samples: LabelledSamples, running: RunningClass, windows: Windows
+) -> float:
+    """How far the class's mean clock lies from that of everything else; 0 if there is no else.
+
+    Only samples inside the windows count: what ran at others is not known.
+    """
+    inside = (samples.t_ns >= windows.start_ns.min()) & (samples.t_ns < windows.end_ns.max())
+    member = inside & (samples.label == running)
+    other = inside & (samples.label != running)
+    if not member.any() or not other.any():
         return 0.0
-    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[~member].mean()))
+    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[other].mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

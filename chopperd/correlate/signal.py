@@ -48,6 +48,16 @@ class LabelledSamples:
         """The number of samples."""
         return len(self.t_ns)
 
+    @property
+    def max_gap_ns(self) -> int:
+        """Samples further apart cover nothing between them."""
+        return MAX_GAP_PERIODS * self.period_ns
+
+    @property
+    def max_in_class_gap_ns(self) -> int:
+        """Samples of a class further apart hang no line between them."""
+        return max(self.max_gap_ns, MAX_IN_CLASS_GAP_NS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassClock:
@@ -94,13 +104,12 @@ def class_clock(samples: LabelledSamples, running: RunningClass | None) -> Class
     t_ns, count = samples.t_ns, len(samples)
     pieces = np.arange(count - 1)
     spacing_ns = np.diff(t_ns)
-    covered = spacing_ns <= MAX_GAP_PERIODS * samples.period_ns
+    covered = spacing_ns <= samples.max_gap_ns
     member = np.ones(count, bool) if running is None else samples.label == running
     before, after = _bracket(member, pieces)
     bracketed = (before >= 0) & (after < count)
     before, after = np.where(bracketed, before, pieces), np.where(bracketed, after, pieces + 1)
-    limit_ns = max(MAX_GAP_PERIODS * samples.period_ns, MAX_IN_CLASS_GAP_NS)
-    in_class = bracketed & (t_ns[after] - t_ns[before] <= limit_ns)
+    in_class = bracketed & (t_ns[after] - t_ns[before] <= samples.max_in_class_gap_ns)
     before, after = np.where(in_class, before, pieces), np.where(in_class, after, pieces + 1)
     left = _on_line(samples, before, after, t_ns[pieces])
     right = _on_line(samples, before, after, t_ns[pieces + 1])

@@ -113,7 +113,7 @@ class LiveIntegrals:
         self._last: Records = np.zeros(0, RECORD)
         self._last_busy_ratio: Float64s = np.zeros(0)
         self._spacings_ns: Int64s = np.zeros(0, np.int64)
-        self._activity = np.array([[0.0], [nan]])
+        self._activity: Float64s = np.full((2, 1), nan)
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
     def resume(self, totals: Float64s, seen: Records) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES, Cause
-from chopperd.model.samples import SampleSet
-from chopperd.store.sample_columns import VALUE_COLUMNS, SampleColumns, divided_by_gpu
+from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.store.sample_columns import SampleColumns, divided_by_gpu
 from chopperd.store.sample_header import (
     HEADER_MARK,
     SampleHeader,

@@ -13,8 +13,8 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import SampleSet
-from chopperd.store.sample_columns import VALUE_COLUMNS, SampleColumns, divided_by_gpu, label_order
+from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.store.sample_columns import SampleColumns, divided_by_gpu, label_order
 from chopperd.store.text_table import TextTable, table_of
 from chopperd.units import NS_PER_S
 

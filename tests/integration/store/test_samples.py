@@ -12,9 +12,8 @@ from chopperd.errors import StoreError
 from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.store.sample_columns import VALUE_COLUMNS
 from chopperd.store.samples import read_samples, write_samples
 
 T0 = 1_795_818_062_000_000_123
