@@ -91,8 +91,8 @@ def _gpu_samples(
         position=index,
         device_count=len(node.gpus),
     )
-    periods = range((end_ns - start_ns) // schedule.period_ns)
-    t_ns = np.array([schedule.deadline_mono_ns(period) for period in periods], np.int64)
+    periods = np.arange((end_ns - start_ns) // schedule.period_ns)
+    t_ns = schedule.deadlines_mono_ns(periods)
     readings = [
         node.reading(index, t, schedule.scope(period)) for period, t in enumerate(t_ns.tolist())
     ]
