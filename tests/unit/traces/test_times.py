@@ -11,7 +11,7 @@ def decimal_us(whole_us: int, thousandths: int) -> str:
     return f"{whole_us}.{thousandths:03d}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**43 - 1), st.integers(0, 999))
 def test_relative_times_of_three_decimals_are_exact(whole_us: int, thousandths: int) -> None:
     text = decimal_us(whole_us, thousandths)
