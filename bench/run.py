@@ -20,6 +20,8 @@ from bench.processes import ROOT
 from chopperd import __version__
 
 RESULTS: Final = ROOT / "bench" / "results.md"
+#: A part that takes longer hangs, or the machine is far too busy to measure on.
+PART_LIMIT_S: Final = 1200
 _PACKAGES: Final = ("numpy", "msgspec", "isal", "nvidia-ml-py")
 
 
@@ -75,9 +77,17 @@ def results_of(part: Part, *, quick: bool) -> str:
     lines = [f"## {part.title}", f"`python {' '.join(command)}`"]
     if find_spec(part.module) is None:
         return "\n\n".join([*lines, f"Skipped: there is no {part.module} in this checkout."])
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PART_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "\n\n".join([*lines, f"**Failed**: not done after {PART_LIMIT_S} s."])
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["nothing was said"]
         print(done.stderr, file=sys.stderr)
