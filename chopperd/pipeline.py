@@ -1,23 +1,21 @@
 """From trace files and samples to a report document; no printing, no parsing of options."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
-from chopperd.model.report import ReportDocument
+from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.document import StepSelection, build_document
+from chopperd.report.processes import guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
-from chopperd.simulation.kineto import rank_trace
-from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -25,11 +23,13 @@ from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from chopperd.simulation.node import SimulatedNode
+    from chopperd.simulation.spec import SimulationSpec
+
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
-
-_SUFFIXES: Final = (".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,16 @@ class ReportOptions:
     """What a report is to be made with.
 
     Attributes:
-        device_map: GPUs (UUID, PCI bus id or label) of trace devices.
-        reference_mhz: The reference clock of all GPUs; None takes each device's maximum.
+        join: Devices and reference clocks.
+        selection: Which steps to show.
         limits: What files to refuse.
-        step: Show only this step.
-        last: Show only the last so many steps.
-        data_wait_patterns: Names of host spans that wait for data.
+        data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
     """
 
-    device_map: Mapping[int, str] | None = None
-    reference_mhz: float | None = None
-    limits: ReadLimits = field(default=DEFAULT_LIMITS)
-    step: int | None = None
-    last: int | None = None
-    data_wait_patterns: tuple[str, ...] = DATA_WAIT_PATTERNS
+    join: JoinOptions = field(default_factory=JoinOptions)
+    selection: StepSelection = field(default_factory=StepSelection)
+    limits: ReadLimits = DEFAULT_LIMITS
+    data_wait_patterns: tuple[str, ...] = ()
 
 
 def report_files(
@@ -63,7 +59,8 @@ def report_files(
 ) -> ReportDocument:
     """The report on the traces of one job.
 
-    One trace is in memory at a time. Of several, one that can't be read is said so and left out.
+    One trace is in memory at a time. Of several, one that can't be read is left out, and one that
+    comes twice is counted once; notes say so.
 
     Args:
         paths: At least one Kineto trace.
@@ -75,32 +72,52 @@ def report_files(
     Raises:
         TraceFormatError: None of the files can be read.
     """
-    reports = []
+    reports: list[TraceReport] = []
     failures: list[TraceFormatError] = []
+    notes: list[Note] = []
     for path in paths:
         try:
-            reports.append(_report_file(path, samples, options, progress))
+            report = _report_file(path, samples, options, progress)
         except TraceFormatError as error:
             failures.append(error)
-            logger.warning("left out: %s", error)
+            notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
+            continue
+        if first := _same_bytes(report, reports):
+            text = f"{path} has the same bytes as {first}: counted once"
+            notes.append(Note(code="trace_repeated", text=text))
+        else:
+            reports.append(report)
     if not reports:
         raise failures[0]
+    for note in notes:
+        logger.warning(note.text)
+    certain = replace(options, join=replace(options.join, guess=False))
+    for index in guessed_twice(reports):
+        path = Path(reports[index].trace.path)
+        reports[index] = _report_file(path, samples, certain, progress)
     return build_document(
         reports,
         samples,
         version=__version__,
         time=rfc3339((clock or SystemClock()).unix_ns()),
-        selection=StepSelection(step=options.step, last=options.last),
+        selection=options.selection,
+        notes=notes,
     )
+
+
+def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:
+    """The path of a trace with the same bytes; None if there is none."""
+    same = (o.trace.path for o in others if o.trace.sha256 == report.trace.sha256)
+    return next(same, None)
 
 
 def _report_file(
     path: Path, samples: SampleSet | None, options: ReportOptions, progress: Progress | None
 ) -> TraceReport:
     trace = read_trace(path, limits=options.limits, progress=progress)
-    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=options.data_wait_patterns))
-    join = JoinOptions(device_map=options.device_map or {}, reference_mhz=options.reference_mhz)
-    return report_trace(trace, timeline, samples, join)
+    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
+    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=patterns))
+    return report_trace(trace, timeline, samples, options.join)
 
 
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
@@ -114,10 +131,16 @@ def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) ->
     return sorted(
         path
         for path in _files(directory, depth)
-        if path.name.endswith(_SUFFIXES)
-        and path.stat().st_mtime_ns >= newer_than_unix_ns
-        and is_kineto(path)
+        if _written_since(path, newer_than_unix_ns) and is_kineto(path)
     )
+
+
+def _written_since(path: Path, unix_ns: int) -> bool:
+    """Whether the file was last written since then; False for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns >= unix_ns
+    except OSError:
+        return False
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
@@ -134,7 +157,7 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def report_simulation(
-    spec: SimulationSpec,
+    spec: "SimulationSpec",
     seconds: float,
     finish: Callable[[], SampleSet] | None,
     clock: Clock,
@@ -147,6 +170,8 @@ def report_simulation(
         finish: Ends the sampling that is under way and gives its samples.
         clock: Tells and waits for the time.
     """
+    from chopperd.simulation.node import SimulatedNode  # noqa: PLC0415 - no report waits for it
+
     begin_unix_ns = clock.unix_ns()
     end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
     with TemporaryDirectory(prefix="chopperd-demo-") as folder:
@@ -158,9 +183,11 @@ def report_simulation(
 
 
 def write_simulated_traces(
-    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path
+    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int, folder: Path
 ) -> list[Path]:
     """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+    from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
+
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
     paths = []

@@ -20,6 +20,8 @@ from chopperd.units import NS_PER_MS
 #: usual.
 UNMEASURED_LAG_NS: Final = 25 * NS_PER_MS
 MIN_PAIRS: Final = 30
+#: Of a few changes, and whatever their reason, some lag lays most on borders of compute.
+MIN_CHANGES: Final = 10
 MIN_EXPLAINED: Final = 0.05
 MIN_EXPLAINED_PAIRS: Final = 20
 MAX_HALF_WIDTH_NS: Final = 20 * NS_PER_MS
@@ -98,6 +100,8 @@ def measure_lag(
         return LagEstimate(reason="too few samples in the trace")
     if not np.any(pairs.change_mhz):
         return LagEstimate(reason="the clock never changes")
+    if _effective_count(pairs.change_mhz) < MIN_CHANGES:
+        return LagEstimate(reason="the clock changes too seldom")
     coarse = _agreement(pairs, compute, _COARSE_LAGS_NS, _COARSE_SETTLING_NS)
     best = np.unravel_index(np.argmax(_explained(coarse.sum(axis=0))), coarse.shape[1:3])
     lags_ns = _COARSE_LAGS_NS[best[0]] + _FINE_LAGS_NS
@@ -127,6 +131,15 @@ def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: in
         second_ns=t_ns[first + 1],
         change_mhz=clock_mhz[first + 1] - clock_mhz[first],
     )
+
+
+def _effective_count(change_mhz: Float64s) -> float:
+    """How many changes of equal size would weigh as these do: (sum of squares)^2 / sum of fourths.
+
+    A few large jumps count as few, however many small changes stand beside them.
+    """
+    square = change_mhz**2
+    return float(square.sum() ** 2 / np.sum(square**2))
 
 
 def _agreement(

@@ -15,7 +15,7 @@ from chopperd.correlate.causes import (
 )
 from chopperd.correlate.levels import pooled_by_level
 from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.precision import Z_95, misplaced_ratio, standard_error_mhz
+from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, standard_error_mhz
 from chopperd.correlate.signal import (
     ClassClock,
     LabelledSamples,
@@ -93,8 +93,8 @@ def mean_clock(
 ) -> MeanClock:
     """The time-weighted mean clock while `running` ran, in each window, with its interval.
 
-    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; and by
-    how much the mean changes if the sensor lags by `timing.lag_ns` more.
+    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; by how
+    much the mean changes if the sensor lags by `timing.lag_ns` more; what rounding may hide.
 
     Args:
         samples: All samples of the GPU, at least two.
@@ -113,7 +113,8 @@ def mean_clock(
     error_mhz = standard_error_mhz(level, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
     bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
-    bias_mhz = bias_mhz + _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
+    bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
+    bias_mhz += resolution_mhz(samples, running, windows.start_ns, windows.end_ns)
     return MeanClock(
         in_mask_ns=in_mask_ns,
         covered_ns=covered_ns,

@@ -11,6 +11,9 @@ from chopperd.model.timeline import Intervals
 
 MIN_RESIDUALS: Final = 30
 Z_95: Final = 1.96
+#: NVIDIA's clocks come in steps of 7.5 or 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`), AMD's in 1.
+LARGEST_STEP_MHZ: Final = 15.0
+DITHERED_SPREAD: Final = 0.75
 _UNCORRELATED: Final = 2 / 3
 _SMOOTH: Final = 1 / 6
 
@@ -134,3 +137,37 @@ def misplaced_ratio(
     share = np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
     at_most_all: Float64s = np.minimum(share, 1.0)
     return at_most_all
+
+
+def resolution_mhz(
+    samples: LabelledSamples, running: RunningClass, start_ns: Int64s, end_ns: Int64s
+) -> Float64s:
+    """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
+
+    Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
+    of the samples dithers it away, wholly from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
+    is the smallest difference between any two values that the sensor showed, at most 15 MHz.
+
+    Args:
+        samples: All samples of the GPU.
+        running: The class.
+        start_ns: (w,) int64, the windows' starts.
+        end_ns: (w,) int64, their ends.
+
+    Source: a bound found by simulation (rounded normal clocks of any mean and spread).
+    """
+    levels = np.unique(samples.clock_mhz)
+    if len(levels) < 2:
+        return np.zeros(len(start_ns))
+    step_mhz = min(float(np.diff(levels).min()), LARGEST_STEP_MHZ)
+    member = samples.label == running
+    t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
+    first, last = _sample_range(t_ns, start_ns, end_ns)
+    level_mhz = float(clock_mhz.mean()) if len(clock_mhz) else 0.0
+    sums, squares = (_running_sum((clock_mhz - level_mhz) ** power) for power in (1, 2))
+    count = np.maximum(last - first, 1)
+    variance = (squares[last] - squares[first]) / count
+    variance = np.maximum(variance - ((sums[last] - sums[first]) / count) ** 2, 0.0)
+    spread = np.sqrt(variance) / step_mhz
+    off: Float64s = step_mhz / 2 * np.maximum(1.0 - spread / DITHERED_SPREAD, 0.0)
+    return off

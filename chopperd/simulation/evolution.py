@@ -208,7 +208,9 @@ def _resting_clock_mhz(silicon: Silicon, played: _Played, rows: Int64s, gap_ns: 
     whole = np.where(part > 0, part, 1.0)
     left = np.exp(-part * order) * np.where(part > 0, -np.expm1(-part) / whole, 1.0)
     clock = ceiling + (played.resting.before_mhz[rows][:, None] - ceiling) * left
-    return at_top(clock, silicon.model.sm_clock_max_mhz)
+    step_mhz = silicon.model.clock_step_mhz
+    stepped = step_mhz * np.round(clock / step_mhz)
+    return at_top(stepped, silicon.model.sm_clock_max_mhz)
 
 
 def _block_activity(played: _Played, rows: Int64s) -> Float64s:

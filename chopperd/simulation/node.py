@@ -68,6 +68,11 @@ class SimulatedNode:
         self._checkpoints = [start]
         self._kept: OrderedDict[int, Chunk] = OrderedDict()
 
+    @property
+    def kept_chunk_count(self) -> int:
+        """How many chunks are in memory; older ones are played again when asked for."""
+        return len(self._kept)
+
     def reading(
         self, index: int, t_unix_ns: int, scope: ReadScope = ReadScope.FULL
     ) -> DeviceReading:
@@ -96,9 +101,10 @@ class SimulatedNode:
             yield chunk.runs[step - chunk.first_step]
 
     def step_at(self, t_unix_ns: int) -> int:
-        """The number of the step that GPU 0 is in at a time."""
-        runs = self._chunk_at(0, max(t_unix_ns, self.spec.start_unix_ns)).runs
-        return max(run.before.step for run in runs if run.before.free_ns[0] <= t_unix_ns)
+        """The number of the step that GPU 0 is in at a time; before the start, the first."""
+        t_ns = max(t_unix_ns, self.spec.start_unix_ns)
+        before = [run.before for run in self._chunk_at(0, t_ns).runs]
+        return max(state.step for state in before if state.free_ns[0] <= t_ns)
 
     def _chunk_at(self, index: int, t_ns: int) -> Chunk:
         for chunk in reversed(self._kept.values()):

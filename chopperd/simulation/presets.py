@@ -21,8 +21,8 @@ class SensorModel:
     """How a driver's sensors see the device.
 
     Attributes:
-        clock_period_ns, clock_lag_ns, clock_step_mhz: The clock (and the limits with it) is
-            taken once a period, shows what was `clock_lag_ns` earlier, and is rounded.
+        clock_period_ns, clock_lag_ns: The clock (and the limits with it) is taken once a period
+            and shows what was `clock_lag_ns` earlier.
         power_period_ns, power_window_ns: Power is taken once a period, as the mean of a window.
         energy_period_ns, energy_step_j: The energy counter moves once a period, in whole steps.
         activity_window_ns: The busy share is taken over this window, once a window.
@@ -30,7 +30,6 @@ class SensorModel:
 
     clock_period_ns: int
     clock_lag_ns: int
-    clock_step_mhz: float
     power_period_ns: int
     power_window_ns: int
     energy_period_ns: int
@@ -48,6 +47,7 @@ class GpuModel:
         thermal_resistance_c_per_w, thermal_constant_ns: First-order heat model above `inlet_c`.
         slowdown_c, slowdown_mhz_per_c: Above this temperature the highest clock falls so fast.
         governor_constant_ns: Time constant with which the clock follows its target.
+        clock_step_mhz: The clock moves in steps of this.
         idle_mhz: Clock with nothing to do.
         die_count: Compute dies with clocks of their own.
     """
@@ -67,6 +67,7 @@ class GpuModel:
     slowdown_c: float
     slowdown_mhz_per_c: float
     governor_constant_ns: float
+    clock_step_mhz: float
     idle_mhz: float
     die_count: int
     sensors: SensorModel
@@ -122,12 +123,12 @@ H100: Final = GpuModel(
     slowdown_c=84.0,
     slowdown_mhz_per_c=120.0,
     governor_constant_ns=8.0 * NS_PER_MS,
+    clock_step_mhz=15.0,
     idle_mhz=345.0,
     die_count=1,
     sensors=SensorModel(
         clock_period_ns=2 * NS_PER_MS,
         clock_lag_ns=4 * NS_PER_MS,
-        clock_step_mhz=15.0,
         power_period_ns=100 * NS_PER_MS,
         power_window_ns=25 * NS_PER_MS,
         energy_period_ns=100 * NS_PER_MS,
@@ -152,12 +153,12 @@ MI300X: Final = GpuModel(
     slowdown_c=95.0,
     slowdown_mhz_per_c=150.0,
     governor_constant_ns=6.0 * NS_PER_MS,
+    clock_step_mhz=1.0,
     idle_mhz=132.0,
     die_count=8,
     sensors=SensorModel(
         clock_period_ns=1 * NS_PER_MS,
         clock_lag_ns=1 * NS_PER_MS,
-        clock_step_mhz=1.0,
         power_period_ns=1 * NS_PER_MS,
         power_window_ns=20 * NS_PER_MS,
         energy_period_ns=1 * NS_PER_MS,

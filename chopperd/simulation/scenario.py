@@ -7,6 +7,7 @@ is exact.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,7 @@ from chopperd.simulation.truth import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 REFERENCE_MHZ: Final = 1980.0
+#: NVIDIA's clock generators move in steps, so a reading in whole steps is exact.
 CLOCK_STEP_MHZ: Final = 15.0
 LOWEST_MHZ: Final = 345.0
 
@@ -90,14 +92,24 @@ class StepTruth:
 
 
 def scenario(
-    preset: str, *, seed: int, step_s: float, steps: int, start_unix_ns: int = 0
+    preset: str,
+    *,
+    seed: int,
+    step_s: float,
+    steps: int,
+    start_unix_ns: int = 0,
+    correlation_s: float = 0.3,
 ) -> Scenario:
     """The scenario that these arguments name; its first step starts within a step of the start.
+
+    `correlation_s` is the correlation time of the *steady* clock; the others do without.
 
     Raises:
         KeyError: The preset is not one of `SCENARIO_PRESETS`.
     """
     clock = _CLOCKS[preset]
+    if preset == "steady":
+        clock = partial(_steady, correlation_ns=correlation_s * NS_PER_S)
     rng = generator(_DRAW_KEY, seed, SCENARIO_PRESETS.index(preset))
     first_ns = start_unix_ns + int(rng.uniform(0, step_s) * NS_PER_S)
     chunks = draw_chunks(rng, start_ns=first_ns, step_s=step_s, steps=steps)
@@ -144,8 +156,8 @@ def observe(
     """What a sampler records of a scenario, from `SAMPLING_MARGIN_NS` before to as long after.
 
     Each period's call falls at a random point of its middle 90 %; it takes `read_span_ns`, and the
-    device answers at a random instant of the call with what was true `lag_ns` before, the clock
-    rounded to `quantum_mhz` (0: not rounded).
+    device answers at a random instant of the call with what was true `lag_ns` before. The clock,
+    which moves in steps of `CLOCK_STEP_MHZ`, is rounded to `quantum_mhz` (0: not rounded).
     """
     rng = generator(_OBSERVE_KEY, seed, int(hz * 1_000), lag_ns)
     begin_ns = int(known.windows.start_ns[0]) - SAMPLING_MARGIN_NS
@@ -197,15 +209,17 @@ def _grid(chunks: Chunks) -> Int64s:
     return int(chunks.start_ns[0]) - MARGIN_NS + np.arange(cells + 1, dtype=np.int64) * _CELL_NS
 
 
-def _steady(rng: np.random.Generator, chunks: Chunks) -> StepFunction:
-    """Mean 1600 MHz, deviation 60 MHz, correlation time 0.3 s; blind to what runs."""
+def _steady(
+    rng: np.random.Generator, chunks: Chunks, correlation_ns: float = 0.3 * NS_PER_S
+) -> StepFunction:
+    """Mean 1600 MHz, deviation 60 MHz; blind to what runs."""
     edges = _grid(chunks)
     drift = wander(
         rng,
         count=len(edges) - 1,
         cell_ns=_CELL_NS,
         deviation=60.0,
-        correlation_ns=300 * NS_PER_MS,
+        correlation_ns=correlation_ns,
     )
     return _limited(edges, 1600.0 + drift)
 
@@ -234,7 +248,9 @@ def _hopping(rng: np.random.Generator, chunks: Chunks) -> StepFunction:
 
 
 def _limited(edges: Int64s, clock_mhz: Float64s) -> StepFunction:
-    return StepFunction(edges_ns=edges, value=np.clip(clock_mhz, LOWEST_MHZ, REFERENCE_MHZ))
+    """The clock on the generator's steps, from the lowest to the highest."""
+    stepped = CLOCK_STEP_MHZ * np.round(clock_mhz / CLOCK_STEP_MHZ)
+    return StepFunction(edges_ns=edges, value=np.clip(stepped, LOWEST_MHZ, REFERENCE_MHZ))
 
 
 def _with_causes(rng: np.random.Generator, clock: StepFunction) -> ClockTruth:

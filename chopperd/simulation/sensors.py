@@ -69,12 +69,12 @@ class Sensors:
         )
 
     def die_clocks_mhz(self, t_ns: int) -> tuple[float, ...]:
-        """The clock of each compute die at a time, rounded as the sensor does.
+        """The clock of each compute die at a time, in the clock's steps.
 
         The true clock is the governing die's; the others run up to 1.2 % higher.
         """
         clock = self._track_at(t_ns).clock_mhz_at(t_ns)
-        step_mhz = self._model.sensors.clock_step_mhz
+        step_mhz = self._model.clock_step_mhz
         return tuple(round(clock * ratio / step_mhz) * step_mhz for ratio in self._die_ratio)
 
     def _update_ns(self, t_ns: int, period_ns: int, sensor: int) -> int:

@@ -60,7 +60,7 @@ class StepTiming:
         waited_from_ns: When the host came to the block, before a wait of its own.
         released_ns: When the rate limiter let it go on, before a stall of its own.
         start_ns, end_ns: On the device.
-        clock_mhz: (blocks, gpus) float64; NaN for collectives.
+        clock_mhz: (blocks, gpus) float64, in the clock's steps; NaN for collectives.
         stretch: (blocks, gpus) float64, factor on fixed times; 1 for collectives.
         host_start_ns, host_end_ns: The host's step, from the data loader to the loss.
         loader_ns: Length of the data loader's part. host_scale: As drawn.
@@ -170,8 +170,8 @@ class StepPlay:
         self._ceiling: Floats = targets.ceiling_mhz.tolist()
         self._now_mhz: Floats = clock_mhz.tolist()
         self._comm_until = 0.0
-        self._follow = [
-            -math.expm1(-block.nominal_ns / model.governor_constant_ns) for block in program.blocks
+        self._left = [
+            _left_after(block.nominal_ns / model.governor_constant_ns) for block in program.blocks
         ]
         self._stall_synced = [0.0] * len(free)
         self._stall_end = [0.0] * len(free)
@@ -241,21 +241,31 @@ class StepPlay:
         return [last] * len(ready)
 
     def _compute(self, index: int, block: Block, ready: Floats) -> Floats:
-        highest, nominal_ns = self._model.sm_clock_max_mhz, block.nominal_ns
-        top, follow = TOP_RATIO * highest, self._follow[index]
+        nominal_ns, target = block.nominal_ns, self._target[index]
+        rested, (left, mean_left) = self._rested(ready), self._left[index]
+        self._rows.clock_before.append(self._now_mhz)
+        self._now_mhz = self._towards(target, rested, left)
+        step_mhz = self._model.clock_step_mhz
         clocks = [
-            highest if (clock := rested + (target - rested) * follow) > top else clock
-            for rested, target in zip(self._rested(ready), self._target[index], strict=True)
+            step_mhz * round(mean / step_mhz) for mean in self._towards(target, rested, mean_left)
         ]
         stretches = self._stretches(ready, nominal_ns)
-        clocked_ns, fixed_ns, rest_ns = block.clocked_ns * highest, block.fixed_ns, block.rest_ns
-        self._rows.clock_before.append(self._now_mhz)
-        self._now_mhz = clocks
         self._rows.clock.append(clocks)
         self._rows.stretch.append(stretches)
+        clocked_ns = block.clocked_ns * self._model.sm_clock_max_mhz
+        fixed_ns, rest_ns = block.fixed_ns, block.rest_ns
         return [
             start + clocked_ns / clock + fixed_ns * stretch + rest_ns
             for start, clock, stretch in zip(ready, clocks, stretches, strict=True)
+        ]
+
+    def _towards(self, target: Floats, before: Floats, left: float) -> Floats:
+        """Clocks that have gone from `before` to `target` but for a share that is left."""
+        highest = self._model.sm_clock_max_mhz
+        top = TOP_RATIO * highest
+        return [
+            highest if (clock := goal + (since - goal) * left) > top else clock
+            for goal, since in zip(target, before, strict=True)
         ]
 
     def _stretches(self, ready: Floats, nominal_ns: float) -> Floats:
@@ -321,6 +331,11 @@ class _Rows:
     stretch: list[Floats] = field(default_factory=list)
     clock_before: list[Floats] = field(default_factory=list)
     comm_until: Floats = field(default_factory=list)
+
+
+def _left_after(constants: float) -> tuple[float, float]:
+    """What is left of a deviation after so many time constants, and on the mean until then."""
+    return math.exp(-constants), -math.expm1(-constants) / constants
 
 
 def _columns(rows: list[Floats]) -> Float64s:

@@ -45,7 +45,7 @@ def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
 
     Compute at 1400 MHz and communication at 1420 MHz by turns of 50 ms, 100 Hz: an entry into
     compute each 100 ms and 1 ms of timing uncertainty move at most 2 % of its time, so 0.4 MHz.
-    (After the last sample in compute the line is of all samples: 0.1 MHz of the mean.)
+    Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last sample in compute the line is of all samples: 0.1 MHz of the mean.)
     """
     records = [
         Rec(start * MS, (start + 50) * MS, kind)
@@ -62,7 +62,7 @@ def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
     samples = gpu_samples(times, [clock_at(t) for t in times], read_span_ns=2 * MS)
     clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
     assert clocks.compute.mean_mhz[-1] == pytest.approx(1400.1, abs=0.01)
-    assert clocks.compute.half_width_mhz[-1] == pytest.approx(0.4, rel=0.01)
+    assert clocks.compute.half_width_mhz[-1] == pytest.approx(0.4 + 7.5, rel=0.001)
 
 
 def test_rows_are_the_windows_and_then_the_whole_file() -> None:
@@ -192,7 +192,9 @@ def test_the_busy_clock_weighs_each_classs_own_clock_by_its_time() -> None:
     clocks = clocks_of(join_device(timeline, (), samples, 1980.0))
     expected = (600 * 1400 + 200 * 1950 + 100 * 1700) / 900
     assert clocks.busy.mean_mhz[-1] == pytest.approx(expected, abs=1.0)
-    assert clocks.busy.half_width_mhz[-1] < 1.0
+    # Half of 15 MHz, the coarsest resolution assumed, of each class; errors add in quadrature.
+    resolution = 7.5 * np.sqrt(600**2 + 200**2 + 100**2) / 900
+    assert clocks.busy.half_width_mhz[-1] == pytest.approx(resolution, abs=1.0)
 
 
 def test_energy_of_single_steps_needs_its_error_below_15_percent_and_that_of_the_file_not() -> None:

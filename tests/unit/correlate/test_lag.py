@@ -56,3 +56,19 @@ def test_few_samples_or_a_clock_that_never_changes_tell_nothing() -> None:
     )
     assert measure_lag(times, constant, compute, 30 * MS).reason == "the clock never changes"
     assert measure_lag(times, constant, spans(), 30 * MS).reason == "too few samples in the trace"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_few_jumps_of_the_clock_are_no_evidence_of_a_lag(seed: int) -> None:
+    """Three jumps in five equal steps: some lag or other always lays them on borders of compute.
+
+    The sensor here has no lag at all, and the jumps at 0.5, 1.2 and 2 s have other reasons.
+    """
+    into = np.random.default_rng(seed).uniform(0.05, 0.95, 270)
+    times = ((np.arange(-10, 260) + into) * 10 * MS).astype(np.int64)
+    jumps = np.searchsorted([500 * MS, 1200 * MS, 2000 * MS], times, "right")
+    clock_mhz = np.array([1980.0, 1386.0, 1782.0, 1980.0])[jumps]
+    compute = spans(*((start * 500 * MS, (start * 500 + 400) * MS) for start in range(5)))
+    found = measure_lag(times, clock_mhz, compute, 30 * MS)
+    assert found.reason == "the clock changes too seldom"
+    assert found.to_subtract_ns == 0

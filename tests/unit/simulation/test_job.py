@@ -7,9 +7,11 @@ from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated
 
 
-@pytest.mark.parametrize("preset", ["fsdp1-h100", "fsdp2-h100", "fsdp2-mi300x"])
-def test_kernels_last_as_the_clock_and_the_contention_say(preset: str) -> None:
-    node = simulated(preset)
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2", "amd"])
+def test_kernels_last_as_the_clock_and_the_contention_say(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    node: SimulatedNode = request.getfixturevalue(name)
     assert node.program is not None
     columns, top_mhz = kernel_columns(node.program), node.preset.gpu.sm_clock_max_mhz
     for run in node.steps(0, 2):

@@ -83,6 +83,13 @@ def test_presets_have_the_clocks_that_the_budgets_name() -> None:
     assert 20e6 <= np.diff(hops.edges_ns).min() <= np.diff(hops.edges_ns).max() < 200e6
 
 
+def test_a_steady_clock_has_the_correlation_time_asked_for() -> None:
+    known = scenario("steady", seed=1, step_s=1.0, steps=200, correlation_s=1.0)
+    clock = known.truth.clock.value[::20]  # each 10 ms
+    # an exponential correlation falls to 1/e in its correlation time
+    assert np.corrcoef(clock[:-100], clock[100:])[0, 1] == pytest.approx(np.exp(-1), abs=0.12)
+
+
 def test_the_phase_locked_clock_is_300_mhz_apart_and_follows_within_5_ms() -> None:
     known = scenario("phase-locked", seed=2, step_s=1.0, steps=4)
     begin = known.windows.start_ns[1]
@@ -92,11 +99,13 @@ def test_the_phase_locked_clock_is_300_mhz_apart_and_follows_within_5_ms() -> No
     assert (at[0] - at[1]) / (at[0] - at[2]) == pytest.approx(0.63, abs=0.1)
 
 
-def test_an_observation_is_the_lagged_truth_rounded_to_the_sensors_step(known: Scenario) -> None:
+def test_an_observation_is_the_lagged_truth(known: Scenario) -> None:
     seen = observe(known, hz=100, lag_ns=20_000_000, seed=9)
     expected = known.truth.clock.at(seen.t_unix_ns - 20_000_000)
-    assert np.abs(seen.sm_clock_mhz - expected).max() <= 7.5
+    assert np.array_equal(seen.sm_clock_mhz, expected)
     assert set(seen.sm_clock_mhz % 15) == {0.0}
+    coarse = observe(known, hz=100, lag_ns=20_000_000, seed=9, quantum_mhz=30)
+    assert np.abs(coarse.sm_clock_mhz - expected).max() == 15
     assert np.diff(seen.t_unix_ns).min() > 0
     assert seen.t_unix_ns[0] < known.windows.start_ns[0] < known.windows.end_ns[-1]
     assert seen.t_unix_ns[-1] > known.windows.end_ns[-1]
