@@ -45,7 +45,8 @@ def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
 
     Compute at 1400 MHz and communication at 1420 MHz by turns of 50 ms, 100 Hz: an entry into
     compute each 100 ms and 1 ms of timing uncertainty move at most 2 % of its time, so 0.4 MHz.
-    Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last sample in compute the line is of all samples: 0.1 MHz of the mean.)
+    Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last sample
+    in compute the line is of all samples: 0.1 MHz of the mean.)
     """
     records = [
         Rec(start * MS, (start + 50) * MS, kind)
