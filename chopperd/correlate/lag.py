@@ -24,7 +24,6 @@ MIN_PAIRS: Final = 30
 MIN_CHANGES: Final = 10
 MIN_EXPLAINED: Final = 0.05
 MIN_EXPLAINED_PAIRS: Final = 20
-MAX_HALF_WIDTH_NS: Final = 20 * NS_PER_MS
 _MAX_PAIRS: Final = 8_192
 _MAX_CELLS: Final = 1 << 19
 _CELL_NS: Final = NS_PER_MS // 2
@@ -110,10 +109,11 @@ def measure_lag(
     share = float(explained.max() / np.sum(pairs.change_mhz**2))
     if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
         return LagEstimate(reason="the clock does not follow what runs")
+    at_least_ns, at_most_ns = _bootstrap_ns(coarse, _COARSE_LAGS_NS)
+    if at_least_ns < lags_ns[0] or at_most_ns > lags_ns[-1]:
+        return LagEstimate(reason="several lags fit alike")
     lag_ns = _peak_ns(explained, lags_ns)
     low_ns, high_ns = _bootstrap_ns(blocks, lags_ns)
-    if (high_ns - low_ns) / 2 > MAX_HALF_WIDTH_NS:
-        return LagEstimate(reason="few changes of what runs fall between samples")
     return LagEstimate(lag_ns=lag_ns, low_ns=min(low_ns, lag_ns), high_ns=max(high_ns, lag_ns))
 
 
@@ -204,12 +204,11 @@ def _explained(sums: Float64s) -> Float64s:
 def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
     """The lag of the best fit, refined by a parabola through its neighbours."""
     best, settling = np.unravel_index(np.argmax(explained), explained.shape)
-    if not 0 < best < len(lags_ns) - 1:
-        return int(lags_ns[best])
+    best = min(max(int(best), 1), len(lags_ns) - 2)
     before, at, after = explained[best - 1 : best + 2, settling]
     bend = before - 2 * at + after
     shift = 0.5 * (before - after) / bend if bend < 0 else 0.0
-    return int(lags_ns[best] + round(shift * _CELL_NS))
+    return int(lags_ns[best] + round(min(max(shift, -1.0), 1.0) * _CELL_NS))
 
 
 def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
