@@ -33,7 +33,9 @@ _RESAMPLES: Final = 200
 _COARSE_LAGS_NS: Final = np.arange(-20, 252, 4) * NS_PER_MS
 _COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60]) * NS_PER_MS
 _FINE_LAGS_NS: Final = np.arange(-16, 17) * _CELL_NS
-_FINE_SETTLING_NS: Final = np.array([0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+_FINE_SETTLING_NS: Final = (
+    np.array([0.1, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +214,14 @@ def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
 
 
 def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
-    """The 95 % interval of the lag over resampled blocks, widened by half a cell."""
+    """The 95 % interval of the lag over resampled blocks, widened by a cell.
+
+    Half a cell is the grid's, half the model's, which lets a jump take a cell.
+    """
     count = len(blocks)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
     sums = np.tensordot(draws.astype(np.float64), blocks, axes=1)
     peaks = _explained(sums).reshape(_RESAMPLES, -1).argmax(axis=1)
     found_ns = lags_ns[peaks // blocks.shape[2]]
     low_ns, high_ns = np.quantile(found_ns, [0.025, 0.975])
-    return int(low_ns) - _CELL_NS // 2, int(high_ns) + _CELL_NS // 2
+    return int(low_ns) - _CELL_NS, int(high_ns) + _CELL_NS
