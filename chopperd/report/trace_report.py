@@ -308,6 +308,7 @@ def _trace_notes(
     """Notes of one trace: each a condition, a code and a line."""
     damage = trace.damage
     cut = damage.truncated or damage.still_written
+    why_lost = "" if cut or damage.invalid_records else ": dropped by the profiler"
     conditions = (
         (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
         (samples is None, "no_samples", "no clock samples were given"),
@@ -341,7 +342,7 @@ def _trace_notes(
         (
             timeline.step_source is StepSource.NONE,
             "no_steps",
-            "no step markers in the trace: totals only",
+            "no step markers in the trace" + (": totals only" if timeline.devices else ""),
         ),
         (
             timeline.step_source is StepSource.GPU_ROWS,
@@ -358,7 +359,7 @@ def _trace_notes(
             timeline.recorded_launch_count < timeline.launch_count,
             "launches_without_record",
             f"{timeline.launch_count - timeline.recorded_launch_count} of "
-            f"{timeline.launch_count} launches left no record: dropped by the profiler",
+            f"{timeline.launch_count} launches left no record{why_lost}",
         ),
         (stepped, "realtime_step", "the wall clock stepped inside the trace: the join is off"),
     )
