@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
@@ -15,15 +16,16 @@ from chopperd.report.document import StepSelection, build_document
 from chopperd.report.processes import guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
-from chopperd.simulation.kineto import rank_trace
-from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from chopperd.simulation.node import SimulatedNode
+    from chopperd.simulation.spec import SimulationSpec
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +157,7 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def report_simulation(
-    spec: SimulationSpec,
+    spec: "SimulationSpec",
     seconds: float,
     finish: Callable[[], SampleSet] | None,
     clock: Clock,
@@ -168,6 +170,8 @@ def report_simulation(
         finish: Ends the sampling that is under way and gives its samples.
         clock: Tells and waits for the time.
     """
+    from chopperd.simulation.node import SimulatedNode  # noqa: PLC0415 - no report waits for it
+
     begin_unix_ns = clock.unix_ns()
     end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
     with TemporaryDirectory(prefix="chopperd-demo-") as folder:
@@ -179,9 +183,11 @@ def report_simulation(
 
 
 def write_simulated_traces(
-    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path
+    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int, folder: Path
 ) -> list[Path]:
     """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+    from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
+
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
     paths = []

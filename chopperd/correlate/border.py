@@ -8,40 +8,44 @@ the difference of the two, pooled over the run and taken on residuals only, is a
 with neither: bias within 0.1 points, per-step error unchanged (`docs/decisions/`).
 """
 
+from typing import Final
+
 import numpy as np
 
 from chopperd.correlate.signal import LabelledSamples, RunningClass
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.timeline import Intervals
 
+MIN_SAMPLES: Final = 30
+
 
 def border_correction_mhz(
-    samples: LabelledSamples, running: RunningClass, mask: Intervals, max_gap_ns: int
+    samples: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> float:
     """What to add to the in-class clock so that its mean over the run is unbiased, MHz.
 
     For each in-class sample k with residual r_k against the line through its in-class neighbours:
     w_k is the time it stands for as one of all samples, a_k the class's time that the in-class
-    lines give it; the correction is sum (w_k - a_k) r_k over the class's time.
+    lines give it; the correction is the mean of r weighted by w less that weighted by a. Samples
+    beside a stretch that is not covered, or that hangs on other lines, are left out; with fewer
+    than `MIN_SAMPLES` left the correction would be more noise than it takes away, and is 0.
 
     Args:
         samples: All samples of the GPU.
         running: The class.
-        mask: When it ran.
-        max_gap_ns: Samples with a neighbour further away than this are left out.
+        mask: When it ran; every sample of the class lies inside.
     """
     member = np.flatnonzero(samples.label == running)
-    if len(member) < 3:
-        return 0.0
     t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
-    residual = _residuals(t_ns, clock_mhz)
-    stands_for_ns, whole = _time_of_each(samples.t_ns, max_gap_ns)
-    usable = whole[member]
-    usable[[0, -1]] = False
-    given_ns = _line_weights(t_ns, mask)
-    moved = float(np.sum(((stands_for_ns[member] - given_ns) * residual)[usable]))
-    in_class_ns = float(np.sum(given_ns[usable]))
-    return moved / in_class_ns if in_class_ns > 0 else 0.0
+    usable = _near_both(samples.t_ns, samples.max_gap_ns)[member]
+    usable &= _near_both(t_ns, samples.max_in_class_gap_ns)
+    if usable.sum() < MIN_SAMPLES:
+        return 0.0
+    residual = _residuals(t_ns, clock_mhz)[usable]
+    stands_for_ns = _time_of_each(samples.t_ns)[member][usable]
+    given_ns = _line_weights(t_ns, mask)[usable]
+    by_time = np.average(residual, weights=stands_for_ns)
+    return float(by_time - np.average(residual, weights=given_ns))
 
 
 def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> Float64s:
@@ -53,13 +57,19 @@ def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> Float64s:
     return residual
 
 
-def _time_of_each(t_ns: Int64s, max_gap_ns: int) -> tuple[Float64s, Bools]:
-    """Half the way to both neighbours, and whether both are near enough to count."""
-    spacing_ns = np.diff(t_ns)
-    time_ns, whole = np.zeros(len(t_ns)), np.zeros(len(t_ns), bool)
-    time_ns[1:-1] = (spacing_ns[:-1] + spacing_ns[1:]) / 2
-    whole[1:-1] = (spacing_ns[:-1] <= max_gap_ns) & (spacing_ns[1:] <= max_gap_ns)
-    return time_ns, whole
+def _time_of_each(t_ns: Int64s) -> Float64s:
+    """Half the way between both neighbours, ns; 0 at the ends."""
+    time_ns = np.zeros(len(t_ns))
+    time_ns[1:-1] = (t_ns[2:] - t_ns[:-2]) / 2
+    return time_ns
+
+
+def _near_both(t_ns: Int64s, limit_ns: int) -> Bools:
+    """Whether each sample has neighbours on both sides, neither further off than the limit."""
+    both = np.zeros(len(t_ns), bool)
+    near = np.diff(t_ns) <= limit_ns
+    both[1:-1] = near[:-1] & near[1:]
+    return both
 
 
 def _line_weights(t_ns: Int64s, mask: Intervals) -> Float64s:

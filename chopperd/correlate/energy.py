@@ -5,16 +5,18 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 
 MAX_ERROR_RATIO: Final = 0.15
+#: From this share of reads that show a new value on, the counter changes as often as it is read.
+_MIN_CHANGED_READS: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEnergy:
     """Energy of each window and its error, J: (w,) float64, NaN where not known.
 
-    `energy_j` is NaN outside the counter's changes, and where the error passes 15 % of it.
+    NaN outside the counter's changes, and for single steps where the error passes 15 %.
     """
 
     energy_j: Float64s
@@ -22,19 +24,19 @@ class WindowEnergy:
 
 
 def window_energy(
-    t_ns: Int64s, counter_j: Float64s, start_ns: Int64s, end_ns: Int64s
+    t_ns: Int64s, counter_j: Float64s, start_ns: Int64s, end_ns: Int64s, is_sum: Bools
 ) -> WindowEnergy:
     """The energy used in each window [start, end).
 
-    The counter is taken as linear between its change points (each half-way between the sample
-    that shows a new value and the one before). An edge at fraction a of a change interval of
-    energy E errs by 2a(1 - a)E; the two edges add in quadrature.
+    The counter is taken as linear between its change points. An edge at fraction a of a change
+    interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature.
 
     Args:
         t_ns: (n,) int64, sample times, rising.
         counter_j: (n,) float64 cumulative, NaN where not read.
         start_ns: (w,) int64.
         end_ns: (w,) int64.
+        is_sum: (w,) bool, windows of many steps: known whatever the share of their error.
 
     Source: DESIGN.md section 2, "Energy".
     """
@@ -46,20 +48,27 @@ def window_energy(
     start_j, start_error_j = _edge(at_ns, value_j, start_ns)
     end_j, end_error_j = _edge(at_ns, value_j, end_ns)
     energy_j, error_j = end_j - start_j, np.hypot(start_error_j, end_error_j)
-    known = error_j <= MAX_ERROR_RATIO * energy_j
+    known = is_sum | (error_j <= MAX_ERROR_RATIO * energy_j)
     return WindowEnergy(
         energy_j=np.where(known, energy_j, np.nan), energy_error_j=np.where(known, error_j, np.nan)
     )
 
 
 def _change_points(t_ns: Int64s, counter_j: Float64s) -> tuple[Int64s, Float64s]:
-    """When the counter took each new value; nothing where it ever fell (driver reload)."""
+    """When the counter took each new value; nothing where it ever fell (driver reload).
+
+    A counter that stands still between reads changed half-way between the read that shows the new
+    value and the one before. One that is new at every read changes more often than it is read (a
+    slow loop reads once a second what the driver updates each 20-100 ms): as of the read.
+    """
     rise = np.diff(counter_j)
-    if np.any(rise < 0):
+    if np.any(rise < 0) or not np.any(rise):
         return np.empty(0, np.int64), np.empty(0)
     changed = np.flatnonzero(rise > 0)
-    middle_ns: Int64s = (t_ns[changed] + t_ns[changed + 1]) // 2
-    return middle_ns, counter_j[changed + 1]
+    at_ns = t_ns[changed + 1]
+    if len(changed) < _MIN_CHANGED_READS * len(rise):
+        at_ns = (t_ns[changed] + at_ns) // 2
+    return at_ns, counter_j[changed + 1]
 
 
 def _edge(at_ns: Int64s, value_j: Float64s, edge_ns: Int64s) -> tuple[Float64s, Float64s]:

@@ -180,7 +180,7 @@ def _row_clocks(
     if len(kept) < 2:
         return None
     taken_ns, clock_mhz = gpu_samples.t_unix_ns[kept], gpu_samples.sm_clock_mhz[kept]
-    period_ns = achieved_period_ns(taken_ns)
+    period_ns = _period_ns(taken_ns, windows)
     lag = measure_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
     known_ns = gpu_samples.gpu.sensor_lag_ns
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
@@ -207,14 +207,18 @@ def _row_clocks(
         compute=compute,
         busy=_busy_clock(samples, masks, windows, timing, compute),
         loss=loss,
-        energy=window_energy(
-            taken_ns, gpu_samples.energy_j[kept], windows.start_ns, windows.end_ns
-        ),
+        energy=_energy(taken_ns, gpu_samples.energy_j[kept], windows),
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
         period_ns=period_ns,
     )
+
+
+def _energy(t_ns: Int64s, counter_j: Float64s, windows: Windows) -> WindowEnergy:
+    """Energy of each row; the whole file is a sum over steps."""
+    is_sum = np.arange(len(windows)) == len(windows) - 1
+    return window_energy(t_ns, counter_j, windows.start_ns, windows.end_ns, is_sum)
 
 
 def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:
@@ -225,6 +229,12 @@ def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:
         return np.empty(0, np.int64)
     near = (t_ns >= start_ns - SAMPLE_MARGIN_NS) & (t_ns < end_ns + SAMPLE_MARGIN_NS)
     return np.flatnonzero(known & near)
+
+
+def _period_ns(t_ns: Int64s, windows: Windows) -> int:
+    """The period as achieved in the traced time; around it if only one sample lies inside."""
+    inside = (t_ns >= windows.start_ns[-1]) & (t_ns < windows.end_ns[-1])
+    return achieved_period_ns(t_ns[inside]) or achieved_period_ns(t_ns)
 
 
 def _labels(masks: BusyMasks, t_ns: Int64s) -> Int8s:

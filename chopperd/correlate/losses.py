@@ -16,9 +16,9 @@ from chopperd.correlate.causes import (
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, standard_error_mhz
 from chopperd.correlate.signal import (
-    MAX_GAP_PERIODS,
     ClassClock,
     LabelledSamples,
+    MaskPositions,
     Primitive,
     RunningClass,
     class_clock,
@@ -110,7 +110,7 @@ def mean_clock(
     mean_mhz = _mean_mhz(clock, covered, windows)
     error_mhz = standard_error_mhz(samples, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
-    bias_mhz = misplaced * _level_difference_mhz(samples, running)
+    bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
     bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
     bias_mhz += resolution_mhz(samples, running, windows.start_ns, windows.end_ns)
     return MeanClock(
@@ -128,9 +128,8 @@ def mean_clock(
 def _corrected(
     clock: ClassClock, samples: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> ClassClock:
-    """The clock with its border correction added."""
-    max_gap_ns = MAX_GAP_PERIODS * samples.period_ns
-    correction_mhz = border_correction_mhz(samples, running, mask, max_gap_ns)
+    """The clock with its border correction added to the lines in class."""
+    correction_mhz = np.where(clock.in_class, border_correction_mhz(samples, running, mask), 0.0)
     return replace(
         clock,
         left_mhz=clock.left_mhz + correction_mhz,
@@ -139,7 +138,8 @@ def _corrected(
 
 
 def _mean_mhz(clock: ClassClock, covered: Intervals, windows: Windows) -> Float64s:
-    cycles = _between(covered, ClockPieces.of(clock, ()).clock(), windows)
+    pieces = ClockPieces.of(clock, ())
+    cycles = _between(pieces.locate_mask(covered), pieces.clock(), windows)
     covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
     unknown = np.full(len(windows), np.nan)
     mean: Float64s = np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0)
@@ -157,12 +157,19 @@ def _change_by_lag_mhz(
     return np.nan_to_num(np.abs(_mean_mhz(earlier, still, windows) - mean_mhz))
 
 
-def _level_difference_mhz(samples: LabelledSamples, running: RunningClass) -> float:
-    """How far the class's mean clock lies from that of everything else; 0 if there is no else."""
-    member = samples.label == running
-    if not member.any() or member.all():
+def _level_difference_mhz(
+    samples: LabelledSamples, running: RunningClass, windows: Windows
+) -> float:
+    """How far the class's mean clock lies from that of everything else; 0 if there is no else.
+
+    Only samples inside the windows count: what ran at others is not known.
+    """
+    inside = (samples.t_ns >= windows.start_ns.min()) & (samples.t_ns < windows.end_ns.max())
+    member = inside & (samples.label == running)
+    other = inside & (samples.label != running)
+    if not member.any() or not other.any():
         return 0.0
-    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[~member].mean()))
+    return abs(float(samples.clock_mhz[member].mean() - samples.clock_mhz[other].mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,13 +212,14 @@ def ceiling_loss(
     """
     limit_mhz = reference_mhz if limit_mhz is None else min(limit_mhz, reference_mhz)
     pieces = ClockPieces.of(mean.clock, (reference_mhz, limit_mhz))
-    total = _between(mean.covered, pieces.deficit(reference_mhz), windows) / reference_mhz
+    covered = pieces.locate_mask(mean.covered)
+    total = _between(covered, pieces.deficit(reference_mhz), windows) / reference_mhz
     lost_ns = np.minimum(np.rint(total).astype(np.int64), mean.covered_ns)
     shares = piece_shares(mean.clock, causes, limited_ns)
     parts = np.zeros((len(windows), len(CAUSES)))
     for cause in np.flatnonzero(shares.any(axis=0)):
         weighted = pieces.deficit(limit_mhz, shares[:, cause])
-        parts[:, cause] = _between(mean.covered, weighted, windows) / reference_mhz
+        parts[:, cause] = _between(covered, weighted, windows) / reference_mhz
     parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
     return CeilingLoss(
         lost_ns=lost_ns,
@@ -236,8 +244,5 @@ def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows
     return updates < MIN_COUNTER_UPDATES
 
 
-def _between(mask: Intervals, g: Primitive, windows: Windows) -> Float64s:
-    integral = masked_integral(mask, g)
-    if integral is None:
-        return np.zeros(len(windows))
-    return integral.between(windows.start_ns, windows.end_ns)
+def _between(mask: MaskPositions, g: Primitive, windows: Windows) -> Float64s:
+    return masked_integral(mask, g).between(windows.start_ns, windows.end_ns)

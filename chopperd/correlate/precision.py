@@ -13,6 +13,7 @@ MIN_RESIDUALS: Final = 30
 Z_95: Final = 1.96
 #: NVIDIA's clocks come in steps of 7.5 or 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`), AMD's in 1.
 LARGEST_STEP_MHZ: Final = 15.0
+DITHERED_SPREAD: Final = 0.75
 _UNCORRELATED: Final = 2 / 3
 _SMOOTH: Final = 1 / 6
 
@@ -143,9 +144,9 @@ def resolution_mhz(
 ) -> Float64s:
     """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
 
-    Half a step where the clock hardly moves, as then every sample is rounded alike; a spread of
-    the samples s dithers it away: q/2 exp(-2 pi^2 s^2 / q^2). The step q is the smallest
-    difference between any two values that the sensor showed, at most 15 MHz.
+    Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
+    of the samples dithers it away, wholly from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
+    is the smallest difference between any two values that the sensor showed, at most 15 MHz.
 
     Args:
         samples: All samples of the GPU.
@@ -153,8 +154,7 @@ def resolution_mhz(
         start_ns: (w,) int64, the windows' starts.
         end_ns: (w,) int64, their ends.
 
-    Source: the first harmonic of the quantisation error under Gaussian dither (Widrow and Kollar,
-    "Quantization Noise", Cambridge 2008).
+    Source: a bound found by simulation (rounded normal clocks of any mean and spread).
     """
     levels = np.unique(samples.clock_mhz)
     if len(levels) < 2:
@@ -168,5 +168,6 @@ def resolution_mhz(
     count = np.maximum(last - first, 1)
     variance = (squares[last] - squares[first]) / count
     variance = np.maximum(variance - ((sums[last] - sums[first]) / count) ** 2, 0.0)
-    off: Float64s = step_mhz / 2 * np.exp(-2 * np.pi**2 * variance / step_mhz**2)
+    spread = np.sqrt(variance) / step_mhz
+    off: Float64s = step_mhz / 2 * np.maximum(1.0 - spread / DITHERED_SPREAD, 0.0)
     return off

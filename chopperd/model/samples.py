@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.timebase import TimeTriple
+
+#: The columns of a `GpuSamples` that hold a reading's numbers, by their name there and in files.
+VALUE_COLUMNS: Final = (
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "power_w",
+    "energy_j",
+    "temperature_c",
+    "memory_used_bytes",
+    "activity_ratio",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,22 +3,19 @@
 from math import ceil
 from typing import Final
 
-from chopperd.units import NS_PER_S
-
-#: Driver time is judged over so many reads, and at least so long.
-_WINDOW_READS: Final = 5
-_WINDOW_NS: Final = NS_PER_S
+#: The budget may be passed by this factor before the loop slows.
+_TOLERANCE: Final = 1.1
 
 
 class DriverBudget:
     """Picks the period of a loop so that driver calls stay within their share of the time.
 
-    The period is a multiple of the one asked for, at most the slow loop's. The first call is left
-    out: drivers do work of their own in it.
+    The period is a multiple of the one asked for, at most the slow loop's. What comes before the
+    first judgement is left out: drivers do work of their own in the first calls.
 
     Attributes:
         period_ns: The period to keep now.
-        spent_ratio: Share of the last window that driver calls took.
+        spent_ratio: Share of the time before the last judgement that driver calls took.
 
     Args:
         budget_ratio: The share that they may take.
@@ -34,29 +31,28 @@ class DriverBudget:
         self._budget_ratio = budget_ratio
         self._asked_period_ns = asked_period_ns
         self._most_strides = max(1, longest_period_ns // asked_period_ns)
-        self._window_start_ns: int | None = None
-        self._spent_ns = 0
+        self._judged_at: tuple[int, int] | None = None
 
-    def spend(self, end_mono_ns: int, call_ns: int) -> bool:
-        """Count a call; whether the period has changed by it.
+    def judge(self, now_mono_ns: int, driver_ns: int) -> bool:
+        """Look at the driver's time since the last call; whether the period has changed by it.
 
         Args:
-            end_mono_ns: When the call returned.
-            call_ns: How long it took.
+            now_mono_ns: The present time.
+            driver_ns: Time spent in driver calls up to now.
         """
-        if self._window_start_ns is None:
-            self._window_start_ns = end_mono_ns
+        before, self._judged_at = self._judged_at, (now_mono_ns, driver_ns)
+        if before is None or now_mono_ns <= before[0]:
             return False
-        self._spent_ns += call_ns
-        window_ns = end_mono_ns - self._window_start_ns
-        if window_ns < max(_WINDOW_NS, _WINDOW_READS * self.period_ns):
-            return False
-        self.spent_ratio = self._spent_ns / window_ns
-        self._window_start_ns, self._spent_ns = end_mono_ns, 0
+        self.spent_ratio = (driver_ns - before[1]) / (now_mono_ns - before[0])
         return self._adapt()
 
     def _adapt(self) -> bool:
-        """Take the period at which the last window's calls would have kept the budget."""
+        """Take the period at which the calls since the last judgement would have kept the budget.
+
+        Between half of the budget and a little over it, nothing changes: the loop would swing.
+        """
+        if self._budget_ratio / 2 <= self.spent_ratio <= _TOLERANCE * self._budget_ratio:
+            return False
         strides = self.period_ns // self._asked_period_ns
         wanted = ceil(strides * self.spent_ratio / self._budget_ratio)
         kept = min(max(wanted, 1), self._most_strides)

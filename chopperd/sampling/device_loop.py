@@ -9,9 +9,9 @@ from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.budget import DriverBudget
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import GpuState
-from chopperd.sampling.ring import GpuWriter
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -64,37 +64,45 @@ class DeviceLoop:
         )
         self._integrals = LiveIntegrals(device)
         self._integrated_count = 0
-        self._integrate_at_ns = 0
-        self._trouble_logged_ns: int | None = None
+        self._tend_at_ns = 0
+        self._logged_at_ns: dict[str, int] = {}
         self._is_lost = False
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
         self._resume_totals()
-        schedule = self._new_schedule()
-        period = -1
-        while True:
-            tick = schedule.next_tick(self._clock.mono_ns(), period)
-            period = tick.period
-            if tick.missed_count:
-                self._gpu.count("missed", tick.missed_count)
-            if not self._wait_until(tick.deadline_mono_ns):
-                break
-            if self._take(tick):
-                schedule, period = self._new_schedule(), -1
-            if self._is_lost and not self._wait_until_found():
-                break
+        while self._follow(self._new_schedule()):
+            pass
         self._integrate()
 
-    def _take(self, tick: Tick) -> bool:
-        """Read and record one tick; whether the period to keep has changed by it."""
+    def _follow(self, schedule: Schedule) -> bool:
+        """Sample by a schedule while it fits; False if told to stop meanwhile."""
+        now_ns = self._clock.mono_ns()
+        for tick in schedule.ticks():
+            if now_ns >= tick.end_mono_ns:
+                self._gpu.missed_count += 1
+                continue
+            if not self._wait_until(tick.deadline_mono_ns, now_ns):
+                return False
+            now_ns = self._take(tick)
+            if self._is_lost:
+                return self._wait_until_found()
+            if now_ns >= self._tend_at_ns and self._tend(now_ns):
+                return True
+        return True
+
+    def _take(self, tick: Tick) -> int:
+        """Read and record one tick; the time when that is done."""
         started_ns = self._clock.mono_ns()
         if started_ns >= tick.end_mono_ns:  # woken too late: this period has no read
-            self._gpu.count("missed")
-            return False
-        reading, ended_ns = self._read(tick.scope, started_ns)
-        self._gpu.count("ticks")
-        if reading is not None:
+            self._gpu.missed_count += 1
+            return started_ns
+        self._gpu.begin_call(started_ns, tick.scope)
+        reading = self._read(tick.scope)
+        ended_ns = self._clock.mono_ns()
+        if reading is None:
+            self._gpu.end_call(ended_ns - started_ns)
+        else:
             self._gpu.write(
                 reading,
                 t_mono_ns=(started_ns + ended_ns) // 2,
@@ -102,57 +110,60 @@ class DeviceLoop:
                 late_ns=started_ns - tick.deadline_mono_ns,
                 scope=tick.scope,
             )
-        if ended_ns >= self._integrate_at_ns:
-            self._integrate()
-        return self._budget.spend(ended_ns, ended_ns - started_ns)
+        return ended_ns
 
-    def _read(self, scope: ReadScope, started_ns: int) -> tuple[DeviceReading | None, int]:
-        """One look at the GPU and when it ended; None if it failed, which is counted."""
-        reading = None
-        self._gpu.begin_call(started_ns, scope)
+    def _read(self, scope: ReadScope) -> DeviceReading | None:
+        """One look at the GPU; None if it failed, which is counted."""
         try:
-            reading = self._backend.read(self._device, scope)
+            return self._backend.read(self._device, scope)
         except DeviceLostError as error:
             self._lose(error)
         except DeviceError as error:
-            self._gpu.count("transient_errors")
-            self._log_trouble(error)
+            self._gpu.transient_count += 1
+            self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the loop
-            self._gpu.count("unexpected_errors")
-            self._log_trouble(error)
-        ended_ns = self._clock.mono_ns()
-        self._gpu.end_call(ended_ns - started_ns)
-        return reading, ended_ns
+            self._gpu.unexpected_count += 1
+            self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
+        return None
 
     def _lose(self, error: DeviceLostError) -> None:
-        if not self._is_lost:
-            logger.warning("GPU %s is lost: %s", self._device.gpu, error)
-            self._gpu.count("losses")
-            self._gpu.set_state(GpuState.LOST)
         self._is_lost = True
+        self._gpu.losses_count += 1
+        self._gpu.set_state(GpuState.LOST)
+        logger.warning("GPU %s is lost: %s", self._device.gpu, error)
 
     def _wait_until_found(self) -> bool:
         """Look for the lost GPU now and then; False if told to stop first."""
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
-        while self._wait_until(self._clock.mono_ns() + probe_every_ns):
-            self._is_lost = False
-            reading, _ = self._read(ReadScope.FULL, self._clock.mono_ns())
-            if reading is not None:
-                logger.warning("GPU %s is back", self._device.gpu)
-                self._gpu.set_state(GpuState.UP)
-                return True
-            self._is_lost = True
-        return False
+        while self._is_lost:
+            now_ns = self._clock.mono_ns()
+            if not self._wait_until(now_ns + probe_every_ns, now_ns):
+                return False
+            self._is_lost = not self._answers()
+        logger.warning("GPU %s is back", self._device.gpu)
+        self._gpu.set_state(GpuState.UP)
+        return True
 
-    def _wait_until(self, deadline_ns: int) -> bool:
+    def _answers(self) -> bool:
+        """Whether the lost GPU can be read again; nothing is recorded or counted."""
+        self._gpu.begin_call(self._clock.mono_ns(), ReadScope.FULL)
+        try:
+            self._backend.read(self._device, ReadScope.FULL)
+        except Exception:  # noqa: BLE001 - whatever it is, the GPU is still lost
+            return False
+        finally:
+            self._gpu.set_state(GpuState.LOST)
+        return True
+
+    def _wait_until(self, deadline_ns: int, now_ns: int) -> bool:
         """Wait in naps; False as soon as sampling shall end."""
-        while not self._stop.is_set() and self._gpu.is_current():
-            nap_end_ns = self._clock.mono_ns() + _NAP_NS
-            if nap_end_ns >= deadline_ns:
-                self._clock.sleep_until(deadline_ns)
-                return not self._stop.is_set()
-            self._clock.sleep_until(nap_end_ns)
-        return False
+        while deadline_ns - now_ns > _NAP_NS:
+            self._clock.sleep_until(now_ns + _NAP_NS)
+            if self._stop.is_set() or not self._gpu.is_current():
+                return False
+            now_ns = self._clock.mono_ns()
+        self._clock.sleep_until(deadline_ns)
+        return not self._stop.is_set() and self._gpu.is_current()
 
     def _new_schedule(self) -> Schedule:
         """Ticks from now on, at the period that the budget allows."""
@@ -160,7 +171,7 @@ class DeviceLoop:
         period_ns = self._budget.period_ns
         asked_ns = period_ns_of(self._settings.hz)
         if period_ns != asked_ns:
-            logger.warning(
+            self._warn_rarely(
                 "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
                 self._device.gpu,
                 100 * self._budget.spent_ratio,
@@ -182,22 +193,27 @@ class DeviceLoop:
         self._integrated_count, totals = self._gpu.totals()
         if totals is not None:
             held = self._gpu.records(0)
-            unseen_count = self._gpu.written_count() - self._integrated_count
+            unseen_count = self._gpu.written_count - self._integrated_count
             self._integrals.resume(totals, held[: max(0, len(held) - unseen_count)])
         self._gpu.set_state(GpuState.UP)
 
+    def _tend(self, now_ns: int) -> bool:
+        """Do what is due now and then; whether the period to keep has changed by it."""
+        self._tend_at_ns = now_ns + round(self._settings.totals_every_s * NS_PER_S)
+        self._integrate()
+        return self._budget.judge(now_ns, self._gpu.driver_ns)
+
     def _integrate(self) -> None:
         """Bring the live integrals up to the newest record."""
-        every_ns = round(self._settings.totals_every_s * NS_PER_S)
-        self._integrate_at_ns = self._clock.mono_ns() + every_ns
         records = self._gpu.records(self._integrated_count)
-        self._integrated_count = self._gpu.written_count()
+        self._integrated_count = self._gpu.written_count
         self._integrals.add(records, self._budget.period_ns)
         self._gpu.write_totals(self._integrals.totals, self._integrated_count)
 
-    def _log_trouble(self, error: Exception) -> None:
-        """Log a failed read, at most once a minute; all of them are counted."""
+    def _warn_rarely(self, message: str, *values: object) -> None:
+        """Log a trouble that may come again and again, at most once a minute."""
         now_ns = self._clock.mono_ns()
-        if self._trouble_logged_ns is None or now_ns - self._trouble_logged_ns > _LOG_EVERY_NS:
-            self._trouble_logged_ns = now_ns
-            logger.warning("GPU %s: read failed: %s", self._device.gpu, error)
+        logged_at_ns = self._logged_at_ns.get(message)
+        if logged_at_ns is None or now_ns - logged_at_ns > _LOG_EVERY_NS:
+            self._logged_at_ns[message] = now_ns
+            logger.warning(message, *values)

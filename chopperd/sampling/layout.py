@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.samples import VALUE_COLUMNS
 
 Records: TypeAlias = npt.NDArray[np.void]
 
@@ -72,16 +73,6 @@ TRIPLE: Final = np.dtype(
     [(name, np.int64) for name in ("sequence", "unix_ns", "mono_ns", "boot_ns")]
 )
 
-#: Numbers of a reading in the order of a record; NaN: not reported or not read.
-VALUE_NAMES: Final = (
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "power_w",
-    "energy_j",
-    "temperature_c",
-    "memory_used_bytes",
-    "activity_ratio",
-)
 #: `t_mono_ns` is the middle of the driver call, `late_ns` how long after its deadline it began.
 RECORD: Final = np.dtype(
     [
@@ -89,7 +80,7 @@ RECORD: Final = np.dtype(
             (name, np.int64)
             for name in ("sequence", "t_mono_ns", "span_ns", "late_ns", "scope", "causes")
         ),
-        *((name, np.float64) for name in VALUE_NAMES),
+        *((name, np.float64) for name in VALUE_COLUMNS),
         ("limited_ns", np.float64, (len(CAUSES),)),
     ]
 )
@@ -113,27 +104,26 @@ TOTALS: Final = np.dtype([("integrated_count", np.int64), ("values", np.float64,
 #: `call_started_mono_ns` is 0 while no driver call is in progress. Of the two copies of the totals
 #: the one numbered `totals_sequence` % 2 holds; the other may be being written, and whoever dies
 #: writing it leaves the first one whole.
+_STATUS_HEAD: Final = (
+    "call_started_mono_ns",
+    "call_scope",
+    "state",
+    "written",
+    "last_mono_ns",
+    "ticks_count",
+    "missed_count",
+    "transient_count",
+    "unexpected_count",
+    "losses_count",
+    "driver_ns",
+    "asked_period_ns",
+    "period_ns",
+)
+STATUS_HEAD_COUNT: Final = len(_STATUS_HEAD)
 STATUS: Final = np.dtype(
     [
-        *(
-            (name, np.int64)
-            for name in (
-                "state",
-                "written",
-                "call_started_mono_ns",
-                "call_scope",
-                "ticks",
-                "missed",
-                "transient_errors",
-                "unexpected_errors",
-                "losses",
-                "driver_ns",
-                "asked_period_ns",
-                "period_ns",
-                "last_mono_ns",
-                "totals_sequence",
-            )
-        ),
+        *((name, np.int64) for name in _STATUS_HEAD),
+        ("totals_sequence", np.int64),
         ("totals", TOTALS, (2,)),
     ]
 )

@@ -13,9 +13,9 @@ from chopperd.correlate.timebase import unix_from_mono
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
-from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, VALUE_NAMES, Records
+from chopperd.sampling.layout import RECORD, Records
 from chopperd.sampling.ring_reader import GpuStatus
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
@@ -91,7 +91,7 @@ class Recorder:
     def _drain(self) -> None:
         """Take over what is new in the ring."""
         reader = self._supervisor.reader
-        for slot in range(len(self.gpus)):
+        for slot in range(reader.gpu_slots):
             drained = reader.drain(slot, self._positions.get(slot, 0))
             self._positions[slot] = drained.position
             self._overwritten_count += drained.overwritten_count
@@ -170,22 +170,23 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
             for cause in CAUSES
             if not np.isnan(limited_ns[:, cause]).all()
         },
-        **{name: records[name].copy() for name in VALUE_NAMES},
+        **{name: records[name].copy() for name in VALUE_COLUMNS},
     )
 
 
 def _notes(gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus]) -> Iterator[Note]:
     """What befell single GPUs."""
     for gpu, status in zip(gpus, statuses, strict=True):
-        failed = status.transient_errors + status.unexpected_errors
-        if status.losses:
-            yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses} times")
+        failed = status.transient_count + status.unexpected_count
+        if status.losses_count:
+            yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses_count} times")
         if failed:
             yield Note(code="reads_failed", text=f"GPU {gpu.gpu}: {failed} reads failed")
         if status.period_ns > status.asked_period_ns:
             hz = NS_PER_S / status.period_ns
             text = f"GPU {gpu.gpu}: driver calls take long; sampled at {hz:.3g} Hz at the end"
             yield Note(code="rate_reduced", text=text)
-        if status.missed:
-            text = f"GPU {gpu.gpu}: {status.missed} of {status.ticks + status.missed} reads missed"
+        if status.missed_count:
+            due_count = status.ticks_count + status.missed_count
+            text = f"GPU {gpu.gpu}: {status.missed_count} of {due_count} reads missed"
             yield Note(code="reads_missed", text=text)

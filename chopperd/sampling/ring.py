@@ -9,17 +9,13 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from math import nan
 from struct import Struct
 from typing import Final
 
-import numpy as np
-
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s
-from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.devices import GpuInfo
 from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.layout import (
     DESCRIPTION_BYTES,
     HEADER,
@@ -27,12 +23,9 @@ from chopperd.sampling.layout import (
     MAGIC,
     RECORD,
     STATUS,
-    TOTAL_COUNT,
     TRIPLE,
     TRIPLE_CAPACITY,
-    VALUE_NAMES,
     GpuState,
-    Records,
     RingDescription,
     RingLayout,
     SamplerState,
@@ -41,21 +34,10 @@ from chopperd.sampling.layout import (
 #: GPUs that may turn up later (a successor after a driver reload) find room in so many slots.
 _SPARE_SLOTS: Final = 8
 
-_RECORD_BODY: Final = Struct(f"=5q{len(VALUE_NAMES)}d{len(CAUSES)}d")
 _TRIPLE_BODY: Final = Struct("=3q")
-_TOTALS: Final = Struct(f"=q{TOTAL_COUNT}d")
-_NO_LIMITS: Final = (nan,) * len(CAUSES)
 
-
-def _word_offsets(block: "np.dtype[np.void]") -> dict[str, int]:
-    """The place of each field of a block, in words of 8 bytes."""
-    names = block.names or ()
-    return {name: block.fields[name][1] // 8 for name in names} if block.fields else {}
-
-
-_HEADER_WORDS: Final = _word_offsets(HEADER)
-_STATUS_WORDS: Final = _word_offsets(STATUS)
-_GENERATION: Final = _HEADER_WORDS["generation"]
+#: Every field of the header is one word of 8 bytes.
+_HEADER_WORDS: Final = {name: word for word, name in enumerate(HEADER.names or ())}
 
 
 class RingWriter:
@@ -104,7 +86,7 @@ class RingWriter:
 
     def is_current(self) -> bool:
         """Whether no other writer has taken over."""
-        return self._words[_GENERATION] == self._generation
+        return self._get("generation") == self._generation
 
     def gpu(self, slot: int) -> "GpuWriter":
         """The writer of one GPU's part."""
@@ -176,186 +158,6 @@ class RingWriter:
         self._set("description_bytes", len(data))
         self._set("description_sequence", sequence + 1)
         self._description = description
-
-
-class GpuWriter:
-    """One GPU's status block and ring of records, written by that GPU's thread only.
-
-    Nothing is written once another writer process has taken over, so that a driver call that
-    returns after hours harms nothing.
-    """
-
-    __slots__ = (
-        "_bits_by_causes",
-        "_capacity",
-        "_generation",
-        "_map",
-        "_records_offset",
-        "_status",
-        "_words",
-    )
-
-    def __init__(
-        self,
-        memory: mmap.mmap,
-        words: "memoryview[int]",
-        generation: int,
-        *,
-        status_offset: int,
-        records_offset: int,
-        capacity: int,
-    ) -> None:
-        self._map = memory
-        self._words = words
-        self._generation = generation
-        self._status = status_offset // 8
-        self._records_offset = records_offset
-        self._capacity = capacity
-        self._bits_by_causes: dict[frozenset[Cause], int] = {}
-        self._put("call_started_mono_ns", 0)
-
-    def begin_call(self, now_mono_ns: int, scope: ReadScope) -> None:
-        """Show that a driver call begins, so that a supervisor can see how long it lasts."""
-        self._put("call_scope", 0 if scope is ReadScope.FAST else 1)
-        self._put("call_started_mono_ns", now_mono_ns)
-
-    def end_call(self, span_ns: int) -> None:
-        """Show that the call has returned, and count the driver's time."""
-        self._put("call_started_mono_ns", 0)
-        self.count("driver_ns", span_ns)
-
-    def write(
-        self,
-        reading: DeviceReading,
-        *,
-        t_mono_ns: int,
-        span_ns: int,
-        late_ns: int,
-        scope: ReadScope,
-    ) -> None:
-        """Add a record.
-
-        Args:
-            reading: What was read.
-            t_mono_ns: Middle of the driver call.
-            span_ns: Length of the driver call.
-            late_ns: How long after its deadline it began.
-            scope: How much was read.
-        """
-        words = self._words
-        if words[_GENERATION] != self._generation:
-            return
-        written = words[self._status + _STATUS_WORDS["written"]]
-        offset = self._records_offset + written % self._capacity * RECORD.itemsize
-        words[offset >> 3] = 0
-        _RECORD_BODY.pack_into(
-            self._map,
-            offset + 8,
-            t_mono_ns,
-            span_ns,
-            late_ns,
-            0 if scope is ReadScope.FAST else 1,
-            self._bits(reading.causes),
-            *_values(reading),
-            *_limits(reading),
-        )
-        words[offset >> 3] = written + 1
-        words[self._status + _STATUS_WORDS["written"]] = written + 1
-        words[self._status + _STATUS_WORDS["last_mono_ns"]] = t_mono_ns
-
-    def is_current(self) -> bool:
-        """Whether no other writer has taken over."""
-        return self._words[_GENERATION] == self._generation
-
-    def written_count(self) -> int:
-        """Records since the ring was made."""
-        return self._words[self._status + _STATUS_WORDS["written"]]
-
-    def records(self, position: int) -> Records:
-        """The records from a position on, as far as the ring still holds them; a copy."""
-        written = self.written_count()
-        numbers = np.arange(max(position, written - self._capacity), written)
-        ring = np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
-        return ring[numbers % self._capacity]
-
-    def write_totals(self, totals: Float64s, integrated_count: int) -> None:
-        """Publish the live integrals.
-
-        Args:
-            totals: (TOTAL_COUNT,) float64, NaN where never known.
-            integrated_count: How many records they cover.
-        """
-        words = self._words
-        if words[_GENERATION] != self._generation:
-            return
-        sequence = words[self._status + _STATUS_WORDS["totals_sequence"]] + 1
-        _TOTALS.pack_into(self._map, self._totals_offset(sequence), integrated_count, *totals)
-        words[self._status + _STATUS_WORDS["totals_sequence"]] = sequence
-
-    def totals(self) -> tuple[int, Float64s | None]:
-        """How many records the live integrals cover, and the integrals; (0, None) if none do.
-
-        Also those that an earlier writer left.
-        """
-        sequence = self._words[self._status + _STATUS_WORDS["totals_sequence"]]
-        if sequence == 0:
-            return 0, None
-        integrated_count, *totals = _TOTALS.unpack_from(self._map, self._totals_offset(sequence))
-        return integrated_count, np.array(totals)
-
-    def _totals_offset(self, sequence: int) -> int:
-        """Where the copy with a number begins, in bytes."""
-        return (self._status + _STATUS_WORDS["totals"]) * 8 + sequence % 2 * _TOTALS.size
-
-    def set_state(self, state: GpuState) -> None:
-        """Say whether the GPU answers."""
-        self._put("state", state)
-
-    def set_period_ns(self, asked_ns: int, kept_ns: int) -> None:
-        """Say at which period the GPU is to be read, and at which it is."""
-        self._put("asked_period_ns", asked_ns)
-        self._put("period_ns", kept_ns)
-
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to one of the counts of the status block."""
-        self._put(name, self._words[self._status + _STATUS_WORDS[name]] + amount)
-
-    def _put(self, name: str, value: int) -> None:
-        if self._words[_GENERATION] == self._generation:
-            self._words[self._status + _STATUS_WORDS[name]] = value
-
-    def _bits(self, causes: frozenset[Cause] | None) -> int:
-        """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""
-        if causes is None:
-            return Cause.UNKNOWN.bit
-        bits = self._bits_by_causes.get(causes)
-        if bits is None:
-            bits = sum(cause.bit for cause in causes)
-            self._bits_by_causes[causes] = bits
-        return bits
-
-
-def _values(reading: DeviceReading) -> tuple[float, ...]:
-    """The numbers of a record in the order of `VALUE_NAMES`."""
-    return (
-        nan if reading.sm_clock_mhz is None else reading.sm_clock_mhz,
-        nan if reading.mem_clock_mhz is None else reading.mem_clock_mhz,
-        nan if reading.power_w is None else reading.power_w,
-        nan if reading.energy_j is None else reading.energy_j,
-        nan if reading.temperature_c is None else reading.temperature_c,
-        nan if reading.memory_used_bytes is None else reading.memory_used_bytes,
-        nan if reading.activity_ratio is None else reading.activity_ratio,
-    )
-
-
-def _limits(reading: DeviceReading) -> Sequence[float]:
-    """The driver's cumulative times in the order of `CAUSES`."""
-    if not reading.limited_ns:
-        return _NO_LIMITS
-    limits: list[float] = list(_NO_LIMITS)
-    for cause, limited_ns in reading.limited_ns.items():
-        limits[cause] = limited_ns
-    return limits
 
 
 def _slot_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:

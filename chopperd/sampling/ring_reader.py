@@ -52,27 +52,27 @@ class GpuStatus:
     """How the sampling of one GPU stands.
 
     Attributes:
-        state: Whether the GPU answers.
-        written: Records since the ring was made.
         call_started_mono_ns: Start of the driver call in progress; None if there is none.
         call_scope: How much that call, or the last one, reads.
-        ticks, missed: Periods that were read, and that were not.
-        transient_errors, unexpected_errors: Failed reads, by whether the adaptor knew the error.
-        losses: How often the GPU was lost.
+        state: Whether the GPU answers.
+        written: Records since the ring was made.
+        ticks_count, missed_count: Periods that were read, and that were not.
+        transient_count, unexpected_count: Failed reads, by whether the adaptor knew the error.
+        losses_count: How often the GPU was lost.
         driver_ns: Time in driver calls.
         asked_period_ns, period_ns: Period that was asked for, and that is kept now.
         last_mono_ns: Time of the newest record; None before the first.
     """
 
-    state: GpuState
-    written: int
     call_started_mono_ns: int | None
     call_scope: ReadScope
-    ticks: int
-    missed: int
-    transient_errors: int
-    unexpected_errors: int
-    losses: int
+    state: GpuState
+    written: int
+    ticks_count: int
+    missed_count: int
+    transient_count: int
+    unexpected_count: int
+    losses_count: int
     driver_ns: int
     asked_period_ns: int
     period_ns: int

@@ -3,34 +3,40 @@
 Pure arithmetic on times that the caller hands in; no clock is read and nothing waits here.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import count
+from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import ReadScope
 from chopperd.units import NS_PER_S
 
+UInt64s: TypeAlias = npt.NDArray[np.uint64]
+
+_INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
 #: A read falls between 5 % and 95 % of its period.
 _EDGE_RATIO: Final = 0.05
-_WORD: Final = (1 << 64) - 1
+#: Ticks are worked out so many at a time, which costs less than one by one.
+_BLOCK: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """One read that is due.
 
     Attributes:
-        period: Number of the period it belongs to.
-        deadline_mono_ns: When the read shall begin.
-        end_mono_ns: End of the period; a read that has not begun by then belongs to no period.
+        deadline_mono_ns: When it shall begin.
+        end_mono_ns: End of its period. A read that is late is made at once until then; after that
+            the period is left without one, so that a stall is never followed by a bunch of reads.
         scope: How much to read.
-        missed_count: Periods that were skipped since the tick before this one.
     """
 
-    period: int
     deadline_mono_ns: int
     end_mono_ns: int
     scope: ReadScope
-    missed_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,41 +57,34 @@ class Schedule:
     full_phase_count: int = 0
     seed: int = 0
 
-    def deadline_mono_ns(self, period: int) -> int:
-        """When the read of a period shall begin: uniform over the middle 90 % of the period.
+    def deadlines_mono_ns(self, periods: Int64s) -> Int64s:
+        """When the read of each period shall begin: uniform over its middle 90 %, (n,) int64.
 
-        No step length can beat with the sampler, since the points are independent.
+        The points of different periods are independent: no step length can beat with the sampler.
         """
-        into = _EDGE_RATIO + (1 - 2 * _EDGE_RATIO) * _uniform(self.seed, period)
-        return self.start_mono_ns + period * self.period_ns + int(into * self.period_ns)
+        into = _EDGE_RATIO + (1 - 2 * _EDGE_RATIO) * _uniform(self.seed, periods)
+        deadlines_ns: Int64s = self._starts_mono_ns(periods) + (into * self.period_ns).astype(int)
+        return deadlines_ns
 
     def scope(self, period: int) -> ReadScope:
         """How much the read of a period covers; the first one covers everything."""
         is_full = period == 0 or period % self.full_every_count == self.full_phase_count
         return ReadScope.FULL if is_full else ReadScope.FAST
 
-    def next_tick(self, now_mono_ns: int, after_period: int) -> Tick:
-        """The first tick after a period that can still be read inside the middle of its period.
+    def ticks(self) -> Iterator[Tick]:
+        """The ticks of period 0, 1, 2, ... without end."""
+        for first in count(0, _BLOCK):
+            periods = np.arange(first, first + _BLOCK)
+            ends_ns = self._starts_mono_ns(periods + 1)
+            yield from map(
+                Tick,
+                self.deadlines_mono_ns(periods).tolist(),
+                ends_ns.tolist(),
+                map(self.scope, periods.tolist()),
+            )
 
-        A late read is made at once while its period's middle lasts; after that the period is
-        skipped and counted, so that a stall is never followed by a bunch of reads.
-
-        Args:
-            now_mono_ns: The present time.
-            after_period: Number of the period last read; -1 before the first.
-        """
-        period = max(after_period + 1, (now_mono_ns - self.start_mono_ns) // self.period_ns)
-        end_mono_ns = self.start_mono_ns + (period + 1) * self.period_ns
-        if now_mono_ns > end_mono_ns - int(_EDGE_RATIO * self.period_ns):
-            period += 1
-            end_mono_ns += self.period_ns
-        return Tick(
-            period=period,
-            deadline_mono_ns=self.deadline_mono_ns(period),
-            end_mono_ns=end_mono_ns,
-            scope=self.scope(period),
-            missed_count=period - after_period - 1,
-        )
+    def _starts_mono_ns(self, periods: Int64s) -> Int64s:
+        return self.start_mono_ns + periods * self.period_ns
 
 
 def staggered_schedule(
@@ -113,7 +112,7 @@ def staggered_schedule(
         period_ns=period_ns,
         full_every_count=full_every_count,
         full_phase_count=position * full_every_count // device_count,
-        seed=_mixed(seed + position + 1),
+        seed=seed * device_count + position,
     )
 
 
@@ -122,17 +121,19 @@ def period_ns_of(rate_hz: float) -> int:
     return round(NS_PER_S / rate_hz)
 
 
-def _uniform(seed: int, period: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments."""
-    return (_mixed(seed + period * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)
+def _uniform(seed: int, periods: Int64s) -> Float64s:
+    """Numbers in [0, 1), (n,) float64, that depend on nothing but the arguments.
 
-
-def _mixed(value: int) -> int:
-    """A 64-bit word in which each bit of the input moves every bit.
-
-    Source: the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    Source: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), its state being the seed's hash plus
+    the period times the increment.
     """
-    value &= _WORD
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
-    return value ^ (value >> 31)
+    words = _mixed(np.full(1, seed % 2**64, np.uint64)) + periods.astype(np.uint64) * _INCREMENT
+    uniform: Float64s = (_mixed(words) >> np.uint64(11)) / 2.0**53
+    return uniform
+
+
+def _mixed(words: UInt64s) -> UInt64s:
+    """Words in which each bit of the input moves every bit: the finalizer of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -189,18 +189,22 @@ class SamplerSupervisor:
         self._launched_ns = self._clock.mono_ns()
         self._state = SupervisorState.STARTING
         arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
-        self._process = subprocess.Popen(
-            [*self._command, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(self._ring_fd,),
-            start_new_session=True,  # an interrupt from the terminal is the parent's to handle
-        )
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(self._ring_fd,),
+                start_new_session=True,  # an interrupt from the terminal is the parent's to handle
+            )
+        except OSError as error:
+            logger.warning("the sampler process can't be started: %s", error)
+            self._plan_restart()
 
     def _wait_until_running(self) -> None:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
         while not self._is_running():
-            ended = self._process is not None and self._process.poll() is not None
+            ended = self._process is None or self._process.poll() is not None
             if ended or self._failure() is not None:
                 raise BackendUnavailableError(
                     self._failure() or "the sampler process ended at once"
@@ -232,22 +236,28 @@ class SamplerSupervisor:
         """Plan the successor of a process that ended."""
         _close_lifeline(process)
         self._process = None
-        self._state = SupervisorState.WAITING
-        lasted_s = (now_ns - self._launched_ns) / NS_PER_S
-        self._quick_ends = 0 if lasted_s >= self._policy.steady_s else self._quick_ends + 1
-        pause_s = 0.0
-        if self._quick_ends > 1:
-            pause_s = min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s)
-        self._restart_ns = now_ns + round(pause_s * NS_PER_S)
+        pause_s = self._plan_restart()
         logger.warning(
             "sampler process %d ended after %.0f s with status %d; the next starts in %.0f s",
             process.pid,
-            lasted_s,
+            (now_ns - self._launched_ns) / NS_PER_S,
             process.returncode,
             pause_s,
         )
         if pause_s == 0:
             self.poll()
+
+    def _plan_restart(self) -> float:
+        """Set when the next process starts; the pause before it in s."""
+        self._state = SupervisorState.WAITING
+        now_ns = self._clock.mono_ns()
+        is_quick = now_ns - self._launched_ns < self._policy.steady_s * NS_PER_S
+        self._quick_ends = self._quick_ends + 1 if is_quick else 0
+        pause_s = 0.0
+        if self._quick_ends > 1:
+            pause_s = min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s)
+        self._restart_ns = now_ns + round(pause_s * NS_PER_S)
+        return pause_s
 
     def _look_for_hang(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         if not self._is_hung(now_ns):

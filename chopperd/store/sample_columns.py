@@ -2,25 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.samples import GpuSamples
-
-#: Value columns by the name that they have in a file and in `GpuSamples`.
-VALUE_COLUMNS: Final = (
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "power_w",
-    "energy_j",
-    "temperature_c",
-    "memory_used_bytes",
-    "activity_ratio",
-)
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import EventArray, find_opening
+from chopperd.traces.blocks import EventArray, find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal, document_keys
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -51,7 +51,7 @@ class _Document:
         """Take the next piece of the text."""
         if self._head is None:
             data = self._open(data)
-        if batch := self._array.feed(data):
+        for batch in self._array.feed(data):
             self._rows.add(batch)
         if len(self._opening) + self._array.pending_bytes > self._limits.element_bytes:
             raise self._source.error(
@@ -67,7 +67,7 @@ class _Document:
         """
         if self._head is None:
             raise self._no_events()
-        if batch := self._array.finish():
+        for batch in self._array.finish():
             self._rows.add(batch)
         if self._event_count and not self._rows.counts.total():
             raise self._source.error(f"has no event among the {self._event_count} elements read")
@@ -95,7 +95,7 @@ class _Document:
     def _open(self, data: bytes) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
         self._opening += data
-        start = self._opening.removeprefix(b"\xef\xbb\xbf").lstrip()
+        start = without_mark(self._opening).lstrip()
         if start and start[:1] not in b"{[":
             raise self._source.error("is not JSON", len(self._opening) - len(start))
         opening = find_opening(self._opening)
@@ -107,10 +107,11 @@ class _Document:
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
-        keys = document_keys(self._opening.removeprefix(b"\xef\xbb\xbf"))
+        text = without_mark(self._opening)
+        keys = document_keys(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
-        if not self._opening.strip():
+        if not text.strip():
             return self._source.error("is an empty trace")
         if keys.fault is Fault.INCOMPLETE:
             return self._source.error("is cut off before its events", len(self._opening))

@@ -7,15 +7,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from chopperd.traces.decode import Element, ExactEvent, Fault, first_element
-from chopperd.traces.text import repaired
+from chopperd.traces.decode import Element, ExactEvent, Fault, first_element, is_json
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
-_ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"))')
+_ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _PHASE: Final = re.compile(rb'"ph"')
 
 
@@ -27,7 +26,7 @@ class Salvage:
         events: In file order, times as decimals.
         damaged: Elements that are not JSON.
         undecodable: Elements that are JSON but no event.
-        data: The stretch as read, its text repaired; `position` is an offset into it.
+        data: The stretch; `position` is an offset into it.
         position: Where reading stopped: an element not yet whole, or just after the array.
         ended: Whether the array's closing bracket was seen.
     """
@@ -45,25 +44,25 @@ class Salvage:
         return self.data[self.position :]
 
 
-def salvage(data: bytes, *, final: bool) -> Salvage:
+def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Salvage:
     """The whole events of `data`, which starts between two elements of the array.
 
     Args:
-        data: JSON elements, commas between them, perhaps the array's end and what follows it.
+        data: JSON elements in repaired text, commas between them, perhaps the array's end and
+            what follows it.
         final: Whether the file ends here. If not, an element without an end is left for later.
+        damage_limit: After so many damaged elements to stop; None reads to the end.
     """
-    found = Salvage(repaired(data, final=final))
-    view = memoryview(found.data)
-    while _at_element(found):
+    found = Salvage(data)
+    view = memoryview(data)
+    while found.damaged != damage_limit and _at_element(found):
         element = first_element(view[found.position :])
         if isinstance(element, Element):
             _take(found, element)
             continue
-        border = _next_event(found.data, found.position)
-        if border is not None and (final or element.fault is not Fault.INCOMPLETE):
-            found.damaged += 1
-            found.position = border
-        elif not final or element.fault is Fault.INCOMPLETE or not _skip_last(found):
+        if element.fault is Fault.INCOMPLETE:
+            break  # All that is left is the sound beginning of one element.
+        if not _step_over(found, final=final):
             break
     return found
 
@@ -87,6 +86,18 @@ def _take(found: Salvage, element: Element) -> None:
         found.events.append(element.event)
 
 
+def _step_over(found: Salvage, *, final: bool) -> bool:
+    """Move behind a damaged element and count it; False if its end is not in sight."""
+    end = _next_event(found.data, found.position)
+    if end is None and final:
+        end = _array_end(found.data, found.position)
+    if end is None:
+        return False
+    found.damaged += 1
+    found.position = end
+    return True
+
+
 def _next_event(data: bytes, position: int) -> int | None:
     """Where the next event starts after a damaged one; None if none does."""
     borders = EVENT_BORDER.finditer(data, position)
@@ -105,11 +116,11 @@ def _starts_event(data: bytes, position: int) -> bool:
     return _PHASE.search(data, position, border.start() if border else len(data)) is not None
 
 
-def _skip_last(found: Salvage) -> bool:
-    """Step over a damaged event that is the array's last; False if the array has no end."""
-    end = _ARRAY_END.search(found.data, found.position)
-    if end is None:
-        return False
-    found.damaged += 1
-    found.position = end.end()
-    return True
+def _array_end(data: bytes, position: int) -> int | None:
+    """Where the array's closing bracket stands behind a damaged last event; None if nowhere.
+
+    With what follows it, it closes the document; lists in the damaged event do not.
+    """
+    ends = [end.end() for end in _ARRAY_END.finditer(data, position)]
+    closing = (end for end in ends if is_json(b'{"":[' + data[end:]) or not data[end + 1 :].strip())
+    return next(closing, ends[-1] if ends else None)

@@ -190,23 +190,24 @@ class _Inflater:
         """The text that `data` completes."""
         piece = b""
         while data or len(piece) == self._piece_bytes:
-            if self._member.eof and not self._next_member(data):
-                return
-            data, self._between = self._between + data, b""
+            if self._member.eof:
+                data = self._next_member(data)
+                if not data:
+                    return
             piece = self._member.decompress(data, self._piece_bytes)
             data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
             if piece:
                 yield piece
 
-    def _next_member(self, data: bytes) -> bool:
-        """Begin another member if one follows; padding and foreign bytes after the last don't."""
-        self._between += data
-        begins = self._between.lstrip(b"\0")
+    def _next_member(self, data: bytes) -> bytes:
+        """Begin another member and give its bytes; none if padding or something else follows."""
+        begins = (self._between + data).lstrip(b"\0")
         if not begins.startswith(_GZIP):
-            return False
-        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+            self._between = begins[: len(_GZIP)]
+            return b""
         self._between = b""
-        return True
+        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        return begins
 
 
 def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from chopperd import __version__, cli
+from chopperd.cli.job import run_command
 from chopperd.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -29,7 +30,7 @@ PYTHON = sys.executable
 RUN = (
     PYTHON,
     "-c",
-    "import sys; from chopperd.cli import run_command as r; sys.exit(r(sys.argv[1:]))",
+    "import sys; from chopperd.cli.job import run_command as r; sys.exit(r(sys.argv[1:]))",
 )
 #: Says it is ready, then leaves with 7 at SIGTERM and with 8 at SIGINT.
 TRAPS = """
@@ -268,10 +269,10 @@ def test_a_report_that_fails_never_hides_the_commands_status(
 def test_a_command_that_can_not_run_has_the_shells_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run_command([str(tmp_path / "missing")]) == 127
+    assert run_command([str(tmp_path / "missing")]) == 127
     plain = tmp_path / "plain"
     plain.write_text("", encoding="utf-8")
-    assert cli.run_command([str(plain)]) == 126
+    assert run_command([str(plain)]) == 126
     assert complaints(capsys) == [
         f"chopperd: can't run {tmp_path / 'missing'}: No such file or directory",
         f"chopperd: can't run {plain}: Permission denied",
@@ -280,7 +281,7 @@ def test_a_command_that_can_not_run_has_the_shells_status(
 
 def test_a_command_killed_by_a_signal_has_the_shells_status() -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    assert cli.run_command([PYTHON, "-c", code]) == 128 + 9
+    assert run_command([PYTHON, "-c", code]) == 128 + 9
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 7), (signal.SIGINT, 8)])
@@ -296,7 +297,7 @@ def test_a_signal_is_passed_on_to_the_command(number: signal.Signals, status: in
 
 def test_our_handlers_are_gone_after_the_command() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    assert cli.run_command([PYTHON, "-c", "pass"]) == 0
+    assert run_command([PYTHON, "-c", "pass"]) == 0
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -315,7 +316,7 @@ def test_a_reader_that_has_gone_is_no_error_to_shout_about() -> None:
 
 
 def test_names_that_the_terminal_can_not_show_do_not_stop_the_report() -> None:
-    code = "from chopperd import cli; cli._write = lambda t: print('±…', flush=True); cli.main()"
+    code = "from chopperd import cli; cli.write = lambda t: print('±…', flush=True); cli.main()"
     done = subprocess.run(
         [PYTHON, "-c", code, "version"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},

@@ -149,15 +149,26 @@ class Scenario:
     """
 
     def __init__(self, path: Path, gpu_count: int = 1) -> None:
-        self.path = path
         path.write_bytes(bytes(sizeof(ScenarioLayout)))
-        with path.open("r+b") as file:
-            self._layout = ScenarioLayout.from_buffer(mmap.mmap(file.fileno(), 0))
+        self._map(path)
         self._layout.gpu_count = gpu_count
         self.gpus = tuple(self._layout.gpus[index] for index in range(gpu_count))
         for index, gpu in enumerate(self.gpus):
             _healthy_h100(gpu, index)
         self.driver("595.45.04", first_limit_field=269)
+
+    @classmethod
+    def attached(cls, path: Path) -> "Scenario":
+        """A scenario that another process has written, to change it from here."""
+        scenario = cls.__new__(cls)
+        scenario._map(path)
+        scenario.gpus = tuple(scenario._layout.gpus[: scenario._layout.gpu_count])
+        return scenario
+
+    def _map(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._layout = ScenarioLayout.from_buffer(mmap.mmap(file.fileno(), 0))
 
     def driver(self, version: str, *, first_limit_field: int) -> None:
         """The driver's version, and where its three newer limit counters are (0: nowhere)."""

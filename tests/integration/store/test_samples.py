@@ -12,9 +12,8 @@ from chopperd.errors import StoreError
 from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.store.sample_columns import VALUE_COLUMNS
 from chopperd.store.samples import read_samples, write_samples
 
 T0 = 1_795_818_062_000_000_123
@@ -191,8 +190,8 @@ HEAD = "t_unix_ns,gpu,sm_clock_mhz,cause\n1,0,5,\n"
         (HEAD + "99999999999999999999,0,5,\n", "line 3: t_unix_ns '9+' does not fit"),
         (HEAD + "2,0,fast,\n", "line 3: sm_clock_mhz 'fast' can't be read"),
         (HEAD + "2,0,inf,\n", "line 3: sm_clock_mhz 'inf' is not finite"),
-        (HEAD + "2,0,5,gremlins\n", "line 3: cause 'gremlins' names no cause"),
-        (HEAD + "2,0,5,unexplained\n", "line 3: cause 'unexplained' names no cause"),
+        (HEAD + "2,0,5,gremlins\n", "line 3: cause 'gremlins' can't be read"),
+        (HEAD + "2,0,5,unexplained\n", "line 3: cause 'unexplained' can't be read"),
         (HEAD + "2,0,5\n", "line 3: 3 cells where 4 are named"),
         ("# chopperd-samples/2 {}\n" + HEAD, "sample format '2' is not '1'"),
         ("# chopperd-samples/1 {\n" + HEAD, "line 1: "),

@@ -1,0 +1,110 @@
+"""The options of all commands, and what their texts mean; every command names those it takes."""
+
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import typer
+
+from chopperd.config import DEFAULT_PATH, Config
+from chopperd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chopperd.pipeline import ReportOptions
+
+Format: TypeAlias = Literal["text", "json", "csv"]
+ListFormat: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Kineto traces.")]
+Command = Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run.")]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to check.")]
+Samples = Annotated[Path | None, typer.Option("--samples", help="Clock samples.")]
+Step = Annotated[int | None, typer.Option("--step", help="Only this step.")]
+Last = Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps.")]
+By = Annotated[Literal["family"] | None, typer.Option("--by", help="Break kernels down.")]
+Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
+ListForm = Annotated[ListFormat, typer.Option("--format", help="Form of the list.")]
+DeviceMap = Annotated[
+    str | None, typer.Option("--device-map", metavar="0=UUID,...", help="GPUs of trace devices.")
+]
+Reference = Annotated[float | None, typer.Option("--reference-mhz", min=1, help="Top clock.")]
+Zone = Annotated[str | None, typer.Option("--tz", help="Time zone of nvidia-smi's local times.")]
+ConfigPath = Annotated[Path | None, typer.Option("--config", help=f"Default: {DEFAULT_PATH}")]
+Backend = Annotated[str | None, typer.Option("--backend", help="Driver to read GPUs through.")]
+Hz = Annotated[float | None, typer.Option("--hz", min=0.1, max=1000, help="Samples a second.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="How long.")]
+Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
+Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
+TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
+RingFd = Annotated[int, typer.Option("--ring-fd", help="Inherited memory file.")]
+SettingsJson = Annotated[str, typer.Option("--settings", help="How to sample.")]
+SimulationJson = Annotated[str | None, typer.Option("--simulation", help="What to simulate.")]
+LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
+LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
+
+
+def report_options(
+    config: Config,
+    *,
+    device_map: dict[int, str] | None = None,
+    reference_mhz: float | None = None,
+    step: int | None = None,
+    last: int | None = None,
+) -> "ReportOptions":
+    """What the configuration and a command line say about a report; the command line wins."""
+    from chopperd.pipeline import ReportOptions
+    from chopperd.report.document import StepSelection
+    from chopperd.report.trace_report import JoinOptions
+    from chopperd.traces.source import ReadLimits
+
+    join = JoinOptions(
+        device_map=device_map or {},
+        reference_mhz=reference_mhz or config.reference.sm_clock_mhz,
+        model_references_mhz=config.reference.models,
+        limit_mhz=config.reference.limit_mhz,
+    )
+    limits = ReadLimits(
+        stored_bytes=config.ingest.max_stored_bytes,
+        expanded_bytes=config.ingest.max_decompressed_bytes,
+    )
+    return ReportOptions(
+        join=join,
+        selection=StepSelection(step=step, last=last),
+        limits=limits,
+        data_wait_patterns=config.traces.data_wait_patterns,
+    )
+
+
+def parsed_device_map(text: str | None) -> dict[int, str] | None:
+    """`0=GPU-uuid,1=...` as a mapping.
+
+    Raises:
+        ConfigError: Which parts are none.
+    """
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    wrong = ["".join(p) for p in pairs if not (p[0].strip().isdecimal() and p[2].strip())]
+    if wrong:
+        raise ConfigError([f"--device-map: {part!r} is not DEVICE=GPU" for part in wrong])
+    return {int(device): gpu.strip() for device, _, gpu in pairs}
+
+
+def parsed_zone(name: str | None) -> tzinfo | None:
+    """The time zone of this name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name is None:
+        return None
+    if name.upper() == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, LookupError, OSError) as error:
+        raise ConfigError([f"--tz: {name!r} is no time zone such as Europe/Berlin"]) from error

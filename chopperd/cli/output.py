@@ -1,0 +1,48 @@
+"""Printing: reports and pages on stdout, complaints on stderr. Nothing else prints."""
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from chopperd.cli.options import Format
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from chopperd.model.report import ReportDocument
+
+_EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
+
+
+def print_report(document: "ReportDocument", form: Format, *, by_family: bool = False) -> None:
+    """Print a report in one of its forms."""
+    from chopperd.report.formats import formatted
+
+    write(formatted(document, form, by_family=by_family, styled=sys.stdout.isatty()))
+
+
+def print_page(page: "RenderableType") -> None:
+    """Print a page made for people."""
+    from chopperd.report.text import page_text
+
+    write(page_text(page, styled=sys.stdout.isatty()))
+
+
+def write(text: str) -> None:
+    """Print to stdout; a reader that has gone ends the command quietly."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        # Whatever is written or flushed later must not fail again, aloud, at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(_EXIT_BROKEN_PIPE) from None
+
+
+def complain(*messages: str, status: int = 0) -> int:
+    """Print each message as one line on stderr; gives `status`, so that it can be returned."""
+    for message in messages:
+        print(f"chopperd: {' '.join(message.splitlines())}", file=sys.stderr)
+    return status

@@ -1,0 +1,283 @@
+"""Every real trace against a reading by the standard library's JSON and exact decimals."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from decimal import ROUND_HALF_EVEN, Decimal
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import pytest
+
+from chopperd.model.trace import Damage, Trace
+from chopperd.traces.reader import read_trace
+from chopperd.traces.source import ReadLimits
+
+pytestmark = pytest.mark.corpus
+
+Row: TypeAlias = tuple[object, ...]
+Event: TypeAlias = dict[str, object]
+KIB: Final = 1 << 10
+NAMES: Final = (
+    "cpu_ddp_rank0.pt.trace",
+    "cpu_ddp_rank1.pt.trace",
+    "cpu_fsdp1_rank0.pt.trace",
+    "cpu_fsdp1_rank1.pt.trace",
+    "cpu_fsdp2_rank0.pt.trace",
+    "cpu_fsdp2_rank1.pt.trace",
+    "cpu_ondemand_5_iterations",
+    "hta_a100_cuda_sync_multistream",
+    "hta_a100_nccl_ddp",
+    "hta_mi250_rocm62_minitoy",
+    "hta_mtia_inference",
+    "hta_v100_ddp_memory",
+    "hta_v100_ns_absolute_ts",
+    "kineto2021_v100_resnet50.pt.trace",
+    "tracelens_b200_vllm_eager",
+    "tracelens_h100_qwen15_05b",
+    "tracelens_mi300x_compile_triton",
+    "tracelens_mi300x_qwen15_05b",
+    "tracelens_mi300x_resnet_act_checkpoint",
+)
+KINDS: Final = {
+    "kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2,
+}  # fmt: skip
+CALLS: Final = {"cuda_runtime", "cuda_driver", "Runtime"}
+SPANS: Final = {"cpu_op": 0, "Operator": 0, "user_annotation": 1}
+
+
+def corpus_path(shared: Path, name: str) -> Path:
+    return shared / "traces" / f"{name}.json.gz"
+
+
+@cache
+def loaded(path: Path) -> dict[str, object]:
+    """The document by the standard library, all numbers with a point as decimals."""
+    with gzip.open(path, "rt") as file:
+        document = json.load(file, parse_float=Decimal)
+    assert isinstance(document, dict)
+    return document
+
+
+def events_of(path: Path) -> list[Event]:
+    events = loaded(path)["traceEvents"]
+    assert isinstance(events, list)
+    return events
+
+
+def ns(us: object) -> int:
+    """Microseconds as written to the nearest ns."""
+    assert isinstance(us, int | Decimal)
+    return int((Decimal(us) * 1000).to_integral_value(ROUND_HALF_EVEN))
+
+
+def number(value: object) -> int:
+    """An integer in whatever form the file has it."""
+    if isinstance(value, str):
+        return int(value.removeprefix("stream "), 0)
+    assert isinstance(value, int)
+    return value
+
+
+def args_of(event: Event) -> dict[str, object]:
+    args = event.get("args") or {}
+    assert isinstance(args, dict)
+    return args
+
+
+def times(event: Event, base_ns: int) -> tuple[int, int]:
+    start = ns(event["ts"]) + base_ns
+    return start, start + ns(event["dur"])
+
+
+def place(event: Event) -> tuple[int, int]:
+    args = args_of(event)
+    return number(args.get("device", event["pid"])), number(args.get("stream", event["tid"]))
+
+
+def record_row(event: Event, base_ns: int) -> Row:
+    args, kind = args_of(event), KINDS[str(event["cat"])]
+    copied = number(args.get("bytes", -1)) if kind else -1
+    return (
+        *times(event, base_ns),
+        *place(event),
+        kind,
+        event["name"],
+        number(args.get("correlation", 0)) or -1,
+        copied if copied > 0 else -1,
+        int("Collective name" in args),
+    )
+
+
+def call_row(event: Event, base_ns: int) -> Row:
+    correlation = number(args_of(event).get("correlation", 0)) or -1
+    thread = (event["pid"], event["tid"])
+    return (*times(event, base_ns), thread, event["name"], correlation)
+
+
+def span_row(event: Event, base_ns: int) -> Row:
+    name = str(event["name"])
+    marks = name.startswith(("ProfilerStep#", "Iteration<", "Optimizer."))
+    kind = 1 if marks else SPANS[str(event["cat"])]
+    return (*times(event, base_ns), (event["pid"], event["tid"]), name, kind)
+
+
+def device_span_row(event: Event, base_ns: int) -> Row:
+    return (*times(event, base_ns), *place(event), event["name"])
+
+
+def expected_rows(path: Path) -> dict[str, Counter[Row]]:
+    base = loaded(path).get("baseTimeNanoseconds", 0)
+    assert isinstance(base, int)
+    complete = [event for event in events_of(path) if event.get("ph") == "X"]
+    return {
+        "records": Counter(record_row(e, base) for e in complete if e.get("cat") in KINDS),
+        "calls": Counter(call_row(e, base) for e in complete if e.get("cat") in CALLS),
+        "spans": Counter(span_row(e, base) for e in complete if e.get("cat") in SPANS),
+        "device_spans": Counter(
+            device_span_row(e, base) for e in complete if e.get("cat") == "gpu_user_annotation"
+        ),
+    }
+
+
+def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
+    records, calls, spans, device_spans = (
+        trace.records, trace.calls, trace.spans, trace.device_spans,
+    )  # fmt: skip
+    return {
+        "records": Counter(
+            zip(
+                records.start_ns.tolist(),
+                records.end_ns.tolist(),
+                records.device.tolist(),
+                records.stream.tolist(),
+                records.kind.tolist(),
+                named(trace, records.name),
+                records.correlation.tolist(),
+                records.copied_bytes.tolist(),
+                records.comm.tolist(),
+                strict=True,
+            )
+        ),
+        "calls": Counter(
+            zip(
+                calls.start_ns.tolist(),
+                calls.end_ns.tolist(),
+                [trace.threads[thread] for thread in calls.thread],
+                named(trace, calls.name),
+                calls.correlation.tolist(),
+                strict=True,
+            )
+        ),
+        "spans": Counter(
+            zip(
+                spans.start_ns.tolist(),
+                spans.end_ns.tolist(),
+                [trace.threads[thread] for thread in spans.thread],
+                named(trace, spans.name),
+                spans.kind.tolist(),
+                strict=True,
+            )
+        ),
+        "device_spans": Counter(
+            zip(
+                device_spans.start_ns.tolist(),
+                device_spans.end_ns.tolist(),
+                device_spans.device.tolist(),
+                device_spans.stream.tolist(),
+                named(trace, device_spans.name),
+                strict=True,
+            )
+        ),
+    }
+
+
+def named(trace: Trace, column: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[str]:
+    return [trace.names[one] for one in column]
+
+
+def assert_same(one: Trace, other: Trace) -> None:
+    """All tables, names and threads are identical, to the order of rows."""
+    assert (one.names, one.threads, one.span_ns) == (other.names, other.threads, other.span_ns)
+    assert one.meta.event_counts == other.meta.event_counts
+    assert one.damage == other.damage == Damage()
+    for table in ("records", "calls", "spans", "device_spans"):
+        first, second = getattr(one, table), getattr(other, table)
+        for field in fields(first):
+            columns = getattr(first, field.name), getattr(second, field.name)
+            assert columns[0].dtype == columns[1].dtype
+            assert np.array_equal(*columns), (table, field.name)
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest, shared: Path) -> Iterator[Path]:
+    yield corpus_path(shared, str(request.param))
+    loaded.cache_clear()
+
+
+def test_every_file_of_the_corpus_is_tested(shared: Path) -> None:
+    found = {one.name.removesuffix(".json.gz") for one in (shared / "traces").glob("*.gz")}
+    assert found == set(NAMES)
+
+
+def test_all_rows_equal_those_of_the_standard_library(path: Path) -> None:
+    trace = read_trace(path)
+    found, expected = found_rows(trace), expected_rows(path)
+    for table, rows in expected.items():
+        assert found[table] == rows, table
+    assert trace.damage == Damage()
+    assert trace.meta.event_count == len(events_of(path))
+    categories = Counter(str(event.get("cat") or "") for event in events_of(path))
+    assert trace.meta.event_counts == categories
+
+
+def test_tables_are_sorted_as_the_model_says(path: Path) -> None:
+    trace = read_trace(path)
+    records, spans = trace.records, trace.spans
+    for order in ((records.start_ns, records.end_ns), (spans.start_ns, -spans.end_ns)):
+        pairs = list(zip(*(column.tolist() for column in order), strict=True))
+        assert pairs == sorted(pairs)
+    assert bool(np.all(np.diff(trace.calls.start_ns) >= 0))
+    assert bool(np.all(np.diff(trace.device_spans.start_ns) >= 0))
+
+
+def test_the_size_of_blocks_changes_nothing(path: Path) -> None:
+    usual = read_trace(path)
+    for block_bytes in (64 * KIB, 8 << 20):
+        assert_same(usual, read_trace(path, limits=ReadLimits(block_bytes=block_bytes)))
+
+
+def test_another_layout_changes_nothing(path: Path, tmp_path: Path) -> None:
+    usual = read_trace(path)
+    text = gzip.decompress(path.read_bytes())
+    for indent in (-1, 0, 4):
+        other = tmp_path / path.name
+        other.write_bytes(msgspec.json.format(text, indent=indent))
+        assert_same(usual, read_trace(other, limits=ReadLimits(block_bytes=512 * KIB)))
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "world_size", "anchored", "runtime", "devices"),
+    [
+        ("hta_a100_nccl_ddp", 0, 2, True, "cuda", 8),
+        ("hta_v100_ddp_memory", 1, 2, True, "cuda", 2),
+        ("hta_mi250_rocm62_minitoy", None, None, True, "rocm", 4),
+        ("kineto2021_v100_resnet50.pt.trace", None, None, True, "cuda", 4),
+        ("cpu_fsdp2_rank1.pt.trace", 1, 2, True, None, 0),
+        ("cpu_ondemand_5_iterations", None, None, True, None, 0),
+        ("hta_mtia_inference", None, None, True, None, 1),
+        ("tracelens_mi300x_resnet_act_checkpoint", 0, 8, True, "rocm", 8),
+    ],
+)
+def test_what_a_file_says_of_itself_is_reported(
+    shared: Path, name: str, rank: int, world_size: int, anchored: bool, runtime: str, devices: int
+) -> None:
+    """Read off the files' own keys."""
+    meta = read_trace(corpus_path(shared, name)).meta
+    assert (meta.rank, meta.world_size, meta.anchored) == (rank, world_size, anchored)
+    assert (meta.runtime, len(meta.devices)) == (runtime, devices)

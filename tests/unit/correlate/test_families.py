@@ -1,0 +1,122 @@
+"""Families: sharing of concurrent kernels by hand, and their sums against the device's loss."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopperd.correlate.families import FamilyTotals, family_totals
+from chopperd.correlate.join import join_device
+from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.signal import class_clock
+from chopperd.model.classes import KernelClass
+from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
+
+NO_SAMPLES = np.empty(0, np.int64)
+
+
+def half_clock() -> ClockPieces:
+    """990 of 1980 MHz from 0 to 1000 ns: half of every covered ns is lost."""
+    samples = labelled([0, 500, 1000], [990.0] * 3)
+    return ClockPieces.of(class_clock(samples, COMPUTE), (1980.0,))
+
+
+def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> FamilyTotals:
+    times = np.array([0, 500, 1000], np.int64)
+    return family_totals(device(records), half_clock(), reference_mhz, times)
+
+
+def test_two_kernels_at_once_carry_half_of_that_time_each() -> None:
+    """Family 0 on [0, 100), family 1 on [60, 160): of the union's 80 lost, 20 are shared."""
+    found = totals([Rec(0, 100), Rec(60, 160, family=1, stream=8)])
+    assert found.family.tolist() == [0, 1]
+    assert found.lost_ns.tolist() == pytest.approx([60 / 2 + 20 / 2, 20 / 2 + 60 / 2])
+    assert found.lost_ns.sum() == pytest.approx(160 / 2)
+
+
+def test_kernels_one_after_another_carry_all_of_their_own_loss() -> None:
+    found = totals([Rec(0, 100), Rec(100, 160, family=1), Rec(200, 400)])
+    assert found.lost_ns.tolist() == pytest.approx([150.0, 30.0])
+
+
+def test_families_are_listed_by_time_with_count_class_and_samples() -> None:
+    """The samples at 0 and 500 lie in family 3's kernels, that at 1000 in none."""
+    records = [
+        Rec(0, 50, family=3),
+        Rec(450, 550, family=3),
+        Rec(600, 900, KernelClass.COMM, family=1, stream=20),
+        Rec(700, 700, family=2),
+    ]
+    found = totals(records)
+    assert found.family.tolist() == [1, 3, 2]
+    assert found.kernel_class.tolist() == [KernelClass.COMM, KernelClass.GEMM, KernelClass.GEMM]
+    assert found.count.tolist() == [1, 2, 1]
+    assert found.time_ns.tolist() == [300, 150, 0]
+    assert found.samples.tolist() == [0, 2, 0]
+
+
+def test_only_covered_compute_has_a_clock_and_a_loss() -> None:
+    """Communication, and compute after the last sample, have neither; half of 900..1100 has."""
+    records = [
+        Rec(600, 900, KernelClass.COMM, family=1, stream=20),
+        Rec(900, 1100, family=2),
+        Rec(1200, 1300, family=3),
+    ]
+    found = totals(records)
+    assert found.family.tolist() == [1, 2, 3]
+    assert np.isnan(found.lost_ns[[0, 2]]).all()
+    assert np.isnan(found.mean_mhz[[0, 2]]).all()
+    assert found.mean_mhz[1] == pytest.approx(990.0)
+    assert found.lost_ns[1] == pytest.approx(50.0)
+
+
+def test_without_a_reference_there_is_a_clock_but_no_loss() -> None:
+    found = totals([Rec(0, 100)], reference_mhz=None)
+    assert found.mean_mhz.tolist() == pytest.approx([990.0])
+    assert np.isnan(found.lost_ns).all()
+
+
+def test_without_samples_there_are_counts_and_times_only() -> None:
+    found = family_totals(device([Rec(0, 100)]), None, 1980.0, NO_SAMPLES)
+    assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
+    assert np.isnan(found.mean_mhz).all()
+    assert np.isnan(found.lost_ns).all()
+
+
+def test_a_device_without_records_has_no_families() -> None:
+    found = family_totals(device([]), half_clock(), 1980.0, NO_SAMPLES)
+    assert len(found.family) == 0
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> Rec:
+    start = draw(st.integers(0, 900))
+    return Rec(
+        start * MS,
+        (start + draw(st.integers(0, 200))) * MS,
+        draw(st.sampled_from([KernelClass.GEMM, KernelClass.NORM, KernelClass.COMM])),
+        family=draw(st.integers(0, 4)),
+        stream=draw(st.integers(7, 9)),
+    )
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    records=st.lists(kernels(), min_size=1, max_size=12),
+    clocks=st.lists(st.floats(900.0, 2200.0), min_size=40, max_size=40),
+)
+def test_losses_of_families_sum_to_the_devices_ceiling_loss(
+    records: list[Rec], clocks: list[float]
+) -> None:
+    """Families are of one class each, as in the product: its number is part of the family's."""
+    one_class = [
+        Rec(rec.start, rec.end, rec.kind, family=10 * rec.kind + rec.family, stream=rec.stream)
+        for rec in records
+    ]
+    times = [n * 50 * MS - 400 * MS for n in range(40)]
+    joined = join_device(device(one_class), (), gpu_samples(times, clocks), 1980.0)
+    if joined.clocks is None:
+        return
+    assert joined.clocks.loss is not None
+    of_families = np.nansum(joined.families.lost_ns)
+    assert of_families == pytest.approx(float(joined.clocks.loss.lost_ns[-1]), rel=1e-9, abs=1.0)

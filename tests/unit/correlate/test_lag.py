@@ -1,0 +1,74 @@
+"""The sensor's lag, found in scenarios whose lag is known and refused where nothing tells it."""
+
+import numpy as np
+import pytest
+
+from chopperd.correlate import intervals
+from chopperd.correlate.lag import UNMEASURED_LAG_NS, LagEstimate, measure_lag
+from chopperd.simulation.scenario import observe, scenario
+from tests.unit.correlate.builders import MS, spans
+
+
+def estimate(preset: str, hz: float, lag_ms: int, steps: int = 60) -> LagEstimate:
+    known = scenario(preset, seed=3, step_s=1.0, steps=steps)
+    seen = observe(known, hz=hz, lag_ns=lag_ms * MS, seed=3)
+    compute = intervals.union(known.compute.start_ns, known.compute.end_ns)
+    return measure_lag(seen.t_unix_ns, seen.sm_clock_mhz, compute, int(3e9 / hz))
+
+
+@pytest.mark.parametrize("hz", [10.0, 100.0])
+@pytest.mark.parametrize("lag_ms", [0, 20])
+def test_a_clock_that_follows_what_runs_betrays_the_lag(hz: float, lag_ms: int) -> None:
+    found = estimate("phase-locked", hz, lag_ms)
+    assert found.lag_ns is not None
+    assert found.low_ns is not None
+    assert found.high_ns is not None
+    assert found.lag_ns == pytest.approx(lag_ms * MS, abs=1.5 * MS)
+    assert found.low_ns <= found.lag_ns <= found.high_ns
+    assert found.high_ns - found.low_ns < 10 * MS
+
+
+@pytest.mark.parametrize("preset", ["steady", "hopping"])
+@pytest.mark.parametrize("hz", [10.0, 100.0])
+def test_a_clock_blind_to_what_runs_has_no_measurable_lag(preset: str, hz: float) -> None:
+    found = estimate(preset, hz, 20, steps=30)
+    assert found.lag_ns is None
+    assert found.reason == "the clock does not follow what runs"
+    assert found.uncertainty_ns == UNMEASURED_LAG_NS
+    assert found.to_subtract_ns == 0
+
+
+def test_a_lag_is_subtracted_only_if_its_interval_excludes_zero() -> None:
+    behind = LagEstimate(lag_ns=20 * MS, low_ns=15 * MS, high_ns=26 * MS)
+    ahead = LagEstimate(lag_ns=-4 * MS, low_ns=-6 * MS, high_ns=-1 * MS)
+    unclear = LagEstimate(lag_ns=3 * MS, low_ns=-1 * MS, high_ns=7 * MS)
+    assert (behind.to_subtract_ns, behind.uncertainty_ns) == (20 * MS, 6 * MS)
+    assert (ahead.to_subtract_ns, ahead.uncertainty_ns) == (-4 * MS, 3 * MS)
+    assert (unclear.to_subtract_ns, unclear.uncertainty_ns) == (0, 7 * MS)
+
+
+def test_few_samples_or_a_clock_that_never_changes_tell_nothing() -> None:
+    times = np.arange(100, dtype=np.int64) * 10 * MS
+    compute = spans((0, 400 * MS), (500 * MS, 1000 * MS))
+    constant = np.full(100, 1400.0)
+    assert measure_lag(times[:20], constant[:20], compute, 30 * MS).reason == (
+        "too few samples in the trace"
+    )
+    assert measure_lag(times, constant, compute, 30 * MS).reason == "the clock never changes"
+    assert measure_lag(times, constant, spans(), 30 * MS).reason == "too few samples in the trace"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_few_jumps_of_the_clock_are_no_evidence_of_a_lag(seed: int) -> None:
+    """Three jumps in five equal steps: some lag or other always lays them on borders of compute.
+
+    The sensor here has no lag at all, and the jumps at 0.5, 1.2 and 2 s have other reasons.
+    """
+    into = np.random.default_rng(seed).uniform(0.05, 0.95, 270)
+    times = ((np.arange(-10, 260) + into) * 10 * MS).astype(np.int64)
+    jumps = np.searchsorted([500 * MS, 1200 * MS, 2000 * MS], times, "right")
+    clock_mhz = np.array([1980.0, 1386.0, 1782.0, 1980.0])[jumps]
+    compute = spans(*((start * 500 * MS, (start * 500 + 400) * MS) for start in range(5)))
+    found = measure_lag(times, clock_mhz, compute, 30 * MS)
+    assert found.reason == "the clock changes too seldom"
+    assert found.to_subtract_ns == 0

@@ -1,0 +1,259 @@
+"""Live integrals against hand computation and against a plain loop over intervals."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf, isnan, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.sampling.integrals import EnergyCounter, LiveIntegrals
+from chopperd.sampling.layout import RECORD, LiveTotals, Records
+
+MS = 1_000_000
+GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=2000.0)
+
+
+def records(*rows: Mapping[str, float], period_ms: int = 100) -> Records:
+    """Records a period apart; what a row does not name was not reported, its causes are none."""
+    made = np.zeros(len(rows), RECORD)
+    for name in RECORD.names or ():
+        if made[name].dtype == np.float64:
+            made[name] = nan
+    made["t_mono_ns"] = (1 + np.arange(len(rows))) * period_ms * MS
+    for record, row in zip(made, rows, strict=True):
+        for name, value in row.items():
+            if name in CAUSES_BY_LABEL:
+                record["limited_ns"][CAUSES_BY_LABEL[name]] = value
+            else:
+                record[name] = value
+    return made
+
+
+CAUSES_BY_LABEL = {cause.label: cause for cause in CAUSES}
+
+
+def totals_of(made: Records, gpu: GpuInfo = GPU, period_ms: int = 100) -> LiveTotals:
+    integrals = LiveIntegrals(gpu)
+    integrals.add(made, period_ms * MS)
+    return LiveTotals.from_values(integrals.totals.tolist())
+
+
+def test_cycles_are_the_trapezoid_of_the_clock() -> None:
+    totals = totals_of(records({"sm_clock_mhz": 1000}, {"sm_clock_mhz": 2000}))
+    assert totals.sampled_s == pytest.approx(0.1)
+    assert totals.sm_cycles == pytest.approx(0.1 * 1500e6)
+
+
+def test_what_was_never_known_stays_unknown() -> None:
+    totals = totals_of(records({}, {}, {}), replace(GPU, vendor=Vendor.AMD))
+    assert totals.sm_cycles is None
+    assert totals.sampled_s is None
+    assert totals.busy_s is None
+    assert totals.energy_j is None
+    assert totals.limited_s == {}
+    assert totals.lost_s == {}
+
+
+def test_one_sample_makes_no_interval() -> None:
+    assert totals_of(records({"sm_clock_mhz": 1000})).sm_cycles is None
+
+
+def test_a_gap_of_more_than_three_periods_is_not_integrated_over() -> None:
+    made = records(*[{"sm_clock_mhz": 1000}] * 8)
+    made["t_mono_ns"][4:] += 201 * MS  # 301 ms between the 4th and the 5th
+    assert totals_of(made).sampled_s == pytest.approx(0.6)
+    made["t_mono_ns"][4:] -= MS
+    assert totals_of(made).sampled_s == pytest.approx(0.9)
+
+
+def test_the_achieved_period_counts_where_it_is_longer_than_the_kept_one() -> None:
+    made = records(*[{"sm_clock_mhz": 1000}] * 10, period_ms=400)
+    assert totals_of(made, period_ms=100).sampled_s == pytest.approx(3.6)
+
+
+def test_the_idle_bit_makes_a_half_interval_idle() -> None:
+    idle = Cause.LOW_UTILIZATION.bit
+    totals = totals_of(
+        records(
+            {"sm_clock_mhz": 1000},
+            {"sm_clock_mhz": 1400, "causes": idle},
+            {"sm_clock_mhz": 1600},
+        )
+    )
+    # By hand: the halves beside samples 1 and 3 are busy, 50 ms each.
+    assert totals.busy_s == pytest.approx(0.1)
+    assert totals.busy_sampled_s == pytest.approx(0.1)
+    assert totals.busy_sm_cycles == pytest.approx(0.05 * 1000e6 + 0.05 * 1600e6)
+
+
+def test_activity_weighs_time_and_holds_until_the_next_full_read() -> None:
+    rows: list[dict[str, float]] = [{"sm_clock_mhz": 1000} for _ in range(5)]
+    rows[0]["activity_ratio"] = 0.5
+    totals = totals_of(records(*rows), replace(GPU, vendor=Vendor.AMD))
+    assert totals.busy_s == pytest.approx(0.2)
+
+
+def test_an_old_activity_tells_nothing() -> None:
+    nothing: dict[str, float] = {}
+    rows = [{"activity_ratio": 1.0}, *[nothing] * 40]
+    totals = totals_of(records(*rows), replace(GPU, vendor=Vendor.AMD))
+    assert totals.busy_s == pytest.approx(3.0)
+
+
+def test_loss_goes_to_the_reasons_in_force_in_equal_parts() -> None:
+    bits = Cause.POWER_CAP.bit | Cause.THERMAL.bit
+    row = {"sm_clock_mhz": 1500, "causes": bits}
+    totals = totals_of(records(row, row))
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.1 * 0.25 / 2)
+    assert totals.lost_s[Cause.THERMAL] == pytest.approx(0.1 * 0.25 / 2)
+    assert totals.lost_s[Cause.HW_SLOWDOWN] == 0
+    assert Cause.UNKNOWN not in totals.lost_s
+
+
+def test_a_specific_hardware_reason_beats_the_generic_one() -> None:
+    bits = Cause.HW_SLOWDOWN.bit | Cause.POWER_BRAKE.bit
+    row = {"sm_clock_mhz": 1000, "causes": bits}
+    totals = totals_of(records(row, row))
+    assert totals.lost_s[Cause.POWER_BRAKE] == pytest.approx(0.05)
+    assert totals.lost_s[Cause.HW_SLOWDOWN] == 0
+
+
+def test_loss_without_a_reason_is_unexplained_and_unreadable_reasons_are_unknown() -> None:
+    row = {"sm_clock_mhz": 1000}
+    assert totals_of(records(row, row)).lost_s[Cause.UNEXPLAINED] == pytest.approx(0.05)
+    blind = {"sm_clock_mhz": 1000, "causes": Cause.UNKNOWN.bit, "activity_ratio": 1.0}
+    totals = totals_of(records(blind, blind))
+    assert totals.lost_s == {Cause.UNKNOWN: pytest.approx(0.05)}
+
+
+def test_counters_decide_the_cause_where_they_cover_a_twentieth_of_the_interval() -> None:
+    bits = Cause.THERMAL.bit
+    first = {"sm_clock_mhz": 1000, "causes": bits, "power_cap": 0, "sync_boost": 0}
+    second = {**first, "power_cap": 3 * MS, "sync_boost": 2.1 * MS}
+    totals = totals_of(records(first, second))  # 5.1 ms of 100 ms: enough
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 3 / 5.1)
+    assert totals.lost_s[Cause.SYNC_BOOST] == pytest.approx(0.05 * 2.1 / 5.1)
+    assert totals.lost_s[Cause.THERMAL] == 0
+    less = {**second, "sync_boost": 1.9 * MS}
+    assert totals_of(records(first, less)).lost_s[Cause.THERMAL] == pytest.approx(0.05)
+
+
+def test_down_to_the_standing_limit_the_loss_is_the_users() -> None:
+    row = {"sm_clock_mhz": 1000, "causes": Cause.USER_LIMIT.bit | Cause.POWER_CAP.bit}
+    totals = totals_of(records(row, row), replace(GPU, sm_clock_limit_mhz=1500.0))
+    assert totals.lost_s[Cause.USER_LIMIT] == pytest.approx(0.1 * 500 / 2000)
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.1 * 500 / 2000)
+
+
+def test_a_clock_above_the_reference_loses_nothing() -> None:
+    row = {"sm_clock_mhz": 2010, "causes": Cause.POWER_CAP.bit}
+    assert set(totals_of(records(row, row)).lost_s.values()) == {0.0}
+
+
+def test_without_a_reference_there_is_no_loss_figure() -> None:
+    row = {"sm_clock_mhz": 1000}
+    totals = totals_of(records(row, row), replace(GPU, sm_clock_max_mhz=None))
+    assert totals.lost_s == {}
+    assert totals.busy_sampled_s == pytest.approx(0.1)
+
+
+def test_limit_counters_add_up_over_gaps_and_restarts() -> None:
+    values_ms = [5, 7, None, 12, 2, 3]
+    rows = [{} if value is None else {"thermal": value * MS} for value in values_ms]
+    totals = totals_of(records(*rows))
+    # By hand: 2 + 5, then the counter restarts at 2 and adds 1.
+    assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.008)}
+
+
+def test_energy_skips_a_dip_and_goes_on_after_a_restart() -> None:
+    """The readings of public case 30 (counts of 15.259 uJ); its right answer is 62.5619 J."""
+    counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
+    counter = EnergyCounter()
+    total_j = sum(counter.increment_j(count * 15.259e-6) for count in counts)
+    assert total_j == pytest.approx(62.5619, rel=1e-6)
+
+
+def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:
+    rows = [{"sm_clock_mhz": 1000 + 10 * n, "energy_j": float(n)} for n in range(10)]
+    made = records(*rows)
+    whole = LiveIntegrals(GPU)
+    whole.add(made, 100 * MS)
+    first = LiveIntegrals(GPU)
+    first.add(made[:6], 100 * MS)
+    second = LiveIntegrals(GPU)
+    second.resume(first.totals, made[2:6])
+    second.add(made[6:], 100 * MS)
+    np.testing.assert_allclose(second.totals, whole.totals)
+
+
+def brute_force(made: Records, period_ns: int) -> dict[str, float]:
+    """Cycles, sampled, busy and lost time, interval by interval in plain Python."""
+    sums = {"sm_cycles": nan, "sampled_s": nan, "busy_s": nan, "busy_sm_cycles": nan}
+
+    def add(name: str, amount: float) -> None:
+        sums[name] = amount if isnan(sums.get(name, nan)) else sums[name] + amount
+
+    spacings = np.diff(made["t_mono_ns"])
+    achieved = max(float(np.median(spacings)) if len(spacings) else -inf, period_ns)
+    for a, b, spacing in zip(made[:-1], made[1:], spacings, strict=True):
+        if spacing > 3 * achieved:
+            continue
+        half = spacing / 2e9
+        busy = [0.0 if row["causes"] & Cause.LOW_UTILIZATION.bit else 1.0 for row in (a, b)]
+        known = [
+            not row["causes"] & Cause.UNKNOWN.bit or ratio == 0
+            for row, ratio in zip((a, b), busy, strict=True)
+        ]
+        clocks = [float(row["sm_clock_mhz"]) for row in (a, b)]
+        if all(known):
+            add("busy_s", half * sum(busy))
+        if any(isnan(clock) for clock in clocks):
+            continue
+        add("sampled_s", 2 * half)
+        add("sm_cycles", half * sum(clocks) * 1e6)
+        if not all(known):
+            continue
+        add("busy_sm_cycles", half * sum(x * f for x, f in zip(busy, clocks, strict=True)) * 1e6)
+        for x, clock in zip(busy, clocks, strict=True):
+            add("lost", half * x * max(0.0, 1 - clock / 2000.0))
+    return sums
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Records:
+    count = draw(st.integers(1, 25))
+    clock = st.just(nan) | st.floats(100, 2100)
+    bits = st.sets(st.sampled_from(CAUSES), max_size=3).map(lambda s: sum(c.bit for c in s))
+    made = records(*[{"sm_clock_mhz": draw(clock), "causes": draw(bits)} for _ in range(count)])
+    spacings = draw(st.lists(st.integers(1, 500), min_size=count, max_size=count))
+    made["t_mono_ns"] = np.cumsum(np.array(spacings) * MS)
+    return made
+
+
+@given(made=recordings())
+@settings(max_examples=50, deadline=None)
+def test_integrals_equal_a_plain_loop_over_the_intervals(made: Records) -> None:
+    expected = brute_force(made, 100 * MS)
+    totals = totals_of(made)
+    for name in ("sm_cycles", "sampled_s", "busy_s", "busy_sm_cycles"):
+        value = getattr(totals, name)
+        assert (nan if value is None else value) == pytest.approx(expected[name], nan_ok=True)
+    if "lost" in expected:
+        assert sum(totals.lost_s.values()) == pytest.approx(expected["lost"])
+
+
+@given(made=recordings(), cut=st.integers(0, 25))
+@settings(max_examples=50, deadline=None)
+def test_totals_never_fall_whatever_comes(made: Records, cut: int) -> None:
+    integrals = LiveIntegrals(GPU)
+    integrals.add(made[:cut], 100 * MS)
+    before = integrals.totals.copy()
+    integrals.add(made[cut:], 100 * MS)
+    after = integrals.totals
+    assert not (np.isnan(after) & ~np.isnan(before)).any()
+    assert (np.nan_to_num(after) >= np.nan_to_num(before)).all()

@@ -1,0 +1,110 @@
+import pytest
+
+from chopperd.model.trace import TraceDevice
+from chopperd.traces import meta
+
+BASE = 1_700_000_000_000_000_000
+
+
+def test_keys_before_and_after_the_events_are_read_together() -> None:
+    keys = meta.read_keys(b'{"a": 1, "traceEvents": ', b', "b": 2}\n')
+    assert (keys.values["a"], keys.values["b"]) == (1, 2)
+    assert keys.closed
+    assert keys.readable
+
+
+def test_a_bare_array_has_no_keys() -> None:
+    keys = meta.read_keys(b"", b"\n")
+    assert (dict(keys.values), keys.closed, keys.readable) == ({}, True, True)
+    assert not meta.read_keys(b"", None).closed
+
+
+@pytest.mark.parametrize("tail", [None, b"", b', "traceName": "x', b', "x": 1'])
+def test_keys_of_a_cut_document_are_those_before_the_events(tail: bytes | None) -> None:
+    keys = meta.read_keys(b'{"a": 1, "traceEvents": ', tail)
+    assert keys.values["a"] == 1
+    assert not keys.closed
+    assert keys.readable
+
+
+@pytest.mark.parametrize("cut", range(1, 19))
+def test_a_base_time_whose_digits_are_cut_is_not_believed(cut: int) -> None:
+    tail = b', "baseTimeNanoseconds": ' + str(BASE).encode()[:cut]
+    assert meta.base_time_unix_ns(meta.read_keys(b'{"traceEvents": ', tail).values) is None
+
+
+def test_a_base_time_beside_damaged_text_is_found() -> None:
+    tail = b', "INFO": ["a "quoted" word"],\n  "baseTimeNanoseconds": %d\n}' % BASE
+    keys = meta.read_keys(b'{"rank": 1, "traceEvents": ', tail)
+    assert meta.base_time_unix_ns(keys.values) == BASE
+    assert keys.values["rank"] == 1
+    assert not keys.readable
+
+
+@pytest.mark.parametrize("value", [0, -5, None, "x", True, [], 10**30])
+def test_an_impossible_base_time_is_none(value: object) -> None:
+    assert meta.base_time_unix_ns({"baseTimeNanoseconds": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("job7_rank2.pt.trace.json", 2),
+        ("trace_8_rank_1.json", 1),
+        ("Rank-12.json.gz", 12),
+        ("rank0_iter16_18.json", 0),
+        ("rank0_of_rank0.json", 0),
+        ("rank0_rank1.json", None),
+        ("frank3.json", None),
+        ("worker3.json", None),
+        ("rank.json", None),
+    ],
+)
+def test_a_rank_is_taken_from_a_file_name_that_says_one(name: str, rank: int | None) -> None:
+    source = None if rank is None else "file name"
+    assert meta.rank_of({}, name) == (rank, source)
+
+
+def test_the_file_s_own_rank_comes_first() -> None:
+    values = {"distributedInfo": {"rank": 0, "world_size": 4}}
+    assert meta.rank_of(values, "rank3.json") == (0, "distributedInfo")
+    assert meta.world_size_of(values) == 4
+    assert meta.rank_of({"distributedInfo": "odd"}, "x.json") == (None, None)
+
+
+def test_devices_are_named_by_the_profiler_and_identified_by_our_own_key() -> None:
+    values = {
+        "deviceProperties": [{"id": 0, "name": ""}, {"id": 1, "name": "NVIDIA H100"}, "odd"],
+        "chopperd_devices": [
+            {"device": 1, "uuid": "GPU-1", "pci_bus_id": "0000:01:00.0", "name": "H100"},
+            {"device": 2, "uuid": "GPU-2"},
+        ],
+    }
+    assert meta.devices_of(values) == (
+        TraceDevice(device=0),
+        TraceDevice(device=1, name="H100", uuid="GPU-1", pci_bus_id="0000:01:00.0"),
+        TraceDevice(device=2, uuid="GPU-2"),
+    )
+    assert meta.devices_of({"deviceProperties": None}) == ()
+
+
+def test_the_run_is_ours_else_the_profiler_s_trace_id() -> None:
+    assert meta.text_of({"trace_id": "A", "chopperd_run": "r"}, "chopperd_run", "trace_id") == "r"
+    assert meta.text_of({"trace_id": 17}, "chopperd_run", "trace_id") == "17"
+    assert meta.text_of({"trace_id": ""}, "chopperd_run", "trace_id") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "calls", "runtime"),
+    [
+        ({}, ["hipLaunchKernel"], "rocm"),
+        ({}, ["cudaLaunchKernel", "cuLaunchKernel"], "cuda"),
+        ({"roctracer_version": 4.1}, [], "rocm"),
+        ({"cupti_version": 22}, [], "cuda"),
+        ({}, [], None),
+    ],
+)
+def test_the_runtime_is_told_by_calls_or_header(
+    values: dict[str, object], calls: list[str], runtime: str | None
+) -> None:
+    assert meta.runtime_of(values, calls) == runtime
