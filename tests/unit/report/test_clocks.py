@@ -95,12 +95,11 @@ def test_energy_without_a_counter_is_none() -> None:
 
 
 def test_energy_is_the_counters_difference() -> None:
-    # 5 J every 10 ms; a change lies somewhere before the sample that shows it, so that each edge
-    # of the window halves a change interval: 2 x 1/2 x 1/2 x 5 J, and both in quadrature.
+    # 5 J every 10 ms, and the window's edges are on reads: 50 J, and nothing to err by.
     counter_j = [5.0 * k for k in range(16)]
     energy_j, error_j = energy_of(joined([990.0] * 16, energy_j=counter_j, first_ms=-20), 0)
     assert energy_j == pytest.approx(50.0)
-    assert error_j == pytest.approx(2.5 * 2**0.5)
+    assert error_j == pytest.approx(0.0)
 
 
 def test_means_of_samples_leave_out_what_was_not_read() -> None:

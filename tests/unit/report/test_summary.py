@@ -41,30 +41,6 @@ def draft(
 ) -> DraftRow:
     """A row of 80 ms of compute in a window of 100 ms, the rest idle."""
     known = lost_ms is not None
-    lost_ns = (lost_ms or 0) * MS
-    stats = ClockStats(
-        mean_mhz=mean_mhz,
-        low_mhz=None,
-        high_mhz=None,
-        p05_mhz=None,
-        p95_mhz=None,
-        std_mhz=None,
-        samples=8,
-    )
-    waterfall = Waterfall(
-        compute_at_ref=covered_ms * MS - lost_ns if known else None,
-        dvfs_loss=lost_ns if known else None,
-        compute_unsampled=(80 - covered_ms) * MS if known else 80 * MS,
-        exposed_comm=0,
-        exposed_copy=0,
-        unknown=0,
-        idle_launch_call=0,
-        idle_allocator=0,
-        idle_data=0,
-        idle_sync=0,
-        idle_launch_prep=0,
-        idle_other=(window_ms - 80) * MS,
-    )
     row = Row(
         job=None,
         run=None,
@@ -79,20 +55,11 @@ def draft(
         tail=tail,
         window_ns=window_ms * MS,
         compute_ns=80 * MS,
-        clock=RowClock(basis="in_class", compute=stats, busy=None, coverage_ratio=covered_ms / 80)
-        if known
-        else None,
-        dvfs=Dvfs(
-            lost_ns=lost_ns,
-            gap_ratio=lost_ns / (covered_ms * MS),
-            excess_ns=None if excess_ms is None else excess_ms * MS,
-            by_cause_ns=by_cause or {"power_cap": lost_ns},
-        )
-        if known
-        else Dvfs(),
+        clock=clock(mean_mhz, covered_ms) if known else None,
+        dvfs=dvfs(lost_ms, covered_ms, excess_ms, by_cause) if lost_ms is not None else Dvfs(),
         peers=Peers(n=4, median_mhz=1600.0) if excess_ms is not None else None,
         temperature_c=Temperature(mean=70.0, max=80.0),
-        waterfall_ns=waterfall,
+        waterfall_ns=waterfall(window_ms, covered_ms, lost_ms),
         is_critical=critical,
     )
     return DraftRow(
@@ -101,6 +68,48 @@ def draft(
         covered_ns=covered_ms * MS if known else 0,
         random_ns=random_ms * MS if known else nan,
         bias_ns=bias_ms * MS if known else nan,
+    )
+
+
+def clock(mean_mhz: float, covered_ms: int) -> RowClock:
+    stats = ClockStats(
+        mean_mhz=mean_mhz,
+        low_mhz=None,
+        high_mhz=None,
+        p05_mhz=None,
+        p95_mhz=None,
+        std_mhz=None,
+        samples=8,
+    )
+    return RowClock(basis="in_class", compute=stats, busy=None, coverage_ratio=covered_ms / 80)
+
+
+def dvfs(
+    lost_ms: int, covered_ms: int, excess_ms: int | None, by_cause: dict[str, int] | None
+) -> Dvfs:
+    return Dvfs(
+        lost_ns=lost_ms * MS,
+        gap_ratio=lost_ms / covered_ms,
+        excess_ns=None if excess_ms is None else excess_ms * MS,
+        by_cause_ns=by_cause or {"power_cap": lost_ms * MS},
+    )
+
+
+def waterfall(window_ms: int, covered_ms: int, lost_ms: int | None) -> Waterfall:
+    known = lost_ms is not None
+    return Waterfall(
+        compute_at_ref=(covered_ms - (lost_ms or 0)) * MS if known else None,
+        dvfs_loss=(lost_ms or 0) * MS if known else None,
+        compute_unsampled=(80 - covered_ms if known else 80) * MS,
+        exposed_comm=0,
+        exposed_copy=0,
+        unknown=0,
+        idle_launch_call=0,
+        idle_allocator=0,
+        idle_data=0,
+        idle_sync=0,
+        idle_launch_prep=0,
+        idle_other=(window_ms - 80) * MS,
     )
 
 
