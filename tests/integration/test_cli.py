@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def document(monkeypatch: pytest.MonkeyPatch) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """`record` samples nothing and finds these trace files."""
     found: list[Path] = []
-    monkeypatch.setattr(cli, "start_recording", lambda *_: None)
+    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(None))
     monkeypatch.setattr(
         "chopperd.pipeline.kineto_files", lambda *_, **__: list(found), raising=False
     )
@@ -245,7 +246,7 @@ def test_not_even_a_fault_of_ours_hides_the_commands_status(
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(cli, "start_recording", lambda *_: broken)
+    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(broken))
     assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
     assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
     with pytest.raises(RuntimeError, match="a bug"):
