@@ -91,6 +91,8 @@ def record(
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
     settings = load_config(config or DEFAULT_PATH)
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {output.parent}"])
     started_unix_ns = SystemClock().unix_ns()
     with recording(settings, backend, hz) as finish:
         status = run_command(command)

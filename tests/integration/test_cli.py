@@ -253,6 +253,16 @@ def test_not_even_a_fault_of_ours_hides_the_commands_status(
         cli.run(["record", "--", PYTHON, "-c", "pass"])
 
 
+@pytest.mark.usefixtures("recorded")
+def test_record_refuses_to_begin_where_the_samples_can_not_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, proof = tmp_path / "missing" / "samples.csv", tmp_path / "ran"
+    assert cli.run(["record", "-o", str(output), "--", "touch", str(proof)]) == 2
+    assert complaints(capsys) == [f"chopperd: -o: there is no folder {tmp_path / 'missing'}"]
+    assert not proof.exists()
+
+
 @pytest.mark.parametrize(("own", "status"), [(0, 4), (6, 6)])
 def test_a_report_that_fails_never_hides_the_commands_status(
     own: int,
