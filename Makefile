@@ -1,12 +1,15 @@
-# make demo | check | test: each makes its own virtual environment first.
+# make demo | check | test | bench: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q
 TORCH := torch==2.13.0
+# What the benchmarks compare with; its pandas must be older than 3 (it fails on some files).
+HTA := HolisticTraceAnalysis==0.5.0
+HTA_VENV := bench/work/hta-venv
 
-.PHONY: demo check test format schema compiler clean
+.PHONY: demo check test bench format schema compiler clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -45,11 +48,21 @@ check: $(VENV)/.ready-dev
 test: check compiler $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q
 
+# The peer goes into an environment of its own; without it the benchmarks skip the comparison.
+$(HTA_VENV)/.ready-$(HTA):
+	test -x $(HTA_VENV)/bin/python || python3 -m venv $(HTA_VENV)
+	$(HTA_VENV)/bin/python -m pip --disable-pip-version-check -q install '$(HTA)' 'pandas<3'
+	touch $@
+
+# QUICK=1: fewer repeats.
+bench: compiler $(VENV)/.ready-dev $(HTA_VENV)/.ready-$(HTA)
+	$(PY) -m bench.run $(if $(QUICK),--quick)
+
 # The tests compile a fake driver and load it with the real binding.
 compiler:
 	@if command -v cc > /dev/null && test -e /usr/include/stdio.h; then exit 0; fi; \
 	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
-	  echo 'make test needs a C compiler: apt-get install -y gcc libc6-dev' >&2; exit 1; \
+	  echo 'this needs a C compiler: apt-get install -y gcc libc6-dev' >&2; exit 1; \
 	fi; \
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev > /dev/null

@@ -1,83 +1,234 @@
-"""What sampling costs and how late it is: 8 scripted GPUs at 10 and 100 Hz.
+"""What sampling costs and how punctual it is: the real process over a fake driver of eight GPUs.
 
-Run: python -m bench.sampling [seconds]. CPU from /proc/PID/stat of the sampler process, as a share
-of one core, beside the share of a loop that just sleeps and reads the clock as often (the floor
-that this machine sets). Lateness is what each record says of itself.
+`python -m bench.sampling` prints Markdown. The driver is the tests' compiled one, under the real
+binding: its calls return at once, so what is measured is ours, not a driver's.
 """
 
+import argparse
+import json
 import os
+import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypedDict
 
 import numpy as np
 
+from bench.big_trace import trace_path
+from bench.markdown import median_and_range, table, verdict
+from bench.processes import ROOT, cpu_ns
 from chopperd.clock import SystemClock
+from chopperd.model.arrays import Float64s
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_MS, NS_PER_S
+from tests.fakes.nvml.build import BuildUnavailableError, build
+from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
+from tests.fakes.nvml.scenario import Scenario, Segment
 
-SCRIPT = Path(__file__).parents[1] / "tests/integration/sampling/scripted_sampler.py"
-GPU_COUNT = 8
-
-#: One thread a GPU that sleeps a period at a time and does nothing else.
-FLOOR = """
-import sys, threading, time
-def loop():
-    while True:
-        time.sleep(1 / float(sys.argv[1]))
-        time.monotonic_ns()
-for _ in range(int(sys.argv[2])):
-    threading.Thread(target=loop, daemon=True).start()
-time.sleep(1000)
-"""
+GPUS: Final = 8
+#: Most of a core that the sampler may take, by rate.
+MOST_OF_A_CORE: Final = {10.0: 0.005, 100.0: 0.03}
+MOST_START_MS: Final = 1000.0
+#: While a trace is analysed: 99th percentile and maximum of the lateness.
+MOST_LATE_MS: Final = (2.0, 50.0)
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """One stretch of sampling.
+
+    Attributes:
+        hz: Rate that was asked for.
+        core_ratio: CPU time of the sampler process over wall time.
+        kept_hz: Samples per GPU and second, of the GPU with fewest.
+        late_ms: (n,) how long after its deadline each read began, all GPUs.
+        floor_ratio: CPU time of as many threads that only sleep, at the same time and rate.
+        floor_late_ms: (m,) how late their sleeps ended.
+    """
+
+    hz: float
+    core_ratio: float
+    kept_hz: float
+    late_ms: Float64s
+    floor_ratio: float
+    floor_late_ms: Float64s
 
 
-def cpu_ratio(pid: int, seconds: float) -> float:
-    before_s, start = cpu_s(pid), time.monotonic()
-    time.sleep(seconds)
-    return (cpu_s(pid) - before_s) / (time.monotonic() - start)
-
-
-def floor_ratio(hz: float, seconds: float) -> float:
-    command = [sys.executable, "-c", FLOOR, str(hz), str(GPU_COUNT)]
-    with subprocess.Popen(command) as process:
-        time.sleep(0.5)
-        ratio = cpu_ratio(process.pid, seconds)
-        process.kill()
-    return ratio
-
-
-def measure(hz: float, seconds: float) -> None:
-    command = [sys.executable, str(SCRIPT), "--gpus", str(GPU_COUNT)]
-    supervisor = SamplerSupervisor(command, SamplerSettings(hz=hz), SystemClock())
-    start_ns = time.monotonic_ns()
+def sampling(command: Sequence[str], hz: float, seconds: float) -> Sampling:
+    """Sample for a while, and sleep beside it."""
+    clock = SystemClock()
+    settings = SamplerSettings(hz=hz, history_s=seconds + 30, budget_ratio=1.0)
+    supervisor = SamplerSupervisor(command, settings, clock)
     supervisor.start()
-    pid = supervisor.pid
-    assert pid is not None
-    while not all(supervisor.reader.status(n).written for n in range(GPU_COUNT)):
-        time.sleep(0.001)
-    first_ns = [supervisor.reader.drain(n).records["t_mono_ns"][0] for n in range(GPU_COUNT)]
-    ratio = cpu_ratio(pid, seconds)
-    records = np.concatenate([supervisor.reader.drain(n).records for n in range(GPU_COUNT)])
-    missed = sum(supervisor.reader.status(n).missed_count for n in range(GPU_COUNT))
-    supervisor.stop()
-    supervisor.close()
-    late_ms = np.percentile(records["late_ns"], [50, 99, 100]) / 1e6
-    floor = floor_ratio(hz, seconds)
-    print(
-        f"{hz:5g} Hz: {100 * ratio:.2f} % of a core (floor {100 * floor:.2f} %), "
-        f"{len(records)} samples, {missed} missed, late p50 {late_ms[0]:.3f} ms, "
-        f"p99 {late_ms[1]:.3f} ms, max {late_ms[2]:.3f} ms, "
-        f"first sample of all GPUs {(max(first_ns) - start_ns) / 1e6:.0f} ms after start"
+    try:
+        pid = supervisor.pid
+        assert pid is not None
+        clock.sleep_until(clock.mono_ns() + NS_PER_S)  # the first reads do more than the others
+        cpu_begin_ns, begin_ns = cpu_ns(pid), clock.mono_ns()
+        floor = _floor(hz, seconds)
+        cpu_used_ns, end_ns = cpu_ns(pid) - cpu_begin_ns, clock.mono_ns()
+        drained = [supervisor.reader.drain(slot).records for slot in range(GPUS)]
+    finally:
+        supervisor.stop()
+        supervisor.close()
+    inside = [
+        records[(records["t_mono_ns"] >= begin_ns) & (records["t_mono_ns"] < end_ns)]
+        for records in drained
+    ]
+    lasted_s = (end_ns - begin_ns) / NS_PER_S
+    return Sampling(
+        hz=hz,
+        core_ratio=cpu_used_ns / NS_PER_S / lasted_s,
+        kept_hz=min(len(records) for records in inside) / lasted_s,
+        late_ms=np.concatenate([records["late_ns"] for records in inside]) / NS_PER_MS,
+        floor_ratio=floor["core_ratio"],
+        floor_late_ms=np.array(floor["late_ns"]) / NS_PER_MS,
     )
 
 
+class _Floor(TypedDict):
+    core_ratio: float
+    late_ns: list[int]
+
+
+def _floor(hz: float, seconds: float) -> _Floor:
+    """What `bench.floor` finds over so many seconds; returns when they are over."""
+    command = [sys.executable, "-m", "bench.floor", str(hz), str(seconds), str(GPUS)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: _Floor = json.loads(done.stdout)
+    return found
+
+
+def start_ms(command: Sequence[str]) -> float:
+    """From before the start of the process to the first sample of the last GPU, at 10 Hz."""
+    clock = SystemClock()
+    supervisor = SamplerSupervisor(command, SamplerSettings(hz=10.0), clock)
+    began_ns = clock.mono_ns()
+    supervisor.start()
+    try:
+        clock.sleep_until(clock.mono_ns() + NS_PER_S)
+        drained = [supervisor.reader.drain(slot).records for slot in range(GPUS)]
+    finally:
+        supervisor.stop()
+        supervisor.close()
+    first_ns = max(int(records["t_mono_ns"][0]) for records in drained)
+    return (first_ns - began_ns) / NS_PER_MS
+
+
+@contextmanager
+def sampler_command() -> Iterator[list[str]]:
+    """Starts the product's sampler process over the fake driver.
+
+    Raises:
+        BuildUnavailableError: The driver can't be compiled here.
+    """
+    with TemporaryDirectory(prefix="chopperd-bench-") as folder:
+        library = build(Path(folder))
+        scenario = Scenario(Path(folder) / "scenario.bin", GPUS)
+        for gpu in scenario.gpus:
+            gpu.plays(
+                Segment(length_ns=80 * NS_PER_MS, sm_clock_mhz=1755, reasons=4),
+                Segment(length_ns=30 * NS_PER_MS, sm_clock_mhz=1980, power_mw=300_000),
+                repeats=True,
+            )
+        yield [
+            *("env", f"LD_LIBRARY_PATH={library.parent}", f"{SCENARIO_VARIABLE}={scenario.path}"),
+            *(sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", "nvml"),
+        ]
+
+
+@contextmanager
+def analysis() -> Iterator[None]:
+    """A report of the big trace again and again, at the lowest priority, as an agent makes it."""
+    report = f"{sys.executable} -m chopperd report {trace_path('big')} --format json"
+    command = ["nice", "-n", "19", "sh", "-c", f"while true; do {report} > /dev/null; done"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield
+    finally:
+        _end_group(process)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait()
+
+
+def sampling_row(done: Sampling, beside: str = "") -> list[str]:
+    """One line of the table."""
+    limit = MOST_OF_A_CORE[done.hz]
+    late = "/".join(f"{np.quantile(done.late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
+    floor = "/".join(f"{np.quantile(done.floor_late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
+    return [
+        f"{done.hz:g} Hz{beside}",
+        f"{100 * done.core_ratio:.2f}",
+        f"{100 * limit:g}: {verdict(met=done.core_ratio <= limit)}",
+        f"{100 * done.floor_ratio:.2f}",
+        f"{done.kept_hz:.2f}",
+        late,
+        floor,
+    ]
+
+
+def report(seconds: float, starts: int) -> str:
+    """Everything as Markdown; says what is missing where the driver can't be built."""
+    try:
+        with sampler_command() as command:
+            return _measured(command, seconds, starts)
+    except BuildUnavailableError as error:
+        return f"Skipped: the fake driver can't be built: {error}."
+
+
+def _measured(command: Sequence[str], seconds: float, starts: int) -> str:
+    rows = [sampling_row(sampling(command, hz, seconds)) for hz in MOST_OF_A_CORE]
+    lines = []
+    if trace_path("big").exists():
+        with analysis():
+            busy = sampling(command, 100.0, seconds)
+        rows.append(sampling_row(busy, ", a trace being analysed"))
+        p99_ms, most_ms = np.quantile(busy.late_ms, [0.99, 1.0])
+        met = bool(p99_ms <= MOST_LATE_MS[0] and most_ms <= MOST_LATE_MS[1])
+        lines.append(
+            f"While a trace is analysed: p99 at most {MOST_LATE_MS[0]:g} ms, none over "
+            f"{MOST_LATE_MS[1]:g} ms: {verdict(met=met)}."
+        )
+    started_ms = [start_ms(command) for _ in range(starts)]
+    met = float(np.median(started_ms)) <= MOST_START_MS
+    lines.append(
+        f"Start to the first sample of all GPUs (at 10 Hz, {starts} starts): "
+        f"{median_and_range(started_ms, '.0f')} ms, at most {MOST_START_MS:.0f}: "
+        f"{verdict(met=met)}."
+    )
+    header = (
+        "fast loop (slow loop 1 Hz)",
+        "% of a core",
+        "at most",
+        "floor",
+        "kept Hz",
+        "late ms p50/p99/max",
+        "floor",
+    )
+    intro = (
+        f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each. The floor is a process "
+        f"of {GPUS} threads that sleep as often at the same time and do nothing else."
+    )
+    return "\n\n".join([intro, table(header, rows), "\n".join(lines)])
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--starts", type=int, default=5)
+    chosen = parser.parse_args(argv)
+    print(report(chosen.seconds, chosen.starts))
+
+
 if __name__ == "__main__":
-    for rate_hz in (10.0, 100.0):
-        measure(rate_hz, float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
+    main()

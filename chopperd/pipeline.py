@@ -6,19 +6,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final
+from typing import TYPE_CHECKING
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
-from chopperd.model.report import ReportDocument
+from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.document import StepSelection, build_document
+from chopperd.report.processes import guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
-from chopperd.simulation.kineto import rank_trace
-from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -26,11 +24,13 @@ from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 
+if TYPE_CHECKING:
+    from chopperd.simulation.node import SimulatedNode
+    from chopperd.simulation.spec import SimulationSpec
+
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
-
-_SUFFIXES: Final = (".json", ".json.gz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,8 @@ def report_files(
 ) -> ReportDocument:
     """The report on the traces of one job.
 
-    One trace is in memory at a time. Of several, one that can't be read is said so and left out.
+    One trace is in memory at a time. Of several, one that can't be read is left out, and one that
+    comes twice is counted once; notes say so.
 
     Args:
         paths: At least one Kineto trace.
@@ -72,23 +73,43 @@ def report_files(
     Raises:
         TraceFormatError: None of the files can be read.
     """
-    reports = []
+    reports: list[TraceReport] = []
     failures: list[TraceFormatError] = []
+    notes: list[Note] = []
     for path in paths:
         try:
-            reports.append(_report_file(path, samples, options, progress))
+            report = _report_file(path, samples, options, progress)
         except TraceFormatError as error:
             failures.append(error)
-            logger.warning("left out: %s", error)
+            notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
+            continue
+        if first := _same_bytes(report, reports):
+            text = f"{path} has the same bytes as {first}: counted once"
+            notes.append(Note(code="trace_repeated", text=text))
+        else:
+            reports.append(report)
     if not reports:
         raise failures[0]
+    for note in notes:
+        logger.warning(note.text)
+    certain = replace(options, join=replace(options.join, guess=False))
+    for index in guessed_twice(reports):
+        path = Path(reports[index].trace.path)
+        reports[index] = _report_file(path, samples, certain, progress)
     return build_document(
         reports,
         samples,
         version=__version__,
         time=rfc3339((clock or SystemClock()).unix_ns()),
         selection=options.selection,
+        notes=notes,
     )
+
+
+def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:
+    """The path of a trace with the same bytes; None if there is none."""
+    same = (o.trace.path for o in others if o.trace.sha256 == report.trace.sha256)
+    return next(same, None)
 
 
 def _report_file(
@@ -111,10 +132,16 @@ def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) ->
     return sorted(
         path
         for path in _files(directory, depth)
-        if path.name.endswith(_SUFFIXES)
-        and path.stat().st_mtime_ns >= newer_than_unix_ns
-        and is_kineto(path)
+        if _written_since(path, newer_than_unix_ns) and is_kineto(path)
     )
+
+
+def _written_since(path: Path, unix_ns: int) -> bool:
+    """Whether the file was last written since then; False for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns >= unix_ns
+    except OSError:
+        return False
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
@@ -131,7 +158,7 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
 
 
 def report_simulation(
-    spec: SimulationSpec,
+    spec: "SimulationSpec",
     seconds: float,
     finish: Callable[[], SampleSet] | None,
     clock: Clock,
@@ -146,6 +173,8 @@ def report_simulation(
         finish: Ends the sampling that is under way and gives its samples.
         clock: Tells and waits for the time.
     """
+    from chopperd.simulation.node import SimulatedNode  # noqa: PLC0415 - no report waits for it
+
     begin_unix_ns = clock.unix_ns()
     end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
     names: dict[str, str] = {}
@@ -164,9 +193,11 @@ def report_simulation(
 
 
 def simulated_traces(
-    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int
+    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Name and content of each rank's trace, of the steps inside a time (at least one)."""
+    from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
+
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
     for rank in range(len(node.gpus)):

@@ -7,7 +7,7 @@ import numpy as np
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import Primitive
 from chopperd.correlate.waterfall import is_class
-from chopperd.model.arrays import Float64s, Int8s, Int64s
+from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES
 from chopperd.model.timeline import DeviceTimeline
 
@@ -50,7 +50,7 @@ def family_totals(
         reference_mhz: f_ref; None if unknown.
         sample_t_ns: (n,) int64, times of the clock samples, rising.
     """
-    family, first, inverse = np.unique(timeline.family, return_index=True, return_inverse=True)
+    family, first, inverse = _distinct(timeline.family)
     kernel_class = timeline.kernel_class[first]
 
     def sums(values: Int64s | Float64s) -> Float64s:
@@ -63,7 +63,7 @@ def family_totals(
     time_ns = np.rint(sums(duration_ns)).astype(np.int64)
     order = np.argsort(-time_ns, kind="stable")
     return FamilyTotals(
-        family=family[order].astype(np.int64),
+        family=family[order],
         kernel_class=kernel_class[order],
         count=np.bincount(inverse, minlength=len(family))[order],
         time_ns=time_ns[order],
@@ -71,6 +71,19 @@ def family_totals(
         mean_mhz=mean_mhz[order],
         lost_ns=lost_ns[order],
     )
+
+
+def _distinct(family: Int32s) -> tuple[Int64s, Int64s, Int64s]:
+    """The families that occur, rising, the first record of each, and each record's place in them.
+
+    Counts where a sort would do too: families are small numbers and records are millions.
+    """
+    present = np.flatnonzero(np.bincount(family))
+    size = int(present[-1]) + 1 if len(present) else 0
+    place, first = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    place[present] = np.arange(len(present))
+    first[family[::-1]] = np.arange(len(family))[::-1]
+    return present, first[present], place[family]
 
 
 def _clock_figures(
@@ -84,36 +97,37 @@ def _clock_figures(
     mean_mhz, lost_ns = np.full(count, np.nan), np.full(count, np.nan)
     if pieces is None:
         return mean_mhz, lost_ns
-    clock = pieces.clock()
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
     start, end = timeline.start_ns[compute], timeline.end_ns[compute]
+    at_start, at_end = pieces.locate(start), pieces.locate(end)
     which = inverse[compute]
-    cycles = np.bincount(which, _over(clock, start, end), count)
-    covered = np.bincount(which, _over(pieces.coverage(), start, end), count)
+
+    def over(g: Primitive) -> Float64s:
+        return np.bincount(which, g.at(at_end) - g.at(at_start), count).astype(np.float64)
+
+    cycles, covered = over(pieces.clock()), over(pieces.coverage())
     np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
     if reference_mhz is not None:
         deficit = pieces.deficit(reference_mhz)
-        lost = np.bincount(which, _shared(deficit, start, end), count) / reference_mhz
+        done = np.concatenate((deficit.at(at_start), deficit.at(at_end)))
+        lost = np.bincount(which, _shared(done, start, end), count) / reference_mhz
         lost_ns = np.where(covered > 0, lost, np.nan)
     return mean_mhz, lost_ns
 
 
-def _over(g: Primitive, start_ns: Int64s, end_ns: Int64s) -> Float64s:
-    """∫ g over each kernel."""
-    return g.at(*g.locate(end_ns)) - g.at(*g.locate(start_ns))
+def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
+    """∫ g / k over each kernel, k being how many of the kernels run at that instant: (n,).
 
-
-def _shared(g: Primitive, start_ns: Int64s, end_ns: Int64s) -> Float64s:
-    """∫ g / k over each kernel, k being how many of the kernels run at that instant."""
-    if np.all(start_ns[1:] >= np.maximum.accumulate(end_ns)[:-1]):
-        return _over(g, start_ns, end_ns)
-    edges_ns, position = np.unique(np.concatenate((start_ns, end_ns)), return_inverse=True)
-    at_start, at_end = position[: len(start_ns)], position[len(start_ns) :]
-    running = np.cumsum(
-        np.bincount(at_start, minlength=len(edges_ns))
-        - np.bincount(at_end, minlength=len(edges_ns))
-    )[:-1]
-    share = np.diff(g.at(*g.locate(edges_ns))) / np.maximum(running, 1)
-    total = np.concatenate(([0.0], np.cumsum(share)))
-    shared: Float64s = total[at_end] - total[at_start]
+    Args:
+        done: (2 n,) float64, ∫ g up to each start, then up to each end.
+        start_ns: (n,) int64.
+        end_ns: (n,) int64.
+    """
+    count = len(start_ns)
+    order = np.argsort(np.concatenate((start_ns, end_ns)), kind="stable")
+    running = np.cumsum(np.where(order < count, 1, -1))[:-1]
+    share = np.diff(done[order]) / np.maximum(running, 1)
+    total = np.zeros(2 * count)
+    total[order[1:]] = np.cumsum(share)
+    shared: Float64s = total[count:] - total[:count]
     return shared

@@ -39,6 +39,9 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in both sets, cut wherever either set is cut."""
+    for one, other in ((a, b), (b, a)):
+        if len(one) == 1:
+            return clip(other, int(one.start_ns[0]), int(one.end_ns[0]))
     first = np.searchsorted(b.end_ns, a.start_ns, side="right")
     last = np.searchsorted(b.start_ns, a.end_ns, side="left")
     count = last - first
@@ -94,9 +97,11 @@ def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
         a: The set.
         cuts_ns: (n,) int64 in any order; repeated cuts and cuts elsewhere change nothing.
     """
+    if len(a) == 0 or len(cuts_ns) == 0:
+        return a
     cuts_ns = np.unique(cuts_ns)
-    inner_ns = cuts_ns[contains(a, cuts_ns)]
-    inner_ns = inner_ns[~np.isin(inner_ns, a.start_ns)]
+    at = np.searchsorted(a.start_ns, cuts_ns, side="right") - 1
+    inner_ns = cuts_ns[(at >= 0) & (a.start_ns[at] < cuts_ns) & (cuts_ns < a.end_ns[at])]
     return Intervals(
         start_ns=np.sort(np.concatenate((a.start_ns, inner_ns))),
         end_ns=np.sort(np.concatenate((a.end_ns, inner_ns))),

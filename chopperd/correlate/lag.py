@@ -5,6 +5,7 @@ when moved back by it. The clock's own settling (it relaxes towards its level, i
 would be taken for lag, so both are fitted together.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,10 +25,11 @@ MIN_CHANGES: Final = 10
 MIN_EXPLAINED: Final = 0.05
 MIN_EXPLAINED_PAIRS: Final = 20
 MAX_HALF_WIDTH_NS: Final = 20 * NS_PER_MS
-_MAX_PAIRS: Final = 20_000
+_MAX_PAIRS: Final = 8_192
 _MAX_CELLS: Final = 1 << 19
 _CELL_NS: Final = NS_PER_MS // 2
 _BLOCKS: Final = 20
+_FFT_MULTIPLE: Final = 4_096
 _RESAMPLES: Final = 200
 _COARSE_LAGS_NS: Final = np.arange(-20, 252, 4) * NS_PER_MS
 _COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60]) * NS_PER_MS
@@ -143,39 +145,50 @@ def _effective_count(change_mhz: Float64s) -> float:
 def _agreement(
     pairs: _Pairs, compute: Intervals, lags_ns: Int64s, settling_ns: Float64s
 ) -> Float64s:
-    """Sums of (change x model, model^2) per block, lag and settling time: (b, l, s, 2)."""
+    """Sums of (change x model, model^2) per block, lag and settling time: (b, l, s, 2).
+
+    Args:
+        pairs: At least one a block.
+        compute: When compute ran.
+        lags_ns: (l,) int64, whole cells.
+        settling_ns: (s,) float64.
+    """
     base_ns = int(pairs.first_ns[0] - lags_ns.max()) - 8 * int(settling_ns.max())
     end_ns = int(pairs.second_ns[-1] - lags_ns.min())
     edges_ns = np.arange(base_ns, end_ns + _CELL_NS, _CELL_NS)
     duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
-    block = np.arange(len(pairs)) * _BLOCKS // len(pairs)
+    lag_cells = lags_ns[:, None] // _CELL_NS
+    first_ns, second_ns = pairs.first_ns - base_ns, pairs.second_ns - base_ns
+    block_start = -(-np.arange(_BLOCKS) * len(pairs) // _BLOCKS)
     sums = np.empty((_BLOCKS, len(lags_ns), len(settling_ns), 2))
-    for s, settling in enumerate(settling_ns):
-        level = _settled(duty, settling)
-        for k, lag_ns in enumerate(lags_ns):
-            change = _level_at(level, pairs.second_ns - lag_ns - base_ns)
-            change -= _level_at(level, pairs.first_ns - lag_ns - base_ns)
-            for j, product in enumerate((pairs.change_mhz * change, change * change)):
-                sums[:, k, s, j] = np.bincount(block, product, _BLOCKS)
+    for s, level in enumerate(_settled(duty, settling_ns)):
+        change = _level_at(level, second_ns, lag_cells) - _level_at(level, first_ns, lag_cells)
+        for j, product in enumerate((pairs.change_mhz * change, change * change)):
+            sums[:, :, s, j] = np.add.reduceat(product, block_start, axis=1).T
     return sums
 
 
-def _settled(duty: Float64s, settling_ns: float) -> Float64s:
-    """The duty after a first-order lag, at the cells' edges: (n + 1,)."""
-    keep = np.exp(-_CELL_NS / settling_ns)
-    taps = min(len(duty), int(np.ceil(12 * settling_ns / _CELL_NS)) + 1)
-    kernel = (1 - keep) * keep ** np.arange(taps)
-    size = 1 << (len(duty) + taps - 1).bit_length()
-    spectrum = np.fft.rfft(duty, size) * np.fft.rfft(kernel, size)
-    settled: Float64s = np.fft.irfft(spectrum, size)[: len(duty)]
-    return np.concatenate(([0.0], settled))
+def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
+    """The duty after a first-order lag of each settling time, at the cells' edges: (n + 1,) each.
+
+    By spectra: that of the geometric kernel is known in closed form, and its tail has died away
+    within the padding.
+    """
+    size = len(duty) + int(12 * settling_ns.max() / _CELL_NS)
+    size = -(-size // _FFT_MULTIPLE) * _FFT_MULTIPLE
+    spectrum = np.fft.rfft(duty, size)
+    turn = np.exp(-2j * np.pi * np.arange(len(spectrum)) / size)
+    for keep in np.exp(-_CELL_NS / settling_ns):
+        settled = np.fft.irfft(spectrum * ((1 - keep) / (1 - keep * turn)), size)
+        yield np.concatenate(([0.0], settled[: len(duty)]))
 
 
-def _level_at(level: Float64s, since_base_ns: Int64s) -> Float64s:
-    """The level between the cells' edges, linear."""
-    position = since_base_ns / _CELL_NS
-    cell = np.clip(position.astype(np.int64), 0, len(level) - 2)
-    between: Float64s = level[cell] + (position - cell) * (level[cell + 1] - level[cell])
+def _level_at(level: Float64s, since_base_ns: Int64s, lag_cells: Int64s) -> Float64s:
+    """The level so many cells before each time, linear between the cells' edges: (l, n)."""
+    cell = since_base_ns // _CELL_NS
+    into_cell = (since_base_ns - cell * _CELL_NS) / _CELL_NS
+    at = np.clip(cell - lag_cells, 0, len(level) - 2)
+    between: Float64s = level[at] + into_cell * np.diff(level)[at]
     return between
 
 

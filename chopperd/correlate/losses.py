@@ -18,6 +18,7 @@ from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, 
 from chopperd.correlate.signal import (
     ClassClock,
     LabelledSamples,
+    MaskPositions,
     Primitive,
     RunningClass,
     class_clock,
@@ -137,7 +138,8 @@ def _corrected(
 
 
 def _mean_mhz(clock: ClassClock, covered: Intervals, windows: Windows) -> Float64s:
-    cycles = _between(covered, ClockPieces.of(clock, ()).clock(), windows)
+    pieces = ClockPieces.of(clock, ())
+    cycles = _between(pieces.locate_mask(covered), pieces.clock(), windows)
     covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
     unknown = np.full(len(windows), np.nan)
     mean: Float64s = np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0)
@@ -210,13 +212,14 @@ def ceiling_loss(
     """
     limit_mhz = reference_mhz if limit_mhz is None else min(limit_mhz, reference_mhz)
     pieces = ClockPieces.of(mean.clock, (reference_mhz, limit_mhz))
-    total = _between(mean.covered, pieces.deficit(reference_mhz), windows) / reference_mhz
+    covered = pieces.locate_mask(mean.covered)
+    total = _between(covered, pieces.deficit(reference_mhz), windows) / reference_mhz
     lost_ns = np.minimum(np.rint(total).astype(np.int64), mean.covered_ns)
     shares = piece_shares(mean.clock, causes, limited_ns)
     parts = np.zeros((len(windows), len(CAUSES)))
     for cause in np.flatnonzero(shares.any(axis=0)):
         weighted = pieces.deficit(limit_mhz, shares[:, cause])
-        parts[:, cause] = _between(mean.covered, weighted, windows) / reference_mhz
+        parts[:, cause] = _between(covered, weighted, windows) / reference_mhz
     parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
     return CeilingLoss(
         lost_ns=lost_ns,
@@ -241,8 +244,5 @@ def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows
     return updates < MIN_COUNTER_UPDATES
 
 
-def _between(mask: Intervals, g: Primitive, windows: Windows) -> Float64s:
-    integral = masked_integral(mask, g)
-    if integral is None:
-        return np.zeros(len(windows))
-    return integral.between(windows.start_ns, windows.end_ns)
+def _between(mask: MaskPositions, g: Primitive, windows: Windows) -> Float64s:
+    return masked_integral(mask, g).between(windows.start_ns, windows.end_ns)

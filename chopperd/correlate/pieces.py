@@ -4,8 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chopperd.correlate.signal import ClassClock, Primitive, primitive
+from chopperd.correlate.signal import (
+    ClassClock,
+    MaskPositions,
+    Positions,
+    Primitive,
+    locate,
+    primitive,
+)
 from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.timeline import Intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,16 @@ class ClockPieces:
             left_mhz=np.insert(self.left_mhz, at + 1, level_mhz),
             right_mhz=np.insert(right_mhz, at + 1, self.right_mhz[at]),
             parent=np.insert(self.parent, at + 1, self.parent[at]),
+        )
+
+    def locate(self, t_ns: Int64s) -> Positions:
+        """Where each time lies among the pieces: good for all of their primitives."""
+        return locate(self.edges, t_ns, self.base_ns)
+
+    def locate_mask(self, mask: Intervals) -> MaskPositions:
+        """Where the intervals' ends lie among the pieces."""
+        return MaskPositions(
+            mask=mask, start=self.locate(mask.start_ns), end=self.locate(mask.end_ns)
         )
 
     def clock(self) -> Primitive:

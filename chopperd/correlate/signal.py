@@ -150,6 +150,35 @@ def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """Where times lie among pieces.
+
+    Attributes:
+        piece: (n,) int64, index of the piece; times outside all pieces are clamped to their ends.
+        into_ns: (n,) float64, the way into it.
+    """
+
+    piece: Int64s
+    into_ns: Float64s
+
+
+def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
+    """Where each time lies among the pieces between edges given in ns since `base_ns`."""
+    t = np.clip((t_ns - base_ns).astype(np.float64), edges[0], edges[-1])
+    piece = np.clip(np.searchsorted(edges, t, "right") - 1, 0, len(edges) - 2)
+    return Positions(piece=piece, into_ns=t - edges[piece])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskPositions:
+    """A set of intervals and where their ends lie among pieces."""
+
+    mask: Intervals
+    start: Positions
+    end: Positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Primitive:
     """∫ g dt for a g that is linear on each piece and 0 outside all of them.
 
@@ -168,14 +197,13 @@ class Primitive:
     slope: Float64s
     cumulative: Float64s
 
-    def locate(self, t_ns: Int64s) -> tuple[Int64s, Float64s]:
-        """The piece that each time lies in and the ns into it; times outside are clamped."""
-        t = np.clip((t_ns - self.base_ns).astype(np.float64), self.edges[0], self.edges[-1])
-        piece = np.clip(np.searchsorted(self.edges, t, "right") - 1, 0, len(self.left) - 1)
-        return piece, t - self.edges[piece]
+    def locate(self, t_ns: Int64s) -> Positions:
+        """Where each time lies among the pieces."""
+        return locate(self.edges, t_ns, self.base_ns)
 
-    def at(self, piece: Int64s, into_ns: Float64s) -> Float64s:
-        """The integral up to `into_ns` into each `piece`."""
+    def at(self, positions: Positions) -> Float64s:
+        """The integral up to each position."""
+        piece, into_ns = positions.piece, positions.into_ns
         g = self.left[piece] + 0.5 * self.slope[piece] * into_ns
         value: Float64s = self.cumulative[piece] + g * into_ns
         return value
@@ -219,17 +247,17 @@ class MaskedIntegral:
     def _up_to(self, t_ns: Int64s) -> Float64s:
         done = np.searchsorted(self.mask.end_ns, t_ns, "right")
         total = self.before[done]
+        if not len(self.mask):
+            return total
         current = np.minimum(done, len(self.mask) - 1)
         inside = (done < len(self.mask)) & (self.mask.start_ns[current] < t_ns)
-        partial = self.g.at(*self.g.locate(t_ns)) - self.start_value[current]
+        partial = self.g.at(self.g.locate(t_ns)) - self.start_value[current]
         return total + np.where(inside, partial, 0.0)
 
 
-def masked_integral(mask: Intervals, g: Primitive) -> MaskedIntegral | None:
-    """The integral of g over the mask; None for an empty mask."""
-    if not len(mask):
-        return None
-    start_value = g.at(*g.locate(mask.start_ns))
-    inside = g.at(*g.locate(mask.end_ns)) - start_value
+def masked_integral(positions: MaskPositions, g: Primitive) -> MaskedIntegral:
+    """The integral of g over a mask, given where the mask lies among g's pieces."""
+    start_value = g.at(positions.start)
+    inside = g.at(positions.end) - start_value
     before = np.concatenate(([0.0], np.cumsum(inside)))
-    return MaskedIntegral(mask=mask, before=before, g=g, start_value=start_value)
+    return MaskedIntegral(mask=positions.mask, before=before, g=g, start_value=start_value)

@@ -15,6 +15,7 @@ from chopperd.model.classes import (
     COMM_CLASSES,
     COMPUTE_CLASSES,
     COPY_CLASSES,
+    KERNEL_CLASSES,
     CopyDirection,
     KernelClass,
 )
@@ -63,7 +64,9 @@ class BusyMasks:
 
 def is_class(kernel_class: Int8s, wanted: frozenset[KernelClass]) -> Bools:
     """(n,) bool: whether each record's class is one of `wanted`."""
-    return np.isin(kernel_class, np.array(sorted(wanted), np.int8))
+    is_wanted = np.array([each in wanted for each in KERNEL_CLASSES])
+    member: Bools = is_wanted[kernel_class]
+    return member
 
 
 def busy_masks(timeline: DeviceTimeline) -> BusyMasks:

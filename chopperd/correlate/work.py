@@ -10,27 +10,60 @@ from chopperd.model.timeline import DeviceTimeline, Marker
 
 def launched_ns(timeline: DeviceTimeline) -> Int64s:
     """(w,) int64: for each window's step, the union of its own records, wherever they ran."""
-    order = np.argsort(timeline.step, kind="stable")
-    steps = timeline.step[order]
-    total = np.zeros(len(timeline.windows), np.int64)
-    for w, window in enumerate(timeline.windows):
-        first, last = np.searchsorted(steps, [window.step, window.step + 1])
-        own = order[first:last]
-        total[w] = length_ns(union(timeline.start_ns[own], timeline.end_ns[own]))
-    return total
+    linked = timeline.step >= 0
+    step = timeline.step[linked].astype(np.int64)
+    wanted = _steps(timeline)
+    lengths = _union_lengths_ns(
+        step, timeline.start_ns[linked], timeline.end_ns[linked], int(wanted.max(initial=-1)) + 1
+    )
+    return lengths[wanted]
+
+
+def _steps(timeline: DeviceTimeline) -> Int64s:
+    return np.array([window.step for window in timeline.windows], np.int64)
+
+
+def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: int) -> Int64s:
+    """(count,) int64: the length of the union of each group's intervals.
+
+    The groups are laid one behind the other, so that no interval reaches into the next group's;
+    what an interval adds to the union is what lies beyond all before it.
+
+    Args:
+        group: (n,) int64, not negative; those of `count` and more are left out of the result.
+        start_ns: (n,) int64, rising.
+        end_ns: (n,) int64.
+        count: How many groups.
+    """
+    if not len(group):
+        return np.zeros(count, np.int64)
+    order = np.argsort(group, kind="stable")
+    group = group[order]
+    shift_ns = group * int(end_ns.max() - start_ns[0]) - start_ns[0]
+    start_ns, end_ns = start_ns[order] + shift_ns, end_ns[order] + shift_ns
+    reach_ns = np.maximum.accumulate(end_ns)
+    start_ns[1:] = np.maximum(start_ns[1:], reach_ns[:-1])
+    added_ns = np.maximum(end_ns - start_ns, 0)
+    return np.bincount(group, added_ns, count)[:count].astype(np.int64)
 
 
 def foreign_ns(timeline: DeviceTimeline) -> Int64s:
     """(w,) int64: in each window, the union of other steps' and unlinked records."""
-    reach_ns = np.maximum.accumulate(timeline.end_ns)
-    total = np.zeros(len(timeline.windows), np.int64)
-    for w, window in enumerate(timeline.windows):
-        first = int(np.searchsorted(reach_ns, window.start_ns, "right"))
-        last = int(np.searchsorted(timeline.start_ns, window.end_ns, "left"))
-        other = first + np.flatnonzero(timeline.step[first:last] != window.step)
-        foreign = union(timeline.start_ns[other], timeline.end_ns[other])
-        total[w] = length_ns(intervals.clip(foreign, window.start_ns, window.end_ns))
-    return total
+    step = _steps(timeline)
+    starts = np.array([window.start_ns for window in timeline.windows], np.int64)
+    ends = np.array([window.end_ns for window in timeline.windows], np.int64)
+    first = np.searchsorted(ends, timeline.start_ns, "right")
+    count = np.maximum(np.searchsorted(starts, timeline.end_ns, "left") - first, 0)
+    record = np.repeat(np.arange(len(timeline)), count)
+    nth = np.arange(len(record)) - np.repeat(np.cumsum(count) - count, count)
+    window = first[record] + nth
+    other = timeline.step[record] != step[window]
+    record, window = record[other], window[other]
+    foreign = union(
+        np.maximum(timeline.start_ns[record], starts[window]),
+        np.minimum(timeline.end_ns[record], ends[window]),
+    )
+    return intervals.length_before_ns(foreign, ends) - intervals.length_before_ns(foreign, starts)
 
 
 def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:

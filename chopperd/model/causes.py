@@ -22,6 +22,9 @@ class Cause(IntEnum):
     UNEXPLAINED = 8
     UNKNOWN = 9
 
+    # Enum hashes by name in Python; sets and maps of causes are built for each sample.
+    __hash__ = int.__hash__
+
     @property
     def label(self) -> str:
         """The name used outside: in files, documents and metrics."""

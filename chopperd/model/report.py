@@ -70,13 +70,14 @@ class Alignment:
     """How well trace and samples lie on one time axis; `check` is the outcome in words.
 
     `check`: "measured" (lag found, interval given), "not measurable", or "no samples".
+    `realtime_step`: whether the wall clock stepped inside the trace; None where not watched.
     """
 
     offset_uncertainty_ns: int | None
     lag_ns: int | None
     lag_low_ns: int | None
     lag_high_ns: int | None
-    realtime_step: bool
+    realtime_step: bool | None
     check: str
 
 
@@ -215,7 +216,7 @@ class MicroStep:
     """One marker of an accumulated step."""
 
     step: int
-    marker_start_unix_ns: int
+    marker_start_unix_ns: int | None
     marker_ns: int
     busy_ns: int | None
 

@@ -12,27 +12,36 @@ from chopperd.model.report import Peers, Row
 from chopperd.report.rows import DraftRow
 
 
-def across_devices(
-    drafts: Sequence[DraftRow], model_of: Callable[[Row], str | None]
-) -> list[DraftRow]:
+def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
     """The rows with peers, excess and `is_critical`, in the same order.
 
-    Peers are the same model's GPUs in the same job and step (for totals: in the same files); the
-    critical device of a step is the one with the largest window less exposed communication.
+    Peers are the same model's GPUs in the same job and step (for totals: in files that begin with
+    the same step); the critical device is the one with the largest window less exposed
+    communication.
 
     Args:
-        drafts: Rows of all devices of a job.
-        model_of: Product name of a row's GPU; None where it is not known.
+        drafts: Rows of all devices of a job: its steps, or its totals.
     """
     rows = list(drafts)
-    for group in _groups(rows, lambda row: (row.job, row.step, model_of(row))):
-        if model_of(rows[group[0]].row) is not None:
+    for group in _groups(rows, lambda draft: (*_when(draft), draft.model)):
+        if rows[group[0]].model is not None and not _repeats(rows, group):
             _set_peers(rows, group)
-    for group in _groups(rows, lambda row: (row.job, row.step)):
+    for group in _groups(rows, _when):
         critical = max(group, key=lambda i: own_time_ns(rows[i].row))
         for i in group:
             rows[i] = replace(rows[i], row=replace(rows[i].row, is_critical=i == critical))
     return rows
+
+
+def _when(draft: DraftRow) -> tuple[str | None, int | None, int | None]:
+    """What rows that are set beside one another have in common."""
+    step = draft.row.step
+    return draft.row.job, step, draft.first_step if step is None else None
+
+
+def _repeats(rows: Sequence[DraftRow], group: Sequence[int]) -> bool:
+    """Whether a GPU is in a group more than once, so that it would be its own peer."""
+    return len({(rows[i].process, rows[i].row.device) for i in group}) < len(group)
 
 
 def own_time_ns(row: Row) -> int:
@@ -41,11 +50,11 @@ def own_time_ns(row: Row) -> int:
     return (row.window_ns or 0) - exposed_ns
 
 
-def _groups(rows: Sequence[DraftRow], key: Callable[[Row], Hashable]) -> Iterable[list[int]]:
+def _groups(rows: Sequence[DraftRow], key: Callable[[DraftRow], Hashable]) -> Iterable[list[int]]:
     """Indices of the device rows with one key."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, draft in enumerate(rows):
-        groups[key(draft.row)].append(index)
+        groups[key(draft)].append(index)
     return groups.values()
 
 
@@ -55,12 +64,15 @@ def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
     if median_mhz is None:
         return
     covered_ns: Int64s = np.array([rows[i].covered_ns for i in group], np.int64)
-    count = int(np.isfinite(mean_mhz).sum())
-    for i, excess in zip(group, excess_ns(mean_mhz, median_mhz, covered_ns), strict=True):
-        row = rows[i].row
-        known = row.dvfs.lost_ns is not None
-        dvfs = replace(row.dvfs, excess_ns=int(excess)) if known else row.dvfs
-        peers = Peers(n=count, median_mhz=median_mhz)
+    known = np.isfinite(mean_mhz)
+    peers = Peers(n=int(known.sum()), median_mhz=median_mhz)
+    for nth, excess in enumerate(excess_ns(mean_mhz, median_mhz, covered_ns)):
+        row, i = rows[group[nth]].row, group[nth]
+        if not known[nth]:
+            continue
+        dvfs = row.dvfs
+        if dvfs.lost_ns is not None:
+            dvfs = replace(dvfs, excess_ns=int(excess))
         rows[i] = replace(rows[i], row=replace(row, dvfs=dvfs, peers=peers))
 
 

@@ -1,8 +1,10 @@
 """The report document: traces of one job, joined, set beside one another and summed up."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from chopperd.correlate.peers import MIN_PEERS
 from chopperd.model.report import (
     SCHEMA,
     Alignment,
@@ -18,12 +20,11 @@ from chopperd.model.report import (
 )
 from chopperd.model.samples import SampleSet
 from chopperd.report.across import across_devices
+from chopperd.report.processes import first_step, processes, rank_conflicts
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
-from chopperd.report.trace_report import DeviceAlignment, TraceReport
+from chopperd.report.trace_report import TraceReport
 from chopperd.units import NS_PER_S
-
-_MIN_PEERS_TRACED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ def build_document(
     version: str,
     time: str,
     selection: StepSelection,
+    notes: Sequence[Note] = (),
 ) -> ReportDocument:
     """The document of at least one trace report.
 
@@ -55,34 +57,55 @@ def build_document(
         version: Of this program.
         time: Now, RFC 3339.
         selection: Which steps to show.
+        notes: What else is to be said.
     """
     devices = tuple(device for report in reports for device in report.devices)
-    models = {(device.rank, device.device): device.name for device in devices}
-
-    def model_of(row: Row) -> str | None:
-        return models.get((row.rank, row.device)) if row.device is not None else None
-
-    steps = across_devices([row for report in reports for row in report.steps], model_of)
-    totals = across_devices([row for report in reports for row in report.totals], model_of)
-    reference = _common_reference(devices)
-    alignments = [each for report in reports for each in report.alignments]
+    numbers = processes(reports)
+    steps = across_devices(_placed(reports, numbers, [report.steps for report in reports]))
+    totals = across_devices(_placed(reports, numbers, [report.totals for report in reports]))
+    rows = [*(each.row for each in steps), *_host_steps(reports)]
+    selected = _selected(rows, selection)
     return ReportDocument(
         schema=SCHEMA,
         generated=_generated(reports, samples, version, time),
-        summary=summarise(steps, totals, reference),
+        summary=summarise(steps, totals, _common_reference(devices)),
         findings=(),
         trace=reports[0].trace,
         traces=tuple(report.trace for report in reports),
-        sampling=_sampling(samples, totals, alignments),
-        alignment=_alignment(alignments, realtime_step=any(r.realtime_step for r in reports)),
+        sampling=_sampling(samples, totals, reports),
+        alignment=_alignment(reports, samples),
         profiler=Profiler(),
         framework=_framework(reports),
         devices=devices,
         totals=tuple(each.row for each in totals),
-        steps=_selected([*(each.row for each in steps), *_host_steps(reports)], selection),
+        steps=selected,
         drops=(),
-        notes=_notes(reports, samples, totals),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *notes,
+                    *_conflict_notes(reports),
+                    *_trace_notes(reports),
+                    *(samples.notes if samples else ()),
+                    *_peer_notes(totals),
+                    *_selection_notes(rows, selected),
+                )
+            )
+        ),
     )
+
+
+def _placed(
+    reports: Sequence[TraceReport],
+    numbers: Sequence[int],
+    drafts: Sequence[Sequence[DraftRow]],
+) -> list[DraftRow]:
+    """All rows, each with the process and the cycle that its trace is of."""
+    return [
+        replace(draft, process=number, first_step=first_step(report))
+        for report, number, those in zip(reports, numbers, drafts, strict=True)
+        for draft in those
+    ]
 
 
 def _generated(
@@ -100,15 +123,15 @@ def _generated(
 
 
 def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
-    """The devices' reference clock if it is one, else unknown."""
-    references = {device.reference for device in devices}
-    return references.pop() if len(references) == 1 else Reference(sm_clock_mhz=None, source=None)
+    """The reference clock of the devices that have one, if it is one; else unknown."""
+    known = {each.reference for each in devices if each.reference.sm_clock_mhz is not None}
+    return known.pop() if len(known) == 1 else Reference(sm_clock_mhz=None, source=None)
 
 
 def _sampling(
-    samples: SampleSet | None, totals: Sequence[DraftRow], alignments: Sequence[DeviceAlignment]
+    samples: SampleSet | None, totals: Sequence[DraftRow], reports: Sequence[TraceReport]
 ) -> Sampling:
-    slowest_ns = max((each.period_ns for each in alignments), default=0)
+    slowest_ns = max((each.period_ns for r in reports for each in r.alignments), default=0)
     sources = {each.gpu.power_source for each in samples.gpus} if samples else set()
     return Sampling(
         asked_hz=samples.asked_hz if samples else None,
@@ -119,20 +142,22 @@ def _sampling(
     )
 
 
-def _alignment(alignments: Sequence[DeviceAlignment], *, realtime_step: bool) -> Alignment:
+def _alignment(reports: Sequence[TraceReport], samples: SampleSet | None) -> Alignment:
     """The worst of all devices: the largest uncertainty, the widest lag interval."""
-    measured = [each for each in alignments if each.lag_ns is not None]
+    every = [each for report in reports for each in report.alignments]
+    measured = [each for each in every if each.lag_ns is not None]
     widest = max(
         measured, key=lambda each: (each.lag_high_ns or 0) - (each.lag_low_ns or 0), default=None
     )
+    stepped = [r.realtime_step for r in reports if r.realtime_step is not None]
     check = "measured" if measured else "not measurable"
     return Alignment(
-        offset_uncertainty_ns=max((e.offset_uncertainty_ns for e in alignments), default=None),
+        offset_uncertainty_ns=max((e.offset_uncertainty_ns for e in every), default=None),
         lag_ns=widest.lag_ns if widest else None,
         lag_low_ns=widest.lag_low_ns if widest else None,
         lag_high_ns=widest.lag_high_ns if widest else None,
-        realtime_step=realtime_step,
-        check=check if alignments else "no samples",
+        realtime_step=any(stepped) if stepped else None,
+        check=check if samples else "no samples",
     )
 
 
@@ -164,24 +189,54 @@ def _order(row: Row) -> list[int]:
     return [-1 if each is None else each for each in (row.step, row.rank, row.device)]
 
 
-def _notes(
-    reports: Sequence[TraceReport], samples: SampleSet | None, totals: Sequence[DraftRow]
-) -> tuple[Note, ...]:
-    """All notes, each once; of several traces, each line says whose it is."""
-    notes: dict[Note, None] = {}
+def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
+    """Ranks that two files claim which can't be of one process."""
+    return [
+        Note(
+            code="rank_conflict",
+            text=f"rank {reports[a].trace.rank} is claimed by {reports[a].trace.path} and by "
+            f"{reports[b].trace.path}: both are shown",
+        )
+        for a, b in rank_conflicts(reports)
+    ]
+
+
+def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
+    """The traces' notes; of several, each line says whose it is unless all traces have it."""
+    whose: defaultdict[Note, list[TraceReport]] = defaultdict(list)
     for report in reports:
-        for note in report.notes:
-            notes[_of_rank(note, report, several=len(reports) > 1)] = None
-    clocked = sum(each.row.clock is not None for each in totals)
-    if samples is not None and 0 < clocked < _MIN_PEERS_TRACED:
-        text = f"{clocked} GPU{'s' if clocked > 1 else ''} traced: excess over peers needs four"
-        notes[Note(code="peers_untraced", text=text)] = None
-    return tuple(notes)
+        for note in dict.fromkeys(report.notes):
+            whose[note].append(report)
+    return [
+        note if len(those) == len(reports) else replace(note, text=f"{_names(those)}: {note.text}")
+        for note, those in whose.items()
+    ]
 
 
-def _of_rank(note: Note, report: TraceReport, *, several: bool) -> Note:
-    if not several or note.code == "no_samples":
-        return note
-    rank = report.trace.rank
-    whose = report.trace.path if rank is None else f"rank {rank}"
-    return replace(note, text=f"{whose}: {note.text}")
+def _names(reports: Sequence[TraceReport]) -> str:
+    """Ranks in order, or paths where a rank is not known."""
+    ranks = sorted(r.trace.rank for r in reports if r.trace.rank is not None)
+    if len(ranks) < len(reports):
+        return ", ".join(report.trace.path for report in reports)
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
+    """Says so where a GPU's clock is known and its peers' is not."""
+    clocked = [each.row for each in totals if each.row.clock is not None]
+    alone = sum(row.peers is None for row in clocked)
+    if not alone:
+        return []
+    text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"
+    if alone < len(clocked):
+        text += f" for {alone} of {len(clocked)}"
+    return [Note(code="peers_untraced", text=text)]
+
+
+def _selection_notes(rows: Sequence[Row], selected: Sequence[Row]) -> list[Note]:
+    """Says so where steps were asked for that are not there."""
+    numbers = sorted({row.step for row in rows if row.step is not None})
+    if selected or not numbers:
+        return []
+    text = f"no such step: the traces have {numbers[0]} to {numbers[-1]}"
+    return [Note(code="step_not_found", text=text)]

@@ -1,11 +1,8 @@
-"""The forms in which a report leaves the program, by name."""
+"""The forms in which a report leaves the program, by name; each is imported when asked for."""
 
 from typing import Literal, TypeAlias
 
 from chopperd.model.report import ReportDocument
-from chopperd.report.csv_table import render_csv
-from chopperd.report.schema import encode_json
-from chopperd.report.text import page_text, render_rich
 
 Format: TypeAlias = Literal["text", "json", "csv"]
 
@@ -22,7 +19,13 @@ def formatted(
         styled: Whether the text has a terminal's escape codes.
     """
     if form == "json":
+        from chopperd.report.schema import encode_json  # noqa: PLC0415
+
         return encode_json(document).decode()
     if form == "csv":
+        from chopperd.report.csv_table import render_csv  # noqa: PLC0415
+
         return render_csv(document)
+    from chopperd.report.text import page_text, render_rich  # noqa: PLC0415
+
     return page_text(render_rich(document, by_family=by_family), styled=styled)

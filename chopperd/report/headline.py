@@ -11,6 +11,7 @@ from chopperd.report.wording import (
     known,
     percent,
     plural,
+    spread,
     whole,
     words,
 )
@@ -55,7 +56,12 @@ def _clock_cost(document: ReportDocument) -> list[str]:
     summary = document.summary
     if summary is None or not known(summary.lost_ns):
         return [f"unknown: {unknown_reason(document)}"]
-    return [_ceiling(document, summary), _sensitivity(summary), _excess(summary)]
+    return [
+        _ceiling(document, summary),
+        _sampled_part(summary),
+        _sensitivity(summary),
+        _excess(summary),
+    ]
 
 
 def _ceiling(document: ReportDocument, summary: Summary) -> str:
@@ -64,8 +70,6 @@ def _ceiling(document: ReportDocument, summary: Summary) -> str:
         amount = f"at most {lost} of {step} ms traced, no complete step"
     else:
         amount = f"at most {lost} of each {step} ms step"
-    if known(summary.coverage_ratio) and summary.coverage_ratio < _FULL_COVERAGE_RATIO:
-        amount += f" in the {percent(summary.coverage_ratio, 0)} % of compute that was sampled"
     share = summary_share(summary)
     if share is None:
         return amount
@@ -73,6 +77,15 @@ def _ceiling(document: ReportDocument, summary: Summary) -> str:
         return f"{amount} ({share.brackets()})"
     pooled = pooled_share(document.totals) or share
     return f"{amount}, {unresolved(pooled)}"
+
+
+def _sampled_part(summary: Summary) -> str:
+    """What the cost is of, where much of compute has no clock."""
+    if not known(summary.coverage_ratio) or summary.coverage_ratio >= _FULL_COVERAGE_RATIO:
+        return ""
+    return (
+        f"only {percent(summary.coverage_ratio, 0)} % of compute was sampled, the rest adds to it"
+    )
 
 
 def unresolved(pooled: Share) -> str:
@@ -123,13 +136,14 @@ def _causes(document: ReportDocument) -> list[str]:
 
 
 def _reference(document: ReportDocument) -> str:
-    references = [(d.reference.sm_clock_mhz, d.reference.source) for d in document.devices]
+    references = {(d.reference.sm_clock_mhz, d.reference.source) for d in document.devices}
     if document.summary is not None:
-        references.insert(0, (document.summary.reference_mhz, document.summary.reference_source))
-    for clock_mhz, source in references:
-        if known(clock_mhz):
-            return f"reference {whole(clock_mhz)} MHz ({words(source or 'source unknown')})"
-    return "reference unknown"
+        references.add((document.summary.reference_mhz, document.summary.reference_source))
+    clocks_mhz = [clock_mhz for clock_mhz, _ in references if known(clock_mhz)]
+    if not clocks_mhz:
+        return "reference unknown"
+    sources = sorted({source or "source unknown" for clock_mhz, source in references if clock_mhz})
+    return f"reference {spread(clocks_mhz)} MHz ({words(' and '.join(sources))})"
 
 
 def _look_at(document: ReportDocument) -> list[str]:

@@ -4,9 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, TypeAlias
 
-from rich.console import Console
-from rich.progress import Progress
-
 Advance: TypeAlias = Callable[[int, int | None], None]
 
 
@@ -16,6 +13,9 @@ def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
     if not stream.isatty():
         yield None
         return
+    from rich.console import Console  # noqa: PLC0415 - rich takes long to import
+    from rich.progress import Progress  # noqa: PLC0415
+
     with Progress(console=Console(file=stream), transient=True) as bars:
         task = bars.add_task("reading", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)

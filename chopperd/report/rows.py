@@ -10,7 +10,7 @@ from chopperd.correlate.work import marker_busy_ns
 from chopperd.model.classes import CopyDirection
 from chopperd.model.report import ExposedComm, ExposedCopy, MicroStep, Row, Waterfall
 from chopperd.model.samples import GpuSamples
-from chopperd.model.timeline import Step, Timeline
+from chopperd.model.timeline import DeviceTimeline, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
     clock_of,
@@ -31,6 +31,7 @@ class RowContext:
     Attributes:
         job, run, rank: Identity of the trace.
         gpu: Label of the GPU; None if not mapped.
+        model: Product name; None if not known.
         anchored: Whether the trace's times are Unix times.
         reference_mhz: f_ref; None if unknown.
         samples: The GPU's samples; None if there are none.
@@ -40,6 +41,7 @@ class RowContext:
     run: str | None
     rank: int | None
     gpu: str | None
+    model: str | None
     anchored: bool
     reference_mhz: float | None
     samples: GpuSamples | None
@@ -51,17 +53,23 @@ class DraftRow:
 
     Attributes:
         row: The row, without what only other devices' rows tell.
+        model: Product name of its GPU; None if not known.
+        process: Number of the process that the trace is of; devices are numbered within one.
+        first_step: First step of its file, by which files of one process pair up with others'.
         covered_ns: Compute covered by samples.
         samples_in_compute: Clock samples that fell into compute.
-        random_mhz, bias_mhz: Parts of the half width of the mean compute clock that do and do
-            not average out over steps; NaN unknown.
+        random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
+            average out over steps; NaN unknown.
     """
 
     row: Row
+    model: str | None = None
+    process: int = 0
+    first_step: int | None = None
     covered_ns: int = 0
     samples_in_compute: int = 0
-    random_mhz: float = math.nan
-    bias_mhz: float = math.nan
+    random_ns: float = math.nan
+    bias_ns: float = math.nan
 
 
 def device_rows(
@@ -77,8 +85,13 @@ def device_rows(
 def host_rows(timeline: Timeline, used: Collection[int], context: RowContext) -> list[Row]:
     """Rows of the steps (by index) that left no record on any device."""
     return [
-        replace(_identified(timeline, index, context), device=None, gpu=None, host_only=True)
-        for index in range(len(timeline.steps))
+        replace(
+            _identified(timeline, index, context),
+            gpu=None,
+            host_only=True,
+            micro_steps=_micro_steps(step, None, context),
+        )
+        for index, step in enumerate(timeline.steps)
         if index not in used
     ]
 
@@ -93,10 +106,10 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
         row = replace(row, launched_ns=None, foreign_ns=None)
         row = replace(row, families=families_of(joined.families, timeline.families))
     else:
-        micro_steps = _micro_steps(joined, timeline.steps[window.step], context)
+        micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
     if joined.clocks is None:
-        return DraftRow(row=row)
+        return DraftRow(row=row, model=context.model)
     return _with_clocks(row, joined.clocks, context, index)
 
 
@@ -181,16 +194,18 @@ def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
     )
 
 
-def _micro_steps(joined: JoinedDevice, step: Step, context: RowContext) -> tuple[MicroStep, ...]:
+def _micro_steps(
+    step: Step, device: DeviceTimeline | None, context: RowContext
+) -> tuple[MicroStep, ...]:
     """The markers of an accumulated step; nothing for a step of one marker."""
-    if len(step.markers) < 2 or not context.anchored:
+    if len(step.markers) < 2:
         return ()
     return tuple(
         MicroStep(
             step=marker.step,
-            marker_start_unix_ns=marker.start_ns,
+            marker_start_unix_ns=marker.start_ns if context.anchored else None,
             marker_ns=marker.end_ns - marker.start_ns,
-            busy_ns=marker_busy_ns(joined.timeline, marker),
+            busy_ns=None if device is None else marker_busy_ns(device, marker),
         )
         for marker in step.markers
     )
@@ -214,12 +229,15 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
             temperature_c=temperature_of(context.samples.temperature_c[inside]),
         )
     half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
+    covered_ns = int(clocks.compute.covered_ns[index])
+    ns_per_mhz = covered_ns / context.reference_mhz if context.reference_mhz else math.nan
     return DraftRow(
         row=row,
-        covered_ns=int(clocks.compute.covered_ns[index]),
+        model=context.model,
+        covered_ns=covered_ns,
         samples_in_compute=len(class_samples(clocks, index)),
-        random_mhz=float(half_mhz - bias_mhz),
-        bias_mhz=float(bias_mhz),
+        random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
+        bias_ns=float(bias_mhz) * ns_per_mhz,
     )
 
 

@@ -33,6 +33,7 @@ _BAR_WIDTH: Final = 40
 _STEPS_SHOWN: Final = 12
 _GPUS_SHOWN: Final = 16
 _TRACES_SHOWN: Final = 16
+_NAME_WIDTH: Final = 22
 _WATERFALL_LABELS: Final = {
     "compute_at_ref": "compute at the reference clock",
     "dvfs_loss": "clock loss (ceiling)",
@@ -80,12 +81,12 @@ def _plain(title: str, rows: Sequence[Sequence[str]]) -> Group:
 
 
 def waterfall(document: ReportDocument) -> Group | None:
-    """Where the mean step (or, without complete steps, the mean device window) went."""
+    """Where the mean step, or without complete steps the file, went on the critical device."""
     summary = document.summary
     if summary is None or not summary.waterfall_ns:
         return None
     if summary.basis == "totals":
-        title = "WHERE THE TIME WENT  whole file, mean over devices"
+        title = "WHERE THE TIME WENT  whole file, critical device"
     else:
         steps = plural(summary.steps, "complete step")
         title = f"WHERE THE STEP WENT  critical device, mean over {steps}"
@@ -241,14 +242,29 @@ def notes(document: ReportDocument) -> Group | None:
 
 
 def sources(document: ReportDocument, width: int) -> Group:
-    """The trace files and what their devices were taken for."""
+    """The trace files and what their devices were taken for: a line a file, or a device of it."""
     traces = document.traces or (document.trace,)
-    room = width - 42
-    rows = [(shorten(t.path, room), _rank(t), _trace_remarks(t)) for t in traces[:_TRACES_SHOWN]]
+    waiting = list(document.devices)
+    rows: list[tuple[str, ...]] = []
+    for trace in traces[:_TRACES_SHOWN]:
+        devices = [_device_cells(device) for device in _taken(waiting, trace.rank)]
+        first, *more = devices or [("no device", "", "")]
+        rows.append((_rank(trace), *first, trace.path))
+        rows += [("", *cells, "") for cells in more]
     if len(traces) > _TRACES_SHOWN:
-        rows.append((f"and {len(traces) - _TRACES_SHOWN} more", "", ""))
-    rows += [_device_cells(device, room) for device in document.devices[:_GPUS_SHOWN]]
-    return _plain("FROM", rows)
+        rows.append((f"and {len(traces) - _TRACES_SHOWN} more", "", "", "", ""))
+    beside = sum(2 + max(len(row[column]) for row in rows) for column in range(4))
+    return _plain("FROM", [(*row[:4], shorten(row[4], width - beside)) for row in rows])
+
+
+def _taken(waiting: list[DeviceSummary], rank: int | None) -> list[DeviceSummary]:
+    """The next devices of one trace, taken out: they come in the order of the traces."""
+    taken: list[DeviceSummary] = []
+    while waiting and waiting[0].rank == rank:
+        if any(each.device == waiting[0].device for each in taken):
+            break
+        taken.append(waiting.pop(0))
+    return taken
 
 
 def _rank(trace: TraceSummary) -> str:
@@ -257,14 +273,8 @@ def _rank(trace: TraceSummary) -> str:
     return f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else "")
 
 
-def _trace_remarks(trace: TraceSummary) -> str:
-    whole_or_not = "" if trace.complete else ", incomplete"
-    return f"{plural(trace.events, 'event')}{whole_or_not}"
-
-
-def _device_cells(device: DeviceSummary, room: int) -> tuple[str, str, str]:
-    rank = f"rank {device.rank} " if device.rank is not None else ""
-    name = shorten(f"{rank}device {device.device} = {device.name or 'unnamed'}", room)
+def _device_cells(device: DeviceSummary) -> tuple[str, str, str]:
+    name = shorten(device.name or "unnamed", _NAME_WIDTH)
     if device.gpu is None:
-        return name, "no GPU", "clocks unknown"
-    return name, f"GPU {device.gpu}", f"by {words(device.mapping or 'unknown rule')}"
+        return f"device {device.device}", name, "clocks unknown"
+    return f"GPU {device.gpu}", name, f"by {words(device.mapping or 'unknown rule')}"

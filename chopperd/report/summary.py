@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from chopperd.model.report import CauseShare, GpuLine, Reference, Row, Summary
@@ -28,7 +28,7 @@ def summarise(
     if not critical:
         return None
     step_ns = _mean([each.row.window_ns for each in critical])
-    gap_ratio, gap_low, gap_high = _interval(critical, step_ns, reference.sm_clock_mhz)
+    gap_ratio, gap_low, gap_high = _interval(critical, step_ns)
     return Summary(
         basis="critical_steps" if complete else "totals",
         steps=len(critical) if complete else 0,
@@ -71,19 +71,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _interval(
-    rows: Sequence[DraftRow], step_ns: float | None, reference_mhz: float | None
+    rows: Sequence[DraftRow], step_ns: float | None
 ) -> tuple[float | None, float | None, float | None]:
     """Lost over window with its 95 % interval: gap interval x covered share, pooled over rows.
 
     Sampling errors of different steps are independent; timing bias is common to all.
     """
     lost_ns = _mean([each.row.dvfs.lost_ns for each in rows])
-    if lost_ns is None or not step_ns or reference_mhz is None:
+    if lost_ns is None or not step_ns:
         return None, None, None
     ratio, count = lost_ns / step_ns, len(rows)
-    random_ns = math.sqrt(sum((each.random_mhz * each.covered_ns) ** 2 for each in rows)) / count
-    bias_ns = sum(each.bias_mhz * each.covered_ns for each in rows) / count
-    half = (random_ns + bias_ns) / reference_mhz / step_ns
+    random_ns = math.sqrt(sum(each.random_ns**2 for each in rows)) / count
+    bias_ns = sum(each.bias_ns for each in rows) / count
+    half = (random_ns + bias_ns) / step_ns
     if math.isnan(half):
         return ratio, None, None
     return ratio, max(0.0, ratio - half), min(1.0, ratio + half)
@@ -123,35 +123,41 @@ def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
 
 def _gpu_lines(used: Sequence[DraftRow], *, has_steps: bool) -> tuple[GpuLine, ...]:
     """One line a device, in rank order."""
-    by_device: defaultdict[tuple[int, int], list[DraftRow]] = defaultdict(list)
+    by_device: defaultdict[tuple[int, int, int], list[DraftRow]] = defaultdict(list)
     for each in used:
         rank = -1 if each.row.rank is None else each.row.rank
-        by_device[rank, each.row.device or 0].append(each)
+        by_device[rank, each.process, each.row.device or 0].append(each)
     return tuple(_gpu_line(rows, has_steps=has_steps) for _, rows in sorted(by_device.items()))
 
 
 def _gpu_line(rows: Sequence[DraftRow], *, has_steps: bool) -> GpuLine:
     first = rows[0].row
-    covered_ns = sum(each.covered_ns for each in rows)
-    cycles = sum(_mean_mhz(each.row) * each.covered_ns for each in rows if each.covered_ns)
-    peers = [each.row.peers.median_mhz for each in rows if each.row.peers]
-    lost = [each.row.dvfs.lost_ns for each in rows]
     temperatures = [each.row.temperature_c.mean for each in rows if each.row.temperature_c]
     return GpuLine(
         gpu=first.gpu,
         device=first.device or 0,
         rank=first.rank,
-        mean_mhz=cycles / covered_ns if covered_ns else None,
-        peers_median_mhz=_mean(peers),
-        gap_ratio=sum(each or 0 for each in lost) / covered_ns
-        if covered_ns and None not in lost
-        else None,
+        mean_mhz=_over_covered(rows, _mean_mhz),
+        peers_median_mhz=_over_covered(rows, _peers_mhz),
+        gap_ratio=_over_covered(rows, lambda row: row.dvfs.gap_ratio),
         excess_ns_per_step=_mean([each.row.dvfs.excess_ns for each in rows]),
         temperature_mean_c=_mean(temperatures),
         slowest_steps=sum(bool(each.row.is_critical) for each in rows) if has_steps else None,
     )
 
 
-def _mean_mhz(row: Row) -> float:
-    stats = row.clock.compute if row.clock else None
-    return stats.mean_mhz if stats and stats.mean_mhz is not None else math.nan
+def _over_covered(
+    rows: Sequence[DraftRow], value_of: Callable[[Row], float | None]
+) -> float | None:
+    """The mean of what rows have, weighted by their covered compute; None where none has it."""
+    known = [(value, each.covered_ns) for each in rows if (value := value_of(each.row)) is not None]
+    weight_ns = sum(covered_ns for _, covered_ns in known)
+    return sum(value * ns for value, ns in known) / weight_ns if weight_ns else None
+
+
+def _mean_mhz(row: Row) -> float | None:
+    return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
+
+
+def _peers_mhz(row: Row) -> float | None:
+    return row.peers.median_mhz if row.peers else None

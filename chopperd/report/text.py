@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from io import StringIO
+from re import compile as pattern
+from textwrap import wrap
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +17,8 @@ from chopperd.report.headline import HeadlineRow, headline
 
 WIDTH: Final = 100
 _LABEL_WIDTH: Final = 12
+_NO_BREAK: Final = "\u00a0"
+_BRACKETS: Final = pattern(r"\([^()]*\)|\[[^\[\]]*\]")
 _SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
 
 
@@ -98,4 +102,10 @@ def _packed(row: HeadlineRow, width: int) -> list[str]:
             lines.append(clause)
         else:
             lines[-1:] = [joined]
-    return lines
+    return [part for line in lines for part in _wrapped(line, width)]
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """The line in lines of `width`, never broken inside brackets."""
+    held = _BRACKETS.sub(lambda found: found[0].replace(" ", _NO_BREAK), line)
+    return [part.replace(_NO_BREAK, " ") for part in wrap(held, width)] or [""]

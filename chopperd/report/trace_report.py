@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from chopperd.correlate.join import JoinedDevice, join_device
-from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device
+from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
 from chopperd.correlate.timebase import realtime_step_ns
 from chopperd.model.report import (
     DeviceSummary,
@@ -16,9 +18,10 @@ from chopperd.model.report import (
 )
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
-from chopperd.model.trace import Trace
+from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
-from chopperd.units import NS_PER_US
+from chopperd.report.wording import plural
+from chopperd.units import NS_PER_S, NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.
 MAX_REALTIME_STEP_NS = 100 * NS_PER_US
@@ -30,12 +33,14 @@ class JoinOptions:
 
     Attributes:
         device_map: GPUs (UUID, PCI bus id or label) of trace devices.
+        guess: Whether a GPU may be told by elimination.
         reference_mhz: The reference clock of all GPUs; None takes the next.
         model_references_mhz: Reference clocks by product name; others take the device's maximum.
         limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
     """
 
     device_map: Mapping[int, str] = field(default_factory=dict)
+    guess: bool = True
     reference_mhz: float | None = None
     model_references_mhz: Mapping[str, float] = field(default_factory=dict)
     limit_mhz: float | None = None
@@ -64,7 +69,7 @@ class TraceReport:
     host_steps: tuple[Row, ...]
     framework: FrameworkSummary
     alignments: tuple[DeviceAlignment, ...]
-    realtime_step: bool
+    realtime_step: bool | None
     notes: tuple[Note, ...]
 
 
@@ -82,7 +87,7 @@ def report_trace(
     usable = samples if samples is not None and trace.meta.anchored else None
     joined = [_joined(device, timeline, trace, usable, options) for device in timeline.devices]
     used = {window.step for device in timeline.devices for window in device.windows}
-    context = _context(trace, None, None)
+    context = _context(trace, None)
     stepped = _realtime_step(trace, usable)
     return TraceReport(
         trace=_summary(trace, timeline),
@@ -97,7 +102,7 @@ def report_trace(
         alignments=tuple(each.alignment for each in joined if each.alignment is not None),
         realtime_step=stepped,
         notes=(
-            *_trace_notes(trace, timeline, samples, stepped=stepped),
+            *_trace_notes(trace, timeline, samples, stepped=bool(stepped)),
             *(note for each in joined for note in each.notes),
         ),
     )
@@ -123,14 +128,15 @@ def _joined(
     reference = _reference(mapped, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
-    context = _context(trace, mapped, reference.sm_clock_mhz, mine)
+    summary = _device_summary(device.device, timeline, trace, mapped, reference)
+    context = _context(trace, summary, mine)
     steps, totals = device_rows(joined, timeline, context)
     return _DeviceReport(
-        summary=_device_summary(device.device, trace, mapped, reference),
+        summary=summary,
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
-        notes=tuple(_device_notes(joined, samples, mapped, reference)),
+        notes=tuple(_device_notes(joined, samples, mine, reference)),
     )
 
 
@@ -149,6 +155,7 @@ def _mapped(
         [each.device for each in timeline.devices],
         [each.gpu for each in samples.gpus],
         options.device_map,
+        guess=options.guess,
     )
 
 
@@ -175,33 +182,33 @@ def _samples_of(
 
 
 def _context(
-    trace: Trace,
-    mapped: Mapped | None,
-    reference_mhz: float | None,
-    samples: GpuSamples | None = None,
+    trace: Trace, device: DeviceSummary | None, samples: GpuSamples | None = None
 ) -> RowContext:
     return RowContext(
         job=trace.meta.job,
         run=trace.meta.run,
         rank=trace.meta.rank,
-        gpu=mapped.gpu.gpu if mapped is not None and mapped.gpu is not None else None,
+        gpu=device.gpu if device else None,
+        model=device.name if device else None,
         anchored=trace.meta.anchored,
-        reference_mhz=reference_mhz,
+        reference_mhz=device.reference.sm_clock_mhz if device else None,
         samples=samples,
     )
 
 
 def _device_summary(
-    device: int, trace: Trace, mapped: Mapped, reference: Reference
+    device: int, timeline: Timeline, trace: Trace, mapped: Mapped, reference: Reference
 ) -> DeviceSummary:
-    said = next((each for each in trace.meta.devices if each.device == device), None)
+    """What samples and, where they don't say, the trace tell of a device."""
+    used = [each.device for each in timeline.devices]
+    said = said_of(device, trace.meta.devices, used) or TraceDevice(device=device)
     gpu = mapped.gpu
     return DeviceSummary(
         device=device,
         rank=trace.meta.rank,
         gpu=None if gpu is None else gpu.gpu,
-        uuid=(said and said.uuid) or None if gpu is None else gpu.uuid or None,
-        name=(said and said.name) or None if gpu is None else gpu.name or None,
+        uuid=(gpu and gpu.uuid) or said.uuid or None,
+        name=(gpu and gpu.name) or said.name or None,
         vendor=None if gpu is None else gpu.vendor.value,
         mapping=mapped.rule,
         reference=reference,
@@ -221,16 +228,18 @@ def _alignment(joined: JoinedDevice) -> DeviceAlignment | None:
     )
 
 
-def _realtime_step(trace: Trace, samples: SampleSet | None) -> bool:
+def _realtime_step(trace: Trace, samples: SampleSet | None) -> bool | None:
+    """Whether the wall clock stepped inside the trace; None where no clock triples tell."""
     if samples is None:
-        return False
+        return None
     step_ns = realtime_step_ns(samples.triples, *trace.span_ns)
-    return step_ns is not None and step_ns > MAX_REALTIME_STEP_NS
+    return None if step_ns is None else step_ns > MAX_REALTIME_STEP_NS
 
 
 def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
     meta, damage = trace.meta, trace.damage
-    whole = not (damage.truncated or damage.still_written or damage.damaged_events)
+    lost = damage.damaged_events + damage.undecodable_events + damage.invalid_records
+    cut = damage.truncated or damage.still_written or damage.unreadable_keys
     return TraceSummary(
         path=meta.path,
         sha256=meta.sha256,
@@ -240,7 +249,7 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         rank_source=meta.rank_source,
         world_size=meta.world_size,
         base_time_unix_ns=meta.base_time_unix_ns,
-        complete=whole and not damage.undecodable_events and not damage.invalid_records,
+        complete=not (cut or lost),
         events=meta.event_count,
         damaged_events=damage.damaged_events + damage.undecodable_events,
         invalid_records=damage.invalid_records,
@@ -249,22 +258,48 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
 
 
 def _device_notes(
-    joined: JoinedDevice, samples: SampleSet | None, mapped: Mapped, reference: Reference
+    joined: JoinedDevice,
+    samples: SampleSet | None,
+    mine: GpuSamples | None,
+    reference: Reference,
 ) -> list[Note]:
-    device = joined.timeline.device
+    """Why a device's clocks, losses or energy are unknown."""
     if samples is None:
         return []
-    if mapped.gpu is None:
+    if mine is None:
+        device = joined.timeline.device
         text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
         return [Note(code="device_unmapped", text=text)]
-    notes = []
-    if joined.clocks is None:
-        text = f"no sample of GPU {mapped.gpu.gpu} falls into the trace's time"
-        notes.append(Note(code="no_overlap", text=text))
-    if reference.sm_clock_mhz is None:
-        text = f"no reference clock for GPU {mapped.gpu.gpu} (--reference-mhz)"
-        notes.append(Note(code="no_reference", text=text))
-    return notes
+    conditions = (
+        (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
+        (
+            reference.sm_clock_mhz is None,
+            "no_reference",
+            f"no reference clock for GPU {mine.gpu.gpu} (--reference-mhz)",
+        ),
+        (
+            joined.clocks is not None and not np.isfinite(mine.energy_j).any(),
+            "no_energy",
+            f"the samples of GPU {mine.gpu.gpu} have no energy counter",
+        ),
+    )
+    return [Note(code=code, text=text) for condition, code, text in conditions if condition]
+
+
+def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
+    """How the samples of a GPU and the trace miss one another."""
+    whose = f"of GPU {mine.gpu.gpu}"
+    clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
+    if not len(clocked_ns):
+        return f"no sample {whose} has a clock"
+    windows = joined.times.windows
+    start_ns, end_ns = int(windows.start_ns[-1]), int(windows.end_ns[-1])
+    ahead_ns, behind_ns = start_ns - int(clocked_ns[-1]), int(clocked_ns[0]) - end_ns
+    if ahead_ns > 0:
+        return f"the samples {whose} end {ahead_ns / NS_PER_S:.3g} s before the trace begins"
+    if behind_ns >= 0:
+        return f"the samples {whose} begin {behind_ns / NS_PER_S:.3g} s after the trace ends"
+    return f"too few samples {whose} fall into the trace's time"
 
 
 def _trace_notes(
@@ -277,26 +312,31 @@ def _trace_notes(
         (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
         (samples is None, "no_samples", "no clock samples were given"),
         (
-            samples is not None and not trace.meta.anchored,
+            not trace.meta.anchored,
             "no_timebase",
-            "the trace has no wall-clock anchor (baseTimeNanoseconds): clocks can't be joined",
+            "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
         ),
         (cut, "incomplete", "the file is cut short: whole events were used"),
         (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
         (
+            damage.unreadable_keys,
+            "unreadable_keys",
+            "what the file says of itself can't all be read: rank or time base may be missing",
+        ),
+        (
             bool(damage.damaged_events),
             "damaged_events",
-            f"{damage.damaged_events} events can't be read and are left out",
+            f"{plural(damage.damaged_events, 'event')} that can't be read: left out",
         ),
         (
             bool(damage.undecodable_events),
             "undecodable_events",
-            f"{damage.undecodable_events} events have impossible values and are left out",
+            f"{plural(damage.undecodable_events, 'event')} with impossible values: left out",
         ),
         (
             bool(damage.invalid_records),
             "invalid_records",
-            f"{damage.invalid_records} device records have impossible times and are left out",
+            f"{plural(damage.invalid_records, 'device record')} with impossible times: left out",
         ),
         (
             timeline.step_source is StepSource.NONE,
@@ -311,8 +351,8 @@ def _trace_notes(
         (
             bool(timeline.unlinked_records),
             "unlinked_records",
-            f"{timeline.unlinked_records} device records have no launch in the file: "
-            "they count by time only",
+            f"{plural(timeline.unlinked_records, 'device record')} without a launch in the file: "
+            "counted by time only",
         ),
         (
             timeline.recorded_launch_count < timeline.launch_count,

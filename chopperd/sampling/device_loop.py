@@ -9,9 +9,9 @@ from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.budget import DriverBudget
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import GpuState
-from chopperd.sampling.ring import GpuWriter
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -79,7 +79,7 @@ class DeviceLoop:
         """Sample by a schedule while it fits; False if told to stop meanwhile."""
         now_ns = self._clock.mono_ns()
         for tick in schedule.ticks():
-            if now_ns > tick.latest_mono_ns:
+            if now_ns >= tick.end_mono_ns:
                 self._gpu.missed_count += 1
                 continue
             if not self._wait_until(tick.deadline_mono_ns, now_ns):
@@ -94,7 +94,7 @@ class DeviceLoop:
     def _take(self, tick: Tick) -> int:
         """Read and record one tick; the time when that is done."""
         started_ns = self._clock.mono_ns()
-        if started_ns > tick.latest_mono_ns:  # woken too late: this period has no read
+        if started_ns >= tick.end_mono_ns:  # woken too late: this period has no read
             self._gpu.missed_count += 1
             return started_ns
         self._gpu.begin_call(started_ns, tick.scope)
@@ -157,13 +157,13 @@ class DeviceLoop:
 
     def _wait_until(self, deadline_ns: int, now_ns: int) -> bool:
         """Wait in naps; False as soon as sampling shall end."""
-        while not self._stop.is_set() and self._gpu.is_current():
-            if deadline_ns - now_ns <= _NAP_NS:
-                self._clock.sleep_until(deadline_ns)
-                return not self._stop.is_set()
+        while deadline_ns - now_ns > _NAP_NS:
             self._clock.sleep_until(now_ns + _NAP_NS)
+            if self._stop.is_set() or not self._gpu.is_current():
+                return False
             now_ns = self._clock.mono_ns()
-        return False
+        self._clock.sleep_until(deadline_ns)
+        return not self._stop.is_set() and self._gpu.is_current()
 
     def _new_schedule(self) -> Schedule:
         """Ticks from now on, at the period that the budget allows."""

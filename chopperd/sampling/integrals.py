@@ -16,7 +16,6 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.sampling.layout import (
     LIMITED_FIRST,
     LOST_FIRST,
-    RECORD,
     TOTAL_COUNT,
     TOTAL_NAMES,
     Records,
@@ -110,8 +109,12 @@ class LiveIntegrals:
         self._limit_mhz = info.sm_clock_limit_mhz
         self._has_idle_bit = info.vendor is Vendor.NVIDIA
         self._energy = EnergyCounter()
-        self._last: Records = np.zeros(0, RECORD)
-        self._last_busy_ratio: Float64s = np.zeros(0)
+        self._last: dict[str, np.ndarray] = {
+            "t_mono_ns": np.zeros(0, np.int64),
+            "sm_clock_mhz": np.zeros(0),
+            "causes": np.zeros(0, np.int64),
+            "busy_ratio": np.zeros(0),
+        }
         self._spacings_ns: Int64s = np.zeros(0, np.int64)
         self._activity: Float64s = np.full((2, 1), nan)
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
@@ -133,17 +136,21 @@ class LiveIntegrals:
         for energy_j in records["energy_j"][~np.isnan(records["energy_j"])].tolist():
             self._add("energy_j", self._energy.increment_j(energy_j))
         counted_s = self._count_limits(records["limited_ns"])
-        busy_ratio = self._busy_ratio(records)
-        joined = np.concatenate([self._last, records])
-        busy_ratio = np.concatenate([self._last_busy_ratio, busy_ratio])
-        self._last, self._last_busy_ratio = records[-1:].copy(), busy_ratio[-1:]
+        columns = {
+            "t_mono_ns": records["t_mono_ns"],
+            "sm_clock_mhz": records["sm_clock_mhz"],
+            "causes": records["causes"],
+            "busy_ratio": self._busy_ratio(records),
+        }
+        joined = {name: np.concatenate([self._last[name], columns[name]]) for name in columns}
+        self._last = {name: column[-1:].copy() for name, column in columns.items()}
         spacing_ns = np.diff(joined["t_mono_ns"])
         intervals = _Intervals(
             half_s=spacing_ns / (2 * NS_PER_S),
             sm_clock_mhz=_ends(joined["sm_clock_mhz"]),
-            busy_ratio=_ends(busy_ratio),
+            busy_ratio=_ends(joined["busy_ratio"]),
             causes=_ends(joined["causes"]),
-            counted_s=counted_s[-len(spacing_ns) :] if len(spacing_ns) else counted_s[:0],
+            counted_s=counted_s[len(counted_s) - len(spacing_ns) :],
         )
         self._integrate(intervals.chosen(self._is_covered(spacing_ns, period_ns)))
 

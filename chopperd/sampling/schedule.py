@@ -29,14 +29,13 @@ class Tick(NamedTuple):
 
     Attributes:
         deadline_mono_ns: When it shall begin.
-        latest_mono_ns: When it may begin at the latest: 95 % of its period. A read that is late is
-            made at once until then; after that the period is left without one, so that a stall is
-            never followed by a bunch of reads.
+        end_mono_ns: End of its period. A read that is late is made at once until then; after that
+            the period is left without one, so that a stall is never followed by a bunch of reads.
         scope: How much to read.
     """
 
     deadline_mono_ns: int
-    latest_mono_ns: int
+    end_mono_ns: int
     scope: ReadScope
 
 
@@ -76,11 +75,11 @@ class Schedule:
         """The ticks of period 0, 1, 2, ... without end."""
         for first in count(0, _BLOCK):
             periods = np.arange(first, first + _BLOCK)
-            latest_ns = self._starts_mono_ns(periods) + int((1 - _EDGE_RATIO) * self.period_ns)
+            ends_ns = self._starts_mono_ns(periods + 1)
             yield from map(
                 Tick,
                 self.deadlines_mono_ns(periods).tolist(),
-                latest_ns.tolist(),
+                ends_ns.tolist(),
                 map(self.scope, periods.tolist()),
             )
 

@@ -29,7 +29,7 @@ class SamplerSettings:
     slow_hz: float = 1.0
     budget_ratio: float = 0.02
     history_s: float = 30.0
-    totals_every_s: float = 2.0
+    totals_every_s: float = 5.0
     probe_every_s: float = 60.0
     seed: int = 0
 

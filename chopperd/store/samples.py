@@ -6,6 +6,7 @@ The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a
 import gzip
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from datetime import tzinfo
 from math import isnan
@@ -27,7 +28,7 @@ from chopperd.store.sample_header import (
     triples_of,
 )
 from chopperd.store.smi_samples import looks_like_smi, parsed_smi
-from chopperd.store.text_table import TextTable, table_of
+from chopperd.store.text_table import TextTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _REQUIRED: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
@@ -51,21 +52,16 @@ def read_samples(
     Raises:
         StoreError: The file can't be read or is none of the three; names the line.
     """
-    text = _text(path)
-    lines = text.split("\n")
-    ends_in_newline = lines[-1] == ""
-    if ends_in_newline:
-        del lines[-1]
-    if not any(lines):
+    data = _data(path)
+    if not data.strip():
         raise StoreError(f"{path}: the file is empty")
-    if lines[0].startswith(HEADER_MARK):
-        header = parsed_header(lines[0], str(path))
-        return _ours(lines[1:], header, path, first_line=2, ends_in_newline=ends_in_newline)
-    if smi_fields or looks_like_smi(lines[0]):
-        return parsed_smi(
-            lines, path=str(path), tz=tz, fields=smi_fields, ends_in_newline=ends_in_newline
-        )
-    return _ours(lines, SampleHeader(), path, first_line=1, ends_in_newline=ends_in_newline)
+    first, _, rest = data.partition(b"\n")
+    line = first.decode()
+    if line.startswith(HEADER_MARK):
+        return _ours(rest, parsed_header(line, str(path)), path, first_line=2)
+    if smi_fields or looks_like_smi(line):
+        return parsed_smi(data, path=str(path), tz=tz, fields=smi_fields)
+    return _ours(data, SampleHeader(), path, first_line=1)
 
 
 def write_samples(path: Path, samples: SampleSet) -> None:
@@ -82,7 +78,8 @@ def write_samples(path: Path, samples: SampleSet) -> None:
     _replace_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
 
 
-def _text(path: Path) -> str:
+def _data(path: Path) -> bytes:
+    """The text of a file in UTF-8, each line ended by just a newline."""
     try:
         data = path.read_bytes()
         if data.startswith(_GZIP_MAGIC):
@@ -92,31 +89,20 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise StoreError(f"{path}: can't be read: {error.strerror or error}") from error
     try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
+        data.decode()
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: not text (byte {error.start}); not a sample file") from error
+    return data.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
 
 
-def _ours(
-    lines: Sequence[str],
-    header: SampleHeader,
-    path: Path,
-    *,
-    first_line: int,
-    ends_in_newline: bool,
-) -> SampleSet:
-    names = [name.strip().strip('"') for name in lines[0].split(",")] if lines else []
+def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> SampleSet:
+    first, _, rest = data.partition(b"\n")
+    names = [name.strip().strip('"') for name in first.decode().split(",")]
     missing = [name for name in _REQUIRED if name not in names]
     if missing or len(set(names)) != len(names):
         problem = f"no column {missing[0]}" if missing else "a column is named twice"
         raise StoreError(f"{path}: line {first_line}: {problem}; not a sample file")
-    table = table_of(
-        lines[1:],
-        names,
-        path=str(path),
-        first_line=first_line + 1,
-        ends_in_newline=ends_in_newline,
-    )
+    table = TextTable(rest, names, path=str(path), first_line=first_line + 1)
     return SampleSet(
         gpus=divided_by_gpu(_columns(table), header.infos(str(path))),
         asked_hz=header.hz,
@@ -135,13 +121,13 @@ def _columns(table: TextTable) -> SampleColumns:
     limited = {cause: f"limited_{cause.label}_ns" for cause in Cause}
     spans = "read_span_ns"
     return SampleColumns(
-        labels=table.columns["gpu"],
+        labels=table.cells("gpu"),
         t_unix_ns=table.int64s("t_unix_ns"),
-        read_span_ns=table.int64s(spans) if spans in table.columns else _filled(table, 0),
+        read_span_ns=table.int64s(spans) if spans in table.names else _filled(table, 0),
         causes=_causes(table),
         values={name: table.floats(name) for name in VALUE_COLUMNS},
         limited_ns={
-            cause: table.floats(name) for cause, name in limited.items() if name in table.columns
+            cause: table.floats(name) for cause, name in limited.items() if name in table.names
         },
     )
 
@@ -152,23 +138,18 @@ def _filled(table: TextTable, value: int) -> Int64s:
 
 def _causes(table: TextTable) -> Int64s:
     """The bit sets of the `cause` column; without the column, nothing is known of causes."""
-    if "cause" not in table.columns:
+    if "cause" not in table.names:
         return _filled(table, Cause.UNKNOWN.bit)
-    bits_of = {cell: _bits(cell) for cell in set(table.columns["cause"])}
-    bits = [bits_of[cell] for cell in table.columns["cause"]]
-    if None in bits:
-        table.fail(bits.index(None), "cause", "names no cause")
-    return np.array(bits, dtype=np.int64)
+    return np.array(table.parsed("cause", _bits), dtype=np.int64)
 
 
-def _bits(cell: str) -> int | None:
-    """The bit set of labels joined by `+`; None if one of them is not a cause."""
+def _bits(cell: str) -> int:
+    """The bit set of labels joined by `+`; none for an empty cell."""
     bits = 0
     for label in cell.split("+") if cell else ():
-        cause = _REPORTED_BY_LABEL.get(label)
-        if cause is None:
-            return None
-        bits |= cause.bit
+        if label not in _REPORTED_BY_LABEL:
+            raise ValueError(label)
+        bits |= _REPORTED_BY_LABEL[label].bit
     return bits
 
 

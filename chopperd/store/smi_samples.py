@@ -15,7 +15,7 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, SampleSet
 from chopperd.store.sample_columns import SampleColumns, divided_by_gpu, label_order
-from chopperd.store.text_table import TextTable, table_of
+from chopperd.store.text_table import TextTable
 from chopperd.units import NS_PER_S
 
 #: Names that a query may use for the fields that the header line calls otherwise.
@@ -65,35 +65,22 @@ def looks_like_smi(line: str) -> bool:
     return "timestamp" in names or any(_TIME.fullmatch(cell.strip()) for cell in line.split(","))
 
 
-def parsed_smi(
-    lines: Sequence[str],
-    *,
-    path: str,
-    tz: tzinfo | None,
-    fields: Sequence[str],
-    ends_in_newline: bool,
-) -> SampleSet:
-    """The samples in the lines of a file.
+def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[str]) -> SampleSet:
+    """The samples in a file.
 
     Args:
-        lines: All of them.
+        data: Its text, each line ended by just a newline.
         path: The file, for messages.
         tz: Zone of the times; None is this machine's.
         fields: The query's fields where the lines have no header, else empty.
-        ends_in_newline: Whether the last line was ended.
 
     Raises:
         StoreError: A needed field is missing, or a cell can't be read; names the line.
     """
-    names = [_field(name) for name in (fields or lines[0].split(","))]
+    first, _, rest = data.partition(b"\n")
+    names = [_field(name) for name in (fields or first.decode().split(","))]
     _check_names(names, path, has_fields=bool(fields))
-    table = table_of(
-        lines if fields else lines[1:],
-        names,
-        path=path,
-        first_line=1 if fields else 2,
-        ends_in_newline=ends_in_newline,
-    )
+    table = TextTable(data if fields else rest, names, path=path, first_line=1 if fields else 2)
     labels = _labels(table)
     t_unix_ns = _unix_from_local(_local_ns(table), tz)
     values = {name: _values(table, name) for name in VALUE_COLUMNS}
@@ -133,10 +120,10 @@ def _check_names(names: Sequence[str], path: str, *, has_fields: bool) -> None:
 
 def _labels(table: TextTable) -> Sequence[str]:
     """The label of each row's GPU: its index, else a number by first appearance of its UUID."""
-    if "index" in table.columns:
-        return table.columns["index"]
-    if "uuid" in table.columns:
-        uuids = table.columns["uuid"]
+    if "index" in table.names:
+        return table.cells("index")
+    if "uuid" in table.names:
+        uuids = table.cells("uuid")
         label_of = {uuid: str(i) for i, uuid in enumerate(dict.fromkeys(uuids))}
         return [label_of[uuid] for uuid in uuids]
     return ["0"] * len(table)
@@ -145,8 +132,8 @@ def _labels(table: TextTable) -> Sequence[str]:
 def _values(table: TextTable, name: str) -> "np.ndarray":
     fields, factor = _VALUES.get(name, ((), 1.0))
     for field in fields:
-        if field in table.columns:
-            return table.floats(field, _quantity) * factor
+        if field in table.names:
+            return np.array(table.parsed(field, _quantity)) * factor
     return np.full(len(table), nan)
 
 
@@ -156,16 +143,9 @@ def _quantity(cell: str) -> float:
 
 
 def _causes(table: TextTable) -> Int64s:
-    if _MASK not in table.columns:
+    if _MASK not in table.names:
         return np.full(len(table), Cause.UNKNOWN.bit, dtype=np.int64)
-    bits_by_cell: dict[str, int] = {}
-
-    def bits(cell: str) -> int:
-        if cell not in bits_by_cell:
-            bits_by_cell[cell] = _bits(cell)
-        return bits_by_cell[cell]
-
-    return np.array(table.parsed(_MASK, bits), dtype=np.int64)
+    return np.array(table.parsed(_MASK, _bits), dtype=np.int64)
 
 
 def _bits(cell: str) -> int:
@@ -182,7 +162,7 @@ def _bits(cell: str) -> int:
 
 def _local_ns(table: TextTable) -> Int64s:
     """The written times as ns since 1970-01-01 of the local calendar."""
-    cells = table.columns["timestamp"]
+    cells = table.cells("timestamp")
     refused = next((row for row, cell in enumerate(cells) if not _TIME.fullmatch(cell)), None)
     if refused is not None:
         table.fail(refused, "timestamp", "is not a time as nvidia-smi writes it")
@@ -220,7 +200,7 @@ def _infos(table: TextTable, labels: Sequence[str]) -> dict[str, GpuInfo]:
 
 def _info(table: TextTable, label: str, row: int) -> GpuInfo:
     def text(field: str) -> str | None:
-        cell = table.columns[field][row] if field in table.columns else ""
+        cell = table.cell(field, row) if field in table.names else ""
         return None if _ABSENT.fullmatch(cell) else cell
 
     def number(*fields: str) -> float | None:

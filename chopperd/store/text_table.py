@@ -1,57 +1,112 @@
-"""A CSV text as columns of cells, with the line number of whatever can't be read.
+"""A CSV text as columns, with the line number of whatever can't be read.
 
-Knows nothing of samples. Splits whole columns at once, since a recording has millions of cells.
+Knows nothing of samples. A recording has millions of cells, so they are found and their numbers
+read by whole columns; only what is no plain decimal number goes through Python one by one.
 """
 
-import csv
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import nan
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 
 Value = TypeVar("Value")
-Number = TypeVar("Number", int, float)
+
+_COMMA, _NEWLINE, _DOT, _ZERO = b",\n.0"
+#: Decimals of at most so many characters are read by column; int64 holds their digits.
+_LONGEST: Final = 19
+#: Rows that are read together, few enough for a processor's cache.
+_BLOCK: Final = 4096
+#: A whole number below this is exact in a float64, so that one division by a power of ten (exact
+#: up to 10^22) gives the nearest float64, as `float` does.
+_EXACT: Final = 1 << 53
+_POWERS: Final = np.array([10.0**n for n in range(_LONGEST + 1)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
     """Cells by column.
 
-    Attributes:
+    Args:
+        data: Data lines, each ended by just a newline; blank ones and such that start with `#` are
+            passed over, quotes and blanks beside commas are dropped. A last line that was cut off
+            (no line end, too few cells) is left out.
+        names: One for each column.
         path: The file, for messages.
-        columns: Cells of each column, all equally long, without surrounding blanks.
-        line_numbers: (rows,) Line in the file of each row, from 1.
+        first_line: Line number in the file of the first line of `data`.
+
+    Raises:
+        StoreError: A line has another number of cells than there are names.
     """
 
-    path: str
-    columns: dict[str, Sequence[str]]
-    line_numbers: Sequence[int]
+    def __init__(self, data: bytes, names: Sequence[str], *, path: str, first_line: int) -> None:
+        self.path = path
+        self.names = tuple(names)
+        self._data, self._line_numbers = _data_lines(_bare(data, len(names)), first_line)
+        self._bytes = np.frombuffer(self._data + b"\0" * _LONGEST, np.uint8)
+        ends = np.flatnonzero((self._bytes == _COMMA) | (self._bytes == _NEWLINE))
+        row_ends = np.flatnonzero(self._bytes[ends] == _NEWLINE)
+        self._check_counts(np.diff(row_ends, prepend=-1))
+        starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+        # Column by column, since that is how they are read.
+        self._starts = np.ascontiguousarray(starts.reshape(-1, len(names)).T)
+        self._ends = np.ascontiguousarray(ends.reshape(-1, len(names)).T)
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.line_numbers)
+        return int(self._ends.shape[1])
 
-    def floats(self, name: str, convert: Callable[[str], float] = float) -> Float64s:
+    def coded(self, name: str) -> tuple[list[str], Int64s]:
+        """The different cells of a column, and for each row which of them it holds, (rows,)."""
+        starts, ends = self._spans(name)
+        codes = np.zeros(len(self), np.int64)
+        # Cells are told apart by ever more characters; a code stands for all those seen so far.
+        for place in range(0, int((ends - starts).max(initial=0)), 4):
+            codes = np.unique(codes, return_inverse=True)[1]
+            for at in range(place, place + 4):
+                inside = starts + at < ends
+                character = self._bytes[np.where(inside, starts + at, 0)]
+                codes = codes << 8 | np.where(inside, character, 0)
+        _, rows, codes = np.unique(codes, return_index=True, return_inverse=True)
+        return [self.cell(name, row) for row in rows.tolist()], codes
+
+    def cells(self, name: str) -> list[str]:
+        """The cells of a column, (rows,), without surrounding blanks."""
+        different, codes = self.coded(name)
+        return [different[code] for code in codes.tolist()]
+
+    def parsed(self, name: str, convert: Callable[[str], Value]) -> list[Value]:
+        """The converted cells of a column, (rows,); equal cells are converted once.
+
+        Raises:
+            StoreError: `convert` raised ValueError for a cell; names the line.
+        """
+        different, codes = self.coded(name)
+        values: list[Value] = []
+        for code, cell in enumerate(different):
+            try:
+                values.append(convert(cell))
+            except ValueError:
+                self.fail(int(np.flatnonzero(codes == code)[0]), name, "can't be read")
+        return [values[code] for code in codes.tolist()]
+
+    def floats(self, name: str) -> Float64s:
         """A column as (rows,) float64; NaN where the cell is empty or the column is missing.
 
         Raises:
             StoreError: A cell is not a finite number.
         """
-        cells = self.columns.get(name)
-        values = np.full(len(self), nan)
-        if not cells:
-            return values
-        if "" in cells:
-            rows = [row for row, cell in enumerate(cells) if cell]
-            values[rows] = self._numbers(name, [cells[row] for row in rows], convert)
-        else:
-            values[:] = self._numbers(name, cells, convert)
+        if name not in self.names:
+            return np.full(len(self), nan)
+        digits, decimals, is_read = self._decimals(name)
+        is_read &= digits < _EXACT
+        values: Float64s = np.where(is_read, digits / _POWERS[decimals], nan)
+        starts, ends = self._spans(name)
+        for row in np.flatnonzero(~is_read & (ends > starts)).tolist():
+            values[row] = self._one(name, row, float)
         if np.isinf(values).any():
             self.fail(int(np.flatnonzero(np.isinf(values))[0]), name, "is not finite")
         return values
@@ -62,101 +117,99 @@ class TextTable:
         Raises:
             StoreError: A cell is not a whole number of 64 bits.
         """
-        values = _decoded(self.columns[name], int) or self.parsed(name, int)
-        try:
-            return np.array(values, dtype=np.int64)
-        except OverflowError:
-            row = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
-            self.fail(row, name, "does not fit 64 bits")
-
-    def _numbers(
-        self, name: str, cells: Sequence[str], convert: Callable[[str], float]
-    ) -> Sequence[float]:
-        """The numbers in cells of a column, none of them empty."""
-        fast = _decoded(cells, float) if convert is float else None
-        return self.parsed(name, convert, cells) if fast is None else fast
-
-    def parsed(
-        self, name: str, convert: Callable[[str], Value], cells: Sequence[str] | None = None
-    ) -> list[Value]:
-        """The converted cells of a column, or just those of its cells that are given.
-
-        Raises:
-            StoreError: `convert` raised ValueError for a cell; names the line.
-        """
-        chosen = self.columns[name] if cells is None else cells
-        try:
-            return [convert(cell) for cell in chosen]
-        except ValueError:
-            refused = _first_refused(chosen, convert)
-        self.fail(self.columns[name].index(refused), name, "can't be read")
+        digits, _, is_read = self._decimals(name, with_dot=False)
+        for row in np.flatnonzero(~is_read).tolist():
+            try:
+                digits[row] = self._one(name, row, int)
+            except OverflowError:
+                self.fail(row, name, "does not fit 64 bits")
+        return digits
 
     def fail(self, row: int, name: str, problem: str) -> NoReturn:
         """Raise the error for one cell."""
-        cell = self.columns[name][row]
-        raise StoreError(f"{self.path}: line {self.line_numbers[row]}: {name} {cell!r} {problem}")
+        line = self._line_numbers[row]
+        raise StoreError(f"{self.path}: line {line}: {name} {self.cell(name, row)!r} {problem}")
 
-
-def table_of(
-    lines: Sequence[str], names: Sequence[str], *, path: str, first_line: int, ends_in_newline: bool
-) -> TextTable:
-    """The table of data lines; blank lines and lines that start with `#` are passed over.
-
-    A last line that was cut off (no line end, too few cells) is left out.
-
-    Args:
-        lines: Data lines without line ends.
-        names: One for each column.
-        path: The file, for messages.
-        first_line: Line number of the first of them.
-        ends_in_newline: Whether the last of them was ended.
-
-    Raises:
-        StoreError: A line has another number of cells than there are names.
-    """
-    numbers = [i for i, line in enumerate(lines, first_line) if line and line[0] != "#"]
-    rows = [lines[number - first_line] for number in numbers]
-    split = _split_quoted(rows) if any('"' in row for row in rows) else None
-    counts = [len(row) for row in split] if split else [row.count(",") + 1 for row in rows]
-    if rows and not ends_in_newline and counts[-1] < len(names):
-        del rows[-1], numbers[-1], counts[-1]
-    _check_counts(counts, numbers, len(names), path)
-    if split:
-        cells = [cell.strip() for row in split[: len(rows)] for cell in row]
-    else:
-        cells = ",".join(rows).replace(" ,", ",").replace(", ", ",").split(",") if rows else []
-    columns: dict[str, Sequence[str]] = {
-        name: cells[i :: len(names)] for i, name in enumerate(names)
-    }
-    return TextTable(path=path, columns=columns, line_numbers=numbers)
-
-
-def _decoded(cells: Sequence[str], kind: type[Number]) -> list[Number] | None:
-    """The numbers in the cells; None if not all of them are numbers as JSON writes them.
-
-    Takes half the time of `kind` on each cell, which remains for what else it can read.
-    """
-    try:
-        return msgspec.json.decode(f"[{','.join(cells)}]", type=list[kind])  # type: ignore[valid-type]
-    except msgspec.DecodeError:
-        return None
-
-
-def _split_quoted(rows: Sequence[str]) -> list[list[str]]:
-    return list(csv.reader(rows, skipinitialspace=True))
-
-
-def _check_counts(counts: Sequence[int], numbers: Sequence[int], wanted: int, path: str) -> None:
-    for count, number in zip(counts, numbers, strict=True):
-        if count != wanted:
-            raise StoreError(f"{path}: line {number}: {count} cells where {wanted} are named")
-
-
-def _first_refused(cells: Sequence[str], convert: Callable[[str], Value]) -> str:
-    """The first cell that `convert` refuses; there is one."""
-    for cell in cells:
+    def _one(self, name: str, row: int, convert: Callable[[str], Value]) -> Value:
+        """One converted cell."""
         try:
-            convert(cell)
+            return convert(self.cell(name, row))
         except ValueError:
-            return cell
-    raise AssertionError("no cell was refused")
+            self.fail(row, name, "can't be read")
+
+    def cell(self, name: str, row: int) -> str:
+        """One cell of a column."""
+        starts, ends = self._spans(name)
+        return self._data[starts[row] : ends[row]].decode().strip()
+
+    def _spans(self, name: str) -> tuple[Int64s, Int64s]:
+        """Start and end of each cell of a column in the data, (rows,)."""
+        column = self.names.index(name)
+        return self._starts[column], self._ends[column]
+
+    def _decimals(self, name: str, *, with_dot: bool = True) -> tuple[Int64s, Int64s, Bools]:
+        """Digits and number of decimals of each cell, and where that is all there is in it."""
+        starts, ends = self._spans(name)
+        blocks = [
+            _block_decimals(self._bytes, starts[at : at + _BLOCK], ends[at : at + _BLOCK], with_dot)
+            for at in range(0, len(self), _BLOCK)
+        ]
+        if not blocks:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        digits, decimals, is_read = zip(*blocks, strict=True)
+        return np.concatenate(digits), np.concatenate(decimals), np.concatenate(is_read)
+
+    def _check_counts(self, counts: Int64s) -> None:
+        wrong = np.flatnonzero(counts != len(self.names))
+        if len(wrong):
+            line, count = self._line_numbers[int(wrong[0])], counts[wrong[0]]
+            raise StoreError(
+                f"{self.path}: line {line}: {count} cells where {len(self.names)} are named"
+            )
+
+
+def _block_decimals(
+    data: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s, with_dot: bool
+) -> tuple[Int64s, Int64s, Bools]:
+    """Digits and number of decimals of cells such as `1980` and `699.51`, and which are such."""
+    lengths = ends - starts
+    digits, decimals = np.zeros_like(starts), np.zeros_like(starts)
+    has_dot = np.zeros(len(starts), np.bool_)
+    is_read: Bools = (lengths > 0) & (lengths <= _LONGEST)
+    for place in range(int(lengths[is_read].max(initial=0))):
+        inside = lengths > place
+        character = data[starts + place]  # what is past the end of a cell is not used
+        digit = character - np.uint8(_ZERO)  # wraps to above 9 for what comes before "0"
+        is_digit = inside & (digit <= 9)
+        digits = np.where(is_digit, digits * 10 + digit, digits)
+        decimals += is_digit & has_dot
+        others = inside ^ is_digit
+        if others.any():
+            is_dot = others & (character == _DOT) & ~has_dot if with_dot else ~inside & inside
+            has_dot |= is_dot
+            is_read &= ~others | is_dot
+    is_read &= (digits >= 0) & (lengths > has_dot)
+    return digits, decimals, is_read
+
+
+def _bare(data: bytes, name_count: int) -> bytes:
+    """The data without quotes, blanks beside commas, and a last line that was cut off."""
+    for clutter, bare in ((b'"', b""), (b", ", b","), (b" ,", b",")):
+        if clutter in data:
+            data = data.replace(clutter, bare)
+    if data.endswith(b"\n"):
+        return data
+    complete, _, last = data.rpartition(b"\n")
+    if last.count(b",") + 1 < name_count:
+        return complete + b"\n" if complete else b""
+    return data + b"\n"
+
+
+def _data_lines(data: bytes, first_line: int) -> tuple[bytes, Sequence[int]]:
+    """The data without blank lines and comments, and the line number of each line left."""
+    line_count = data.count(b"\n")
+    if not (data.startswith((b"\n", b"#")) or b"\n\n" in data or b"\n#" in data):
+        return data, range(first_line, first_line + line_count)
+    lines = data.split(b"\n")[:-1]
+    kept = [row for row, line in enumerate(lines) if line and not line.startswith(b"#")]
+    return b"".join(lines[row] + b"\n" for row in kept), [first_line + row for row in kept]

@@ -26,6 +26,8 @@ from chopperd.traces.text import repaired
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CUTS_TRIED: Final = 4
+_DAMAGE_PASSED: Final = 8
+"""Damaged events in a block that are passed singly; with more, all the rest is read singly."""
 _FIRST_SEARCH_BYTES: Final = 16 * 1024
 
 
@@ -98,27 +100,48 @@ class EventArray:
         """How much waits for its end: part of an element, or the tail."""
         return len(self._pending) + len(self.tail or b"")
 
-    def feed(self, data: bytes) -> Batch | None:
-        """The events that `data` completes; None if none."""
+    def feed(self, data: bytes) -> list[Batch]:
+        """The events that `data` completes."""
         if self.tail is not None:
             self.tail += data
-            return None
+            return []
         self._pending += data
-        outcome = self._block()
-        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
-            self._pending = repaired(self._pending, final=False)
-            outcome = self._block()
-        return self._salvage(final=False) if isinstance(outcome, Refusal) else outcome
+        return self._read(final=False)
 
-    def finish(self) -> Batch | None:
+    def finish(self) -> list[Batch]:
         """The events of what is left when the data have ended."""
-        if self.tail is not None:
-            return None
-        outcome = self._rest()
-        if isinstance(outcome, Refusal) and outcome.fault is Fault.BAD_TEXT:
-            self._pending = repaired(self._pending, final=True)
-            outcome = self._rest()
-        return self._salvage(final=True) if isinstance(outcome, Refusal) else outcome
+        batches = [] if self.tail is not None else self._read(final=True)
+        self.truncated = self.tail is None and self._pending != b""
+        return batches
+
+    def _read(self, *, final: bool) -> list[Batch]:
+        """All pending events that are whole; those that may go on stay pending if not `final`."""
+        attempt = self._rest if final else self._block
+        outcome = attempt()
+        if isinstance(outcome, Refusal) and self._repair(final=final):
+            outcome = attempt()
+        batches: list[Batch] = []
+        for _ in range(_DAMAGE_PASSED):
+            if not isinstance(outcome, Refusal) or outcome.fault is not Fault.MALFORMED:
+                break
+            batches += self._pass_damage(outcome, final=final)
+            outcome = attempt() if self.tail is None else None
+        if isinstance(outcome, Refusal):
+            outcome = self._salvage(final=final)
+        return [*batches, outcome] if outcome else batches
+
+    def _pass_damage(self, damage: Refusal, *, final: bool) -> Iterator[Batch]:
+        """The events before a damaged one, and those read in passing it.
+
+        Before the place of the damage, a block is decoded as usual; one by one is ten times slower.
+        """
+        before = next(_cuts(self._pending[: damage.offset or 0]), None)
+        if before is not None:
+            outcome = self._decode(b"".join((b"[", self._pending[: before.end], b"]")))
+            if isinstance(outcome, Batch):
+                self._pending = self._pending[before.start :]
+                yield outcome
+        yield self._salvage(final=final, damage_limit=1)
 
     def _block(self) -> Batch | Refusal | None:
         """The pending events up to the last border; None if no border is in sight."""
@@ -158,6 +181,12 @@ class EventArray:
         self._exact = True
         return Batch(exact, exact=True)
 
+    def _repair(self, *, final: bool) -> bool:
+        """Repair the pending text; tells whether that changed it."""
+        text = repaired(self._pending, final=final)
+        changed, self._pending = text != self._pending, text
+        return changed
+
     def _close(self, trailing: Refusal) -> Batch | Refusal:
         """The last events; the tail begins where the parser of `[` + pending found more."""
         end = (trailing.offset or 0) - 1
@@ -166,15 +195,14 @@ class EventArray:
             self.tail, self._pending = self._pending[end:], b""
         return outcome
 
-    def _salvage(self, *, final: bool) -> Batch:
-        found = salvage(self._pending, final=final)
+    def _salvage(self, *, final: bool, damage_limit: int | None = None) -> Batch:
+        found = salvage(self._pending, final=final, damage_limit=damage_limit)
         self.damaged += found.damaged
         self.undecodable += found.undecodable
         if found.ended:
             self.tail, self._pending = found.rest, b""
         else:
             self._pending = found.rest
-            self.truncated = final and found.rest != b""
         return Batch(found.events, exact=True)
 
 

@@ -110,6 +110,8 @@ _QUICK: Final = msgspec.json.Decoder(list[Complete[QuickTime] | _Others])
 _EXACT: Final = msgspec.json.Decoder(list[Complete[ExactTime] | _Others])
 _ELEMENT: Final = msgspec.json.Decoder(Complete[ExactTime] | _Others)
 _UNTYPED: Final = msgspec.json.Decoder()
+_REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+"""What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
 
 
@@ -156,16 +158,16 @@ def quick_events(array: Bytes) -> Sequence[QuickEvent] | Refusal:
     """The events of a JSON array, times as int or float; refuses times that these can't hold."""
     try:
         return _QUICK.decode(array)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _refusal(error)
+    except _REFUSALS as error:
+        return _refusal(error, len(array))
 
 
 def exact_events(array: Bytes) -> Sequence[ExactEvent] | Refusal:
     """The events of a JSON array, times as decimals; about half as fast as `quick_events`."""
     try:
         return _EXACT.decode(array)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _refusal(error)
+    except _REFUSALS as error:
+        return _refusal(error, len(array))
 
 
 def first_element(data: memoryview) -> Element | Refusal:
@@ -197,7 +199,7 @@ def is_json(text: bytes) -> bool:
     """Whether the text is one JSON value and nothing else."""
     try:
         _UNTYPED.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _REFUSALS:
         return False
     return True
 
@@ -255,15 +257,15 @@ def _first_value(
     """
     try:
         return decoder.decode(data), len(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        refusal = _refusal(error)
+    except _REFUSALS as error:
+        refusal = _refusal(error, len(data))
     if refusal.fault is not Fault.TRAILING or refusal.offset is None:
         return refusal
     return decoder.decode(data[: refusal.offset]), refusal.offset
 
 
-def _refusal(error: Exception) -> Refusal:
-    """The kind of a decoder's error.
+def _refusal(error: Exception, size_bytes: int) -> Refusal:
+    """The kind of a decoder's error on an input of `size_bytes`.
 
     Source: msgspec's messages; `tests/unit/traces/test_decode.py` holds each of them.
     """
@@ -277,6 +279,6 @@ def _refusal(error: Exception) -> Refusal:
     if offset is not None and "trailing characters" in text:
         # The message counts the first foreign byte in.
         return Refusal(Fault.TRAILING, offset - 1)
-    if "truncated" in text:
+    if "truncated" in text or ("invalid number" in text and offset == size_bytes):
         return Refusal(Fault.INCOMPLETE)
     return Refusal(Fault.MALFORMED, offset)

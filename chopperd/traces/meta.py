@@ -10,7 +10,7 @@ from chopperd.traces.columns import ABSENT, integer
 from chopperd.traces.decode import Fault, Refusal, document_keys
 from chopperd.traces.text import repaired
 
-_BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)\s*[,}\n]')
+_BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
 _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
 _CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})

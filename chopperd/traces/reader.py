@@ -51,7 +51,7 @@ class _Document:
         """Take the next piece of the text."""
         if self._head is None:
             data = self._open(data)
-        if batch := self._array.feed(data):
+        for batch in self._array.feed(data):
             self._rows.add(batch)
         if len(self._opening) + self._array.pending_bytes > self._limits.element_bytes:
             raise self._source.error(
@@ -67,7 +67,7 @@ class _Document:
         """
         if self._head is None:
             raise self._no_events()
-        if batch := self._array.finish():
+        for batch in self._array.finish():
             self._rows.add(batch)
         if self._event_count and not self._rows.counts.total():
             raise self._source.error(f"has no event among the {self._event_count} elements read")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chopperd.traces.decode import Element, ExactEvent, Fault, first_element, is_json
-from chopperd.traces.text import repaired
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
@@ -27,7 +26,7 @@ class Salvage:
         events: In file order, times as decimals.
         damaged: Elements that are not JSON.
         undecodable: Elements that are JSON but no event.
-        data: The stretch as read, its text repaired; `position` is an offset into it.
+        data: The stretch; `position` is an offset into it.
         position: Where reading stopped: an element not yet whole, or just after the array.
         ended: Whether the array's closing bracket was seen.
     """
@@ -45,16 +44,18 @@ class Salvage:
         return self.data[self.position :]
 
 
-def salvage(data: bytes, *, final: bool) -> Salvage:
+def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Salvage:
     """The whole events of `data`, which starts between two elements of the array.
 
     Args:
-        data: JSON elements, commas between them, perhaps the array's end and what follows it.
+        data: JSON elements in repaired text, commas between them, perhaps the array's end and
+            what follows it.
         final: Whether the file ends here. If not, an element without an end is left for later.
+        damage_limit: After so many damaged elements to stop; None reads to the end.
     """
-    found = Salvage(repaired(data, final=final))
-    view = memoryview(found.data)
-    while _at_element(found):
+    found = Salvage(data)
+    view = memoryview(data)
+    while found.damaged != damage_limit and _at_element(found):
         element = first_element(view[found.position :])
         if isinstance(element, Element):
             _take(found, element)

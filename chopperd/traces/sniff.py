@@ -7,18 +7,24 @@ from chopperd.errors import TraceFormatError
 from chopperd.traces.source import ReadLimits, TraceSource
 
 _LOOK_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 16
+_BEFORE_JSON: Final = b"\xef\xbb\xbf \t\r\n"
 _MARK: Final = b'"traceEvents"'
 
 
 def is_kineto(path: Path) -> bool:
-    """Whether the file's first MiB, decompressed, opens an event array; False if unreadable."""
+    """Whether the file's first MiB, decompressed, opens an event array; False if unreadable.
+
+    A file that does not begin like JSON is not read any further.
+    """
     seen = b""
     try:
-        with TraceSource(path, ReadLimits(block_bytes=_LOOK_BYTES)) as source:
+        with TraceSource(path, ReadLimits(block_bytes=_PIECE_BYTES)) as source:
             for piece in source.chunks():
                 seen += piece
-                if _MARK in seen or len(seen) >= _LOOK_BYTES:
+                text = seen.lstrip(_BEFORE_JSON)
+                if _MARK in text or len(seen) >= _LOOK_BYTES or text[:1] not in (b"", b"{"):
                     break
     except TraceFormatError:
         return False
-    return _MARK in seen
+    return seen.lstrip(_BEFORE_JSON).startswith(b"{") and _MARK in seen

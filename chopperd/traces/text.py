@@ -1,4 +1,7 @@
-"""Repair of text that strict JSON readers refuse: stray bytes and half surrogate pairs."""
+"""Repair of text that strict JSON readers refuse and Python's accepts, or nearly so.
+
+Stray bytes, half surrogate pairs, and numbers that are none.
+"""
 
 import codecs
 import re
@@ -10,12 +13,16 @@ _ESCAPE: Final = re.compile(
     rb"|\\.",
     re.DOTALL,
 )
+_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|-?(?P<none>NaN|Infinity)', re.DOTALL)
+_NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAIR_BYTES: Final = len(rb"\ud83d\ude00")
 
 
 def repaired(data: bytes, *, final: bool) -> bytes:
     """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
+
+    NaN and infinities, which Python's json writes, become null.
 
     Args:
         data: Text that may end inside a character or an escape, when it is not the last.
@@ -24,10 +31,12 @@ def repaired(data: bytes, *, final: bool) -> bytes:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final).encode()
     rest, _ = decoder.getstate()
-    if not _SURROGATE.search(text):
-        return text + rest
-    end = len(text) if final else max(len(text) - _PAIR_BYTES, 0)
-    return _without_lone_surrogates(text, end) + rest
+    if _SURROGATE.search(text):
+        end = len(text) if final else max(len(text) - _PAIR_BYTES, 0)
+        text = _without_lone_surrogates(text, end)
+    if _NO_NUMBER.search(text):
+        text = _NUMBER.sub(lambda found: b"null" if found["none"] else found[0], text)
+    return text + rest
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:

@@ -39,6 +39,8 @@ def ns_from_decimal_us(values_us: Sequence[Decimal | None]) -> Int64s:
 
 
 def _ns(value_us: Decimal | None) -> int:
-    if value_us is None or not value_us.is_finite() or abs(value_us) > _FARTHEST_US:
+    if value_us is None or not value_us.is_finite():
+        return NO_TIME
+    if not -_FARTHEST_US <= value_us <= _FARTHEST_US:
         return NO_TIME
     return round(value_us * NS_PER_US)

@@ -6,6 +6,7 @@ over plain dictionaries. It knows the undamaged files of the corpus only.
 
 import gzip
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -31,9 +32,43 @@ class Row:
 
     name: str
     kind: RecordKind
+    stream: str
     start_ns: int
     end_ns: int
     step: int | None
+
+
+def is_comm(row: Row) -> bool:
+    """Whether a record communicates, by the names that the corpus has."""
+    return row.kind is RecordKind.KERNEL and row.name.lower().startswith(("nccl", "rccl", "msccl"))
+
+
+def is_compute(row: Row) -> bool:
+    """Whether a record is a kernel that computes."""
+    return row.kind is RecordKind.KERNEL and not is_comm(row)
+
+
+def is_copy(row: Row) -> bool:
+    """Whether a record is a copy or a fill."""
+    return row.kind is not RecordKind.KERNEL
+
+
+def merged(rows: Iterable[Row], start_ns: int = 0, end_ns: int = 1 << 62) -> list[tuple[int, int]]:
+    """The union of records inside `[start_ns, end_ns)`, by sorting and sweeping plain integers."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted((max(r.start_ns, start_ns), min(r.end_ns, end_ns)) for r in rows):
+        if start >= end:
+            continue
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def swept_ns(rows: Iterable[Row], start_ns: int = 0, end_ns: int = 1 << 62) -> int:
+    """Length of that union."""
+    return sum(end - start for start, end in merged(rows, start_ns, end_ns))
 
 
 def device_rows(path: Path) -> list[Row]:
@@ -53,6 +88,7 @@ def device_rows(path: Path) -> list[Row]:
         Row(
             name=event["name"],
             kind=RECORD_KINDS[_category(event)],
+            stream=str(event["args"]["stream"]),
             start_ns=base_ns + _ns(event["ts"]),
             end_ns=base_ns + _ns(event["ts"]) + _ns(event["dur"]),
             step=_step(launched_us.get(event["args"]["correlation"]), markers),

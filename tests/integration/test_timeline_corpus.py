@@ -15,7 +15,7 @@ from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
 from chopperd.model.trace import RecordKind
 from chopperd.traces.reader import read_trace
 from chopperd.traces.timeline import lay_out
-from tests.integration.reference_reader import Row, device_rows
+from tests.integration.reference_reader import Row, device_rows, is_comm, swept_ns
 
 pytestmark = pytest.mark.corpus
 
@@ -100,19 +100,6 @@ def own_busy_us(device: DeviceTimeline, step: int) -> float:
 
 def windows_us(device: DeviceTimeline) -> list[float]:
     return [(window.end_ns - window.start_ns) / 1000 for window in device.windows]
-
-
-def swept_ns(rows: list[Row]) -> int:
-    """Union length by sorting and sweeping plain integers."""
-    total = reach = 0
-    for start, end in sorted((row.start_ns, row.end_ns) for row in rows):
-        total += max(0, end - max(start, reach))
-        reach = max(reach, end)
-    return total
-
-
-def is_comm(row: Row) -> bool:
-    return row.kind is RecordKind.KERNEL and row.name.lower().startswith(("nccl", "rccl", "msccl"))
 
 
 @pytest.mark.parametrize("name", SHARES)

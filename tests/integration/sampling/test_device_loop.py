@@ -227,7 +227,8 @@ def test_past_the_budget_the_loop_slows_and_says_so(
     assert [record.getMessage() for record in caplog.records] == [
         "GPU 0: driver calls took 10.0 % of the time; sampling at 20, not 100 Hz"
     ]
-    assert status.driver_ns / (30 * SECOND) < 0.03
+    # 5 s at 10 %, before the first judgement, then 25 s at 2 %: 1 s in all.
+    assert status.driver_ns == pytest.approx(SECOND, rel=0.1)
 
 
 def test_a_rate_that_swings_is_logged_once_a_minute(

@@ -10,6 +10,7 @@ from chopperd.errors import StoreError
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.layout import (
     RECORD,
     TOTAL_COUNT,
@@ -19,7 +20,7 @@ from chopperd.sampling.layout import (
     RingLayout,
     SamplerState,
 )
-from chopperd.sampling.ring import GpuWriter, RingWriter
+from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 
 CAPACITY = 8

@@ -266,7 +266,7 @@ def test_another_layout_changes_nothing(path: Path, tmp_path: Path) -> None:
     [
         ("hta_a100_nccl_ddp", 0, 2, True, "cuda", 8),
         ("hta_v100_ddp_memory", 1, 2, True, "cuda", 2),
-        ("hta_mi250_rocm62_minitoy", None, None, True, "rocm", 8),
+        ("hta_mi250_rocm62_minitoy", None, None, True, "rocm", 4),
         ("kineto2021_v100_resnet50.pt.trace", None, None, True, "cuda", 4),
         ("cpu_fsdp2_rank1.pt.trace", 1, 2, True, None, 0),
         ("cpu_ondemand_5_iterations", None, None, True, None, 0),

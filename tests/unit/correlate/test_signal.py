@@ -15,7 +15,6 @@ from chopperd.correlate.signal import (
     achieved_period_ns,
     class_clock,
     masked_integral,
-    primitive,
 )
 from chopperd.model.timeline import Intervals
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, IDLE, MS, labelled, spans
@@ -33,8 +32,8 @@ def clock_at(samples: LabelledSamples, running: RunningClass | None, t_ns: int) 
 
 def integral(samples: LabelledSamples, running: RunningClass | None, mask: Intervals) -> float:
     """MHz ns over all of the mask."""
-    masked = masked_integral(mask, ClockPieces.of(class_clock(samples, running), ()).clock())
-    assert masked is not None
+    pieces = ClockPieces.of(class_clock(samples, running), ())
+    masked = masked_integral(pieces.locate_mask(mask), pieces.clock())
     return float(masked.between(mask.start_ns[:1], mask.end_ns[-1:])[0])
 
 
@@ -103,8 +102,7 @@ def test_nothing_is_covered_outside_the_samples_nor_in_gaps_over_three_periods()
     assert covered.end_ns.tolist() == [120 * MS, 191 * MS]
     assert np.isnan(clock.left_mhz).tolist() == [False, False, True, False, False]
     pieces = ClockPieces.of(clock, ())
-    everything = masked_integral(spans((0, 500 * MS)), pieces.coverage())
-    assert everything is not None
+    everything = masked_integral(pieces.locate_mask(spans((0, 500 * MS))), pieces.coverage())
     whole = everything.between(np.array([0], np.int64), np.array([500 * MS], np.int64))
     assert whole[0] == pytest.approx(60 * MS)
 
@@ -122,9 +120,10 @@ def test_the_period_as_achieved_is_the_median_spacing() -> None:
     assert achieved_period_ns(np.array([7], np.int64)) == 0
 
 
-def test_an_empty_mask_has_no_integral() -> None:
-    edges, level = np.array([0.0, 10.0]), np.array([1.0])
-    assert masked_integral(spans(), primitive(edges, level, level, 0)) is None
+def test_the_integral_over_nothing_is_nothing() -> None:
+    pieces = ClockPieces.of(class_clock(labelled([0, 10], [1400, 1400]), COMPUTE), ())
+    masked = masked_integral(pieces.locate_mask(spans()), pieces.clock())
+    assert masked.between(np.array([0], np.int64), np.array([10], np.int64)).tolist() == [0.0]
 
 
 def test_the_number_of_samples_is_their_length() -> None:
@@ -186,8 +185,8 @@ def test_integrals_equal_exact_fractions_and_abutting_windows_sum_to_the_whole(
     samples: LabelledSamples, mask: Intervals, cuts: set[int]
 ) -> None:
     edges = [T0_NS + cut for cut in sorted({0, *cuts, 1000})]
-    masked = masked_integral(mask, ClockPieces.of(class_clock(samples, COMPUTE), ()).clock())
-    assert masked is not None
+    pieces = ClockPieces.of(class_clock(samples, COMPUTE), ())
+    masked = masked_integral(pieces.locate_mask(mask), pieces.clock())
     found = masked.between(np.array(edges[:-1], np.int64), np.array(edges[1:], np.int64))
     exact = [float(brute_force(samples, mask, start, end)) for start, end in pairwise(edges)]
     scale = 1e-9 * 2100 * 1000

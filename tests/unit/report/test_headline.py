@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.report import Note, ReportDocument, Summary
+from chopperd.model.report import Note, Reference, ReportDocument, Summary
 from chopperd.report.headline import headline
 from tests.unit.report.documents import (
     MS,
@@ -93,7 +93,22 @@ def test_a_wide_interval_is_replaced_by_the_files_pooled_share() -> None:
 
 def test_low_coverage_is_part_of_the_cost() -> None:
     document = with_summary(eight_gpus(), coverage_ratio=0.62)
-    assert "ms step in the 62 % of compute that was sampled (9.3 %" in line(document, "CLOCK COST")
+    assert line(document, "CLOCK COST").startswith(
+        "at most 131 of each 1412 ms step (9.3 % [9.0, 9.6]); "
+        "only 62 % of compute was sampled, the rest adds to it; "
+    )
+
+
+def test_references_that_differ_are_given_as_a_range() -> None:
+    document = eight_gpus()
+    assert document.summary is not None
+    slower = replace(document.devices[0], reference=Reference(sm_clock_mhz=1755.0, source="spec"))
+    mixed = with_summary(
+        replace(document, devices=(slower, *document.devices[1:])),
+        reference_mhz=None,
+        reference_source=None,
+    )
+    assert line(mixed, "CAUSE").endswith("reference 1755-1980 MHz (device max and spec)")
 
 
 def test_causes_come_with_the_reference_and_its_source() -> None:

@@ -236,7 +236,7 @@ def recordings(draw: st.DrawFn) -> Records:
 
 
 @given(made=recordings())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_integrals_equal_a_plain_loop_over_the_intervals(made: Records) -> None:
     expected = brute_force(made, 100 * MS)
     totals = totals_of(made)

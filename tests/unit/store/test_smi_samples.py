@@ -1,4 +1,5 @@
-from datetime import UTC, timedelta, timezone
+from collections.abc import Sequence
+from datetime import UTC, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -22,9 +23,9 @@ ROW = (
 ROW_UNIX_NS = 1_795_818_062_123_000_000
 
 
-def parsed(*lines: str, **options: object) -> SampleSet:
-    defaults = {"path": "smi.csv", "tz": UTC, "fields": (), "ends_in_newline": True}
-    return parsed_smi(lines, **{**defaults, **options})  # type: ignore[arg-type]
+def parsed(*lines: str, tz: tzinfo = UTC, fields: Sequence[str] = (), end: str = "\n") -> SampleSet:
+    data = ("\n".join(lines) + end).encode()
+    return parsed_smi(data, path="smi.csv", tz=tz, fields=fields)
 
 
 def test_a_row_with_units_gives_our_units_and_the_identity_of_the_gpu() -> None:
@@ -139,7 +140,7 @@ def test_a_cell_that_can_not_be_read_is_named_with_its_line(line: str, said: str
 
 
 def test_a_last_line_that_was_cut_off_is_left_out() -> None:
-    (gpu,) = parsed(HEADER, ROW, ROW[:40], ends_in_newline=False).gpus
+    (gpu,) = parsed(HEADER, ROW, ROW[:40], end="").gpus
     assert len(gpu) == 1
 
 

@@ -18,7 +18,6 @@ def names(found: Salvage) -> list[str]:
         b'{"ph": "X", "name": "{"device": "cpu"}(3): init", "ts": 1}',
         b'{"ph": "X", "name": "tab\there", "ts": 1}',
         rb'{"ph": "X", "name": "ends with \", "ts": 1}',
-        b'{"ph": "X", "name": "x", "ts": NaN}',
         b'{"ph": "X" "name": "x"}',
         b'{"ph": "X", "args": {"l": [{"name": 1}, {"name": 2}], "bad": "a"b"}, "ts": 1}',
     ],

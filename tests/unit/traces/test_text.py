@@ -1,5 +1,6 @@
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,17 @@ def test_an_escape_that_may_go_on_in_the_next_piece_is_left() -> None:
     assert repaired(rb'"\ud83d', final=False) == rb'"\ud83d'
     assert repaired(rb'"\ud83d\ud', final=False) == rb'"\ud83d\ud'
     assert repaired(rb'"\ud83d"', final=True) == rb'"\ufffd"'
+
+
+def test_numbers_that_are_none_become_null_but_not_inside_strings() -> None:
+    text = rb'{"a": NaN, "b": [-Infinity, Infinity], "NaN": "\"NaN, Infinity"}'
+    expected = {"a": None, "b": [None, None], "NaN": '"NaN, Infinity'}
+    assert json.loads(repaired(text, final=True)) == expected
+
+
+@pytest.mark.parametrize("start", [b'{"name": "a NaN', b'{"name": "a NaN \\', b'"NaN \\" NaN'])
+def test_a_string_that_the_piece_cuts_is_left(start: bytes) -> None:
+    assert repaired(start, final=False) == start
 
 
 @settings(max_examples=100, deadline=None)

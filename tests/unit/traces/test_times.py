@@ -11,7 +11,7 @@ def decimal_us(whole_us: int, thousandths: int) -> str:
     return f"{whole_us}.{thousandths:03d}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**43 - 1), st.integers(0, 999))
 def test_relative_times_of_three_decimals_are_exact(whole_us: int, thousandths: int) -> None:
     text = decimal_us(whole_us, thousandths)
@@ -59,8 +59,8 @@ def test_further_decimals_round_to_a_nearest_ns(value_us: Decimal) -> None:
 def test_absent_and_absurd_times_are_marked() -> None:
     absurd = [None, float("nan"), float("inf"), 1e16, -1e16, 2**62]
     assert ns_from_us(absurd).tolist() == [NO_TIME] * len(absurd)
-    texts = ["nan", "-inf", "1e400", "5e15"]
-    assert ns_from_decimal_us([None, *map(Decimal, texts)]).tolist() == [NO_TIME] * 5
+    texts = ["nan", "-inf", "1e400", "-1e99999999", "5e15"]
+    assert ns_from_decimal_us([None, *map(Decimal, texts)]).tolist() == [NO_TIME] * 6
     assert ns_from_us([1.0, None, 2]).tolist() == [1000, NO_TIME, 2000]
 
 

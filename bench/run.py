@@ -1,0 +1,121 @@
+"""Runs every benchmark and writes `bench/results.md`; how to: bench/README.md.
+
+Each part runs in a process of its own; one that fails is said so, and the others still run.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from bench.processes import ROOT
+from chopperd import __version__
+
+RESULTS: Final = ROOT / "bench" / "results.md"
+_PACKAGES: Final = ("numpy", "msgspec", "isal", "nvidia-ml-py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One benchmark: a module that prints Markdown.
+
+    Attributes:
+        title: Heading of its results.
+        module: What is run.
+        arguments: For the whole run.
+        quick_arguments: For a quick one.
+    """
+
+    title: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    quick_arguments: tuple[str, ...] = ()
+
+
+PARTS: Final = (
+    Part(
+        title="Trace to report",
+        module="bench.trace_to_report",
+        arguments=("--runs", "3"),
+        quick_arguments=("--runs", "1"),
+    ),
+    Part(
+        title="Sampling",
+        module="bench.sampling",
+        arguments=("--seconds", "20", "--starts", "5"),
+        quick_arguments=("--seconds", "5", "--starts", "2"),
+    ),
+    Part(title="Join", module="bench.join"),
+    Part(
+        title="Accuracy",
+        module="bench.accuracy",
+        arguments=("--seeds", "20"),
+        quick_arguments=("--seeds", "2"),
+    ),
+)
+
+
+def results_of(part: Part, *, quick: bool) -> str:
+    """The section of one part, with the command that makes it."""
+    arguments = part.quick_arguments if quick else part.arguments
+    command = ("-m", part.module, *arguments)
+    lines = [f"## {part.title}", f"`python {' '.join(command)}`"]
+    if find_spec(part.module) is None:
+        return "\n\n".join([*lines, f"Skipped: there is no {part.module} in this checkout."])
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["nothing was said"]
+        print(done.stderr, file=sys.stderr)
+        lines.append(f"**Failed** with status {done.returncode}: `{_without_paths(said[-1])}`")
+    return "\n\n".join([*lines, done.stdout.strip()])
+
+
+def _without_paths(text: str) -> str:
+    return text.replace(f"{ROOT}{os.sep}", "")
+
+
+def page(sections: Sequence[str], *, quick: bool) -> str:
+    """The results as one page: what was measured, on what, and the sections."""
+    cores = len(os.sched_getaffinity(0))
+    installed = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
+    kind = "A quick run: fewer repeats and seeds, not for quoting." if quick else "A whole run."
+    head = [
+        "# Results of the benchmarks",
+        "Written by `make bench`; limits are the budgets of the design. Ranges are least to most "
+        "over the runs named; ratios are of runs that took turns, so compare them and not the "
+        "seconds, which the machine's other load moves.",
+        f"{datetime.now(UTC):%Y-%m-%d}, {kind} chopperd {__version__}, {installed}, Python "
+        f"{platform.python_version()}, {cores} cores, load average {os.getloadavg()[0]:.1f} at "
+        "the start.",
+    ]
+    return "\n\n".join([*head, *sections]) + "\n"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run all parts (or those named) and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats and seeds")
+    parser.add_argument("--only", default="", help="parts whose module's name contains this")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    chosen = parser.parse_args(argv)
+    sections = []
+    for part in PARTS:
+        if chosen.only in part.module:
+            print(f"{part.title} ...", file=sys.stderr, flush=True)
+            sections.append(results_of(part, quick=chosen.quick))
+            chosen.output.write_text(page(sections, quick=chosen.quick))
+    print(f"wrote {chosen.output}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Which trace files are of one process, which contradict one another, which claim one GPU twice."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Final
+
+from chopperd.report.trace_report import TraceReport
+
+#: Rules of the mapping that tell a GPU from what else there is, and may so be wrong.
+_GUESSES: Final = frozenset({"unique_name", "only_one"})
+
+
+def processes(reports: Sequence[TraceReport]) -> list[int]:
+    """For each trace the number of its process: the index of that process's first trace.
+
+    A profiler writes a file a cycle: files of one rank whose steps or times lie apart are of one
+    process. Files that tell of the same step or time are not, whatever rank they claim.
+    """
+    members: dict[int, list[int]] = {}
+    numbers = []
+    for index, report in enumerate(reports):
+        own = (first for first, those in members.items() if _fits(report, those, reports))
+        number = next(own, index)
+        members.setdefault(number, []).append(index)
+        numbers.append(number)
+    return numbers
+
+
+def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
+    """Pairs of traces of one job that claim one rank and can't be of one process."""
+    number = processes(reports)
+    return [
+        (a, b)
+        for a, b in combinations(range(len(reports)), 2)
+        if reports[a].trace.rank is not None
+        and _identity(reports[a]) == _identity(reports[b])
+        and number[a] != number[b]
+    ]
+
+
+def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
+    """Traces of which a GPU was told by elimination that another trace had at the same time."""
+    return sorted(
+        {
+            index
+            for pair in combinations(range(len(reports)), 2)
+            if _overlap(*(reports[i] for i in pair))
+            for index, other in (pair, pair[::-1])
+            if _guessed(reports[index]) & _claimed(reports[other])
+        }
+    )
+
+
+def _fits(report: TraceReport, those: Sequence[int], reports: Sequence[TraceReport]) -> bool:
+    return all(
+        _identity(report) == _identity(reports[each]) and _apart(report, reports[each])
+        for each in those
+    )
+
+
+def _identity(report: TraceReport) -> tuple[str | None, int | None]:
+    return report.trace.job, report.trace.rank
+
+
+def _apart(a: TraceReport, b: TraceReport) -> bool:
+    """Whether two traces are known to tell of different steps and times."""
+    steps_a, steps_b = _steps(a), _steps(b)
+    if steps_a & steps_b or _overlap(a, b):
+        return False
+    return bool(steps_a and steps_b) or (_span_ns(a) is not None and _span_ns(b) is not None)
+
+
+def _steps(report: TraceReport) -> set[int | None]:
+    return {row.step for row in (*(each.row for each in report.steps), *report.host_steps)}
+
+
+def first_step(report: TraceReport) -> int | None:
+    """The lowest number of a trace's steps; None if it has none."""
+    return min((step for step in _steps(report) if step is not None), default=None)
+
+
+def _overlap(a: TraceReport, b: TraceReport) -> bool:
+    span_a, span_b = _span_ns(a), _span_ns(b)
+    if span_a is None or span_b is None:
+        return False
+    return span_a[0] < span_b[1] and span_b[0] < span_a[1]
+
+
+def _span_ns(report: TraceReport) -> tuple[int, int] | None:
+    """First start and last end of the trace's device records; None without an anchor or any."""
+    spans = [
+        (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
+        for row in (each.row for each in report.totals)
+        if row.start_unix_ns is not None
+    ]
+    return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else None
+
+
+def _claimed(report: TraceReport) -> set[str]:
+    return {device.gpu for device in report.devices if device.gpu is not None}
+
+
+def _guessed(report: TraceReport) -> set[str]:
+    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}

@@ -1,0 +1,251 @@
+"""One GPU's part of the shared memory as its thread writes it, at every tick."""
+
+import mmap
+from collections.abc import Sequence
+from math import nan
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Float64s
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.sampling.layout import (
+    HEADER,
+    RECORD,
+    STATUS_HEAD_COUNT,
+    TOTAL_COUNT,
+    GpuState,
+    Records,
+)
+
+_GENERATION: Final = (HEADER.names or ()).index("generation")
+
+_RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d")
+_RECORD_BYTES: Final = RECORD.itemsize
+#: A status block up to `totals_sequence`.
+_STATUS_HEAD: Final = Struct(f"={STATUS_HEAD_COUNT}q")
+_TOTALS: Final = Struct(f"=q{TOTAL_COUNT}d")
+_NO_LIMITS: Final = (nan,) * len(CAUSES)
+
+
+class GpuWriter:
+    """One GPU's status block and ring of records, written by that GPU's thread only.
+
+    Nothing is written once another writer process has taken over, so that a driver call that
+    returns after hours harms nothing. Counts are plain attributes, taken over from the writer
+    before, and are published with the next record.
+
+    Attributes:
+        ticks_count, missed_count, transient_count, unexpected_count, losses_count, driver_ns: See
+            `GpuStatus` in `ring_reader`.
+    """
+
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        words: "memoryview[int]",
+        generation: int,
+        *,
+        status_offset: int,
+        records_offset: int,
+        capacity: int,
+    ) -> None:
+        self._map = memory
+        self._words = words
+        self._generation = generation
+        self._status_offset = status_offset
+        self._call_word = status_offset // 8
+        self._records_offset = records_offset
+        self._capacity = capacity
+        self._bits_by_causes: dict[frozenset[Cause], int] = {}
+        (
+            _,
+            _,
+            self._state,
+            self._written,
+            self._last_mono_ns,
+            self.ticks_count,
+            self.missed_count,
+            self.transient_count,
+            self.unexpected_count,
+            self.losses_count,
+            self.driver_ns,
+            self._asked_period_ns,
+            self._period_ns,
+        ) = map(int, _STATUS_HEAD.unpack_from(memory, status_offset))
+
+    def is_current(self) -> bool:
+        """Whether no other writer has taken over."""
+        return self._words[_GENERATION] == self._generation
+
+    def begin_call(self, now_mono_ns: int, scope: ReadScope) -> None:
+        """Show that a driver call begins, so that a supervisor sees how long it lasts."""
+        if self._words[_GENERATION] == self._generation:
+            self._words[self._call_word + 1] = scope is ReadScope.FULL
+            self._words[self._call_word] = now_mono_ns
+
+    def end_call(self, span_ns: int) -> None:
+        """Show that the call has returned without a record, and publish the counts."""
+        self.ticks_count += 1
+        self.driver_ns += span_ns
+        self._publish()
+
+    def write(
+        self,
+        reading: DeviceReading,
+        *,
+        t_mono_ns: int,
+        span_ns: int,
+        late_ns: int,
+        scope: ReadScope,
+    ) -> None:
+        """Add what a call returned as a record, and publish the counts.
+
+        Args:
+            reading: What was read.
+            t_mono_ns: Middle of the driver call.
+            span_ns: Length of the driver call.
+            late_ns: How long after its deadline it began.
+            scope: How much was read.
+        """
+        words = self._words
+        if words[_GENERATION] != self._generation:
+            return
+        written = self._written
+        offset = self._records_offset + written % self._capacity * _RECORD_BYTES
+        words[offset >> 3] = 0
+        _RECORD_BODY.pack_into(
+            self._map,
+            offset + 8,
+            t_mono_ns,
+            span_ns,
+            late_ns,
+            scope is ReadScope.FULL,
+            self._bits(reading.causes),
+            *_values(reading),
+            *_limits(reading),
+        )
+        self._written = words[offset >> 3] = written + 1
+        self._last_mono_ns = t_mono_ns
+        self.ticks_count += 1
+        self.driver_ns += span_ns
+        self._publish()
+
+    def set_state(self, state: GpuState) -> None:
+        """Say whether the GPU answers."""
+        self._state = state
+        self._publish()
+
+    def set_period_ns(self, asked_ns: int, kept_ns: int) -> None:
+        """Say at which period the GPU is to be read, and at which it is."""
+        self._asked_period_ns, self._period_ns = asked_ns, kept_ns
+        self._publish()
+
+    @property
+    def written_count(self) -> int:
+        """Records since the ring was made."""
+        return self._written
+
+    def records(self, position: int) -> Records:
+        """The records from a position on, as far as the ring still holds them.
+
+        Where they do not wrap they are a view, good until the next `write`.
+        """
+        ring: Records = np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
+        first = max(position, self._written - self._capacity) % self._capacity
+        end = self._written % self._capacity
+        count = min(self._written - position, self._capacity)
+        if first + count <= self._capacity:
+            return ring[first : first + count]
+        return np.concatenate([ring[first:], ring[:end]])
+
+    def write_totals(self, totals: Float64s, integrated_count: int) -> None:
+        """Publish the live integrals.
+
+        Args:
+            totals: (TOTAL_COUNT,) float64, NaN where never known.
+            integrated_count: How many records they cover.
+        """
+        words = self._words
+        if words[_GENERATION] != self._generation:
+            return
+        sequence = words[self._totals_word] + 1
+        _TOTALS.pack_into(
+            self._map, self._totals_offset(sequence), integrated_count, *totals.tolist()
+        )
+        words[self._totals_word] = sequence
+
+    def totals(self) -> tuple[int, Float64s | None]:
+        """How many records the live integrals cover, and the integrals; (0, None) if none do.
+
+        Also those that an earlier writer left.
+        """
+        sequence = self._words[self._totals_word]
+        if sequence == 0:
+            return 0, None
+        integrated_count, *totals = _TOTALS.unpack_from(self._map, self._totals_offset(sequence))
+        return integrated_count, np.array(totals)
+
+    @property
+    def _totals_word(self) -> int:
+        return self._call_word + _STATUS_HEAD.size // 8
+
+    def _totals_offset(self, sequence: int) -> int:
+        """Where the copy with a number begins, in bytes."""
+        return self._status_offset + _STATUS_HEAD.size + 8 + sequence % 2 * _TOTALS.size
+
+    def _publish(self) -> None:
+        """Write the head of the status block, with no call in progress."""
+        if self._words[_GENERATION] == self._generation:
+            _STATUS_HEAD.pack_into(
+                self._map,
+                self._status_offset,
+                0,
+                0,
+                self._state,
+                self._written,
+                self._last_mono_ns,
+                self.ticks_count,
+                self.missed_count,
+                self.transient_count,
+                self.unexpected_count,
+                self.losses_count,
+                self.driver_ns,
+                self._asked_period_ns,
+                self._period_ns,
+            )
+
+    def _bits(self, causes: frozenset[Cause] | None) -> int:
+        """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""
+        if causes is None:
+            return Cause.UNKNOWN.bit
+        bits = self._bits_by_causes.get(causes)
+        if bits is None:
+            bits = self._bits_by_causes[causes] = sum(cause.bit for cause in causes)
+        return bits
+
+
+def _values(reading: DeviceReading) -> tuple[float, ...]:
+    """The numbers of a record in the order of `VALUE_COLUMNS`."""
+    return (
+        nan if reading.sm_clock_mhz is None else reading.sm_clock_mhz,
+        nan if reading.mem_clock_mhz is None else reading.mem_clock_mhz,
+        nan if reading.power_w is None else reading.power_w,
+        nan if reading.energy_j is None else reading.energy_j,
+        nan if reading.temperature_c is None else reading.temperature_c,
+        nan if reading.memory_used_bytes is None else reading.memory_used_bytes,
+        nan if reading.activity_ratio is None else reading.activity_ratio,
+    )
+
+
+def _limits(reading: DeviceReading) -> Sequence[float]:
+    """The driver's cumulative times in the order of `CAUSES`."""
+    if not reading.limited_ns:
+        return _NO_LIMITS
+    limits: list[float] = list(_NO_LIMITS)
+    for cause, limited_ns in reading.limited_ns.items():
+        limits[cause] = limited_ns
+    return limits
