@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from chopperd import __version__
@@ -175,6 +176,8 @@ def report_simulation(
 ) -> ReportDocument:
     """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
 
+    The traces are files without a name: nothing of them is left, however the process ends.
+
     Args:
         spec: What is simulated; it has started.
         seconds: How long it goes on from now.
@@ -185,26 +188,28 @@ def report_simulation(
 
     begin_unix_ns = clock.unix_ns()
     end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
-    with TemporaryDirectory(prefix="chopperd-demo-") as folder:
-        node = SimulatedNode(spec)
-        paths = write_simulated_traces(node, begin_unix_ns, end_unix_ns, Path(folder))
+    names: dict[str, str] = {}
+    with ExitStack() as files:
+        for name, content in simulated_traces(SimulatedNode(spec), begin_unix_ns, end_unix_ns):
+            file = files.enter_context(TemporaryFile(prefix="chopperd-demo-"))
+            file.writelines(content)
+            file.flush()
+            names[f"/proc/self/fd/{file.fileno()}"] = name
         clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
         samples = finish() if finish is not None else None
-        return report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+        paths = [Path(path) for path in names]
+        document = report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+    traces = tuple(replace(trace, path=names[trace.path]) for trace in document.traces)
+    return replace(document, trace=traces[0], traces=traces)
 
 
-def write_simulated_traces(
-    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int, folder: Path
-) -> list[Path]:
-    """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+def simulated_traces(
+    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Name and content of each rank's trace, of the steps inside a time (at least one)."""
     from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
 
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
-    paths = []
     for rank in range(len(node.gpus)):
-        path = folder / f"rank{rank}.pt.trace.json"
-        with path.open("wb") as out:
-            out.writelines(rank_trace(node, rank, first_step, last_step))
-        paths.append(path)
-    return paths
+        yield f"rank{rank}.pt.trace.json", rank_trace(node, rank, first_step, last_step)
