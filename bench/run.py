@@ -53,7 +53,12 @@ PARTS: Final = (
         arguments=("--seconds", "20", "--starts", "5"),
         quick_arguments=("--seconds", "5", "--starts", "2"),
     ),
-    Part(title="Join", module="bench.join"),
+    Part(
+        title="Join",
+        module="bench.join",
+        arguments=("--runs", "5"),
+        quick_arguments=("--runs", "2"),
+    ),
     Part(
         title="Accuracy",
         module="bench.accuracy",

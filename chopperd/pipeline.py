@@ -73,6 +73,30 @@ def report_files(
     Raises:
         TraceFormatError: None of the files can be read.
     """
+    reports, notes = _report_each(paths, samples, options, progress)
+    for note in notes:
+        logger.warning(note.text)
+    certain = replace(options, join=replace(options.join, guess=False))
+    for index in guessed_twice(reports):
+        path = Path(reports[index].trace.path)
+        reports[index] = _report_file(path, samples, certain, progress)
+    return build_document(
+        reports,
+        samples,
+        version=__version__,
+        time=rfc3339((clock or SystemClock()).unix_ns()),
+        selection=options.selection,
+        notes=notes,
+    )
+
+
+def _report_each(
+    paths: Sequence[Path],
+    samples: SampleSet | None,
+    options: ReportOptions,
+    progress: Progress | None,
+) -> tuple[list[TraceReport], list[Note]]:
+    """At least one report, and what is to be said of traces that have none."""
     reports: list[TraceReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
@@ -90,20 +114,7 @@ def report_files(
             reports.append(report)
     if not reports:
         raise failures[0]
-    for note in notes:
-        logger.warning(note.text)
-    certain = replace(options, join=replace(options.join, guess=False))
-    for index in guessed_twice(reports):
-        path = Path(reports[index].trace.path)
-        reports[index] = _report_file(path, samples, certain, progress)
-    return build_document(
-        reports,
-        samples,
-        version=__version__,
-        time=rfc3339((clock or SystemClock()).unix_ns()),
-        selection=options.selection,
-        notes=notes,
-    )
+    return reports, notes
 
 
 def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:

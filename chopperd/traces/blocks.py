@@ -105,6 +105,8 @@ class EventArray:
         if self.tail is not None:
             self.tail += data
             return []
+        if (batch := self._at_once(data)) is not None:
+            return [batch]
         self._pending += data
         return self._read(final=False)
 
@@ -113,6 +115,21 @@ class EventArray:
         batches = [] if self.tail is not None else self._read(final=True)
         self.truncated = self.tail is None and self._pending != b""
         return batches
+
+    def _at_once(self, data: bytes) -> Batch | None:
+        """The events up to the last border in `data`; None if anything stands in the way.
+
+        The common case: what is pending and what has come are copied once, not twice.
+        """
+        cut = next(_cuts(data), None)
+        if cut is None:
+            return None
+        block = memoryview(data)[: cut.end]
+        outcome = self._decode(b"".join((b"[", self._pending, block, b"]")))
+        if isinstance(outcome, Refusal):
+            return None
+        self._pending = data[cut.start :]
+        return outcome
 
     def _read(self, *, final: bool) -> list[Batch]:
         """All pending events that are whole; those that may go on stay pending if not `final`."""
