@@ -205,8 +205,8 @@ def _explained(sums: Float64s) -> Float64s:
 
 def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
     """The lag of the best fit, refined by a parabola through its neighbours."""
-    best, settling = np.unravel_index(np.argmax(explained), explained.shape)
-    best = min(max(int(best), 1), len(lags_ns) - 2)
+    place, settling = np.unravel_index(np.argmax(explained), explained.shape)
+    best = min(max(int(place), 1), len(lags_ns) - 2)
     before, at, after = explained[best - 1 : best + 2, settling]
     bend = before - 2 * at + after
     shift = 0.5 * (before - after) / bend if bend < 0 else 0.0
