@@ -52,6 +52,33 @@ def test_a_signal_ends_it_with_the_shells_status(
     chopperd.nothing_left(within_s=END_S)
 
 
+def test_ctrl_c_at_a_terminal_reaches_the_job_once(chopperd: Chopperd) -> None:
+    """The terminal signals the job itself; a second signal from us could cut its clean-up short."""
+    code = (
+        "import signal, sys, time; seen = []; signal.signal(2, lambda *_: seen.append(2));"
+        "print('under way', flush=True);"
+        "[time.sleep(0.01) for _ in iter(lambda: bool(seen), True)]; time.sleep(1);"
+        "sys.exit(10 + len(seen))"
+    )
+    ours, theirs = os.openpty()
+    record = ("record", "--backend", "simulated", "--hz", "10", "--", PYTHON, "-c", code)
+    with subprocess.Popen(
+        ["setsid", "--ctty", PYTHON, "-m", "chopperd", *record],
+        cwd=chopperd.folder,
+        env=chopperd.environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"under way" not in shown:
+            shown += os.read(ours, 1024)
+        os.write(ours, b"\x03")
+        assert process.wait(timeout=60) == 11
+    os.close(ours)
+
+
 def test_a_killed_demo_leaves_no_sampler_and_no_file(chopperd: Chopperd) -> None:
     process = started(chopperd, DEMO)
     process.kill()
