@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from chopperd import __version__
@@ -72,6 +73,30 @@ def report_files(
     Raises:
         TraceFormatError: None of the files can be read.
     """
+    reports, notes = _report_each(paths, samples, options, progress)
+    for note in notes:
+        logger.warning(note.text)
+    certain = replace(options, join=replace(options.join, guess=False))
+    for index in guessed_twice(reports):
+        path = Path(reports[index].trace.path)
+        reports[index] = _report_file(path, samples, certain, progress)
+    return build_document(
+        reports,
+        samples,
+        version=__version__,
+        time=rfc3339((clock or SystemClock()).unix_ns()),
+        selection=options.selection,
+        notes=notes,
+    )
+
+
+def _report_each(
+    paths: Sequence[Path],
+    samples: SampleSet | None,
+    options: ReportOptions,
+    progress: Progress | None,
+) -> tuple[list[TraceReport], list[Note]]:
+    """At least one report, and what is to be said of traces that have none."""
     reports: list[TraceReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
@@ -89,20 +114,7 @@ def report_files(
             reports.append(report)
     if not reports:
         raise failures[0]
-    for note in notes:
-        logger.warning(note.text)
-    certain = replace(options, join=replace(options.join, guess=False))
-    for index in guessed_twice(reports):
-        path = Path(reports[index].trace.path)
-        reports[index] = _report_file(path, samples, certain, progress)
-    return build_document(
-        reports,
-        samples,
-        version=__version__,
-        time=rfc3339((clock or SystemClock()).unix_ns()),
-        selection=options.selection,
-        notes=notes,
-    )
+    return reports, notes
 
 
 def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:
@@ -164,6 +176,8 @@ def report_simulation(
 ) -> ReportDocument:
     """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
 
+    The traces are files without a name: nothing of them is left, however the process ends.
+
     Args:
         spec: What is simulated; it has started.
         seconds: How long it goes on from now.
@@ -174,26 +188,28 @@ def report_simulation(
 
     begin_unix_ns = clock.unix_ns()
     end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
-    with TemporaryDirectory(prefix="chopperd-demo-") as folder:
-        node = SimulatedNode(spec)
-        paths = write_simulated_traces(node, begin_unix_ns, end_unix_ns, Path(folder))
+    names: dict[str, str] = {}
+    with ExitStack() as files:
+        for name, content in simulated_traces(SimulatedNode(spec), begin_unix_ns, end_unix_ns):
+            file = files.enter_context(TemporaryFile(prefix="chopperd-demo-"))
+            file.writelines(content)
+            file.flush()
+            names[f"/proc/self/fd/{file.fileno()}"] = name
         clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
         samples = finish() if finish is not None else None
-        return report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+        paths = [Path(path) for path in names]
+        document = report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
+    traces = tuple(replace(trace, path=names[trace.path]) for trace in document.traces)
+    return replace(document, trace=traces[0], traces=traces)
 
 
-def write_simulated_traces(
-    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int, folder: Path
-) -> list[Path]:
-    """One file a rank, of the steps that lie inside a time (at least one); their paths."""
+def simulated_traces(
+    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Name and content of each rank's trace, of the steps inside a time (at least one)."""
     from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
 
     first_step = node.step_at(begin_unix_ns) + 1
     last_step = max(node.step_at(end_unix_ns) - 1, first_step)
-    paths = []
     for rank in range(len(node.gpus)):
-        path = folder / f"rank{rank}.pt.trace.json"
-        with path.open("wb") as out:
-            out.writelines(rank_trace(node, rank, first_step, last_step))
-        paths.append(path)
-    return paths
+        yield f"rank{rank}.pt.trace.json", rank_trace(node, rank, first_step, last_step)

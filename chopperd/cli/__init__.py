@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -18,7 +19,7 @@ from chopperd.cli import options
 from chopperd.cli.job import run_command
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
 from chopperd.cli.output import complain, print_page, print_report, write
-from chopperd.cli.recording import AUTO, start_recording
+from chopperd.cli.recording import AUTO, recording
 from chopperd.clock import SystemClock
 from chopperd.config import DEFAULT_PATH, Config, effective, load_config
 from chopperd.errors import ChopperdError, ConfigError
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 _EXIT_USAGE: Final = 2
 _EXIT_BAD_INPUT: Final = 4
-_EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+_EXIT_SIGNAL: Final = 128
+_EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 app = typer.Typer(
     add_completion=False,
@@ -73,8 +75,9 @@ def demo(
 
     clock = SystemClock()
     spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=clock.unix_ns())
-    finish = start_recording(load_config(DEFAULT_PATH), "simulated", None, spec)
-    print_report(report_simulation(spec, seconds, finish, clock), form)
+    with recording(load_config(DEFAULT_PATH), "simulated", None, spec) as finish:
+        document = report_simulation(spec, seconds, finish, clock)
+    print_report(document, form)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -88,21 +91,28 @@ def record(
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
     settings = load_config(config or DEFAULT_PATH)
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {output.parent}"])
     started_unix_ns = SystemClock().unix_ns()
-    finish = start_recording(settings, backend, hz)
-    status = run_command(command)
-    try:
-        samples = finish() if finish is not None else None
-        if samples is not None and output is not None:
-            from chopperd.store.samples import write_samples
-
-            write_samples(output, samples)
-        _report_recorded(settings, traces, started_unix_ns, samples)
-    except Exception as error:
-        if status == 0:
-            raise
-        complain(str(error) if isinstance(error, ChopperdError) else repr(error))
+    with recording(settings, backend, hz) as finish:
+        status = run_command(command)
+        try:
+            samples = finish() if finish is not None else None
+            _keep(output, samples)
+            _report_recorded(settings, traces, started_unix_ns, samples)
+        except Exception as error:
+            if status == 0:
+                raise
+            complain(str(error) if isinstance(error, ChopperdError) else repr(error))
     raise typer.Exit(status)
+
+
+def _keep(output: Path | None, samples: "SampleSet | None") -> None:
+    """Write the samples to a file, where one was asked for and there are any."""
+    if output is not None and samples is not None:
+        from chopperd.store.samples import write_samples
+
+        write_samples(output, samples)
 
 
 def _report_recorded(
@@ -195,9 +205,15 @@ def sampler(
 
 
 def main() -> None:
-    """Run the command line of this process and exit with its status."""
+    """Run the command line of this process and exit with its status, also when terminated."""
+    signal.signal(signal.SIGTERM, _terminate)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.exit(run(sys.argv[1:]))
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    """Leave by an exception, so that what is open is closed."""
+    raise SystemExit(_EXIT_SIGNAL + number)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,7 +1,8 @@
 """Starting the sampler of a recording from what the configuration and a command line say."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chopperd.cli.output import complain
@@ -11,22 +12,42 @@ from chopperd.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from chopperd.model.samples import SampleSet
+    from chopperd.sampling.recording import Recorder
     from chopperd.simulation.spec import SimulationSpec
 
 AUTO: Final = "auto"
 
 
-def start_recording(
+@contextmanager
+def recording(
     config: Config,
     backend: str | None,
     hz: float | None,
     simulation: "SimulationSpec | None" = None,
-) -> "Callable[[], SampleSet] | None":
-    """Start to sample every GPU; gives what ends it, or None where no GPU can be used.
+) -> Iterator["Callable[[], SampleSet] | None"]:
+    """Sample every GPU meanwhile; gives what ends it and returns the samples.
+
+    It gives None where no GPU can be used. However the block is left, nothing goes on after it.
 
     Raises:
         BackendUnavailableError: The back end was asked for by name and can't be used.
     """
+    recorder = _recorder(config, backend, hz, simulation)
+    with closing(recorder):
+        try:
+            recorder.start()
+        except BackendUnavailableError as error:
+            if (backend or config.sampling.backend) != AUTO:
+                raise
+            complain(f"{error}; CMD runs without clock samples")
+            yield None
+            return
+        yield recorder.finish
+
+
+def _recorder(
+    config: Config, backend: str | None, hz: float | None, simulation: "SimulationSpec | None"
+) -> "Recorder":
     from chopperd.sampling.recording import Recorder
     from chopperd.sampling.settings import SamplerSettings
     from chopperd.sampling.supervisor import SamplerSupervisor
@@ -42,12 +63,4 @@ def start_recording(
     start_sampler = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", name]
     if simulation is not None:
         start_sampler += ["--simulation", simulation.to_json()]
-    recorder = Recorder(SamplerSupervisor(start_sampler, settings, clock), clock)
-    try:
-        recorder.start()
-    except BackendUnavailableError as error:
-        if name != AUTO:
-            raise
-        complain(f"{error}; CMD runs without clock samples")
-        return None
-    return recorder.finish
+    return Recorder(SamplerSupervisor(start_sampler, settings, clock), clock)

@@ -24,7 +24,6 @@ MIN_PAIRS: Final = 30
 MIN_CHANGES: Final = 10
 MIN_EXPLAINED: Final = 0.05
 MIN_EXPLAINED_PAIRS: Final = 20
-MAX_HALF_WIDTH_NS: Final = 20 * NS_PER_MS
 _MAX_PAIRS: Final = 8_192
 _MAX_CELLS: Final = 1 << 19
 _CELL_NS: Final = NS_PER_MS // 2
@@ -34,7 +33,9 @@ _RESAMPLES: Final = 200
 _COARSE_LAGS_NS: Final = np.arange(-20, 252, 4) * NS_PER_MS
 _COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60]) * NS_PER_MS
 _FINE_LAGS_NS: Final = np.arange(-16, 17) * _CELL_NS
-_FINE_SETTLING_NS: Final = np.array([0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+_FINE_SETTLING_NS: Final = (
+    np.array([0.1, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +111,11 @@ def measure_lag(
     share = float(explained.max() / np.sum(pairs.change_mhz**2))
     if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
         return LagEstimate(reason="the clock does not follow what runs")
+    at_least_ns, at_most_ns = _bootstrap_ns(coarse, _COARSE_LAGS_NS)
+    if at_least_ns < lags_ns[0] or at_most_ns > lags_ns[-1]:
+        return LagEstimate(reason="several lags fit alike")
     lag_ns = _peak_ns(explained, lags_ns)
     low_ns, high_ns = _bootstrap_ns(blocks, lags_ns)
-    if (high_ns - low_ns) / 2 > MAX_HALF_WIDTH_NS:
-        return LagEstimate(reason="few changes of what runs fall between samples")
     return LagEstimate(lag_ns=lag_ns, low_ns=min(low_ns, lag_ns), high_ns=max(high_ns, lag_ns))
 
 
@@ -203,21 +205,23 @@ def _explained(sums: Float64s) -> Float64s:
 
 def _peak_ns(explained: Float64s, lags_ns: Int64s) -> int:
     """The lag of the best fit, refined by a parabola through its neighbours."""
-    best, settling = np.unravel_index(np.argmax(explained), explained.shape)
-    if not 0 < best < len(lags_ns) - 1:
-        return int(lags_ns[best])
+    place, settling = np.unravel_index(np.argmax(explained), explained.shape)
+    best = min(max(int(place), 1), len(lags_ns) - 2)
     before, at, after = explained[best - 1 : best + 2, settling]
     bend = before - 2 * at + after
     shift = 0.5 * (before - after) / bend if bend < 0 else 0.0
-    return int(lags_ns[best] + round(shift * _CELL_NS))
+    return int(lags_ns[best] + round(min(max(shift, -1.0), 1.0) * _CELL_NS))
 
 
 def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
-    """The 95 % interval of the lag over resampled blocks, widened by half a cell."""
+    """The 95 % interval of the lag over resampled blocks, widened by a cell.
+
+    Half a cell is the grid's, half the model's, which lets a jump take a cell.
+    """
     count = len(blocks)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
     sums = np.tensordot(draws.astype(np.float64), blocks, axes=1)
     peaks = _explained(sums).reshape(_RESAMPLES, -1).argmax(axis=1)
     found_ns = lags_ns[peaks // blocks.shape[2]]
     low_ns, high_ns = np.quantile(found_ns, [0.025, 0.975])
-    return int(low_ns) - _CELL_NS // 2, int(high_ns) + _CELL_NS // 2
+    return int(low_ns) - _CELL_NS, int(high_ns) + _CELL_NS

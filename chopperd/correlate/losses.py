@@ -13,6 +13,7 @@ from chopperd.correlate.causes import (
     largest_remainder,
     piece_shares,
 )
+from chopperd.correlate.levels import pooled_by_level
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, standard_error_mhz
 from chopperd.correlate.signal import (
@@ -102,13 +103,14 @@ def mean_clock(
         windows: Where.
         timing: How far samples and trace may lie apart.
     """
-    clock = _corrected(class_clock(samples, running), samples, running, mask)
+    level = pooled_by_level(samples, running)
+    clock = _signal(samples, level, running, mask)
     covered = intervals.intersection(mask, clock.covered_intervals())
     covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
     in_class = intervals.intersection(mask, clock.in_class_intervals())
     in_mask_ns = lengths_ns(mask, windows.start_ns, windows.end_ns)
     mean_mhz = _mean_mhz(clock, covered, windows)
-    error_mhz = standard_error_mhz(samples, running, windows.start_ns, windows.end_ns, covered_ns)
+    error_mhz = standard_error_mhz(level, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
     bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
     bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
@@ -125,15 +127,21 @@ def mean_clock(
     )
 
 
-def _corrected(
-    clock: ClassClock, samples: LabelledSamples, running: RunningClass, mask: Intervals
+def _signal(
+    samples: LabelledSamples, level: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> ClassClock:
-    """The clock with its border correction added to the lines in class."""
-    correction_mhz = np.where(clock.in_class, border_correction_mhz(samples, running, mask), 0.0)
+    """The class's clock: through all samples of its level, else in class and corrected for that.
+
+    Limits in force are always those at the class's own samples.
+    """
+    own = class_clock(samples, running)
+    if level is not samples:
+        pooled = class_clock(level, running)
+        nowhere = np.zeros(len(own.in_class), bool)
+        return replace(own, left_mhz=pooled.left_mhz, right_mhz=pooled.right_mhz, in_class=nowhere)
+    correction_mhz = np.where(own.in_class, border_correction_mhz(samples, running, mask), 0.0)
     return replace(
-        clock,
-        left_mhz=clock.left_mhz + correction_mhz,
-        right_mhz=clock.right_mhz + correction_mhz,
+        own, left_mhz=own.left_mhz + correction_mhz, right_mhz=own.right_mhz + correction_mhz
     )
 
 
@@ -223,18 +231,9 @@ def ceiling_loss(
     parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
     return CeilingLoss(
         lost_ns=lost_ns,
-        by_cause_ns=_whole_parts(parts, lost_ns),
+        by_cause_ns=largest_remainder(np.maximum(parts, 0.0), lost_ns),
         coarse=_coarse(mean.clock.edges_ns, limited_ns, windows),
     )
-
-
-def _whole_parts(parts: Float64s, lost_ns: Int64s) -> Int64s:
-    """Each row of (w, causes) parts as integers that sum to the row's loss."""
-    parts = np.maximum(parts, 0.0)
-    return np.array(
-        [largest_remainder(row, int(lost)) for row, lost in zip(parts, lost_ns, strict=True)],
-        np.int64,
-    ).reshape(len(lost_ns), len(CAUSES))
 
 
 def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows) -> Bools:

@@ -66,8 +66,10 @@ class ClassClock:
     Attributes:
         edges_ns: (m + 1,) int64; piece j is [edges[j], edges[j + 1]).
         left_mhz, right_mhz: (m,) float64, the line's ends; NaN where nothing is covered.
-        left_sample, right_sample: (m,) int64, the samples that the line hangs on.
-        covered: (m,) bool. in_class: (m,) bool, whether both those samples are of the class.
+        left_sample, right_sample: (m,) int64, the samples whose limits explain the clock: those
+            that the line hangs on.
+        covered: (m,) bool. in_class: (m,) bool, whether the line hangs on samples of the class
+            and of no other.
     """
 
     edges_ns: Int64s

@@ -5,6 +5,7 @@ from threading import Lock
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, DeviceBackend
+from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
@@ -27,7 +28,17 @@ class SimulatedBackend:
         return self._node.gpus
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """The GPU's sensors now; a fast look has the clock and the limits only."""
+        """The GPU's sensors now; a fast look has the clock and the limits only.
+
+        Raises:
+            DeviceLostError: The node has no such GPU.
+        """
+        if device not in self._node.gpus:
+            raise DeviceLostError(
+                f"the simulated node has no GPU {device.uuid}",
+                operation="read",
+                device_index=device.index,
+            )
         with self._lock:
             return self._node.reading(device.index, self._clock.unix_ns(), scope)
 

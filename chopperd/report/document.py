@@ -82,14 +82,7 @@ def build_document(
         drops=(),
         notes=tuple(
             dict.fromkeys(
-                (
-                    *notes,
-                    *_conflict_notes(reports),
-                    *_trace_notes(reports),
-                    *(samples.notes if samples else ()),
-                    *_peer_notes(totals),
-                    *_selection_notes(rows, selected),
-                )
+                (*notes, *_notes(reports, samples, totals), *_selection_notes(rows, selected))
             )
         ),
     )
@@ -187,6 +180,17 @@ def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
 
 def _order(row: Row) -> list[int]:
     return [-1 if each is None else each for each in (row.step, row.rank, row.device)]
+
+
+def _notes(
+    reports: Sequence[TraceReport], samples: SampleSet | None, totals: Sequence[DraftRow]
+) -> list[Note]:
+    return [
+        *_conflict_notes(reports),
+        *_trace_notes(reports),
+        *(samples.notes if samples else ()),
+        *_peer_notes(totals),
+    ]
 
 
 def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:

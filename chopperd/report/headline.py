@@ -22,6 +22,7 @@ _EXCESS_MARGIN_RATIO: Final = 0.005
 _FULL_COVERAGE_RATIO: Final = 0.95
 #: A kept rate below this share of the asked one is spelled out.
 _FULL_RATE_RATIO: Final = 0.95
+_UNRESOLVED: Final = "not resolved at this rate"
 #: Notes that say why a clock cost is unknown, the most basic reason first.
 _REASON_CODES: Final = (
     "no_device_records",
@@ -57,14 +58,14 @@ def _clock_cost(document: ReportDocument) -> list[str]:
     if summary is None or not known(summary.lost_ns):
         return [f"unknown: {unknown_reason(document)}"]
     return [
-        _ceiling(document, summary),
+        *_ceiling(document, summary),
         _sampled_part(summary),
         _sensitivity(summary),
         _excess(summary),
     ]
 
 
-def _ceiling(document: ReportDocument, summary: Summary) -> str:
+def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
     lost, step = brief_milliseconds(summary.lost_ns), brief_milliseconds(summary.step_ns)
     if summary.basis == "totals":
         amount = f"at most {lost} of {step} ms traced, no complete step"
@@ -72,11 +73,11 @@ def _ceiling(document: ReportDocument, summary: Summary) -> str:
         amount = f"at most {lost} of each {step} ms step"
     share = summary_share(summary)
     if share is None:
-        return amount
+        return [amount]
     if share.resolved:
-        return f"{amount} ({share.brackets()})"
+        return [f"{amount} ({share.brackets()})"]
     pooled = pooled_share(document.totals) or share
-    return f"{amount}, {unresolved(pooled)}"
+    return [f"{amount}, {_UNRESOLVED}", _pooled(pooled)]
 
 
 def _sampled_part(summary: Summary) -> str:
@@ -90,7 +91,11 @@ def _sampled_part(summary: Summary) -> str:
 
 def unresolved(pooled: Share) -> str:
     """What stands where an interval is too wide to be read as a figure."""
-    return f"not resolved at this rate; pooled over the run: {pooled.plus_minus()}"
+    return f"{_UNRESOLVED}; {_pooled(pooled)}"
+
+
+def _pooled(share: Share) -> str:
+    return f"pooled over the run: {share.plus_minus()}"
 
 
 def _sensitivity(summary: Summary) -> str:

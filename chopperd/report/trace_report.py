@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
 from chopperd.correlate.timebase import realtime_step_ns
@@ -17,11 +15,11 @@ from chopperd.model.report import (
     TraceSummary,
 )
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
+from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
+from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
-from chopperd.report.wording import plural
-from chopperd.units import NS_PER_S, NS_PER_US
+from chopperd.units import NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.
 MAX_REALTIME_STEP_NS = 100 * NS_PER_US
@@ -102,7 +100,7 @@ def report_trace(
         alignments=tuple(each.alignment for each in joined if each.alignment is not None),
         realtime_step=stepped,
         notes=(
-            *_trace_notes(trace, timeline, samples, stepped=bool(stepped)),
+            *trace_notes(trace, timeline, samples, stepped=bool(stepped)),
             *(note for each in joined for note in each.notes),
         ),
     )
@@ -136,7 +134,7 @@ def _joined(
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
-        notes=tuple(_device_notes(joined, samples, mine, reference)),
+        notes=tuple(device_notes(joined, samples, mine, reference)),
     )
 
 
@@ -255,111 +253,3 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
     )
-
-
-def _device_notes(
-    joined: JoinedDevice,
-    samples: SampleSet | None,
-    mine: GpuSamples | None,
-    reference: Reference,
-) -> list[Note]:
-    """Why a device's clocks, losses or energy are unknown."""
-    if samples is None:
-        return []
-    if mine is None:
-        device = joined.timeline.device
-        text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
-        return [Note(code="device_unmapped", text=text)]
-    conditions = (
-        (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
-        (
-            reference.sm_clock_mhz is None,
-            "no_reference",
-            f"no reference clock for GPU {mine.gpu.gpu} (--reference-mhz)",
-        ),
-        (
-            joined.clocks is not None and not np.isfinite(mine.energy_j).any(),
-            "no_energy",
-            f"the samples of GPU {mine.gpu.gpu} have no energy counter",
-        ),
-    )
-    return [Note(code=code, text=text) for condition, code, text in conditions if condition]
-
-
-def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
-    """How the samples of a GPU and the trace miss one another."""
-    whose = f"of GPU {mine.gpu.gpu}"
-    clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
-    if not len(clocked_ns):
-        return f"no sample {whose} has a clock"
-    windows = joined.times.windows
-    start_ns, end_ns = int(windows.start_ns[-1]), int(windows.end_ns[-1])
-    ahead_ns, behind_ns = start_ns - int(clocked_ns[-1]), int(clocked_ns[0]) - end_ns
-    if ahead_ns > 0:
-        return f"the samples {whose} end {ahead_ns / NS_PER_S:.3g} s before the trace begins"
-    if behind_ns >= 0:
-        return f"the samples {whose} begin {behind_ns / NS_PER_S:.3g} s after the trace ends"
-    return f"too few samples {whose} fall into the trace's time"
-
-
-def _trace_notes(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
-) -> list[Note]:
-    """Notes of one trace: each a condition, a code and a line."""
-    damage = trace.damage
-    cut = damage.truncated or damage.still_written
-    conditions = (
-        (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
-        (samples is None, "no_samples", "no clock samples were given"),
-        (
-            not trace.meta.anchored,
-            "no_timebase",
-            "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
-        ),
-        (cut, "incomplete", "the file is cut short: whole events were used"),
-        (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
-        (
-            damage.unreadable_keys,
-            "unreadable_keys",
-            "what the file says of itself can't all be read: rank or time base may be missing",
-        ),
-        (
-            bool(damage.damaged_events),
-            "damaged_events",
-            f"{plural(damage.damaged_events, 'event')} that can't be read: left out",
-        ),
-        (
-            bool(damage.undecodable_events),
-            "undecodable_events",
-            f"{plural(damage.undecodable_events, 'event')} with impossible values: left out",
-        ),
-        (
-            bool(damage.invalid_records),
-            "invalid_records",
-            f"{plural(damage.invalid_records, 'device record')} with impossible times: left out",
-        ),
-        (
-            timeline.step_source is StepSource.NONE,
-            "no_steps",
-            "no step markers in the trace: totals only",
-        ),
-        (
-            timeline.step_source is StepSource.GPU_ROWS,
-            "approximate_steps",
-            "steps are cut at GPU-side rows: approximate",
-        ),
-        (
-            bool(timeline.unlinked_records),
-            "unlinked_records",
-            f"{plural(timeline.unlinked_records, 'device record')} without a launch in the file: "
-            "counted by time only",
-        ),
-        (
-            timeline.recorded_launch_count < timeline.launch_count,
-            "launches_without_record",
-            f"{timeline.launch_count - timeline.recorded_launch_count} of "
-            f"{timeline.launch_count} launches left no record: dropped by the profiler",
-        ),
-        (stepped, "realtime_step", "the wall clock stepped inside the trace: the join is off"),
-    )
-    return [Note(code=code, text=text) for condition, code, text in conditions if condition]

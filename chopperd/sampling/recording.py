@@ -73,14 +73,23 @@ class Recorder:
         Args:
             timeout_s: How long to wait for the sampler; one that hangs is left alone.
         """
-        self._stop.set()
-        self._thread.join()
-        left_pids = self._supervisor.stop(timeout_s)
-        self._drain()
         try:
+            left_pids = self._end(timeout_s)
+            self._drain()
             return self._collected(left_pids)
         finally:
             self._supervisor.close()
+
+    def close(self) -> None:
+        """End the recording if it has not been ended; what was recorded is lost then."""
+        self._end(timeout_s=2.0)
+        self._supervisor.close()
+
+    def _end(self, timeout_s: float) -> tuple[int, ...]:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        return self._supervisor.stop(timeout_s)
 
     def _drain_until_stopped(self) -> None:
         while not self._stop.wait(_DRAIN_EVERY_S):

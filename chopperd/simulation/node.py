@@ -21,14 +21,14 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.simulation.track import Track, build_tracks, joined_truth
 from chopperd.simulation.truth import ClockTruth
 
-_STEPS_PER_CHUNK: Final = 4
-_KEPT_CHUNKS: Final = 8
-_STEPS_PER_CHECKPOINT: Final = 64 * _STEPS_PER_CHUNK
+_STEPS_PER_CHUNK: Final = 1
+_KEPT_CHUNKS: Final = 32
+_STEPS_PER_CHECKPOINT: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A few consecutive steps of all GPUs."""
+    """One or a few consecutive steps of all GPUs."""
 
     runs: tuple[StepRun, ...]
     tracks: tuple[Track, ...]

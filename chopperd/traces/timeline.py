@@ -121,12 +121,15 @@ def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
     """The steps, with what the file lost of them as reasons why they are partial.
 
+    A file that only lacks its closing brackets has lost nothing that can be told: whole events
+    end it, and launches without a record say the rest.
+
     Args:
         trace: The trace.
         steps: Its steps.
         lossy: Indices of steps with launches that have no record.
     """
-    cut_short = trace.damage.truncated or trace.damage.unclosed
+    cut_short = trace.damage.truncated or trace.damage.still_written
     lost = set(lossy.tolist())
     reasons = [
         (*step.partial_reasons, *([LAUNCHES_WITHOUT_RECORD] if index in lost else []))

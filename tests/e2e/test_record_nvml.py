@@ -27,6 +27,7 @@ from tests.fakes.nvml.scenario import GPU_IS_LOST, Scenario, Segment
 
 JOB: Final = str(Path(__file__).parent / "jobs" / "gpu_job.py")
 REFERENCE_MHZ: Final = 1980
+WARM_MHZ: Final = 1782
 #: The GPU with a lower clock than its peers while the power cap holds.
 SLOW: Final = 3
 POWER_CAP, THERMAL = 0x4, 0x20
@@ -93,7 +94,7 @@ def course(capped_mhz: int) -> tuple[Segment, ...]:
     return (
         Segment(length_ns=STEP_NS, sm_clock_mhz=REFERENCE_MHZ),
         Segment(length_ns=700 * NS_PER_MS, sm_clock_mhz=capped_mhz, reasons=POWER_CAP),
-        Segment(length_ns=800 * NS_PER_MS, sm_clock_mhz=1782, reasons=THERMAL),
+        Segment(length_ns=800 * NS_PER_MS, sm_clock_mhz=WARM_MHZ, reasons=THERMAL),
         Segment(sm_clock_mhz=REFERENCE_MHZ),
     )
 
@@ -103,13 +104,14 @@ class Expected:
     """One step of one GPU by hand: mean clock over compute, and what was lost to which cause.
 
     Attributes:
-        jump_ratio: The clock's jumps at the edges of and inside the step's compute, added up,
-            over the reference: what a misplaced moment of each of them costs.
+        jump_ratio: The clock's jump beside or inside the step's compute, over the reference.
+        all_jumps_ratio: All jumps of the run, added up.
     """
 
     mean_mhz: float
     by_cause_ns: dict[str, float]
     jump_ratio: float
+    all_jumps_ratio: float
 
     @property
     def lost_ns(self) -> float:
@@ -118,19 +120,21 @@ class Expected:
 
 def expected(capped_mhz: int) -> list[Expected]:
     """The complete steps of `course`: a clock f loses (1 - f / 1980) of the time it holds."""
-    capped, warm = 1 - capped_mhz / REFERENCE_MHZ, 1 - 1782 / REFERENCE_MHZ
+    capped, warm = 1 - capped_mhz / REFERENCE_MHZ, 1 - WARM_MHZ / REFERENCE_MHZ
     half_ns = COMPUTE_NS / 2
+    steps: list[tuple[float, dict[str, float], float]] = [
+        (REFERENCE_MHZ, {}, capped),
+        (capped_mhz, {"power_cap": capped * COMPUTE_NS}, capped),
+        (
+            (capped_mhz + WARM_MHZ) / 2,
+            {"power_cap": capped * half_ns, "thermal": warm * half_ns},
+            capped - warm,
+        ),
+        (WARM_MHZ, {"thermal": warm * COMPUTE_NS}, warm),
+    ]
     return [
-        Expected(mean_mhz=REFERENCE_MHZ, by_cause_ns={}, jump_ratio=capped),
-        Expected(
-            mean_mhz=capped_mhz, by_cause_ns={"power_cap": capped * COMPUTE_NS}, jump_ratio=capped
-        ),
-        Expected(
-            mean_mhz=(capped_mhz + 1782) / 2,
-            by_cause_ns={"power_cap": capped * half_ns, "thermal": warm * half_ns},
-            jump_ratio=capped - warm,
-        ),
-        Expected(mean_mhz=1782, by_cause_ns={"thermal": warm * COMPUTE_NS}, jump_ratio=warm),
+        Expected(mean_mhz=mhz, by_cause_ns=lost, jump_ratio=jump, all_jumps_ratio=2 * capped)
+        for mhz, lost, jump in steps
     ]
 
 
@@ -182,14 +186,17 @@ def _check_lengths(row: Row) -> None:
 def _check_clock(row: Row, step: Expected, spacing_ns: int) -> None:
     """The clock and its cost against the figures by hand.
 
-    The line between the two samples around a jump of the clock misplaces at most the jump times
-    the time between them; the correction of borders, pooled over the run, moves a step by no more
-    than as much again. Where the clock stands still there is nothing to misplace.
+    Where a clock jumps, the line between the samples around the jump misplaces at most half the
+    jump times their spacing. The correction of borders spreads as much of all the run's jumps over
+    its five steps. Time without samples can have cost anything.
     """
-    tolerance_ns = 2 * step.jump_ratio * spacing_ns + 1e-3 * COMPUTE_NS
-    tolerance_ratio = tolerance_ns / COMPUTE_NS
     assert row.clock is not None
-    assert row.clock.coverage_ratio == 1
+    assert row.clock.coverage_ratio is not None
+    assert row.clock.coverage_ratio >= 0.8
+    uncovered_ns = (1 - row.clock.coverage_ratio) * COMPUTE_NS
+    misplaced_ns = (step.jump_ratio / 2 + step.all_jumps_ratio / 5) * spacing_ns
+    tolerance_ns = misplaced_ns + uncovered_ns + 1e-3 * COMPUTE_NS
+    tolerance_ratio = tolerance_ns / COMPUTE_NS
     assert row.clock.compute is not None
     by_hand_mhz = pytest.approx(step.mean_mhz, abs=tolerance_ratio * REFERENCE_MHZ)
     assert row.clock.compute.mean_mhz == by_hand_mhz
@@ -204,35 +211,31 @@ def _check_clock(row: Row, step: Expected, spacing_ns: int) -> None:
 
 
 def _check_excess(document: ReportDocument, samples: SampleSet) -> None:
-    """Under the cap the slow GPU runs at 1188 of its peers' 1386 MHz for 400 ms: 57.1 ms."""
+    """Under the cap the slow GPU runs at 1188 of its peers' 1386 MHz for 400 ms: 57.1 ms.
+
+    Its own clock and the median of all are misplaced by less than half a spacing each.
+    """
     capped = {row.rank: row for row in document.steps if row.step == 1}
     for rank, row in capped.items():
         by_hand_ns = (1 - 1188 / 1386) * COMPUTE_NS if rank == SLOW else 0.0
         assert row.peers is not None
         assert row.peers.n == 4
-        tolerance_ns = 2 * longest_spacing_ns(samples.gpus[rank or 0], [row])
-        assert row.dvfs.excess_ns == pytest.approx(by_hand_ns, abs=tolerance_ns)
+        tolerance_ns = max(longest_spacing_ns(gpu, [row]) for gpu in samples.gpus)
+        assert row.dvfs.excess_ns == pytest.approx(by_hand_ns, abs=tolerance_ns), rank
     assert document.summary is not None
     worst = max(document.summary.gpus, key=lambda line: line.excess_ns_per_step or 0.0)
     assert worst.gpu == str(SLOW)
 
 
 def longest_spacing_ns(samples: GpuSamples, rows: list[Row]) -> int:
-    """The longest time between two of a GPU's samples in these steps and 100 ms around them."""
+    """The longest time between two of a GPU's readings in these steps and 100 ms around them.
+
+    A reading's instant lies somewhere in its driver call.
+    """
     starts = [row.start_unix_ns for row in rows if row.start_unix_ns is not None]
     t_ns, around_ns = samples.t_unix_ns, 100 * NS_PER_MS
     inside = (t_ns > min(starts) - around_ns) & (t_ns < max(starts) + STEP_NS + around_ns)
-    return int(np.diff(t_ns[inside]).max())
-
-
-def test_energy_of_the_run_is_the_driver_s(recorded: FakeNode) -> None:
-    """500 W from the origin on, by the segments' default; counters move continuously here."""
-    document = recorded.chopperd.document(
-        "report", *recorded.traces(), "--samples", recorded.chopperd.folder / "samples.csv"
-    )
-    for row in document.totals:
-        assert row.window_ns is not None
-        assert row.energy_j == pytest.approx(500 * row.window_ns / NS_PER_S, rel=0.02)
+    return int(np.diff(t_ns[inside]).max() + samples.read_span_ns[inside].max())
 
 
 def test_devices_lists_the_driver_s_gpus(make_node: MakeNode) -> None:

@@ -28,8 +28,8 @@ def test_a_job_without_a_gpu_is_reported_without_clocks(chopperd: Chopperd) -> N
 
 
 def test_samples_are_kept_where_the_trace_has_no_gpu(chopperd: Chopperd) -> None:
-    arguments = ("record", "--backend", "simulated", "-o", "samples.csv", "--", *TRAIN, "7")
-    done = chopperd.run(*arguments)
+    options = ("--backend", "simulated", "--hz", "20", "-o", "samples.csv")
+    done = chopperd.run("record", *options, "--", *TRAIN, "7")
     assert done.returncode == 7, done.stderr
     text = _after_own_output(done.stdout)
     assert text.startswith(" SIMULATED DATA")
@@ -37,7 +37,7 @@ def test_samples_are_kept_where_the_trace_has_no_gpu(chopperd: Chopperd) -> None
     kept = read_samples(chopperd.folder / "samples.csv")
     assert kept.simulated
     assert len(kept.gpus) == 8
-    assert min(map(len, kept.gpus)) > 30
+    assert min(map(len, kept.gpus)) >= 20  # a second of the seconds that torch takes to start
     _later_report(chopperd)
 
 

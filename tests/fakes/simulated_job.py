@@ -11,7 +11,7 @@ from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.pipeline import write_simulated_traces
+from chopperd.pipeline import simulated_traces
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
@@ -60,7 +60,10 @@ def play(
     node = SimulatedNode(SimulationSpec(preset=preset, start_unix_ns=START_UNIX_NS))
     begin_ns = START_UNIX_NS + round(warm_s * NS_PER_S)
     end_ns = begin_ns + round(seconds * NS_PER_S)
-    paths = write_simulated_traces(node, begin_ns, end_ns, folder)
+    paths = []
+    for name, content in simulated_traces(node, begin_ns, end_ns):
+        paths.append(folder / name)
+        paths[-1].write_bytes(b"".join(content))
     first, last = node.step_at(begin_ns) + 1, node.step_at(end_ns) - 1
     return SimulatedJob(
         node=node,
@@ -91,8 +94,7 @@ def _gpu_samples(
         position=index,
         device_count=len(node.gpus),
     )
-    periods = np.arange((end_ns - start_ns) // schedule.period_ns)
-    t_ns = schedule.deadlines_mono_ns(periods)
+    t_ns = schedule.deadlines_mono_ns(np.arange((end_ns - start_ns) // schedule.period_ns))
     readings = [
         node.reading(index, t, schedule.scope(period)) for period, t in enumerate(t_ns.tolist())
     ]

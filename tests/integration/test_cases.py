@@ -5,52 +5,22 @@ the device window elsewhere.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chopperd.errors import TraceFormatError
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.samples import SampleSet
+from chopperd.model.report import ReportDocument
 from chopperd.pipeline import ReportOptions, report_files
 from chopperd.report.formats import formatted
-from chopperd.report.trace_report import JoinOptions
-from chopperd.store.samples import read_samples
-from tests.document_checks import check_document, leaves
+from tests.integration.cases import Cases, codes, of_marker, of_window
 
 pytestmark = pytest.mark.corpus
 
-Case = Callable[..., ReportDocument]
-BASE_NS = 1_750_000_000_000_000_000
-
 
 @pytest.fixture
-def case(shared: Path) -> Case:
-    """The report on files of a case, checked for what holds for all reports."""
-
-    def reported(
-        number: int,
-        *names: str,
-        samples: SampleSet | None = None,
-        join: JoinOptions | None = None,
-    ) -> ReportDocument:
-        paths = [folder(shared, number) / name for name in names or ("trace.json",)]
-        options = ReportOptions(join=join or JoinOptions())
-        document = report_files(paths, samples=samples, options=options)
-        check_document(document)
-        return document
-
-    return reported
-
-
-def folder(shared: Path, number: int) -> Path:
-    (found,) = (shared / "cases").glob(f"{number:02d}-*")
-    return found
-
-
-def codes(document: ReportDocument) -> set[str]:
-    return {note.code for note in document.notes}
+def cases(shared: Path) -> Cases:
+    return Cases(shared)
 
 
 def busy_us(document: ReportDocument) -> list[float]:
@@ -58,32 +28,8 @@ def busy_us(document: ReportDocument) -> list[float]:
     return [row.busy_ns / 1000 for row in document.steps if row.busy_ns is not None]
 
 
-def of_marker(row: Row) -> float:
-    """Busy time in percent of the CPU marker."""
-    assert row.busy_ns is not None
-    assert row.marker_ns is not None
-    return 100 * row.busy_ns / row.marker_ns
-
-
-def of_window(row: Row) -> float:
-    """Busy time in percent of the device window."""
-    assert row.busy_ns is not None
-    assert row.window_ns is not None
-    return 100 * row.busy_ns / row.window_ns
-
-
-def clocks_are_unknown(document: ReportDocument) -> bool:
-    """Whether no row has a clock, a loss, or anything that takes one."""
-    return all(
-        row.clock is None
-        and row.gpu is None
-        and all(value is None for _, value in leaves(row.dvfs))
-        for row in (*document.steps, *document.totals)
-    )
-
-
-def test_case_01_damaged_names_cost_their_rows_and_nothing_else(case: Case) -> None:
-    document = case(1)
+def test_case_01_damaged_names_cost_their_rows_and_nothing_else(cases: Cases) -> None:
+    document = cases.report(1)
     (step,) = document.steps
     assert (step.step, step.marker_ns, step.busy_ns) == (7, 500_000, 200_000)
     assert of_marker(step) == 40.0
@@ -96,8 +42,8 @@ def test_case_01_damaged_names_cost_their_rows_and_nothing_else(case: Case) -> N
     assert "damaged_events" in codes(document)
 
 
-def test_case_01_big_ids_and_foreign_bytes_are_read(case: Case) -> None:
-    document = case(1, "bigint-and-badutf8.json")
+def test_case_01_big_ids_and_foreign_bytes_are_read(cases: Cases) -> None:
+    document = cases.report(1, "bigint-and-badutf8.json")
     (step,) = document.steps
     assert (step.marker_ns, step.busy_ns, step.comm_ns) == (100_000, 40_000, 40_000)
     assert of_marker(step) == 40.0
@@ -105,8 +51,8 @@ def test_case_01_big_ids_and_foreign_bytes_are_read(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["cut.json", "cut.json.gz"])
-def test_case_03_whole_events_of_a_cut_file_are_used(case: Case, name: str) -> None:
-    document = case(3, name)
+def test_case_03_whole_events_of_a_cut_file_are_used(cases: Cases, name: str) -> None:
+    document = cases.report(3, name)
     assert [(row.step, row.partial, row.host_only) for row in document.steps] == [
         (1, False, False),
         (2, False, False),
@@ -123,9 +69,9 @@ def test_case_03_whole_events_of_a_cut_file_are_used(case: Case, name: str) -> N
     ("name", "noted"), [("no-closing-bracket.json", True), ("plain-but-named.json.gz", False)]
 )
 def test_case_03_a_missing_bracket_and_a_wrong_suffix_are_accepted(
-    case: Case, name: str, noted: bool
+    cases: Cases, name: str, noted: bool
 ) -> None:
-    document = case(3, name)
+    document = cases.report(3, name)
     assert busy_us(document) == [30, 40, 50]
     assert document.trace.complete
     assert document.trace.events == 9
@@ -135,14 +81,14 @@ def test_case_03_a_missing_bracket_and_a_wrong_suffix_are_accepted(
 
 @pytest.mark.parametrize("name", ["empty.json.gz", "zero-bytes.json"])
 def test_case_03_empty_files_are_refused_as_such(
-    case: Case, name: str, caplog: pytest.LogCaptureFixture
+    cases: Cases, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TraceFormatError, match="is an empty trace"), caplog.at_level("ERROR"):
-        case(3, name)
+        cases.report(3, name)
 
 
-def test_case_05_invalid_records_are_counted_and_in_no_number(case: Case) -> None:
-    document = case(5)
+def test_case_05_invalid_records_are_counted_and_in_no_number(cases: Cases) -> None:
+    document = cases.report(5)
     (step,) = document.steps
     assert (step.step, step.marker_ns, step.busy_ns) == (3, 600_000, 120_000)
     assert of_marker(step) == 20.0
@@ -160,8 +106,8 @@ def test_case_05_invalid_records_are_counted_and_in_no_number(case: Case) -> Non
     assert any("2 of 4 launches" in note.text for note in document.notes)
 
 
-def test_case_06_parts_of_a_microsecond_count(case: Case) -> None:
-    document = case(6, "sub_us.json")
+def test_case_06_parts_of_a_microsecond_count(cases: Cases) -> None:
+    document = cases.report(6, "sub_us.json")
     (step,) = document.steps
     assert (step.busy_ns, step.marker_ns) == (1_100, 10_000)
     assert of_marker(step) == pytest.approx(11.0)
@@ -170,16 +116,16 @@ def test_case_06_parts_of_a_microsecond_count(case: Case) -> None:
     assert document.trace.complete
 
 
-def test_case_06_absolute_times_with_fractions_do_not_overlap(case: Case) -> None:
-    document = case(6, "absolute_fraction.json")
+def test_case_06_absolute_times_with_fractions_do_not_overlap(cases: Cases) -> None:
+    document = cases.report(6, "absolute_fraction.json")
     (step,) = document.steps
     assert (step.busy_ns, step.window_ns) == (30_990, 30_994)  # the gap is 4 ns
     assert of_marker(step) == pytest.approx(30.99)
     assert codes(document) == {"no_samples"}
 
 
-def test_case_08_all_ranks_lie_on_one_wall_clock(case: Case) -> None:
-    document = case(8, "rank0.json", "rank1.json", "rank2.json")
+def test_case_08_all_ranks_lie_on_one_wall_clock(cases: Cases) -> None:
+    document = cases.report(8, "rank0.json", "rank1.json", "rank2.json")
     starts_ns = {row.rank: row.marker_start_unix_ns for row in document.steps}
     assert starts_ns == {
         0: 1_700_000_005_000_000_000,
@@ -195,46 +141,12 @@ def test_case_08_all_ranks_lie_on_one_wall_clock(case: Case) -> None:
     ]
 
 
-def test_case_08_the_clock_under_the_kernel_is_that_of_its_sample(case: Case, shared: Path) -> None:
-    samples = read_samples(folder(shared, 8) / "samples.csv")
-    document = case(8, "rank0.json", samples=samples)
-    (step,) = document.steps
-    assert step.clock is not None
-    clock = step.clock.compute
-    assert clock is not None
-    assert (clock.samples, clock.p05_mhz, clock.p95_mhz) == (1, 1700, 1700)
-    # The integral, by hand: 1980 falls to 1700 MHz in 9.5 ms, then to 345 in 15 ms; the kernel
-    # runs from 0.5 ms after the first sample to 1 ms after the second.
-    at_start_mhz, at_end_mhz = 1980 - 280 * 0.5 / 9.5, 1700 - 1355 * 1 / 15
-    expected_mhz = (9 * (at_start_mhz + 1700) / 2 + 1 * (1700 + at_end_mhz) / 2) / 10
-    assert clock.mean_mhz == pytest.approx(expected_mhz)
-    # The file has no reference clock: losses are unknown, and said to be.
-    assert step.dvfs.lost_ns is None
-    assert step.waterfall_ns is not None
-    assert step.waterfall_ns.compute_unsampled == 10_000_000
-    assert "no_reference" in codes(document)
+def test_case_08_a_missing_anchor_is_noted_without_samples_too(cases: Cases) -> None:
+    assert {"no_timebase", "no_samples"} <= codes(cases.report(8, "no_anchor.json"))
 
 
-def test_case_08_without_an_anchor_clocks_are_unknown_and_it_is_said(
-    case: Case, shared: Path
-) -> None:
-    samples = read_samples(folder(shared, 8) / "samples.csv")
-    document = case(8, "no_anchor.json", samples=samples)
-    (step,) = document.steps
-    assert (step.step, step.busy_ns, step.marker_ns) == (5, 10_000_000, 20_000_000)
-    assert of_marker(step) == 50.0
-    assert (step.start, step.start_unix_ns, step.marker_start_unix_ns) == (None, None, None)
-    assert clocks_are_unknown(document)
-    (reason,) = (note.text for note in document.notes if note.code == "no_timebase")
-    assert "no wall-clock anchor" in reason
-
-
-def test_case_08_a_missing_anchor_is_noted_without_samples_too(case: Case) -> None:
-    assert {"no_timebase", "no_samples"} <= codes(case(8, "no_anchor.json"))
-
-
-def test_case_09_no_step_is_invented_and_totals_stay(case: Case) -> None:
-    document = case(9)
+def test_case_09_no_step_is_invented_and_totals_stay(cases: Cases) -> None:
+    document = cases.report(9)
     assert document.steps == ()
     (total,) = document.totals
     assert (total.busy_ns, total.window_ns, total.step) == (140_000, 200_000, None)
@@ -245,8 +157,8 @@ def test_case_09_no_step_is_invented_and_totals_stay(case: Case) -> None:
     assert document.summary.basis == "totals"
 
 
-def test_case_10_a_graph_launch_owns_all_its_kernels(case: Case) -> None:
-    document = case(10)
+def test_case_10_a_graph_launch_owns_all_its_kernels(cases: Cases) -> None:
+    document = cases.report(10)
     assert [row.step for row in document.steps] == [3, 4]
     assert [row.launched_ns for row in document.steps] == [100_000, 75_000]
     assert busy_us(document) == [100, 75]
@@ -267,70 +179,15 @@ def test_case_10_a_graph_launch_owns_all_its_kernels(case: Case) -> None:
     ],
 )
 def test_case_12_the_rank_is_said_with_its_source(
-    case: Case, name: str, rank: int | None, source: str | None, busy_ns: int
+    cases: Cases, name: str, rank: int | None, source: str | None, busy_ns: int
 ) -> None:
-    document = case(12, name)
+    document = cases.report(12, name)
     assert (document.trace.rank, document.trace.rank_source) == (rank, source)
     assert [(row.rank, row.busy_ns) for row in document.steps] == [(rank, busy_ns)]
 
 
-def sampled_pair(path: Path, names: tuple[str, str]) -> SampleSet:
-    """The two GPUs of case 24's `nvml.json`, each at its clock throughout, named at will."""
-    gpus = [
-        {"index": index, "uuid": uuid, "name": name, "vendor": "nvidia", "sm_clock_max_mhz": 1980}
-        for index, uuid, name in zip((0, 1), ("GPU-small", "GPU-big"), names, strict=True)
-    ]
-    lines = [f"# chopperd-samples/1 {json.dumps({'gpus': gpus})}", "t_unix_ns,gpu,sm_clock_mhz"]
-    for tick in range(11):
-        lines += [f"{BASE_NS + tick * 100_000},0,1560", f"{BASE_NS + tick * 100_000},1,1980"]
-    path.write_text("\n".join([*lines, ""]))
-    return read_samples(path)
-
-
-def test_case_24_a_device_is_the_gpu_of_its_name_not_of_its_number(
-    case: Case, tmp_path: Path
-) -> None:
-    samples = sampled_pair(tmp_path / "s.csv", ("NVIDIA RTX A4000", "NVIDIA H100 80GB HBM3"))
-    document = case(24, samples=samples)
-    (device,) = document.devices
-    assert (device.device, device.gpu, device.uuid) == (0, "1", "GPU-big")
-    assert device.mapping == "unique_name"
-    (step,) = document.steps
-    assert step.clock is not None
-    assert step.clock.compute is not None
-    assert step.clock.compute.mean_mhz == pytest.approx(1980)
-    assert step.dvfs.lost_ns == 0
-
-
-def test_case_24_where_names_repeat_clocks_are_unknown(case: Case, tmp_path: Path) -> None:
-    name = "NVIDIA H100 80GB HBM3"
-    document = case(24, samples=sampled_pair(tmp_path / "s.csv", (name, name)))
-    assert clocks_are_unknown(document)
-    assert document.devices[0].mapping is None
-    assert "device_unmapped" in codes(document)
-
-
-def test_case_40_samples_and_work_go_to_the_step_that_launched_it(case: Case, shared: Path) -> None:
-    samples = read_samples(folder(shared, 40) / "samples.csv")
-    document = case(40, samples=samples)
-    assert [row.launched_ns for row in document.steps] == [200_000, 80_000, 70_000]
-    assert [row.start_unix_ns for row in document.steps] == [
-        BASE_NS + start_us * 1000 for start_us in (50, 250, 330)
-    ]
-    assert [row.window_ns for row in document.steps] == [200_000, 80_000, 70_000]
-    assert [of_window(row) for row in document.steps] == [100, 100, 100]
-    assert document.totals[0].busy_ns == 350_000
-    medians = [
-        row.clock.compute.p05_mhz for row in document.steps if row.clock and row.clock.compute
-    ]
-    assert medians == [1900, 1500, 1980]
-    assert document.totals[0].clock is not None
-    # 120 us to 350 us lie between samples, of 50 us to 400 us: nothing is extrapolated.
-    assert document.totals[0].clock.coverage_ratio == pytest.approx(230 / 350)
-
-
-def test_case_42_busy_is_a_union_on_each_device(case: Case) -> None:
-    document = case(42)
+def test_case_42_busy_is_a_union_on_each_device(cases: Cases) -> None:
+    document = cases.report(42)
     assert [(row.device, row.busy_ns) for row in document.steps] == [(0, 150_000), (1, 160_000)]
     assert [of_marker(row) for row in document.steps] == [75.0, 80.0]
     assert [total.busy_ns for total in document.totals] == [150_000, 160_000]
@@ -340,8 +197,8 @@ def test_case_42_busy_is_a_union_on_each_device(case: Case) -> None:
     assert [row.is_critical for row in document.steps] == [False, True]
 
 
-def test_case_43_kernels_are_classed_by_what_they_do(case: Case) -> None:
-    document = case(43)
+def test_case_43_kernels_are_classed_by_what_they_do(cases: Cases) -> None:
+    document = cases.report(43)
     (step,) = document.steps
     assert (step.compute_ns, step.comm_ns, step.copy_ns) == (200_000, 220_000, 50_000)
     assert (step.overlap_ns, step.busy_ns) == (50_000, 420_000)
@@ -354,13 +211,13 @@ def test_case_43_kernels_are_classed_by_what_they_do(case: Case) -> None:
     assert sum(family.count for family in document.totals[0].families) == 4
 
 
-def test_case_43_without_communication_the_overlap_is_unknown(case: Case) -> None:
-    (step,) = case(42).steps[:1]
+def test_case_43_without_communication_the_overlap_is_unknown(cases: Cases) -> None:
+    (step,) = cases.report(42).steps[:1]
     assert (step.comm_ns, step.overlap_ratio) == (0, None)
 
 
-def test_case_45_accumulated_markers_are_one_step(case: Case) -> None:
-    document = case(45)
+def test_case_45_accumulated_markers_are_one_step(cases: Cases) -> None:
+    document = cases.report(45)
     assert [(row.step, row.accumulation) for row in document.steps] == [(3, 4), (7, 4)]
     assert [row.marker_ns for row in document.steps] == [430_000, 430_000]
     assert busy_us(document) == [260, 260]
@@ -375,8 +232,8 @@ def test_case_45_accumulated_markers_are_one_step(case: Case) -> None:
     assert "outlier" not in formatted(document, "text")
 
 
-def test_case_45_without_optimizers_markers_stay_markers(shared: Path, tmp_path: Path) -> None:
-    trace = json.loads((folder(shared, 45) / "trace.json").read_text())
+def test_case_45_without_optimizers_markers_stay_markers(cases: Cases, tmp_path: Path) -> None:
+    trace = json.loads((cases.folder(45) / "trace.json").read_text())
     trace["traceEvents"] = [e for e in trace["traceEvents"] if "Optimizer" not in e["name"]]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))
@@ -386,8 +243,8 @@ def test_case_45_without_optimizers_markers_stay_markers(shared: Path, tmp_path:
     assert {row.micro_steps for row in document.steps} == {()}
 
 
-def test_case_46_edge_steps_are_told_apart(case: Case) -> None:
-    document = case(46)
+def test_case_46_edge_steps_are_told_apart(cases: Cases) -> None:
+    document = cases.report(46)
     assert [(row.step, row.partial) for row in document.steps] == [
         (2, False),
         (3, False),
@@ -404,8 +261,8 @@ def test_case_46_edge_steps_are_told_apart(case: Case) -> None:
     assert [row.foreign_ns for row in document.steps[:2]] == [0, 0]
 
 
-def test_case_48_is_fsdp1_with_host_only_steps(case: Case) -> None:
-    document = case(48)
+def test_case_48_is_fsdp1_with_host_only_steps(cases: Cases) -> None:
+    document = cases.report(48)
     assert document.framework.name == "fsdp1"
     assert document.framework.evidence
     assert [(row.step, row.host_only, row.device) for row in document.steps] == [

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def document(monkeypatch: pytest.MonkeyPatch) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """`record` samples nothing and finds these trace files."""
     found: list[Path] = []
-    monkeypatch.setattr(cli, "start_recording", lambda *_: None)
+    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(None))
     monkeypatch.setattr(
         "chopperd.pipeline.kineto_files", lambda *_, **__: list(found), raising=False
     )
@@ -245,11 +246,21 @@ def test_not_even_a_fault_of_ours_hides_the_commands_status(
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(cli, "start_recording", lambda *_: broken)
+    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(broken))
     assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
     assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
     with pytest.raises(RuntimeError, match="a bug"):
         cli.run(["record", "--", PYTHON, "-c", "pass"])
+
+
+@pytest.mark.usefixtures("recorded")
+def test_record_refuses_to_begin_where_the_samples_can_not_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, proof = tmp_path / "missing" / "samples.csv", tmp_path / "ran"
+    assert cli.run(["record", "-o", str(output), "--", "touch", str(proof)]) == 2
+    assert complaints(capsys) == [f"chopperd: -o: there is no folder {tmp_path / 'missing'}"]
+    assert not proof.exists()
 
 
 @pytest.mark.parametrize(("own", "status"), [(0, 4), (6, 6)])

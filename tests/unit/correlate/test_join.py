@@ -43,9 +43,10 @@ def test_a_single_sample_in_the_traced_time_takes_the_period_of_those_around() -
 def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
     """What ran there is not known, so it says nothing of the clock beside compute.
 
-    Compute at 1400 MHz and communication at 1401 MHz by turns of 50 ms, 100 Hz: an entry into
-    compute each 100 ms and 1 ms of timing uncertainty move at most 2 % of its time, so 0.02 MHz;
-    half the smallest difference between two readings (1 MHz) comes on top as resolution.
+    Compute at 1400 MHz and communication at 1420 MHz by turns of 50 ms, 100 Hz: an entry into
+    compute each 100 ms and 1 ms of timing uncertainty move at most 2 % of its time, so 0.4 MHz.
+    Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last sample
+    in compute the line is of all samples: 0.1 MHz of the mean.)
     """
     records = [
         Rec(start * MS, (start + 50) * MS, kind)
@@ -57,12 +58,12 @@ def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
     def clock_at(t_ns: int) -> float:
         if not 0 <= t_ns < 2000 * MS:
             return 345.0
-        return 1400.0 if t_ns // (50 * MS) % 2 == 0 else 1401.0
+        return 1400.0 if t_ns // (50 * MS) % 2 == 0 else 1420.0
 
     samples = gpu_samples(times, [clock_at(t) for t in times], read_span_ns=2 * MS)
     clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
-    assert clocks.compute.mean_mhz[-1] == pytest.approx(1400.0, abs=0.01)
-    assert clocks.compute.half_width_mhz[-1] == pytest.approx(0.02 + 0.5, rel=0.001)
+    assert clocks.compute.mean_mhz[-1] == pytest.approx(1400.1, abs=0.01)
+    assert clocks.compute.half_width_mhz[-1] == pytest.approx(0.4 + 7.5, rel=0.001)
 
 
 def test_rows_are_the_windows_and_then_the_whole_file() -> None:

@@ -72,3 +72,29 @@ def test_a_few_jumps_of_the_clock_are_no_evidence_of_a_lag(seed: int) -> None:
     found = measure_lag(times, clock_mhz, compute, 30 * MS)
     assert found.reason == "the clock changes too seldom"
     assert found.to_subtract_ns == 0
+
+
+def test_work_that_repeats_within_the_range_of_lags_leaves_them_ambiguous() -> None:
+    """Compute for 60 of every 100 ms: lags of 0, 100 and 200 ms explain the clock alike."""
+    rng = np.random.default_rng(5)
+    compute = spans(*((n * 100 * MS, (n * 100 + 60) * MS) for n in range(60)))
+    times = ((np.arange(600) + rng.uniform(0.05, 0.95, 600)) * 10 * MS).astype(np.int64)
+    level = np.where(intervals.contains(compute, times), 1400.0, 1950.0)
+    found = measure_lag(times, level + rng.normal(0, 60, 600), compute, 30 * MS)
+    assert found.lag_ns is None
+    assert found.reason == "several lags fit alike"
+
+
+@pytest.mark.parametrize("lag_ms", [0, 20])
+def test_the_interval_holds_the_lag_of_a_clock_that_jumps_at_once(lag_ms: int) -> None:
+    """Compute for 100 of about 260 ms, 1400 MHz in it and 1950 MHz else, without settling."""
+    rng = np.random.default_rng(6)
+    edges = np.cumsum(rng.integers((180, 40), (220, 80), (200, 2))).reshape(200, 2) * MS
+    compute = spans(*((int(end) - 100 * MS, int(end)) for end, _ in edges))
+    times = ((np.arange(5000) + rng.uniform(0.05, 0.95, 5000)) * 10 * MS).astype(np.int64)
+    computing = intervals.contains(compute, times - lag_ms * MS)
+    found = measure_lag(times, np.where(computing, 1400.0, 1950.0), compute, 30 * MS)
+    assert found.low_ns is not None
+    assert found.high_ns is not None
+    assert found.low_ns <= lag_ms * MS <= found.high_ns
+    assert found.high_ns - found.low_ns < 3 * MS

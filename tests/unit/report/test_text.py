@@ -226,3 +226,38 @@ def test_a_narrow_page_cuts_no_number() -> None:
     assert section(render_text(eight_gpus(), width=40), "STEPS") == (
         section(render_text(eight_gpus()), "STEPS")
     )
+
+
+def test_no_line_of_the_headline_breaks_inside_brackets_or_a_figure() -> None:
+    document = eight_gpus()
+    assert document.summary is not None
+    for summary in (
+        replace(document.summary, gap_low=0.05, gap_high=0.14),
+        replace(document.summary, coverage_ratio=0.62, excess_ns=53.0 * MS),
+        replace(document.summary, basis="totals", steps=0, coverage_ratio=0.62),
+    ):
+        first_screen = render_text(replace(document, summary=summary)).split("\n\n")[0]
+        for line in first_screen.splitlines():
+            assert line.count("(") == line.count(")")
+            assert line.count("[") == line.count("]")
+            assert not line.endswith("±")
+
+
+def test_a_clause_longer_than_a_line_is_wrapped_between_its_words() -> None:
+    document = without_clocks()
+    long = replace(document.notes[0], text="because of (these three words) " + "word " * 30)
+    lines = render_text(replace(document, notes=(long,))).splitlines()
+    assert lines[0].startswith(" CLOCK COST  unknown: because of (these three words) word")
+    assert lines[1].startswith(" " * 13 + "word word")
+
+
+def test_a_trace_is_one_line_with_its_device() -> None:
+    document = single_gpu()
+    assert section(render_text(document), "FROM") == [
+        "rank 0 of 8  GPU 0  NVIDIA H100 80GB HBM3  by chopperd devices  "
+        "traces/rank0.pt.trace.json.gz"
+    ]
+    two = (document.devices[0], replace(document.devices[0], device=1, gpu=None, mapping=None))
+    lines = section(render_text(replace(document, devices=two)), "FROM")
+    assert [line.split()[0] for line in lines] == ["rank", "device"]
+    assert lines[1].split()[-2:] == ["clocks", "unknown"]

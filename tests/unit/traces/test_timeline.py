@@ -85,8 +85,12 @@ def test_a_launch_without_record_makes_its_step_partial_and_its_time_unknown() -
 def test_a_cut_file_leaves_its_last_step_partial() -> None:
     timeline = lay_out(lagging().build(Damage(truncated=True)))
     assert [step.partial_reasons for step in timeline.steps] == [(), (), ("trace_ends",)]
+
+
+def test_a_file_that_only_lacks_its_brackets_keeps_its_last_step_whole() -> None:
+    """Case 03: "no-closing-bracket.json: all 9 events intact ... accepted"."""
     timeline = lay_out(lagging().build(Damage(unclosed=True)))
-    assert timeline.steps[-1].partial_reasons == ("trace_ends",)
+    assert [step.partial_reasons for step in timeline.steps] == [(), (), ()]
 
 
 def test_streams_are_keyed_by_device_and_stream() -> None:

@@ -1,0 +1,174 @@
+"""What must be said of one trace and its devices: why something is missing or to be doubted."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from chopperd.correlate.join import JoinedDevice
+from chopperd.model.report import Note, Reference
+from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.timeline import StepSource, Timeline
+from chopperd.model.trace import Damage, Trace
+from chopperd.report.wording import plural
+from chopperd.units import NS_PER_S
+
+
+def trace_notes(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
+) -> list[Note]:
+    """Notes of one trace, the most basic first.
+
+    Args:
+        trace: As read.
+        timeline: As laid out.
+        samples: Of the node; None if there are none.
+        stepped: Whether the wall clock stepped inside the trace.
+    """
+    return [
+        *_basic_notes(trace, timeline, samples, stepped=stepped),
+        *_damage_notes(trace.damage),
+        *_timeline_notes(timeline, trace.damage),
+    ]
+
+
+def _noted(conditions: Iterable[tuple[bool, str, str]]) -> list[Note]:
+    """A note for each condition that holds: (condition, code, text)."""
+    return [Note(code=code, text=text) for holds, code, text in conditions if holds]
+
+
+def _basic_notes(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
+) -> list[Note]:
+    """What decides whether there are figures and clocks at all."""
+    return _noted(
+        (
+            (
+                not timeline.devices,
+                "no_device_records",
+                "no kernel or copy of a GPU in the trace",
+            ),
+            (samples is None, "no_samples", "no clock samples were given"),
+            (
+                not trace.meta.anchored,
+                "no_timebase",
+                "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
+            ),
+            (stepped, "realtime_step", "the wall clock stepped inside the trace: the join is off"),
+        )
+    )
+
+
+def _damage_notes(damage: Damage) -> list[Note]:
+    """What the file lost."""
+    cut = damage.truncated or damage.still_written
+    return _noted(
+        (
+            (cut, "incomplete", "the file is cut short: whole events were used"),
+            (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
+            (
+                damage.unreadable_keys,
+                "unreadable_keys",
+                "what the file says of itself can't all be read: rank or time base may be missing",
+            ),
+            (
+                bool(damage.damaged_events),
+                "damaged_events",
+                f"{plural(damage.damaged_events, 'event')} that can't be read: left out",
+            ),
+            (
+                bool(damage.undecodable_events),
+                "undecodable_events",
+                f"{plural(damage.undecodable_events, 'event')} with impossible values: left out",
+            ),
+            (
+                bool(damage.invalid_records),
+                "invalid_records",
+                f"{plural(damage.invalid_records, 'device record')} with impossible times: "
+                "left out",
+            ),
+        )
+    )
+
+
+def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
+    """What the events lack of steps and links."""
+    cut = damage.truncated or damage.still_written
+    why_lost = "" if cut or damage.invalid_records else ": dropped by the profiler"
+    lost_count = timeline.launch_count - timeline.recorded_launch_count
+    return _noted(
+        (
+            (
+                timeline.step_source is StepSource.NONE,
+                "no_steps",
+                "no step markers in the trace" + (": totals only" if timeline.devices else ""),
+            ),
+            (
+                timeline.step_source is StepSource.GPU_ROWS,
+                "approximate_steps",
+                "steps are cut at GPU-side rows: approximate",
+            ),
+            (
+                bool(timeline.unlinked_records),
+                "unlinked_records",
+                f"{plural(timeline.unlinked_records, 'device record')} without a launch in the "
+                "file: counted by time only",
+            ),
+            (
+                lost_count > 0,
+                "launches_without_record",
+                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}",
+            ),
+        )
+    )
+
+
+def device_notes(
+    joined: JoinedDevice,
+    samples: SampleSet | None,
+    mine: GpuSamples | None,
+    reference: Reference,
+) -> list[Note]:
+    """Why a device's clocks, losses or energy are unknown.
+
+    Args:
+        joined: The device with its GPU's samples.
+        samples: Of the node, where they can be joined; None if not.
+        mine: The samples of its GPU; None if it was not mapped to one.
+        reference: Its reference clock.
+    """
+    if samples is None:
+        return []
+    if mine is None:
+        device = joined.timeline.device
+        text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
+        return [Note(code="device_unmapped", text=text)]
+    conditions = (
+        (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
+        (
+            reference.sm_clock_mhz is None,
+            "no_reference",
+            f"no reference clock for GPU {mine.gpu.gpu} (--reference-mhz)",
+        ),
+        (
+            joined.clocks is not None and not np.isfinite(mine.energy_j).any(),
+            "no_energy",
+            f"the samples of GPU {mine.gpu.gpu} have no energy counter",
+        ),
+    )
+    return _noted(conditions)
+
+
+def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
+    """How the samples of a GPU and the trace miss one another."""
+    whose = f"of GPU {mine.gpu.gpu}"
+    clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
+    if not len(clocked_ns):
+        return f"no sample {whose} has a clock"
+    windows = joined.times.windows
+    start_ns, end_ns = int(windows.start_ns[-1]), int(windows.end_ns[-1])
+    ahead_ns, behind_ns = start_ns - int(clocked_ns[-1]), int(clocked_ns[0]) - end_ns
+    if ahead_ns > 0:
+        return f"the samples {whose} end {ahead_ns / NS_PER_S:.3g} s before the trace begins"
+    if behind_ns >= 0:
+        return f"the samples {whose} begin {behind_ns / NS_PER_S:.3g} s after the trace ends"
+    return f"too few samples {whose} fall into the trace's time"

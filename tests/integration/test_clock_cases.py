@@ -1,0 +1,118 @@
+"""The public cases that lay clocks beside a trace; every number is their `expected.md`'s."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chopperd.model.report import ReportDocument
+from chopperd.model.samples import SampleSet
+from chopperd.store.samples import read_samples
+from tests.document_checks import leaves
+from tests.integration.cases import Cases, codes, of_marker, of_window
+
+pytestmark = pytest.mark.corpus
+
+BASE_NS = 1_750_000_000_000_000_000
+
+
+@pytest.fixture
+def cases(shared: Path) -> Cases:
+    return Cases(shared)
+
+
+def clocks_are_unknown(document: ReportDocument) -> bool:
+    """Whether no row has a clock, a loss, or anything that takes one."""
+    return all(
+        row.clock is None
+        and row.gpu is None
+        and all(value is None for _, value in leaves(row.dvfs))
+        for row in (*document.steps, *document.totals)
+    )
+
+
+def test_case_08_the_clock_under_the_kernel_is_that_of_its_sample(cases: Cases) -> None:
+    samples = read_samples(cases.folder(8) / "samples.csv")
+    document = cases.report(8, "rank0.json", samples=samples)
+    (step,) = document.steps
+    assert step.clock is not None
+    clock = step.clock.compute
+    assert clock is not None
+    assert (clock.samples, clock.p05_mhz, clock.p95_mhz) == (1, 1700, 1700)
+    # The integral, by hand: 1980 falls to 1700 MHz in 9.5 ms, then to 345 in 15 ms; the kernel
+    # runs from 0.5 ms after the first sample to 1 ms after the second.
+    at_start_mhz, at_end_mhz = 1980 - 280 * 0.5 / 9.5, 1700 - 1355 * 1 / 15
+    expected_mhz = (9 * (at_start_mhz + 1700) / 2 + 1 * (1700 + at_end_mhz) / 2) / 10
+    assert clock.mean_mhz == pytest.approx(expected_mhz)
+    # The file has no reference clock: losses are unknown, and said to be.
+    assert step.dvfs.lost_ns is None
+    assert step.waterfall_ns is not None
+    assert step.waterfall_ns.compute_unsampled == 10_000_000
+    assert "no_reference" in codes(document)
+
+
+def test_case_08_without_an_anchor_clocks_are_unknown_and_it_is_said(cases: Cases) -> None:
+    samples = read_samples(cases.folder(8) / "samples.csv")
+    document = cases.report(8, "no_anchor.json", samples=samples)
+    (step,) = document.steps
+    assert (step.step, step.busy_ns, step.marker_ns) == (5, 10_000_000, 20_000_000)
+    assert of_marker(step) == 50.0
+    assert (step.start, step.start_unix_ns, step.marker_start_unix_ns) == (None, None, None)
+    assert clocks_are_unknown(document)
+    (reason,) = (note.text for note in document.notes if note.code == "no_timebase")
+    assert "no wall-clock anchor" in reason
+
+
+def sampled_pair(path: Path, names: tuple[str, str]) -> SampleSet:
+    """The two GPUs of case 24's `nvml.json`, each at its clock throughout, named at will."""
+    gpus = [
+        {"index": index, "uuid": uuid, "name": name, "vendor": "nvidia", "sm_clock_max_mhz": 1980}
+        for index, uuid, name in zip((0, 1), ("GPU-small", "GPU-big"), names, strict=True)
+    ]
+    lines = [f"# chopperd-samples/1 {json.dumps({'gpus': gpus})}", "t_unix_ns,gpu,sm_clock_mhz"]
+    for tick in range(11):
+        lines += [f"{BASE_NS + tick * 100_000},0,1560", f"{BASE_NS + tick * 100_000},1,1980"]
+    path.write_text("\n".join([*lines, ""]))
+    return read_samples(path)
+
+
+def test_case_24_a_device_is_the_gpu_of_its_name_not_of_its_number(
+    cases: Cases, tmp_path: Path
+) -> None:
+    samples = sampled_pair(tmp_path / "s.csv", ("NVIDIA RTX A4000", "NVIDIA H100 80GB HBM3"))
+    document = cases.report(24, samples=samples)
+    (device,) = document.devices
+    assert (device.device, device.gpu, device.uuid) == (0, "1", "GPU-big")
+    assert device.mapping == "unique_name"
+    (step,) = document.steps
+    assert step.clock is not None
+    assert step.clock.compute is not None
+    assert step.clock.compute.mean_mhz == pytest.approx(1980)
+    assert step.dvfs.lost_ns == 0
+
+
+def test_case_24_where_names_repeat_clocks_are_unknown(cases: Cases, tmp_path: Path) -> None:
+    name = "NVIDIA H100 80GB HBM3"
+    document = cases.report(24, samples=sampled_pair(tmp_path / "s.csv", (name, name)))
+    assert clocks_are_unknown(document)
+    assert document.devices[0].mapping is None
+    assert "device_unmapped" in codes(document)
+
+
+def test_case_40_samples_and_work_go_to_the_step_that_launched_it(cases: Cases) -> None:
+    samples = read_samples(cases.folder(40) / "samples.csv")
+    document = cases.report(40, samples=samples)
+    assert [row.launched_ns for row in document.steps] == [200_000, 80_000, 70_000]
+    assert [row.start_unix_ns for row in document.steps] == [
+        BASE_NS + start_us * 1000 for start_us in (50, 250, 330)
+    ]
+    assert [row.window_ns for row in document.steps] == [200_000, 80_000, 70_000]
+    assert [of_window(row) for row in document.steps] == [100, 100, 100]
+    assert document.totals[0].busy_ns == 350_000
+    medians = [
+        row.clock.compute.p05_mhz for row in document.steps if row.clock and row.clock.compute
+    ]
+    assert medians == [1900, 1500, 1980]
+    assert document.totals[0].clock is not None
+    # 120 us to 350 us lie between samples, of 50 us to 400 us: nothing is extrapolated.
+    assert document.totals[0].clock.coverage_ratio == pytest.approx(230 / 350)

@@ -1,0 +1,209 @@
+"""From files to a document: several traces, some of them unusable, and the search for traces."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chopperd.errors import TraceFormatError
+from chopperd.model.samples import SampleSet
+from chopperd.pipeline import ReportOptions, kineto_files, report_files
+from chopperd.traces.sniff import is_kineto
+from chopperd.traces.source import ReadLimits
+from tests.document_checks import check_document
+from tests.fakes.clock import ScriptedClock
+from tests.unit.correlate.builders import gpu_samples
+
+BASE_NS = 1_750_000_000_000_000_000
+Json = dict[str, Any]
+
+
+def kineto(
+    *, rank: int | None = None, steps: tuple[int, ...] = (1, 2), at_us: int = 0, **keys: object
+) -> Json:
+    """A trace whose steps take 100 us on the device, 60 us of them busy."""
+    events: list[Json] = []
+    for nth, step in enumerate(steps):
+        start = at_us + 100 * nth
+        common: Json = {"ph": "X", "pid": 1, "tid": 1}
+        launch = {"correlation": step}
+        on_device = {"device": 0, "stream": 7, "correlation": step}
+        events += [
+            common | {"cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": start,
+                      "dur": 100},
+            common | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": start + 1, "dur": 2,
+                      "args": launch},
+            common | {"cat": "kernel", "name": "gemm", "ts": start + 10, "dur": 60, "pid": 0,
+                      "args": on_device},
+        ]  # fmt: skip
+    named = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    return {"schemaVersion": 1, "baseTimeNanoseconds": BASE_NS, **named, **keys,
+            "traceEvents": events}  # fmt: skip
+
+
+def written(path: Path, document: Json) -> Path:
+    text = json.dumps(document).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def one_gpu(until_us: int = 1000) -> SampleSet:
+    t_ns = [BASE_NS + us * 1000 for us in range(-20, until_us, 10)]
+    return SampleSet(gpus=(gpu_samples(t_ns, [1485.0] * len(t_ns)),))
+
+
+def test_a_document_is_dated_and_made_of_all_traces(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"r{rank}.json", kineto(rank=rank)) for rank in (0, 1)]
+    clock = ScriptedClock(unix_ns=BASE_NS)
+    document = report_files(paths, samples=None, options=ReportOptions(), clock=clock)
+    assert document.generated.time == "2025-06-15T15:06:40.000000000Z"
+    assert [trace.rank for trace in document.traces] == [0, 1]
+    assert [(row.step, row.rank) for row in document.steps] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    check_document(document)
+
+
+def test_a_trace_that_cant_be_read_is_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = written(tmp_path / "good.json", kineto(rank=0))
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(b"\x00\x01binary")
+    missing = tmp_path / "missing.json"
+    document = report_files([bad, good, missing], samples=None, options=ReportOptions())
+    assert [trace.path for trace in document.traces] == [str(good)]
+    left_out = [note.text for note in document.notes if note.code == "trace_left_out"]
+    assert len(left_out) == 2
+    assert left_out[0].startswith(f"left out: {bad} is not JSON")
+    assert left_out[1].startswith(f"left out: {missing} can't be read: No such file")
+    assert len(caplog.records) == 2
+
+
+def test_where_no_trace_can_be_read_the_first_reason_is_raised(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(TraceFormatError, match=r"a\.json is an empty trace"):
+        report_files(
+            [tmp_path / "a.json", tmp_path / "b.json"], samples=None, options=ReportOptions()
+        )
+
+
+def test_the_same_bytes_twice_count_once(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.json", kineto(rank=0))
+    again = written(tmp_path / "b.json", kineto(rank=0))
+    document = report_files([first, again], samples=None, options=ReportOptions())
+    assert len(document.traces) == len(document.totals) == 1
+    assert [note.text for note in document.notes if note.code == "trace_repeated"] == [
+        f"{again} has the same bytes as {first}: counted once"
+    ]
+    assert "rank_conflict" not in {note.code for note in document.notes}
+
+
+def test_one_rank_claimed_by_two_files_is_a_conflict(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.json", kineto(rank=0))
+    other = written(tmp_path / "b.json", kineto(rank=0, at_us=3))
+    document = report_files([first, other], samples=None, options=ReportOptions())
+    (conflict,) = [note.text for note in document.notes if note.code == "rank_conflict"]
+    assert str(first) in conflict
+    assert str(other) in conflict
+    assert len([row for row in document.steps if row.step == 1]) == 2
+
+
+def test_two_ranks_are_not_both_the_only_gpu_sampled(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"r{rank}.json", kineto(rank=rank)) for rank in (0, 1)]
+    alone = report_files(paths[:1], samples=one_gpu(), options=ReportOptions())
+    assert [device.mapping for device in alone.devices] == ["only_one"]
+    assert alone.totals[0].dvfs.gap_ratio == pytest.approx(0.25)
+    both = report_files(paths, samples=one_gpu(), options=ReportOptions())
+    assert [(device.gpu, device.mapping) for device in both.devices] == [(None, None)] * 2
+    assert [row.dvfs.gap_ratio for row in both.totals] == [None, None]
+    assert "device_unmapped" in {note.code for note in both.notes}
+
+
+def test_one_gpu_traced_twice_is_one_gpu(tmp_path: Path) -> None:
+    paths = [
+        written(tmp_path / f"{k}.json", kineto(steps=steps, at_us=at_us))
+        for k, (steps, at_us) in enumerate((((1, 2), 0), ((5, 6), 500)))
+    ]
+    document = report_files(paths, samples=one_gpu(), options=ReportOptions())
+    assert [device.gpu for device in document.devices] == ["0", "0"]
+    assert document.summary is not None
+    assert [(line.gpu, line.slowest_steps) for line in document.summary.gpus] == [("0", 2)]
+
+
+def test_progress_tells_the_bytes_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.json", kineto())
+    seen: list[tuple[int, int | None]] = []
+    report_files(
+        [path],
+        samples=None,
+        options=ReportOptions(limits=ReadLimits(block_bytes=100)),
+        progress=lambda done, size: seen.append((done, size)),
+    )
+    size = path.stat().st_size
+    assert seen[-1] == (size, size)
+    assert np.all(np.diff([done for done, _ in seen]) > 0)
+
+
+# --- the search for traces
+
+
+def test_traces_are_found_by_content_whatever_their_name(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    names = ("a.pt.trace.json", "b.json.gz", "deep/c")
+    found = [written(tmp_path / name, kineto()) for name in names]
+    (tmp_path / "other.json").write_text('{"loss": [1, 2]}')
+    (tmp_path / "array.json").write_text("[1, 2]")
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(b"{}")[:9])
+    (tmp_path / "empty.json").write_bytes(b"")
+    (tmp_path / "weights.bin").write_bytes(b"\x80\x02traceEvents" * 1000)
+    (tmp_path / "log.txt").write_text('wrote "traceEvents" to {file}')
+    assert kineto_files(tmp_path, newer_than_unix_ns=0) == sorted(found)
+
+
+def test_older_traces_are_left_alone(tmp_path: Path) -> None:
+    old, new = (written(tmp_path / f"{name}.json", kineto()) for name in ("old", "new"))
+    os.utime(old, ns=(BASE_NS - 1, BASE_NS - 1))
+    os.utime(new, ns=(BASE_NS, BASE_NS))
+    assert kineto_files(tmp_path, newer_than_unix_ns=BASE_NS) == [new]
+
+
+def test_folders_are_searched_three_levels_deep_and_links_are_not(tmp_path: Path) -> None:
+    paths = []
+    for depth in range(4):
+        folder = tmp_path.joinpath(*"abc"[:depth])
+        folder.mkdir(exist_ok=True)
+        paths.append(written(folder / "t.json", kineto()))
+    (tmp_path / "link").symlink_to(tmp_path / "a", target_is_directory=True)
+    (tmp_path / "broken.json").symlink_to(tmp_path / "nowhere")
+    assert kineto_files(tmp_path, newer_than_unix_ns=0) == sorted(paths[:3])
+    assert kineto_files(tmp_path, newer_than_unix_ns=0, depth=1) == paths[:1]
+
+
+def test_a_folder_that_is_not_there_has_no_traces(tmp_path: Path) -> None:
+    assert kineto_files(tmp_path / "nowhere", newer_than_unix_ns=0) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"traceEvents": []}', True),
+        (b'\xef\xbb\xbf \n{"a": 1, "traceEvents": []}', True),
+        (b'{"a": "' + b"x" * 200_000 + b'", "traceEvents": [', True),
+        (b'{"a": "' + b"x" * 2_000_000 + b'", "traceEvents": [', False),
+        (b'["traceEvents"]', False),
+        (b"", False),
+        (b"\x1f\x8b", False),
+    ],
+)
+def test_a_trace_is_told_by_the_start_of_its_text(
+    tmp_path: Path, text: bytes, expected: bool
+) -> None:
+    plain, packed = tmp_path / "t", tmp_path / "t.gz"
+    plain.write_bytes(text)
+    packed.write_bytes(gzip.compress(text))
+    assert is_kineto(plain) is expected
+    assert is_kineto(packed) is expected

@@ -1,0 +1,188 @@
+"""One trace with its samples: mapping, references, alignment, and what must be said of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from chopperd.model.timebase import TimeTriple
+from chopperd.model.trace import Damage
+from chopperd.report.trace_report import JoinOptions, TraceReport
+from tests.unit.report.traced import H100, MS, T0_NS, Job, reported, sample_set, sampled
+
+
+def codes(report: TraceReport) -> list[str]:
+    return [note.code for note in report.notes]
+
+
+def text(report: TraceReport, code: str) -> str:
+    (found,) = [note.text for note in report.notes if note.code == code]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "says", "complete"),
+    [
+        (Damage(truncated=True), "incomplete", "the file is cut short", False),
+        (Damage(truncated=True, unclosed=True), "incomplete", "the file is cut short", False),
+        (Damage(still_written=True, truncated=True), "incomplete", "cut short", False),
+        (Damage(unclosed=True), "not_closed", "lacks its closing brackets", True),
+        (Damage(damaged_events=1), "damaged_events", "1 event that can't be read", False),
+        (Damage(undecodable_events=2), "undecodable_events", "2 events with impossible", False),
+        (Damage(invalid_records=2), "invalid_records", "2 device records with impossible", False),
+        (Damage(unreadable_keys=True), "unreadable_keys", "rank or time base may be miss", False),
+    ],
+)
+def test_damage_is_noted_and_decides_completeness(
+    damage: Damage, code: str, says: str, complete: bool
+) -> None:
+    report = reported(Job(damage=damage))
+    assert codes(report).count(code) == 1
+    assert says in text(report, code)
+    assert report.trace.complete == complete
+
+
+def test_a_clean_trace_without_samples_has_one_note() -> None:
+    report = reported(Job())
+    assert codes(report) == ["no_samples"]
+    assert report.trace.complete
+
+
+def test_a_trace_without_work_says_that_first() -> None:
+    assert codes(reported(Job(steps=(), host_only_steps=(1,))))[0] == "no_device_records"
+
+
+def test_lost_launches_and_steps_that_are_not_marked_are_noted() -> None:
+    lossy = reported(Job(lost_launch_in=2))
+    assert text(lossy, "launches_without_record").startswith("1 of 7 launches left no record")
+
+
+def test_without_an_anchor_samples_are_not_used_and_it_is_said() -> None:
+    report = reported(Job(anchored=False), sample_set(sampled()))
+    assert text(report, "no_timebase").startswith("no wall-clock anchor")
+    assert "device_unmapped" not in codes(report)
+    assert report.alignments == ()
+    assert report.realtime_step is None
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "says"),
+    [
+        (-9000, -2000, "the samples of GPU 0 end 2.01 s before the trace begins"),
+        (1300, 2000, "the samples of GPU 0 begin 1 s after the trace ends"),
+        (290, 295, "too few samples of GPU 0 fall into the trace's time"),
+    ],
+)
+def test_samples_of_another_time_are_told_from_none(
+    start_ms: float, end_ms: float, says: str
+) -> None:
+    report = reported(Job(), sample_set(sampled(start_ms=start_ms, end_ms=end_ms)))
+    assert text(report, "no_overlap") == says
+    assert all(draft.row.clock is None for draft in (*report.steps, *report.totals))
+    assert all(draft.row.dvfs.lost_ns is None for draft in (*report.steps, *report.totals))
+
+
+def test_samples_without_any_clock_are_said_to_be_so() -> None:
+    report = reported(Job(), sample_set(sampled(clock_mhz=float("nan"))))
+    assert text(report, "no_overlap") == "no sample of GPU 0 has a clock"
+
+
+def test_samples_of_other_gpus_leave_the_device_unmapped() -> None:
+    report = reported(Job(uuid="GPU-5"), sample_set(sampled(0)))
+    assert "device_unmapped" in codes(report)
+    (device,) = report.devices
+    assert (device.gpu, device.mapping) == (None, None)
+    # What the trace itself says of its device stays known.
+    assert (device.uuid, device.name) == ("GPU-5", H100)
+
+
+def test_a_device_number_of_its_own_keeps_its_name() -> None:
+    # As in traces of roctracer: one entry, of another number.
+    (device,) = reported(Job(devices=(2,))).devices
+    assert (device.device, device.name) == (2, H100)
+
+
+def test_names_come_from_the_trace_where_samples_have_none() -> None:
+    (device,) = reported(Job(), sample_set(sampled(name=""))).devices
+    assert (device.gpu, device.name) == ("0", H100)
+
+
+@pytest.mark.parametrize(
+    ("options", "clock_mhz", "source"),
+    [
+        (JoinOptions(), 2000.0, "device_max"),
+        (JoinOptions(reference_mhz=1755.0), 1755.0, "configured"),
+        (JoinOptions(model_references_mhz={H100: 1980.0}), 1980.0, "configured"),
+        (JoinOptions(model_references_mhz={"A100": 1410.0}), 2000.0, "device_max"),
+        (
+            JoinOptions(reference_mhz=1755.0, model_references_mhz={H100: 1980.0}),
+            1755.0,
+            "configured",
+        ),
+    ],
+)
+def test_the_reference_clock_has_its_source(
+    options: JoinOptions, clock_mhz: float, source: str
+) -> None:
+    report = reported(Job(), sample_set(sampled(clock_mhz=1000.0)), options)
+    (device,) = report.devices
+    assert (device.reference.sm_clock_mhz, device.reference.source) == (clock_mhz, source)
+    gap = report.steps[1].row.dvfs.gap_ratio
+    assert gap == pytest.approx(1 - 1000 / clock_mhz)
+
+
+def test_without_a_reference_it_is_said() -> None:
+    report = reported(Job(), sample_set(sampled(top_mhz=None)))
+    assert "--reference-mhz" in text(report, "no_reference")
+
+
+def test_a_standing_limit_makes_the_loss_above_it_the_users() -> None:
+    # 1500 of 2000 MHz with a limit of 1600: 400 of the 500 MHz are the limit's.
+    options = JoinOptions(limit_mhz=1600.0)
+    row = reported(Job(), sample_set(sampled(clock_mhz=1500.0)), options).steps[1].row
+    assert row.dvfs.by_cause_ns == {"user_limit": 16 * MS, "unexplained": 4 * MS}
+
+
+def test_missing_energy_is_noted_once_clocks_are_known() -> None:
+    assert "no energy counter" in text(reported(Job(), sample_set(sampled())), "no_energy")
+    far = sample_set(sampled(start_ms=-9000, end_ms=-2000))
+    assert "no_energy" not in codes(reported(Job(), far))
+
+
+def triples(step_ns: int) -> tuple[TimeTriple, ...]:
+    """Every 100 ms from before the trace to behind it; the wall clock steps once inside."""
+    return tuple(
+        TimeTriple(
+            unix_ns=T0_NS + k * 100 * MS + (step_ns if k > 0 else 0),
+            mono_ns=k * 100 * MS + 10**12,
+            boot_ns=k * 100 * MS + 10**12,
+        )
+        for k in range(-3, 8)
+    )
+
+
+@pytest.mark.parametrize(("step_ns", "stepped"), [(50_000, False), (2 * MS, True)])
+def test_a_stepped_wall_clock_flags_the_report(step_ns: int, stepped: bool) -> None:
+    samples = replace(sample_set(sampled()), triples=triples(step_ns))
+    report = reported(Job(), samples)
+    assert report.realtime_step is stepped
+    assert ("realtime_step" in codes(report)) is stepped
+
+
+def test_whether_the_wall_clock_stepped_is_unknown_without_triples() -> None:
+    assert reported(Job(), sample_set(sampled())).realtime_step is None
+
+
+def test_several_devices_of_one_process_are_rows_of_their_own() -> None:
+    gpus = sample_set(sampled(0, 1500.0), sampled(1, 1800.0))
+    options = JoinOptions(device_map={0: "GPU-1", 1: "GPU-0"})
+    report = reported(Job(devices=(0, 1)), gpus, options)
+    means = {
+        draft.row.device: draft.row.clock.compute.mean_mhz
+        for draft in report.totals
+        if draft.row.clock and draft.row.clock.compute
+    }
+    assert means == {0: pytest.approx(1800.0), 1: pytest.approx(1500.0)}
+    assert [(d.device, d.gpu, d.mapping) for d in report.devices] == [
+        (0, "1", "device_map"),
+        (1, "0", "device_map"),
+    ]
