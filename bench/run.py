@@ -109,7 +109,7 @@ def page(sections: Sequence[str], *, quick: bool) -> str:
         "Written by `make bench`; limits are the budgets of the design. Ranges are least to most "
         "over the runs named; ratios are of runs that took turns, so compare them and not the "
         "seconds, which the machine's other load moves.",
-        f"{datetime.now(UTC):%Y-%m-%d}, {kind} chopperd {__version__}, {installed}, Python "
+        f"{datetime.now(UTC):%Y-%m-%d}. {kind} chopperd {__version__}, {installed}, Python "
         f"{platform.python_version()}, {cores} cores, load average {os.getloadavg()[0]:.1f} at "
         "the start.",
     ]
