@@ -91,19 +91,18 @@ def counter_updates(
     return most
 
 
-def largest_remainder(parts: Float64s, total: int) -> Int64s:
-    """Integers in proportion to `parts` that sum to `total`, each within 1 of its exact share.
+def largest_remainder(parts: Float64s, totals: Int64s) -> Int64s:
+    """Rows of integers in proportion to rows of parts, each within 1 of its exact share: (w, n).
 
     Args:
-        parts: (n,) float64, not negative; all zero is allowed only with a total of 0.
-        total: What they sum to.
+        parts: (w, n) float64, not negative; a row of zeros stays one and needs a total of 0.
+        totals: (w,) int64, what the rows sum to.
     """
-    whole = parts.sum()
-    if whole <= 0:
-        return np.zeros(len(parts), np.int64)
-    exact = parts / whole * total
+    whole = parts.sum(axis=1, keepdims=True)
+    exact = np.divide(parts, whole, out=np.zeros_like(parts), where=whole > 0) * totals[:, None]
     floor: Int64s = np.floor(exact).astype(np.int64)
-    short = total - int(floor.sum())
-    order = np.argsort(floor - exact, kind="stable")
-    floor[order[:short]] += 1
-    return floor
+    short = np.where(whole[:, 0] > 0, totals - floor.sum(axis=1), 0)
+    order = np.argsort(floor - exact, axis=1, kind="stable")
+    rounded_up = np.zeros_like(floor)
+    np.put_along_axis(rounded_up, order, np.arange(parts.shape[1]) < short[:, None], axis=1)
+    return floor + rounded_up

@@ -231,18 +231,9 @@ def ceiling_loss(
     parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
     return CeilingLoss(
         lost_ns=lost_ns,
-        by_cause_ns=_whole_parts(parts, lost_ns),
+        by_cause_ns=largest_remainder(np.maximum(parts, 0.0), lost_ns),
         coarse=_coarse(mean.clock.edges_ns, limited_ns, windows),
     )
-
-
-def _whole_parts(parts: Float64s, lost_ns: Int64s) -> Int64s:
-    """Each row of (w, causes) parts as integers that sum to the row's loss."""
-    parts = np.maximum(parts, 0.0)
-    return np.array(
-        [largest_remainder(row, int(lost)) for row, lost in zip(parts, lost_ns, strict=True)],
-        np.int64,
-    ).reshape(len(lost_ns), len(CAUSES))
 
 
 def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows) -> Bools:

@@ -111,6 +111,9 @@ def _union_of(timeline: DeviceTimeline, wanted: Bools) -> Intervals:
 
 
 def _merge(a: Intervals, b: Intervals) -> Intervals:
+    """The union of two unions."""
+    if not len(a) or not len(b):
+        return a if len(a) else b
     return intervals.union(
         np.concatenate((a.start_ns, b.start_ns)), np.concatenate((a.end_ns, b.end_ns))
     )

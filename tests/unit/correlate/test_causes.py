@@ -134,7 +134,7 @@ def test_updates_are_those_of_the_busiest_counter_inside_the_window() -> None:
 def test_whole_parts_sum_to_the_total_and_lie_within_one_of_their_shares(
     parts: list[float], total: int
 ) -> None:
-    found = largest_remainder(np.array(parts), total)
+    found = largest_remainder(np.array([parts]), np.array([total]))[0]
     exact = np.array(parts) / sum(parts) * total
     assert found.sum() == total
     assert (found >= 0).all()
@@ -143,6 +143,6 @@ def test_whole_parts_sum_to_the_total_and_lie_within_one_of_their_shares(
 
 def test_the_largest_remainders_are_rounded_up() -> None:
     """Exact shares of 10: 3.33, 3.33, 3.33 -> the first; of 7 by 1:2:4.5 -> .93, 1.87, 4.2."""
-    assert largest_remainder(np.array([1.0, 1.0, 1.0]), 10).tolist() == [4, 3, 3]
-    assert largest_remainder(np.array([1.0, 2.0, 4.5]), 7).tolist() == [1, 2, 4]
-    assert largest_remainder(np.zeros(3), 0).tolist() == [0, 0, 0]
+    parts = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 4.5], [0.0, 0.0, 0.0]])
+    found = largest_remainder(parts, np.array([10, 7, 0]))
+    assert found.tolist() == [[4, 3, 3], [1, 2, 4], [0, 0, 0]]
