@@ -158,8 +158,10 @@ class SamplerSupervisor:
     def stop(self, timeout_s: float = 2.0) -> tuple[int, ...]:
         """End the sampler; the pids of processes that would not end and were left alone.
 
-        The shared memory stays readable until `close`.
+        The shared memory stays readable until `close`. A second call does nothing.
         """
+        if self._state is SupervisorState.STOPPED:
+            return self.left_pids
         self._state = SupervisorState.STOPPED
         process, self._process = self._process, None
         if process is not None:

@@ -292,6 +292,21 @@ def test_a_process_that_hangs_is_left_alone_at_the_stop(
     assert supervisor.reader.state is SamplerState.STOPPING
 
 
+def test_a_recording_may_be_closed_after_its_finish_and_says_nothing_twice(
+    make: Callable[..., SamplerSupervisor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervisor = make(1)
+    recorder = Recorder(supervisor, CLOCK)
+    recorder.start()
+    wait_for(lambda: written(supervisor, 0) > 0)
+    (tmp_path / "hang-0").touch()
+    wait_for_hang(supervisor, 0)
+    samples = recorder.finish(0.3)
+    recorder.close()
+    assert [note.code for note in samples.notes if note.code == "sampler_left"] == ["sampler_left"]
+    assert sum("still in a driver call" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_a_lost_gpu_comes_back_and_the_recording_says_so(
     make: Callable[..., SamplerSupervisor], tmp_path: Path
 ) -> None:
