@@ -126,7 +126,7 @@ def test_updates_are_those_of_the_busiest_counter_inside_the_window() -> None:
     assert counter_updates({}, times, start, end) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     parts=st.lists(st.floats(0.0, 1e12), min_size=1, max_size=10).filter(lambda p: sum(p) > 1e-3),
     total=st.integers(0, 10**12),

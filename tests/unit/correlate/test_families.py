@@ -100,7 +100,7 @@ def kernels(draw: st.DrawFn) -> Rec:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     records=st.lists(kernels(), min_size=1, max_size=12),
     clocks=st.lists(st.floats(900.0, 2200.0), min_size=40, max_size=40),

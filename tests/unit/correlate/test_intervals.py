@@ -15,7 +15,7 @@ POINTS = np.array(GRID, np.int64)
 
 pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12)
 cut_lists = st.lists(st.integers(-2, 33), max_size=8)
-laws = settings(max_examples=100, deadline=None)
+laws = settings(max_examples=25, deadline=None)
 
 
 def made(of: list[tuple[int, int]]) -> Intervals:

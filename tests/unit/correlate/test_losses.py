@@ -225,7 +225,7 @@ def lost_exactly(
     return total
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(job=jobs(), cut=st.integers(0, 500), limit_mhz=st.sampled_from([None, 1200, 1500, 2000]))
 def test_losses_equal_exact_fractions_and_causes_sum_to_them(
     job: tuple[LabelledSamples, list[int], Intervals], cut: int, limit_mhz: int | None

@@ -134,7 +134,7 @@ def test_without_guesses_only_what_someone_said_counts() -> None:
     assert mapped(0, [], [gpu(3)], device_map={0: "3"}, guess=False) == ("3", "device_map")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     device=st.integers(0, 7),
     count=st.integers(2, 8),

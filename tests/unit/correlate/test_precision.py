@@ -41,7 +41,7 @@ def error_mhz(
 clocks = st.lists(st.integers(345, 1980), min_size=40, max_size=60)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(clock_mhz=clocks, first=st.integers(0, 9))
 def test_the_error_of_a_window_of_30_samples_or_more_is_the_pages_formula(
     clock_mhz: list[int], first: int

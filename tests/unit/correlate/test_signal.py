@@ -179,7 +179,7 @@ def brute_force(samples: LabelledSamples, mask: Intervals, start: int, end: int)
     return total
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(samples=sampled(), mask=masks(), cuts=st.sets(st.integers(0, 1000), max_size=3))
 def test_integrals_equal_exact_fractions_and_abutting_windows_sum_to_the_whole(
     samples: LabelledSamples, mask: Intervals, cuts: set[int]

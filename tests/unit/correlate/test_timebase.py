@@ -41,7 +41,7 @@ def test_one_triple_is_enough_and_none_is_an_error() -> None:
     offsets=st.lists(st.integers(-(10**10), 10**10), min_size=2, max_size=6),
     at=st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=8),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_conversion_agrees_with_exact_fractions_to_half_a_nanosecond(
     offsets: list[int], at: list[int]
 ) -> None:

@@ -124,7 +124,7 @@ devices = st.builds(device, st.lists(records(), min_size=1, max_size=9), unrecor
 hosts = st.tuples(*[st.builds(host, disjoint(), disjoint(), disjoint()) for _ in range(THREADS)])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(timeline=devices, activity=hosts, data=st.data())
 def test_every_row_of_every_window_equals_a_walk_over_its_ns(
     timeline: DeviceTimeline, activity: tuple[HostActivity, ...], data: st.DataObject
@@ -141,7 +141,7 @@ def test_every_row_of_every_window_equals_a_walk_over_its_ns(
     assert [row.total() for row in found] == [end - start for start, end in windows]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(timeline=devices)
 def test_busy_and_overlap_equal_a_walk_over_every_ns(timeline: DeviceTimeline) -> None:
     classes = [

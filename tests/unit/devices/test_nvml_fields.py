@@ -29,7 +29,7 @@ def raw_bits(member: str, value: float) -> int:
 
 @pytest.mark.parametrize("value_type", sorted(MEMBERS))
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_an_integer_is_read_from_its_own_bits_only(value_type: int, data: st.DataObject) -> None:
     member, lowest, highest = MEMBERS[value_type]
     value = data.draw(st.integers(lowest, highest))
@@ -37,7 +37,7 @@ def test_an_integer_is_read_from_its_own_bits_only(value_type: int, data: st.Dat
 
 
 @given(st.floats(allow_nan=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_double_keeps_its_value(value: float) -> None:
     assert number_of(pynvml.NVML_VALUE_TYPE_DOUBLE, raw_bits("dVal", value)) == value
 

@@ -4,6 +4,7 @@ The full one is DESIGN's example: a 1412 ms step that loses 131 ms, GPU 5 the ho
 """
 
 from dataclasses import replace
+from functools import cache
 
 from chopperd.model.report import (
     SCHEMA,
@@ -180,6 +181,7 @@ def gpu_line(device: int) -> GpuLine:
     )
 
 
+@cache
 def eight_gpus() -> ReportDocument:
     devices = range(8)
     kernels = (
@@ -282,6 +284,7 @@ def eight_gpus() -> ReportDocument:
     )
 
 
+@cache
 def single_gpu() -> ReportDocument:
     """One sampled GPU: no peers, hence no excess; sensitivity not measured."""
     full = eight_gpus()
@@ -311,6 +314,7 @@ def single_gpu() -> ReportDocument:
     )
 
 
+@cache
 def without_clocks() -> ReportDocument:
     """A trace with no samples beside it: times stand, everything about clocks is unknown."""
     full = single_gpu()
@@ -364,6 +368,7 @@ def without_clocks() -> ReportDocument:
     )
 
 
+@cache
 def totals_only() -> ReportDocument:
     """A trace without step markers: the summary is over the whole file."""
     full = single_gpu()
@@ -376,6 +381,7 @@ def totals_only() -> ReportDocument:
     )
 
 
+@cache
 def host_only() -> ReportDocument:
     """A CPU job: step markers but no device at all."""
     full = without_clocks()

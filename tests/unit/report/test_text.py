@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -29,6 +30,12 @@ DOCUMENTS: tuple[Callable[[], ReportDocument], ...] = (
 EVERY_DOCUMENT = pytest.mark.parametrize("build", DOCUMENTS)
 
 
+@cache
+def page(build: Callable[[], ReportDocument], *, by_family: bool = False) -> str:
+    """The page of a document, each rendered once."""
+    return render_text(build(), by_family=by_family)
+
+
 def section(text: str, title: str) -> list[str]:
     """The lines of the section whose title starts so, without the title."""
     blocks = [block.splitlines() for block in text.split("\n\n")]
@@ -44,7 +51,7 @@ def titles(text: str) -> list[str]:
 def test_every_page_fits_100_columns_and_has_no_escape_codes(
     build: Callable[[], ReportDocument],
 ) -> None:
-    text = render_text(build(), by_family=True)
+    text = page(build, by_family=True)
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "\x1b" not in text
     assert "nan" not in text.lower()
@@ -55,12 +62,12 @@ def test_every_page_fits_100_columns_and_has_no_escape_codes(
 def test_the_first_line_is_the_cost_and_the_page_is_deterministic(
     build: Callable[[], ReportDocument],
 ) -> None:
-    assert render_text(build()).startswith(" CLOCK COST  ")
-    assert render_text(build()) == render_text(build())
+    assert page(build).startswith(" CLOCK COST  ")
+    assert render_text(build()) == page(build)
 
 
 def test_the_first_screen_of_the_full_document_reads_as_designed() -> None:
-    assert render_text(eight_gpus()).split("\n\n")[0] == (
+    assert page(eight_gpus).split("\n\n")[0] == (
         " CLOCK COST  at most 131 of each 1412 ms step (9.3 % [9.0, 9.6]);\n"
         "             86 to 98 ms by measured sensitivity; 53 ms more than peers\n"
         " CAUSE       power cap 90 %   thermal 7 %   unexplained 3 %   "
@@ -73,13 +80,13 @@ def test_the_first_screen_of_the_full_document_reads_as_designed() -> None:
 
 
 def test_sections_come_in_order_and_empty_ones_are_left_out() -> None:
-    assert titles(render_text(eight_gpus())) == ["WHERE", "STEPS", "GPUS", "NEXT", "NOTES", "FROM"]
-    assert titles(render_text(totals_only())) == ["WHERE", "GPUS", "NOTES", "FROM"]
-    assert titles(render_text(host_only())) == ["STEPS", "FROM"]
+    assert titles(page(eight_gpus)) == ["WHERE", "STEPS", "GPUS", "NEXT", "NOTES", "FROM"]
+    assert titles(page(totals_only)) == ["WHERE", "GPUS", "NOTES", "FROM"]
+    assert titles(page(host_only)) == ["STEPS", "FROM"]
 
 
 def test_the_waterfall_shows_every_row_and_sums_to_the_window() -> None:
-    lines = section(render_text(eight_gpus()), "WHERE THE STEP WENT")
+    lines = section(page(eight_gpus), "WHERE THE STEP WENT")
     values = [float(re.findall(r"  ([\d.]+)", line)[0]) for line in lines[1:]]
     assert len(values) == 13
     assert sum(values[:-1]) == values[-1] == 1412.0
@@ -88,7 +95,7 @@ def test_the_waterfall_shows_every_row_and_sums_to_the_window() -> None:
 
 
 def test_an_unknown_loss_is_a_dash_in_waterfall_and_steps() -> None:
-    text = render_text(without_clocks())
+    text = page(without_clocks)
     loss = [line for line in section(text, "WHERE") if line.startswith("clock loss")]
     assert [line.split()[-2:] for line in loss] == [["-", "-"]]
     step = section(text, "STEPS")[1]
@@ -130,7 +137,7 @@ def test_steps_say_what_is_the_matter_with_them() -> None:
     lines = section(render_text(replace(document, steps=steps)), "STEPS")
     assert lines[1].endswith("  partial")
     assert lines[2].endswith("  tail")
-    host = section(render_text(host_only()), "STEPS")
+    host = section(page(host_only), "STEPS")
     assert host[1].endswith("  host only, marker 1400 ms")
 
 
@@ -144,7 +151,7 @@ def test_steps_of_many_minutes_keep_all_their_digits() -> None:
 
 
 def test_gpus_stand_beside_classes_worst_excess_first() -> None:
-    lines = section(render_text(eight_gpus()), "GPUS")
+    lines = section(page(eight_gpus), "GPUS")
     assert lines[0].split() == [
         *("gpu", "rank", "MHz", "peers", "gap", "%", "excess", "ms", "C", "slowest"),
         *("class", "ms", "%", "lost", "ms"),
@@ -166,8 +173,8 @@ def test_a_class_with_a_partly_unknown_loss_is_a_lower_bound() -> None:
 
 
 def test_families_are_shown_on_request_with_names_shortened_in_the_middle() -> None:
-    assert "FAMILIES" not in render_text(eight_gpus())
-    lines = section(render_text(eight_gpus(), by_family=True), "FAMILIES")
+    assert "FAMILIES" not in page(eight_gpus)
+    lines = section(page(eight_gpus, by_family=True), "FAMILIES")
     assert lines[1].startswith("sm90_xmma_gem…size128x128x64  gemm ")
     assert any(line.startswith("flash_fwd_kernel[causal] ") for line in lines)
 
@@ -189,7 +196,7 @@ def test_a_measured_beta_has_its_interval_and_several_a_range() -> None:
 
 
 def test_findings_give_bound_action_and_check() -> None:
-    lines = section(render_text(eight_gpus()), "NEXT")
+    lines = section(page(eight_gpus), "NEXT")
     assert lines[0].endswith("GPU 5 runs 17 C hotter than the median of its peers (at most 53 ms)")
     assert lines[1].strip() == "do: check airflow and seating of GPU 5"
     assert lines[2].strip() == "check: chopperd devices"
@@ -224,7 +231,7 @@ def test_many_ranks_are_counted_not_listed() -> None:
 
 def test_a_narrow_page_cuts_no_number() -> None:
     assert section(render_text(eight_gpus(), width=40), "STEPS") == (
-        section(render_text(eight_gpus()), "STEPS")
+        section(page(eight_gpus), "STEPS")
     )
 
 

@@ -59,7 +59,7 @@ def test_long_names_lose_their_middle() -> None:
     assert shorten("abcdefghijk", 10) == "abcd…ghijk"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(alphabet="aäb_<"), st.integers(min_value=1, max_value=50))
 def test_a_shortened_name_fits_and_keeps_both_ends(text: str, width: int) -> None:
     short = shorten(text, width)
@@ -76,7 +76,7 @@ def test_a_spread_is_one_figure_where_all_agree_as_printed() -> None:
     assert spread([0.7, 0.8], digits=2) == "0.70-0.80"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.floats(min_value=0, max_value=1))
 def test_a_bar_is_never_longer_than_its_scale_nor_empty_for_something(share: float) -> None:
     drawn = bar(share, 40)

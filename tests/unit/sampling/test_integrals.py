@@ -236,7 +236,7 @@ def recordings(draw: st.DrawFn) -> Records:
 
 
 @given(made=recordings())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_integrals_equal_a_plain_loop_over_the_intervals(made: Records) -> None:
     expected = brute_force(made, 100 * MS)
     totals = totals_of(made)
@@ -248,7 +248,7 @@ def test_integrals_equal_a_plain_loop_over_the_intervals(made: Records) -> None:
 
 
 @given(made=recordings(), cut=st.integers(0, 25))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_totals_never_fall_whatever_comes(made: Records, cut: int) -> None:
     integrals = LiveIntegrals(GPU)
     integrals.add(made[:cut], 100 * MS)

@@ -22,7 +22,7 @@ def interval(start_ns: int, end_ns: int) -> Intervals:
     return Intervals(start_ns=starts, end_ns=ends)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.floats(300, 2000)), min_size=1, max_size=12),
     st.data(),

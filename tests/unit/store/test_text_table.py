@@ -21,14 +21,14 @@ def column(cells: list[str]) -> TextTable:
 
 
 @given(cells=st.lists(st.just("") | decimals | numbers | signed, max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_floats_equal_those_of_python_to_the_last_bit(cells: list[str]) -> None:
     expected = [float(cell) if cell else nan for cell in cells]
     np.testing.assert_array_equal(column(cells).floats("a"), expected)
 
 
 @given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_whole_numbers_are_exact_over_all_64_bits(numbers: list[int]) -> None:
     assert column([str(number) for number in numbers]).int64s("a").tolist() == numbers
 
@@ -51,7 +51,7 @@ def test_many_rows_are_read_the_same_as_few() -> None:
 
 
 @given(cells=st.lists(st.text("ab+_", max_size=11), max_size=30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_cells_come_back_in_their_order_whatever_they_hold(cells: list[str]) -> None:
     table = column(cells)
     assert table.cells("a") == cells

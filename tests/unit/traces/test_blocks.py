@@ -59,7 +59,7 @@ def us(value: object) -> Decimal:
     return round(Decimal(str(value)), 3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(hard_events(), st.sampled_from(LAYOUTS), st.integers(40, 1000))
 def test_every_event_is_read_once_however_laid_out_and_cut(
     events: list[Event], layout: Layout, piece_bytes: int
@@ -70,7 +70,7 @@ def test_every_event_is_read_once_however_laid_out_and_cut(
     assert array.tail is not None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(hard_events(), st.sampled_from([native, compact]), st.integers(40, 1000), st.data())
 def test_a_document_cut_anywhere_gives_the_whole_events_before_the_cut(
     events: list[Event], layout: Layout, piece_bytes: int, data: st.DataObject
@@ -174,7 +174,7 @@ EDITS = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(LAYOUTS),
     st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), EDITS), min_size=1, max_size=3),

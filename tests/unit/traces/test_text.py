@@ -39,7 +39,7 @@ def test_a_string_that_the_piece_cuts_is_left(start: bytes) -> None:
     assert repaired(start, final=False) == start
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text())
 def test_valid_json_text_is_left_as_it_is(text: str) -> None:
     clean = text.encode("utf-8", "replace").decode()
@@ -47,7 +47,7 @@ def test_valid_json_text_is_left_as_it_is(text: str) -> None:
         assert repaired(data, final=True) == data
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_whatever_python_dumps_is_readable_after_repair(text: str) -> None:
     data = repaired(json.dumps(text).encode(), final=True)

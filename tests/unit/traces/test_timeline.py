@@ -185,7 +185,7 @@ def traced(of: list[Launch]) -> Trace:
     return built.build()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(launches)
 def test_laws_of_a_laid_out_trace(of: list[Launch]) -> None:
     timeline = lay_out(traced(of))

@@ -11,7 +11,7 @@ def decimal_us(whole_us: int, thousandths: int) -> str:
     return f"{whole_us}.{thousandths:03d}"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**43 - 1), st.integers(0, 999))
 def test_relative_times_of_three_decimals_are_exact(whole_us: int, thousandths: int) -> None:
     text = decimal_us(whole_us, thousandths)
@@ -29,7 +29,7 @@ def test_each_thousandth_below_the_limit_of_floats_is_told_apart() -> None:
     assert ns_from_us([float(text) for text in texts]).tolist() == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(10**15, 2 * 10**15), st.integers(0, 999))
 def test_absolute_times_of_19_digits_are_exact_from_the_text_on(
     whole_us: int, thousandths: int
@@ -42,13 +42,13 @@ def test_absolute_times_of_19_digits_are_exact_from_the_text_on(
     assert times.tolist() == [whole_us * 1000 + thousandths]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(-(4 * 10**15), 4 * 10**15))
 def test_integer_times_are_exact_up_to_the_farthest(whole_us: int) -> None:
     assert ns_from_us([whole_us]).tolist() == [whole_us * 1000]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.decimals(-(10**12), 10**12, allow_nan=False, places=6))
 def test_further_decimals_round_to_a_nearest_ns(value_us: Decimal) -> None:
     expected = int((value_us * 1000).to_integral_value(ROUND_HALF_EVEN))

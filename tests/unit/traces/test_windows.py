@@ -93,7 +93,7 @@ rows_of_steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(rows_of_steps)
 def test_windows_abut_and_there_is_one_for_each_step_with_records(rows: Rows) -> None:
     found = windows(rows)
