@@ -164,6 +164,7 @@ class Gauge(Channel[NumberT]):
         super().__init__(faults, *calls)
         self._field = field
         self._bounds = bounds
+        self._low, self._high = bounds.low, bounds.high
 
     def value(self) -> NumberT | None:
         """Ask the driver; None while absent, when this call failed, or where it is absurd.
@@ -172,6 +173,7 @@ class Gauge(Channel[NumberT]):
             DeviceLostError: The driver says that the device is gone.
         """
         value = super().value()
-        if value is None or self._faults.plausible(self._field, value, self._bounds):
+        # Compared here first: almost every value is plausible, and this runs for each tick.
+        if value is None or self._low <= value <= self._high:
             return value
-        return None
+        return value if self._faults.plausible(self._field, value, self._bounds) else None

@@ -114,7 +114,7 @@ class FieldGroup:
         return True
 
     def _decoded(self) -> dict[int, float]:
-        values = {}
+        values: dict[int, float] = {}
         absent_ids = []
         for field_id, (value_type, code, raw) in zip(
             self._ids, _FIELD.iter_unpack(self._buffer), strict=True
@@ -123,7 +123,8 @@ class FieldGroup:
                 if self._is_absent(field_id, code):
                     absent_ids.append(field_id)
                 continue
-            number = number_of(value_type, raw)
+            # The counters of every tick are of this type: no call for each of them.
+            number = raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
             if number is not None:
                 values[field_id] = number
         if absent_ids:

@@ -157,9 +157,13 @@ class NvmlSensors:
 
     def _limited_ns(self, fields: Mapping[int, float]) -> dict[Cause, int]:
         """The driver's cumulative time under each limit."""
-        return {
-            cause: int(fields[field_id])
-            for field_id, cause in self._plan.limit_fields.items()
-            if field_id in fields
-            and self._faults.plausible("limited_ns", fields[field_id], plausible.LIMITED_NS)
-        }
+        causes, bounds = self._plan.limit_fields, plausible.LIMITED_NS
+        low_ns, high_ns = bounds.low, bounds.high
+        limited_ns = {}
+        for field_id, value in fields.items():
+            if field_id not in causes:
+                continue
+            # Compared here first: five calls fewer in each tick.
+            if low_ns <= value <= high_ns or self._faults.plausible("limited_ns", value, bounds):
+                limited_ns[causes[field_id]] = int(value)
+        return limited_ns

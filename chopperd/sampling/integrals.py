@@ -133,8 +133,9 @@ class LiveIntegrals:
         """
         if not len(records):
             return
-        for energy_j in records["energy_j"][~np.isnan(records["energy_j"])].tolist():
-            self._add("energy_j", self._energy.increment_j(energy_j))
+        energy_j = records["energy_j"][~np.isnan(records["energy_j"])].tolist()
+        if energy_j:
+            self._add("energy_j", sum(map(self._energy.increment_j, energy_j)))
         counted_s = self._count_limits(records["limited_ns"])
         columns = {
             "t_mono_ns": records["t_mono_ns"],
