@@ -89,8 +89,8 @@ def device_rows(path: Path) -> list[Row]:
             name=event["name"],
             kind=RECORD_KINDS[_category(event)],
             stream=str(event["args"]["stream"]),
-            start_ns=base_ns + _ns(event["ts"]),
-            end_ns=base_ns + _ns(event["ts"]) + _ns(event["dur"]),
+            start_ns=(start_ns := base_ns + _ns(event["ts"])),
+            end_ns=start_ns + _ns(event["dur"]),
             step=_step(launched_us.get(event["args"]["correlation"]), markers),
         )
         for event in events

@@ -12,10 +12,10 @@ from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools
 from chopperd.model.classes import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
-from chopperd.model.trace import RecordKind
+from chopperd.model.trace import RecordKind, Trace
 from chopperd.traces.reader import read_trace
 from chopperd.traces.timeline import lay_out
-from tests.integration.reference_reader import Row, device_rows, is_comm, swept_ns
+from tests.integration.reference_reader import Row, is_comm, swept_ns
 
 pytestmark = pytest.mark.corpus
 
@@ -62,23 +62,13 @@ FRAMEWORKS = {
 
 
 LaidOut = Callable[[str], Timeline]
-ReadPlainly = Callable[[str], list[Row]]
-
-
-def trace_path(shared: Path, name: str) -> Path:
-    return shared / "traces" / f"{name}.json.gz"
+PlainRows = Callable[[str], list[Row]]
 
 
 @pytest.fixture(scope="module")
-def laid_out(shared: Path) -> LaidOut:
-    """The real traces by name, each read and laid out once."""
-    return cache(lambda name: lay_out(read_trace(trace_path(shared, name))))
-
-
-@pytest.fixture(scope="module")
-def read_plainly(shared: Path) -> ReadPlainly:
-    """Their device records by the independent reading, each read once."""
-    return cache(lambda name: device_rows(trace_path(shared, name)))
+def laid_out(real_trace: Callable[[str], Trace]) -> LaidOut:
+    """The real traces by name, each laid out once."""
+    return cache(lambda name: lay_out(real_trace(name)))
 
 
 def of_case(shared: Path, number: int) -> Timeline:
@@ -104,10 +94,10 @@ def windows_us(device: DeviceTimeline) -> list[float]:
 
 @pytest.mark.parametrize("name", SHARES)
 def test_busy_compute_comm_and_copy_equal_a_sweep_over_the_file(
-    laid_out: LaidOut, read_plainly: ReadPlainly, name: str
+    laid_out: LaidOut, plain_rows: PlainRows, name: str
 ) -> None:
     (device,) = laid_out(name).devices
-    rows = read_plainly(name)
+    rows = plain_rows(name)
     kernels = [row for row in rows if row.kind is RecordKind.KERNEL]
     copies = [row for row in rows if row.kind is not RecordKind.KERNEL]
     comm = [row for row in kernels if is_comm(row)]
@@ -120,7 +110,7 @@ def test_busy_compute_comm_and_copy_equal_a_sweep_over_the_file(
 
 @pytest.mark.parametrize("name", SHARES)
 def test_each_record_has_the_step_that_a_join_over_plain_rows_gives_it(
-    laid_out: LaidOut, read_plainly: ReadPlainly, name: str
+    laid_out: LaidOut, plain_rows: PlainRows, name: str
 ) -> None:
     timeline = laid_out(name)
     (device,) = timeline.devices
@@ -131,7 +121,7 @@ def test_each_record_has_the_step_that_a_join_over_plain_rows_gives_it(
         (str(numbers[step]) for step in device.step),
         strict=True,
     )
-    expected = ((row.start_ns, row.end_ns, str(row.step)) for row in read_plainly(name))
+    expected = ((row.start_ns, row.end_ns, str(row.step)) for row in plain_rows(name))
     assert sorted(got) == sorted(expected)
 
 

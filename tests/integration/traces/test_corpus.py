@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cache
@@ -220,40 +220,42 @@ def path(request: pytest.FixtureRequest, shared: Path) -> Iterator[Path]:
     loaded.cache_clear()
 
 
+@pytest.fixture
+def usual(path: Path, real_trace: Callable[[str], Trace]) -> Trace:
+    """The file of `path`, read as usual."""
+    return real_trace(path.name.removesuffix(".json.gz"))
+
+
 def test_every_file_of_the_corpus_is_tested(shared: Path) -> None:
     found = {one.name.removesuffix(".json.gz") for one in (shared / "traces").glob("*.gz")}
     assert found == set(NAMES)
 
 
-def test_all_rows_equal_those_of_the_standard_library(path: Path) -> None:
-    trace = read_trace(path)
-    found, expected = found_rows(trace), expected_rows(path)
+def test_all_rows_equal_those_of_the_standard_library(path: Path, usual: Trace) -> None:
+    found, expected = found_rows(usual), expected_rows(path)
     for table, rows in expected.items():
         assert found[table] == rows, table
-    assert trace.damage == Damage()
-    assert trace.meta.event_count == len(events_of(path))
+    assert usual.damage == Damage()
+    assert usual.meta.event_count == len(events_of(path))
     categories = Counter(str(event.get("cat") or "") for event in events_of(path))
-    assert trace.meta.event_counts == categories
+    assert usual.meta.event_counts == categories
 
 
-def test_tables_are_sorted_as_the_model_says(path: Path) -> None:
-    trace = read_trace(path)
-    records, spans = trace.records, trace.spans
+def test_tables_are_sorted_as_the_model_says(usual: Trace) -> None:
+    records, spans = usual.records, usual.spans
     for order in ((records.start_ns, records.end_ns), (spans.start_ns, -spans.end_ns)):
         pairs = list(zip(*(column.tolist() for column in order), strict=True))
         assert pairs == sorted(pairs)
-    assert bool(np.all(np.diff(trace.calls.start_ns) >= 0))
-    assert bool(np.all(np.diff(trace.device_spans.start_ns) >= 0))
+    assert bool(np.all(np.diff(usual.calls.start_ns) >= 0))
+    assert bool(np.all(np.diff(usual.device_spans.start_ns) >= 0))
 
 
-def test_the_size_of_blocks_changes_nothing(path: Path) -> None:
-    usual = read_trace(path)
+def test_the_size_of_blocks_changes_nothing(path: Path, usual: Trace) -> None:
     for block_bytes in (64 * KIB, 8 << 20):
         assert_same(usual, read_trace(path, limits=ReadLimits(block_bytes=block_bytes)))
 
 
-def test_another_layout_changes_nothing(path: Path, tmp_path: Path) -> None:
-    usual = read_trace(path)
+def test_another_layout_changes_nothing(path: Path, usual: Trace, tmp_path: Path) -> None:
     text = gzip.decompress(path.read_bytes())
     for indent in (-1, 0, 4):
         other = tmp_path / path.name
@@ -275,9 +277,15 @@ def test_another_layout_changes_nothing(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_a_file_says_of_itself_is_reported(
-    shared: Path, name: str, rank: int, world_size: int, anchored: bool, runtime: str, devices: int
+    real_trace: Callable[[str], Trace],
+    name: str,
+    rank: int,
+    world_size: int,
+    anchored: bool,
+    runtime: str,
+    devices: int,
 ) -> None:
     """Read off the files' own keys."""
-    meta = read_trace(corpus_path(shared, name)).meta
+    meta = real_trace(name).meta
     assert (meta.rank, meta.world_size, meta.anchored) == (rank, world_size, anchored)
     assert (meta.runtime, len(meta.devices)) == (runtime, devices)
