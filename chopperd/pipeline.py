@@ -14,6 +14,7 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.document import StepSelection, build_document
+from chopperd.report.privacy import Names, with_names
 from chopperd.report.processes import guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
@@ -42,12 +43,14 @@ class ReportOptions:
         selection: Which steps to show.
         limits: What files to refuse.
         data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
+        names: How kernel names are shown.
     """
 
     join: JoinOptions = field(default_factory=JoinOptions)
     selection: StepSelection = field(default_factory=StepSelection)
     limits: ReadLimits = DEFAULT_LIMITS
     data_wait_patterns: tuple[str, ...] = ()
+    names: Names = "full"
 
 
 def report_files(
@@ -80,7 +83,7 @@ def report_files(
     for index in guessed_twice(reports):
         path = Path(reports[index].trace.path)
         reports[index] = _report_file(path, samples, certain, progress)
-    return build_document(
+    document = build_document(
         reports,
         samples,
         version=__version__,
@@ -88,6 +91,7 @@ def report_files(
         selection=options.selection,
         notes=notes,
     )
+    return with_names(document, options.names)
 
 
 def _report_each(

@@ -74,6 +74,7 @@ def report_options(
         selection=StepSelection(step=step, last=last),
         limits=limits,
         data_wait_patterns=config.traces.data_wait_patterns,
+        names=config.privacy.names,
     )
 
 

@@ -3,6 +3,7 @@
 Every function gives the table of one section, or None where the document has nothing for it.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -33,6 +34,7 @@ _BAR_WIDTH: Final = 40
 _STEPS_SHOWN: Final = 12
 _GPUS_SHOWN: Final = 16
 _TRACES_SHOWN: Final = 16
+_NOTES_SHOWN: Final = 3
 _NAME_WIDTH: Final = 22
 _WATERFALL_LABELS: Final = {
     "compute_at_ref": "compute at the reference clock",
@@ -235,10 +237,18 @@ def findings(document: ReportDocument) -> Group | None:
 
 
 def notes(document: ReportDocument) -> Group | None:
-    """Why something is missing or to be read with care."""
+    """Why something is missing or to be read with care; of many of one kind the first few."""
     if not document.notes:
         return None
-    return _plain("NOTES", [(note.code, note.text) for note in document.notes])
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for note in document.notes:
+        texts[note.code].append(note.text)
+    rows = []
+    for code, alike in texts.items():
+        rows += [(code, text) for text in alike[:_NOTES_SHOWN]]
+        if len(alike) > _NOTES_SHOWN:
+            rows.append(("", f"and {len(alike) - _NOTES_SHOWN} more like these"))
+    return _plain("NOTES", rows)
 
 
 def sources(document: ReportDocument, width: int) -> Group:

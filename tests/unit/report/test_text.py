@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from chopperd.model.report import ReportDocument, Summary
+from chopperd.model.report import Note, ReportDocument, Summary
 from chopperd.report.text import render_text
 from tests.unit.report.documents import (
     MS,
@@ -268,3 +268,10 @@ def test_a_trace_is_one_line_with_its_device() -> None:
     lines = section(render_text(replace(document, devices=two)), "FROM")
     assert [line.split()[0] for line in lines] == ["rank", "device"]
     assert lines[1].split()[-2:] == ["clocks", "unknown"]
+
+
+def test_of_many_notes_of_one_kind_the_first_three_are_shown_and_the_rest_counted() -> None:
+    notes = tuple(Note(code="reads_missed", text=f"GPU {gpu}: 1 read missed") for gpu in range(8))
+    text = render_text(replace(eight_gpus(), notes=notes))
+    assert text.count("reads_missed") == 3
+    assert "and 5 more like these" in text

@@ -1,0 +1,75 @@
+"""What a report shows of kernel names, which reveal architectures: all, hashes, or classes only."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from chopperd.model.report import Family, ReportDocument, Row
+
+Names: TypeAlias = Literal["full", "hashed", "classes"]
+
+_HASH_DIGITS = 12
+
+
+def with_names(document: ReportDocument, names: Names) -> ReportDocument:
+    """The document with the families' names as the site wants them shown.
+
+    Args:
+        document: With full names.
+        names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
+            names; "classes" one family for each class.
+    """
+    if names == "full":
+        return document
+
+    def covered(row: Row) -> Row:
+        return replace(row, families=_SHOWN[names](row.families))
+
+    return replace(
+        document,
+        totals=tuple(covered(row) for row in document.totals),
+        steps=tuple(covered(row) for row in document.steps),
+    )
+
+
+def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
+    return tuple(
+        msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
+        for family in families
+    )
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _classes(families: Sequence[Family]) -> tuple[Family, ...]:
+    """One family a class, longest first; a sum with an unknown part is unknown."""
+    members: defaultdict[str, list[Family]] = defaultdict(list)
+    for family in families:
+        members[family.class_].append(family)
+    merged = [_merged(class_, group) for class_, group in members.items()]
+    return tuple(sorted(merged, key=lambda family: -family.time_ns))
+
+
+def _merged(class_: str, group: Sequence[Family]) -> Family:
+    lost = [family.lost_ns for family in group if family.lost_ns is not None]
+    clocked = [(f.mean_mhz, f.time_ns) for f in group if f.mean_mhz is not None]
+    time_ns = sum(weight for _, weight in clocked)
+    return Family(
+        name=class_,
+        class_=class_,
+        count=sum(family.count for family in group),
+        time_ns=sum(family.time_ns for family in group),
+        mean_mhz=sum(mhz * weight for mhz, weight in clocked) / time_ns if time_ns else None,
+        samples=sum(family.samples for family in group),
+        lost_ns=sum(lost) if len(lost) == len(group) else None,
+        beta_reason=group[0].beta_reason,
+    )
+
+
+_SHOWN = {"hashed": _hashed, "classes": _classes}

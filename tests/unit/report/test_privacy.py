@@ -1,0 +1,68 @@
+"""Names as a site wants them shown; expected values worked out by hand."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from chopperd.model.report import Family, ReportDocument
+from chopperd.report.privacy import with_names
+from chopperd.report.schema import encode_json
+from tests.unit.report.documents import totals_only
+
+SECRET = "void secret_architecture_kernel<float>"
+
+
+def family(name: str, class_: str, time_ns: int, lost_ns: int | None, mhz: float | None) -> Family:
+    return Family(
+        name=name,
+        class_=class_,
+        count=2,
+        time_ns=time_ns,
+        mean_mhz=mhz,
+        samples=3,
+        lost_ns=lost_ns,
+    )
+
+
+def document() -> ReportDocument:
+    """One row of totals with two families of one class, and one of another."""
+    whole = totals_only()
+    families = (
+        family(SECRET, "gemm", 300, 30, 1500.0),
+        family(SECRET + "2", "gemm", 100, 20, 1900.0),
+        family("secret_copy", "memcpy", 500, None, None),
+    )
+    return replace(whole, totals=(replace(whole.totals[0], families=families),), steps=())
+
+
+def test_full_names_are_left_as_they_are() -> None:
+    assert with_names(document(), "full") == document()
+
+
+@pytest.mark.parametrize("names", ["hashed", "classes"])
+def test_no_kernel_name_is_left_in_the_whole_document(names: str) -> None:
+    shown = with_names(document(), "hashed" if names == "hashed" else "classes")
+    assert b"secret" not in encode_json(shown)
+
+
+def test_a_hash_tells_the_class_and_is_the_same_for_the_same_name() -> None:
+    (row,) = with_names(document(), "hashed").totals
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()[:12]
+    assert row.families[0].name == f"gemm-{digest}"
+    assert row.families[0].time_ns == 300
+    assert len({each.name for each in row.families}) == 3
+
+
+def test_classes_add_up_and_what_is_unknown_stays_unknown() -> None:
+    """gemm: (1500 x 300 + 1900 x 100) / 400 = 1600 MHz; 30 + 20 ns lost; copies have no clock."""
+    (row,) = with_names(document(), "classes").totals
+    copies, gemm = row.families
+    assert (copies.name, copies.time_ns, copies.lost_ns, copies.mean_mhz) == (
+        "memcpy",
+        500,
+        None,
+        None,
+    )
+    assert (gemm.name, gemm.class_, gemm.count, gemm.time_ns) == ("gemm", "gemm", 4, 400)
+    assert (gemm.lost_ns, gemm.mean_mhz, gemm.samples) == (50, 1600.0, 6)
