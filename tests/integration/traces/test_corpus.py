@@ -1,7 +1,6 @@
 """Every real trace against a reading by the standard library's JSON and exact decimals."""
 
 import gzip
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -17,6 +16,7 @@ import pytest
 from chopperd.model.trace import Damage, Trace
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import ReadLimits
+from tests.integration.reference_reader import read_json
 
 pytestmark = pytest.mark.corpus
 
@@ -57,11 +57,8 @@ def corpus_path(shared: Path, name: str) -> Path:
 
 @cache
 def loaded(path: Path) -> dict[str, object]:
-    """The document by the standard library, all numbers with a point as decimals."""
-    with gzip.open(path, "rt") as file:
-        document = json.load(file, parse_float=Decimal)
-    assert isinstance(document, dict)
-    return document
+    """The document by the standard library, numbers with a point as decimals."""
+    return read_json(path)
 
 
 def events_of(path: Path) -> list[Event]:
