@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chopperd.correlate.order import places_of_spans
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import Primitive
 from chopperd.correlate.waterfall import is_class
@@ -57,8 +58,8 @@ def family_totals(
         return np.bincount(inverse, values, len(family)).astype(np.float64)
 
     duration_ns = timeline.end_ns - timeline.start_ns
-    hits = np.searchsorted(sample_t_ns, timeline.end_ns)
-    hits = hits - np.searchsorted(sample_t_ns, timeline.start_ns)
+    first_hit, hits = places_of_spans(sample_t_ns, timeline.start_ns, timeline.end_ns, "left")
+    hits -= first_hit
     mean_mhz, lost_ns = _clock_figures(timeline, pieces, reference_mhz, inverse, len(family))
     time_ns = np.rint(sums(duration_ns)).astype(np.int64)
     order = np.argsort(-time_ns, kind="stable")
@@ -99,11 +100,13 @@ def _clock_figures(
         return mean_mhz, lost_ns
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
     start, end = timeline.start_ns[compute], timeline.end_ns[compute]
-    at_start, at_end = pieces.locate(start), pieces.locate(end)
+    at_start, at_end = pieces.locate_spans(start, end)
     which = inverse[compute]
 
     def over(g: Primitive) -> Float64s:
-        return np.bincount(which, g.at(at_end) - g.at(at_start), count).astype(np.float64)
+        value = g.at(at_end)
+        value -= g.at(at_start)
+        return np.bincount(which, value, count).astype(np.float64)
 
     cycles, covered = over(pieces.clock()), over(pieces.coverage())
     np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
@@ -125,9 +128,10 @@ def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
     """
     count = len(start_ns)
     order = np.argsort(np.concatenate((start_ns, end_ns)), kind="stable")
-    running = np.cumsum(np.where(order < count, 1, -1))[:-1]
-    share = np.diff(done[order]) / np.maximum(running, 1)
+    running = np.cumsum(np.where(order < count, 1.0, -1.0))[:-1]
+    share = np.diff(done[order])
+    share /= np.maximum(running, 1.0, out=running)
     total = np.zeros(2 * count)
-    total[order[1:]] = np.cumsum(share)
+    total[order[1:]] = np.cumsum(share, out=share)
     shared: Float64s = total[count:] - total[:count]
     return shared

@@ -25,3 +25,27 @@ def places(
     first = np.searchsorted(points, values, "left" if side == "right" else "right")
     counts = np.diff(first, prepend=0, append=len(points))
     return np.repeat(np.arange(len(values) + 1), counts)
+
+
+def places_of_spans(
+    values: Int64s | Float64s,
+    start: Int64s | Float64s,
+    end: Int64s | Float64s,
+    side: Literal["left", "right"],
+) -> tuple[Int64s, Int64s]:
+    """The places of both ends of spans; ends are only sought where a value lies before them.
+
+    Args:
+        values: (m,) rising.
+        start: (n,) best rising.
+        end: (n,) none below its start; best such that most spans hold no value.
+        side: As in `places`.
+    """
+    first = places(values, start, side)
+    if not len(values):
+        return first, first
+    following = values[np.minimum(first, len(values) - 1)]
+    passed = np.flatnonzero(following < end if side == "left" else following <= end)
+    last = first.copy()
+    last[passed] = np.searchsorted(values, end[passed], side)
+    return first, last

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.order import places
+from chopperd.correlate.order import places, places_of_spans
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_S
@@ -167,12 +167,26 @@ class Positions:
 
 def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
     """Where each time lies among the pieces between edges given in ns since `base_ns`."""
-    t = (t_ns - base_ns).astype(np.float64)
-    np.clip(t, edges[0], edges[-1], out=t)
-    # Before the first inner edge is the first piece, from the last on the last one.
+    t = _since(edges, t_ns, base_ns)
     piece = places(edges[1:-1], t, "right")
-    t -= edges[piece]
-    return Positions(piece=piece, into_ns=t)
+    return Positions(piece=piece, into_ns=t - edges[piece])
+
+
+def locate_spans(
+    edges: Float64s, start_ns: Int64s, end_ns: Int64s, base_ns: int
+) -> tuple[Positions, Positions]:
+    """Where both ends of spans lie, as `locate` has it."""
+    start, end = _since(edges, start_ns, base_ns), _since(edges, end_ns, base_ns)
+    first, last = places_of_spans(edges[1:-1], start, end, "right")
+    start -= edges[first]
+    end -= edges[last]
+    return Positions(piece=first, into_ns=start), Positions(piece=last, into_ns=end)
+
+
+def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
+    """The times in ns since `base_ns`, those outside all pieces clamped to their ends."""
+    t = (t_ns - base_ns).astype(np.float64)
+    return np.clip(t, edges[0], edges[-1], out=t)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
