@@ -24,7 +24,8 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
         end_ns: (n,) int64; intervals with `end_ns <= start_ns` are empty and count for nothing.
     """
     real = end_ns > start_ns
-    start_ns, end_ns = start_ns[real], end_ns[real]
+    if not real.all():
+        start_ns, end_ns = start_ns[real], end_ns[real]
     if len(start_ns) == 0:
         return EMPTY
     if np.any(start_ns[1:] < start_ns[:-1]):

@@ -114,8 +114,7 @@ def class_clock(samples: LabelledSamples, running: RunningClass | None) -> Class
     before, after = np.where(bracketed, before, pieces), np.where(bracketed, after, pieces + 1)
     in_class = bracketed & (t_ns[after] - t_ns[before] <= samples.max_in_class_gap_ns)
     before, after = np.where(in_class, before, pieces), np.where(in_class, after, pieces + 1)
-    left = _on_line(samples, before, after, t_ns[pieces])
-    right = _on_line(samples, before, after, t_ns[pieces + 1])
+    left, right = _on_lines(samples, before, after)
     return ClassClock(
         edges_ns=t_ns,
         left_mhz=np.where(covered, left, np.nan),
@@ -136,13 +135,18 @@ def _bracket(member: Bools, pieces: Int64s) -> tuple[Int64s, Int64s]:
     return last[pieces], following[pieces + 1]
 
 
-def _on_line(samples: LabelledSamples, before: Int64s, after: Int64s, t_ns: Int64s) -> Float64s:
-    """The clock at `t_ns` on the line through samples `before` and `after`."""
-    start_ns = samples.t_ns[before]
-    share = (t_ns - start_ns) / np.maximum(samples.t_ns[after] - start_ns, 1)
-    rise_mhz = samples.clock_mhz[after] - samples.clock_mhz[before]
-    on_line: Float64s = samples.clock_mhz[before] + share * rise_mhz
-    return on_line
+def _on_lines(
+    samples: LabelledSamples, before: Int64s, after: Int64s
+) -> tuple[Float64s, Float64s]:
+    """The clock at both ends of each piece on the line through samples `before` and `after`."""
+    start_ns, start_mhz = samples.t_ns[before], samples.clock_mhz[before]
+    length_ns = np.maximum(samples.t_ns[after] - start_ns, 1)
+    rise_mhz = samples.clock_mhz[after] - start_mhz
+    left, right = (
+        start_mhz + (t_ns - start_ns) / length_ns * rise_mhz
+        for t_ns in (samples.t_ns[:-1], samples.t_ns[1:])
+    )
+    return left, right
 
 
 def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:

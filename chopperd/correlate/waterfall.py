@@ -194,4 +194,5 @@ def _merge_all(sets: list[Intervals]) -> Intervals:
 
 def lengths_ns(mask: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     """(w,) int64: the time of the mask inside each window [start, end)."""
-    return intervals.length_before_ns(mask, end_ns) - intervals.length_before_ns(mask, start_ns)
+    before_ns = intervals.length_before_ns(mask, np.concatenate((start_ns, end_ns)))
+    return before_ns[len(start_ns) :] - before_ns[: len(start_ns)]
