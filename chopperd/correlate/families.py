@@ -100,19 +100,17 @@ def _clock_figures(
         return mean_mhz, lost_ns
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
     start, end = timeline.start_ns[compute], timeline.end_ns[compute]
-    at_start, at_end = pieces.locate_spans(start, end)
+    spans = pieces.locate_spans(start, end)
     which = inverse[compute]
 
     def over(g: Primitive) -> Float64s:
-        value = g.at(at_end)
-        value -= g.at(at_start)
-        return np.bincount(which, value, count).astype(np.float64)
+        return np.bincount(which, g.over(spans), count).astype(np.float64)
 
     cycles, covered = over(pieces.clock()), over(pieces.coverage())
     np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
     if reference_mhz is not None:
         deficit = pieces.deficit(reference_mhz)
-        done = np.concatenate((deficit.at(at_start), deficit.at(at_end)))
+        done = np.concatenate((deficit.at(spans.start), deficit.at(spans.end)))
         lost = np.bincount(which, _shared(done, start, end), count) / reference_mhz
         lost_ns = np.where(covered > 0, lost, np.nan)
     return mean_mhz, lost_ns

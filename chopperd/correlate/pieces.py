@@ -7,8 +7,8 @@ import numpy as np
 from chopperd.correlate.signal import (
     ClassClock,
     MaskPositions,
-    Positions,
     Primitive,
+    Spans,
     locate_spans,
     primitive,
 )
@@ -73,14 +73,13 @@ class ClockPieces:
             parent=np.insert(self.parent, at + 1, self.parent[at]),
         )
 
-    def locate_spans(self, start_ns: Int64s, end_ns: Int64s) -> tuple[Positions, Positions]:
-        """Where both ends of spans lie among the pieces: good for all of their primitives."""
+    def locate_spans(self, start_ns: Int64s, end_ns: Int64s) -> Spans:
+        """Where spans lie among the pieces: good for all of their primitives."""
         return locate_spans(self.edges, start_ns, end_ns, self.base_ns)
 
     def locate_mask(self, mask: Intervals) -> MaskPositions:
-        """Where the intervals' ends lie among the pieces."""
-        start, end = self.locate_spans(mask.start_ns, mask.end_ns)
-        return MaskPositions(mask=mask, start=start, end=end)
+        """Where the intervals lie among the pieces."""
+        return MaskPositions(mask=mask, spans=self.locate_spans(mask.start_ns, mask.end_ns))
 
     def clock(self) -> Primitive:
         """∫ f dt in MHz ns."""

@@ -168,6 +168,10 @@ class Positions:
     piece: Int64s
     into_ns: Float64s
 
+    def of(self, some: Int64s) -> "Positions":
+        """Those of some of the times, by index."""
+        return Positions(piece=self.piece[some], into_ns=self.into_ns[some])
+
 
 def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
     """Where each time lies among the pieces between edges given in ns since `base_ns`."""
@@ -176,15 +180,41 @@ def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
     return Positions(piece=piece, into_ns=t - edges[piece])
 
 
-def locate_spans(
-    edges: Float64s, start_ns: Int64s, end_ns: Int64s, base_ns: int
-) -> tuple[Positions, Positions]:
-    """Where both ends of spans lie, as `locate` has it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """Where spans of time lie among pieces, those outside all pieces clamped to their ends.
+
+    Attributes:
+        start, end: Their ends' positions.
+        length: (n,) float64, ns.
+        moment: (n,) float64, ∫ (t - start of the piece) dt in ns^2, for spans within one piece.
+        crossing: (k,) int64, the spans that reach beyond the piece they start in.
+    """
+
+    start: Positions
+    end: Positions
+    length: Float64s
+    moment: Float64s
+    crossing: Int64s
+
+
+def locate_spans(edges: Float64s, start_ns: Int64s, end_ns: Int64s, base_ns: int) -> Spans:
+    """Where spans lie among the pieces between edges given in ns since `base_ns`."""
     start, end = _since(edges, start_ns, base_ns), _since(edges, end_ns, base_ns)
     first, last = places_of_spans(edges[1:-1], start, end, "right")
+    length = end - start
     start -= edges[first]
     end -= edges[last]
-    return Positions(piece=first, into_ns=start), Positions(piece=last, into_ns=end)
+    moment = length / 2
+    moment += start
+    moment *= length
+    return Spans(
+        start=Positions(piece=first, into_ns=start),
+        end=Positions(piece=last, into_ns=end),
+        length=length,
+        moment=moment,
+        crossing=np.flatnonzero(first != last),
+    )
 
 
 def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
@@ -195,11 +225,10 @@ def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskPositions:
-    """A set of intervals and where their ends lie among pieces."""
+    """A set of intervals and where they lie among pieces."""
 
     mask: Intervals
-    start: Positions
-    end: Positions
+    spans: Spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +266,18 @@ class Primitive:
         value += self.cumulative[piece]
         return value
 
+    def over(self, spans: Spans) -> Float64s:
+        """The integral over each span: (n,)."""
+        piece, crossing = spans.start.piece, spans.crossing
+        value = self.left[piece]
+        value *= spans.length
+        if self.slope.any():
+            bend = self.slope[piece]
+            bend *= spans.moment
+            value += bend
+        value[crossing] = self.at(spans.end.of(crossing)) - self.at(spans.start.of(crossing))
+        return value
+
 
 def primitive(edges: Float64s, left: Float64s, right: Float64s, base_ns: int) -> Primitive:
     """The primitive of the piecewise linear function through (left, right) on each piece.
@@ -261,13 +302,11 @@ class MaskedIntegral:
         mask: The intervals.
         before: (n + 1,) float64, integral over the intervals before each.
         g: The integrand's primitive.
-        start_value: (n,) float64, the primitive at each interval's start.
     """
 
     mask: Intervals
     before: Float64s
     g: Primitive
-    start_value: Float64s
 
     def between(self, start_ns: Int64s, end_ns: Int64s) -> Float64s:
         """(w,) float64: the integral over each window [start, end) within the mask."""
@@ -280,13 +319,12 @@ class MaskedIntegral:
             return total
         current = np.minimum(done, len(self.mask) - 1)
         inside = (done < len(self.mask)) & (self.mask.start_ns[current] < t_ns)
-        partial = self.g.at(self.g.locate(t_ns)) - self.start_value[current]
+        begun_ns = self.mask.start_ns[current]
+        partial = self.g.at(self.g.locate(t_ns)) - self.g.at(self.g.locate(begun_ns))
         return total + np.where(inside, partial, 0.0)
 
 
 def masked_integral(positions: MaskPositions, g: Primitive) -> MaskedIntegral:
     """The integral of g over a mask, given where the mask lies among g's pieces."""
-    start_value = g.at(positions.start)
-    inside = g.at(positions.end) - start_value
-    before = np.concatenate(([0.0], np.cumsum(inside)))
-    return MaskedIntegral(mask=positions.mask, before=before, g=g, start_value=start_value)
+    before = np.concatenate(([0.0], np.cumsum(g.over(positions.spans))))
+    return MaskedIntegral(mask=positions.mask, before=before, g=g)
