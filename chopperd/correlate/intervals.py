@@ -41,6 +41,8 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in both sets, cut wherever either set is cut."""
+    if not len(a) or not len(b):
+        return EMPTY
     for one, other in ((a, b), (b, a)):
         if len(one) == 1:
             return clip(other, int(one.start_ns[0]), int(one.end_ns[0]))
@@ -58,8 +60,8 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in `a` and not in `b`; cuts of `a` stay."""
-    if len(a) == 0:
-        return EMPTY
+    if not len(a) or not len(b):
+        return a
     start_ns = np.concatenate((a.start_ns[:1], b.end_ns))
     end_ns = np.concatenate((b.start_ns, a.end_ns[-1:]))
     outside_b = end_ns > start_ns
