@@ -110,10 +110,21 @@ def _clock_figures(
     np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
     if reference_mhz is not None:
         deficit = pieces.deficit(reference_mhz)
-        done = np.concatenate((deficit.at(spans.start), deficit.at(spans.end)))
-        lost = np.bincount(which, _shared(done, start, end), count) / reference_mhz
+        each = deficit.over(spans)
+        crowded = _crowded(start, end)
+        ends = [deficit.at(ends.of(crowded)) for ends in (spans.start, spans.end)]
+        each[crowded] = _shared(np.concatenate(ends), start[crowded], end[crowded])
+        lost = np.bincount(which, each, count) / reference_mhz
         lost_ns = np.where(covered > 0, lost, np.nan)
     return mean_mhz, lost_ns
+
+
+def _crowded(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """Indices of the kernels that run beside another, of kernels in order of their starts."""
+    reach_ns = np.maximum.accumulate(end_ns)
+    apart = np.ones(len(start_ns) + 1, bool)
+    np.greater_equal(start_ns[1:], reach_ns[:-1], out=apart[1:-1])
+    return np.flatnonzero(~(apart[:-1] & apart[1:]))
 
 
 def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
