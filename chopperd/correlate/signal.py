@@ -135,9 +135,7 @@ def _bracket(member: Bools, pieces: Int64s) -> tuple[Int64s, Int64s]:
     return last[pieces], following[pieces + 1]
 
 
-def _on_lines(
-    samples: LabelledSamples, before: Int64s, after: Int64s
-) -> tuple[Float64s, Float64s]:
+def _on_lines(samples: LabelledSamples, before: Int64s, after: Int64s) -> tuple[Float64s, Float64s]:
     """The clock at both ends of each piece on the line through samples `before` and `after`."""
     start_ns, start_mhz = samples.t_ns[before], samples.clock_mhz[before]
     length_ns = np.maximum(samples.t_ns[after] - start_ns, 1)
