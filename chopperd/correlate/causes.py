@@ -48,14 +48,28 @@ def piece_shares(
         causes: (n,) int64 bit sets at the samples.
         limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
     """
-    by_bits = bit_shares(causes)
-    shares = (by_bits[clock.left_sample] + by_bits[clock.right_sample]) / 2
     increments = counter_increments(limited_ns, clock.edges_ns)
     moved = increments.sum(axis=1)
     counted = moved >= MIN_COUNTER_SHARE * np.diff(clock.edges_ns)
     counted &= moved > 0
-    shares[counted] = increments[counted] / moved[counted, None]
+    # Few bit sets occur, and most causes not at all: only columns that hold something are filled.
+    sets, of_sample = np.unique(causes, return_inverse=True)
+    by_bits = bit_shares(sets)
+    left, right = of_sample[clock.left_sample], of_sample[clock.right_sample]
+    shares = _columns(len(moved))
+    for cause in range(len(CAUSES)):
+        by_set, increment = by_bits[:, cause], increments[:, cause]
+        if by_set.any():
+            shares[:, cause] = (by_set[left] + by_set[right]) / 2
+            shares[counted, cause] = 0.0
+        if increment.any():
+            np.divide(increment, moved, out=shares[:, cause], where=counted)
     return shares
+
+
+def _columns(count: int) -> Float64s:
+    """Zeros, (count, causes), each cause's column in one piece of memory."""
+    return np.zeros((count, len(CAUSES)), order="F")
 
 
 def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Float64s:
@@ -64,7 +78,7 @@ def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Fl
     Counters not read at every sample are taken as linear between the reads; a counter that fell
     (driver reload) adds nothing there, and outside its first and last read nothing either.
     """
-    rise = np.zeros((max(len(t_ns) - 1, 0), len(CAUSES)))
+    rise = _columns(max(len(t_ns) - 1, 0))
     for cause, counter in limited_ns.items():
         read = np.isfinite(counter)
         if read.sum() < 2 or not len(rise):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chopperd.correlate.order import places_of_spans
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import Primitive
 from chopperd.correlate.waterfall import is_class
@@ -57,8 +58,8 @@ def family_totals(
         return np.bincount(inverse, values, len(family)).astype(np.float64)
 
     duration_ns = timeline.end_ns - timeline.start_ns
-    hits = np.searchsorted(sample_t_ns, timeline.end_ns)
-    hits = hits - np.searchsorted(sample_t_ns, timeline.start_ns)
+    first_hit, hits = places_of_spans(sample_t_ns, timeline.start_ns, timeline.end_ns, "left")
+    hits -= first_hit
     mean_mhz, lost_ns = _clock_figures(timeline, pieces, reference_mhz, inverse, len(family))
     time_ns = np.rint(sums(duration_ns)).astype(np.int64)
     order = np.argsort(-time_ns, kind="stable")
@@ -99,20 +100,31 @@ def _clock_figures(
         return mean_mhz, lost_ns
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
     start, end = timeline.start_ns[compute], timeline.end_ns[compute]
-    at_start, at_end = pieces.locate(start), pieces.locate(end)
+    spans = pieces.locate_spans(start, end)
     which = inverse[compute]
 
     def over(g: Primitive) -> Float64s:
-        return np.bincount(which, g.at(at_end) - g.at(at_start), count).astype(np.float64)
+        return np.bincount(which, g.over(spans), count).astype(np.float64)
 
     cycles, covered = over(pieces.clock()), over(pieces.coverage())
     np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
     if reference_mhz is not None:
         deficit = pieces.deficit(reference_mhz)
-        done = np.concatenate((deficit.at(at_start), deficit.at(at_end)))
-        lost = np.bincount(which, _shared(done, start, end), count) / reference_mhz
+        each = deficit.over(spans)
+        crowded = _crowded(start, end)
+        ends = [deficit.at(ends.of(crowded)) for ends in (spans.start, spans.end)]
+        each[crowded] = _shared(np.concatenate(ends), start[crowded], end[crowded])
+        lost = np.bincount(which, each, count) / reference_mhz
         lost_ns = np.where(covered > 0, lost, np.nan)
     return mean_mhz, lost_ns
+
+
+def _crowded(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """Indices of the kernels that run beside another, of kernels in order of their starts."""
+    reach_ns = np.maximum.accumulate(end_ns)
+    apart = np.ones(len(start_ns) + 1, bool)
+    np.greater_equal(start_ns[1:], reach_ns[:-1], out=apart[1:-1])
+    return np.flatnonzero(~(apart[:-1] & apart[1:]))
 
 
 def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
@@ -125,9 +137,10 @@ def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
     """
     count = len(start_ns)
     order = np.argsort(np.concatenate((start_ns, end_ns)), kind="stable")
-    running = np.cumsum(np.where(order < count, 1, -1))[:-1]
-    share = np.diff(done[order]) / np.maximum(running, 1)
+    running = np.cumsum(np.where(order < count, 1.0, -1.0))[:-1]
+    share = np.diff(done[order])
+    share /= np.maximum(running, 1.0, out=running)
     total = np.zeros(2 * count)
-    total[order[1:]] = np.cumsum(share)
+    total[order[1:]] = np.cumsum(share, out=share)
     shared: Float64s = total[count:] - total[:count]
     return shared

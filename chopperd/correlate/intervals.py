@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.order import places
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.timeline import Intervals
 
@@ -23,7 +24,8 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
         end_ns: (n,) int64; intervals with `end_ns <= start_ns` are empty and count for nothing.
     """
     real = end_ns > start_ns
-    start_ns, end_ns = start_ns[real], end_ns[real]
+    if not real.all():
+        start_ns, end_ns = start_ns[real], end_ns[real]
     if len(start_ns) == 0:
         return EMPTY
     if np.any(start_ns[1:] < start_ns[:-1]):
@@ -39,11 +41,13 @@ def union(start_ns: Int64s, end_ns: Int64s) -> Intervals:
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in both sets, cut wherever either set is cut."""
+    if not len(a) or not len(b):
+        return EMPTY
     for one, other in ((a, b), (b, a)):
         if len(one) == 1:
             return clip(other, int(one.start_ns[0]), int(one.end_ns[0]))
-    first = np.searchsorted(b.end_ns, a.start_ns, side="right")
-    last = np.searchsorted(b.start_ns, a.end_ns, side="left")
+    first = places(b.end_ns, a.start_ns, "right")
+    last = places(b.start_ns, a.end_ns, "left")
     count = last - first
     in_a = np.repeat(np.arange(len(a)), count)
     nth = np.arange(len(in_a)) - np.repeat(np.cumsum(count) - count, count)
@@ -56,8 +60,8 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """The time that lies in `a` and not in `b`; cuts of `a` stay."""
-    if len(a) == 0:
-        return EMPTY
+    if not len(a) or not len(b):
+        return a
     start_ns = np.concatenate((a.start_ns[:1], b.end_ns))
     end_ns = np.concatenate((b.start_ns, a.end_ns[-1:]))
     outside_b = end_ns > start_ns
@@ -103,8 +107,8 @@ def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
     at = np.searchsorted(a.start_ns, cuts_ns, side="right") - 1
     inner_ns = cuts_ns[(at >= 0) & (a.start_ns[at] < cuts_ns) & (cuts_ns < a.end_ns[at])]
     return Intervals(
-        start_ns=np.sort(np.concatenate((a.start_ns, inner_ns))),
-        end_ns=np.sort(np.concatenate((a.end_ns, inner_ns))),
+        start_ns=np.sort(np.concatenate((a.start_ns, inner_ns)), kind="stable"),
+        end_ns=np.sort(np.concatenate((a.end_ns, inner_ns)), kind="stable"),
     )
 
 

@@ -160,11 +160,14 @@ def _agreement(
     edges_ns = np.arange(base_ns, end_ns + _CELL_NS, _CELL_NS)
     duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
     lag_cells = lags_ns[:, None] // _CELL_NS
-    first_ns, second_ns = pairs.first_ns - base_ns, pairs.second_ns - base_ns
+    first, second = (
+        _Cells.of(t_ns - base_ns, lag_cells, len(duty) - 1)
+        for t_ns in (pairs.first_ns, pairs.second_ns)
+    )
     block_start = -(-np.arange(_BLOCKS) * len(pairs) // _BLOCKS)
     sums = np.empty((_BLOCKS, len(lags_ns), len(settling_ns), 2))
     for s, level in enumerate(_settled(duty, settling_ns)):
-        change = _level_at(level, second_ns, lag_cells) - _level_at(level, first_ns, lag_cells)
+        change = second.level(level) - first.level(level)
         for j, product in enumerate((pairs.change_mhz * change, change * change)):
             sums[:, :, s, j] = np.add.reduceat(product, block_start, axis=1).T
     return sums
@@ -185,13 +188,31 @@ def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
         yield np.concatenate(([0.0], settled[: len(duty)]))
 
 
-def _level_at(level: Float64s, since_base_ns: Int64s, lag_cells: Int64s) -> Float64s:
-    """The level so many cells before each time, linear between the cells' edges: (l, n)."""
-    cell = since_base_ns // _CELL_NS
-    into_cell = (since_base_ns - cell * _CELL_NS) / _CELL_NS
-    at = np.clip(cell - lag_cells, 0, len(level) - 2)
-    between: Float64s = level[at] + into_cell * np.diff(level)[at]
-    return between
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cells:
+    """Where times lie among cells for each lag.
+
+    Attributes:
+        at: (l, n) int64, the cell.
+        into: (n,) float64, the way into it, in cells.
+    """
+
+    at: Int64s
+    into: Float64s
+
+    @classmethod
+    def of(cls, since_base_ns: Int64s, lag_cells: Int64s, last: int) -> "_Cells":
+        """So many cells before each time, at most the last."""
+        cell = since_base_ns // _CELL_NS
+        into = (since_base_ns - cell * _CELL_NS) / _CELL_NS
+        return cls(at=np.clip(cell - lag_cells, 0, last), into=into)
+
+    def level(self, level: Float64s) -> Float64s:
+        """The level there, linear between the cells' edges: (l, n)."""
+        between: Float64s = np.diff(level)[self.at]
+        between *= self.into
+        between += level[self.at]
+        return between
 
 
 def _explained(sums: Float64s) -> Float64s:

@@ -109,7 +109,7 @@ def mean_clock(
     covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
     in_class = intervals.intersection(mask, clock.in_class_intervals())
     in_mask_ns = lengths_ns(mask, windows.start_ns, windows.end_ns)
-    mean_mhz = _mean_mhz(clock, covered, windows)
+    mean_mhz = _mean_mhz(clock, covered, covered_ns, windows)
     error_mhz = standard_error_mhz(level, running, windows.start_ns, windows.end_ns, covered_ns)
     misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
     bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
@@ -145,10 +145,11 @@ def _signal(
     )
 
 
-def _mean_mhz(clock: ClassClock, covered: Intervals, windows: Windows) -> Float64s:
+def _mean_mhz(
+    clock: ClassClock, covered: Intervals, covered_ns: Int64s, windows: Windows
+) -> Float64s:
     pieces = ClockPieces.of(clock, ())
     cycles = _between(pieces.locate_mask(covered), pieces.clock(), windows)
-    covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
     unknown = np.full(len(windows), np.nan)
     mean: Float64s = np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0)
     return mean
@@ -162,7 +163,8 @@ def _change_by_lag_mhz(
         return np.zeros(len(windows))
     earlier = replace(clock, edges_ns=clock.edges_ns - lag_ns)
     still = intervals.intersection(covered, earlier.covered_intervals())
-    return np.nan_to_num(np.abs(_mean_mhz(earlier, still, windows) - mean_mhz))
+    still_ns = lengths_ns(still, windows.start_ns, windows.end_ns)
+    return np.nan_to_num(np.abs(_mean_mhz(earlier, still, still_ns, windows) - mean_mhz))
 
 
 def _level_difference_mhz(

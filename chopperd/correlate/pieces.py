@@ -7,9 +7,9 @@ import numpy as np
 from chopperd.correlate.signal import (
     ClassClock,
     MaskPositions,
-    Positions,
     Primitive,
-    locate,
+    Spans,
+    locate_spans,
     primitive,
 )
 from chopperd.model.arrays import Float64s, Int64s
@@ -73,15 +73,13 @@ class ClockPieces:
             parent=np.insert(self.parent, at + 1, self.parent[at]),
         )
 
-    def locate(self, t_ns: Int64s) -> Positions:
-        """Where each time lies among the pieces: good for all of their primitives."""
-        return locate(self.edges, t_ns, self.base_ns)
+    def locate_spans(self, start_ns: Int64s, end_ns: Int64s) -> Spans:
+        """Where spans lie among the pieces: good for all of their primitives."""
+        return locate_spans(self.edges, start_ns, end_ns, self.base_ns)
 
     def locate_mask(self, mask: Intervals) -> MaskPositions:
-        """Where the intervals' ends lie among the pieces."""
-        return MaskPositions(
-            mask=mask, start=self.locate(mask.start_ns), end=self.locate(mask.end_ns)
-        )
+        """Where the intervals lie among the pieces."""
+        return MaskPositions(mask=mask, spans=self.locate_spans(mask.start_ns, mask.end_ns))
 
     def clock(self) -> Primitive:
         """∫ f dt in MHz ns."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.order import places, places_of_spans
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_S
@@ -113,8 +114,7 @@ def class_clock(samples: LabelledSamples, running: RunningClass | None) -> Class
     before, after = np.where(bracketed, before, pieces), np.where(bracketed, after, pieces + 1)
     in_class = bracketed & (t_ns[after] - t_ns[before] <= samples.max_in_class_gap_ns)
     before, after = np.where(in_class, before, pieces), np.where(in_class, after, pieces + 1)
-    left = _on_line(samples, before, after, t_ns[pieces])
-    right = _on_line(samples, before, after, t_ns[pieces + 1])
+    left, right = _on_lines(samples, before, after)
     return ClassClock(
         edges_ns=t_ns,
         left_mhz=np.where(covered, left, np.nan),
@@ -135,13 +135,16 @@ def _bracket(member: Bools, pieces: Int64s) -> tuple[Int64s, Int64s]:
     return last[pieces], following[pieces + 1]
 
 
-def _on_line(samples: LabelledSamples, before: Int64s, after: Int64s, t_ns: Int64s) -> Float64s:
-    """The clock at `t_ns` on the line through samples `before` and `after`."""
-    start_ns = samples.t_ns[before]
-    share = (t_ns - start_ns) / np.maximum(samples.t_ns[after] - start_ns, 1)
-    rise_mhz = samples.clock_mhz[after] - samples.clock_mhz[before]
-    on_line: Float64s = samples.clock_mhz[before] + share * rise_mhz
-    return on_line
+def _on_lines(samples: LabelledSamples, before: Int64s, after: Int64s) -> tuple[Float64s, Float64s]:
+    """The clock at both ends of each piece on the line through samples `before` and `after`."""
+    start_ns, start_mhz = samples.t_ns[before], samples.clock_mhz[before]
+    length_ns = np.maximum(samples.t_ns[after] - start_ns, 1)
+    rise_mhz = samples.clock_mhz[after] - start_mhz
+    left, right = (
+        start_mhz + (t_ns - start_ns) / length_ns * rise_mhz
+        for t_ns in (samples.t_ns[:-1], samples.t_ns[1:])
+    )
+    return left, right
 
 
 def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:
@@ -163,21 +166,67 @@ class Positions:
     piece: Int64s
     into_ns: Float64s
 
+    def of(self, some: Int64s) -> "Positions":
+        """Those of some of the times, by index."""
+        return Positions(piece=self.piece[some], into_ns=self.into_ns[some])
+
 
 def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
     """Where each time lies among the pieces between edges given in ns since `base_ns`."""
-    t = np.clip((t_ns - base_ns).astype(np.float64), edges[0], edges[-1])
-    piece = np.clip(np.searchsorted(edges, t, "right") - 1, 0, len(edges) - 2)
+    t = _since(edges, t_ns, base_ns)
+    piece = places(edges[1:-1], t, "right")
     return Positions(piece=piece, into_ns=t - edges[piece])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskPositions:
-    """A set of intervals and where their ends lie among pieces."""
+class Spans:
+    """Where spans of time lie among pieces, those outside all pieces clamped to their ends.
 
-    mask: Intervals
+    Attributes:
+        start, end: Their ends' positions.
+        length: (n,) float64, ns.
+        moment: (n,) float64, ∫ (t - start of the piece) dt in ns^2, for spans within one piece.
+        crossing: (k,) int64, the spans that reach beyond the piece they start in.
+    """
+
     start: Positions
     end: Positions
+    length: Float64s
+    moment: Float64s
+    crossing: Int64s
+
+
+def locate_spans(edges: Float64s, start_ns: Int64s, end_ns: Int64s, base_ns: int) -> Spans:
+    """Where spans lie among the pieces between edges given in ns since `base_ns`."""
+    start, end = _since(edges, start_ns, base_ns), _since(edges, end_ns, base_ns)
+    first, last = places_of_spans(edges[1:-1], start, end, "right")
+    length = end - start
+    start -= edges[first]
+    end -= edges[last]
+    moment = length / 2
+    moment += start
+    moment *= length
+    return Spans(
+        start=Positions(piece=first, into_ns=start),
+        end=Positions(piece=last, into_ns=end),
+        length=length,
+        moment=moment,
+        crossing=np.flatnonzero(first != last),
+    )
+
+
+def _since(edges: Float64s, t_ns: Int64s, base_ns: int) -> Float64s:
+    """The times in ns since `base_ns`, those outside all pieces clamped to their ends."""
+    t = (t_ns - base_ns).astype(np.float64)
+    return np.clip(t, edges[0], edges[-1], out=t)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskPositions:
+    """A set of intervals and where they lie among pieces."""
+
+    mask: Intervals
+    spans: Spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +255,25 @@ class Primitive:
     def at(self, positions: Positions) -> Float64s:
         """The integral up to each position."""
         piece, into_ns = positions.piece, positions.into_ns
-        g = self.left[piece] + 0.5 * self.slope[piece] * into_ns
-        value: Float64s = self.cumulative[piece] + g * into_ns
+        # (slope / 2 into + left) into + cumulative, in one array: positions come by millions.
+        value = self.slope[piece]
+        value *= 0.5
+        value *= into_ns
+        value += self.left[piece]
+        value *= into_ns
+        value += self.cumulative[piece]
+        return value
+
+    def over(self, spans: Spans) -> Float64s:
+        """The integral over each span: (n,)."""
+        piece, crossing = spans.start.piece, spans.crossing
+        value = self.left[piece]
+        value *= spans.length
+        if self.slope.any():
+            bend = self.slope[piece]
+            bend *= spans.moment
+            value += bend
+        value[crossing] = self.at(spans.end.of(crossing)) - self.at(spans.start.of(crossing))
         return value
 
 
@@ -234,13 +300,11 @@ class MaskedIntegral:
         mask: The intervals.
         before: (n + 1,) float64, integral over the intervals before each.
         g: The integrand's primitive.
-        start_value: (n,) float64, the primitive at each interval's start.
     """
 
     mask: Intervals
     before: Float64s
     g: Primitive
-    start_value: Float64s
 
     def between(self, start_ns: Int64s, end_ns: Int64s) -> Float64s:
         """(w,) float64: the integral over each window [start, end) within the mask."""
@@ -253,13 +317,12 @@ class MaskedIntegral:
             return total
         current = np.minimum(done, len(self.mask) - 1)
         inside = (done < len(self.mask)) & (self.mask.start_ns[current] < t_ns)
-        partial = self.g.at(self.g.locate(t_ns)) - self.start_value[current]
+        begun_ns = self.mask.start_ns[current]
+        partial = self.g.at(self.g.locate(t_ns)) - self.g.at(self.g.locate(begun_ns))
         return total + np.where(inside, partial, 0.0)
 
 
 def masked_integral(positions: MaskPositions, g: Primitive) -> MaskedIntegral:
     """The integral of g over a mask, given where the mask lies among g's pieces."""
-    start_value = g.at(positions.start)
-    inside = g.at(positions.end) - start_value
-    before = np.concatenate(([0.0], np.cumsum(inside)))
-    return MaskedIntegral(mask=positions.mask, before=before, g=g, start_value=start_value)
+    before = np.concatenate(([0.0], np.cumsum(g.over(positions.spans))))
+    return MaskedIntegral(mask=positions.mask, before=before, g=g)

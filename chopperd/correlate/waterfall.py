@@ -76,37 +76,38 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
     """
     compute = _union_of(timeline, is_class(timeline.kernel_class, COMPUTE_CLASSES))
     comm = _union_of(timeline, is_class(timeline.kernel_class, COMM_CLASSES))
-    is_copy = is_class(timeline.kernel_class, COPY_CLASSES)
-    covered = _merge(compute, comm)
+    running = _merge(compute, comm)
+    copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
+    way = _direction(timeline.kernel_class[copies], timeline.copy_direction[copies])
+    covered = running
     by_direction: dict[CopyDirection, Intervals] = {}
     for direction in COPY_DIRECTIONS:
-        mask = _union_of(timeline, is_copy & (_direction(timeline) == direction))
+        mask = _union_of(timeline, copies[way == direction])
         by_direction[direction] = intervals.difference(mask, covered)
         covered = _merge(covered, mask)
-    copy = _union_of(timeline, is_copy)
+    copy = _union_of(timeline, copies)
     return BusyMasks(
         busy=covered,
         compute=compute,
         comm=comm,
         copy=copy,
         exposed_comm=intervals.difference(comm, compute),
-        exposed_copy=intervals.difference(copy, _merge(compute, comm)),
+        exposed_copy=intervals.difference(copy, running),
         exposed_copy_by=by_direction,
         overlap=intervals.intersection(compute, comm),
     )
 
 
-def _direction(timeline: DeviceTimeline) -> Int8s:
-    """Copy direction of each record; fills are `MEMSET`, copies of unknown direction D2D."""
-    direction = timeline.copy_direction
-    unknown = (direction == CopyDirection.NONE) & (timeline.kernel_class == KernelClass.MEMCPY)
+def _direction(kernel_class: Int8s, direction: Int8s) -> Int8s:
+    """Direction of each copy and fill; fills are `MEMSET`, copies of unknown direction D2D."""
+    unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
     direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
-    is_fill = timeline.kernel_class == KernelClass.MEMSET
+    is_fill = kernel_class == KernelClass.MEMSET
     filled: Int8s = np.where(is_fill, np.int8(CopyDirection.MEMSET), direction)
     return filled
 
 
-def _union_of(timeline: DeviceTimeline, wanted: Bools) -> Intervals:
+def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:
     return intervals.union(timeline.start_ns[wanted], timeline.end_ns[wanted])
 
 
@@ -194,4 +195,5 @@ def _merge_all(sets: list[Intervals]) -> Intervals:
 
 def lengths_ns(mask: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     """(w,) int64: the time of the mask inside each window [start, end)."""
-    return intervals.length_before_ns(mask, end_ns) - intervals.length_before_ns(mask, start_ns)
+    before_ns = intervals.length_before_ns(mask, np.concatenate((start_ns, end_ns)))
+    return before_ns[len(start_ns) :] - before_ns[: len(start_ns)]

@@ -4,6 +4,7 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.intervals import length_ns, union
+from chopperd.correlate.order import places, places_of_spans
 from chopperd.model.arrays import Int64s
 from chopperd.model.timeline import DeviceTimeline, Marker
 
@@ -52,8 +53,9 @@ def foreign_ns(timeline: DeviceTimeline) -> Int64s:
     step = _steps(timeline)
     starts = np.array([window.start_ns for window in timeline.windows], np.int64)
     ends = np.array([window.end_ns for window in timeline.windows], np.int64)
-    first = np.searchsorted(ends, timeline.start_ns, "right")
-    count = np.maximum(np.searchsorted(starts, timeline.end_ns, "left") - first, 0)
+    first = places(ends, timeline.start_ns, "right")
+    _, last = places_of_spans(starts, timeline.start_ns, timeline.end_ns, "left")
+    count = np.maximum(last - first, 0)
     record = np.repeat(np.arange(len(timeline)), count)
     nth = np.arange(len(record)) - np.repeat(np.cumsum(count) - count, count)
     window = first[record] + nth
