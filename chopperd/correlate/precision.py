@@ -10,6 +10,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.timeline import Intervals
 
 MIN_RESIDUALS: Final = 30
+MIN_FOR_A_RESIDUAL: Final = 3
 Z_95: Final = 1.96
 #: NVIDIA's clocks come in steps of 7.5 or 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`), AMD's in 1.
 LARGEST_STEP_MHZ: Final = 15.0
@@ -45,13 +46,16 @@ def standard_error_mhz(
 ) -> Float64s:
     """Standard error in MHz of each window's mean in-class clock: (w,) float64, NaN if unknown.
 
-    From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
+    A class with too few samples for a residual has its clock from the line through all samples,
+    and so its error. From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
     window, or of the nearest 30 of them if it holds fewer: V1 = mean r^2, V2 the same at double
     spacing, k = clip(2/3 - (V2/V1 - 1)/2, 1/6, 2/3), se = sqrt(k V1 / n), n = covered time x rate.
 
     Source: DESIGN.md section 2, "Interval".
     """
     member = samples.label == running
+    if np.count_nonzero(member) < MIN_FOR_A_RESIDUAL:
+        member = np.ones(len(samples), bool)
     residuals = _residuals(samples.t_ns[member], samples.clock_mhz[member])
     first, last = _sample_range(residuals.t_ns, start_ns, end_ns)
     v1 = _mean(residuals.single, residuals.single_count, first, last)

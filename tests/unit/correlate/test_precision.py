@@ -82,8 +82,8 @@ def test_only_samples_of_the_class_count_and_n_is_covered_time_times_rate() -> N
     assert error_mhz(samples, 0, 80 * MS, covered_ns=20 * MS) == pytest.approx(expected)
 
 
-def test_fewer_than_three_samples_of_the_class_have_no_known_error() -> None:
-    samples = labelled([0, MS, 2 * MS], [1400, 1400, 1400], [COMPUTE, COMPUTE, COMM])
+def test_fewer_than_three_samples_in_all_have_no_known_error() -> None:
+    samples = labelled([0, MS], [1400.0, 1410.0], [COMPUTE, COMPUTE])
     assert np.isnan(error_mhz(samples, 0, 3 * MS))
 
 
@@ -130,3 +130,11 @@ def test_gaps_of_microseconds_between_kernels_hardly_matter() -> None:
         kernels, 25e6, np.array([0], np.int64), np.array([end], np.int64), np.array([1000 * MS])
     )
     assert found[0] == pytest.approx(0.025 + 999 * 2e-6)
+
+
+def test_a_class_with_two_samples_has_the_error_of_the_line_through_all() -> None:
+    """All residuals are +-10 at single spacing and 0 at double: k = 2/3, V1 = 100, n = 4."""
+    times = [t * MS for t in range(0, 800, 100)]
+    samples = labelled(times, [1500.0, 1510.0] * 4, [COMPUTE, COMPUTE, *[COMM] * 6])
+    found = error_mhz(samples, 0, 800 * MS, covered_ns=400 * MS)
+    assert found == pytest.approx((2 / 3 * 100 / 4) ** 0.5)
