@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/work/hta-venv
 
-.PHONY: demo check test bench format schema compiler clean
+.PHONY: demo check coverage test bench format schema compiler clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -45,7 +45,13 @@ check: $(VENV)/.ready-dev
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/lint-imports
 	$(PY) -m pytest tests/unit -q
 
-test: check compiler $(VENV)/.ready-$(TORCH)
+# The parts that every figure rests on are covered to the last branch.
+coverage: $(VENV)/.ready-dev
+	$(PY) -m pytest tests/unit/model tests/unit/correlate tests/unit/report tests/unit/traces -q \
+	  --cov=chopperd.model --cov=chopperd.correlate --cov-branch --cov-fail-under=100 \
+	  --cov-report=term-missing:skip-covered
+
+test: check coverage compiler $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
