@@ -47,7 +47,9 @@ def standard_error_mhz(
     """Standard error in MHz of each window's mean in-class clock: (w,) float64, NaN if unknown.
 
     A class with too few samples for a residual has its clock from the line through all samples,
-    and so its error. From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
+    and so its error.
+
+    From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
     window, or of the nearest 30 of them if it holds fewer: V1 = mean r^2, V2 the same at double
     spacing, k = clip(2/3 - (V2/V1 - 1)/2, 1/6, 2/3), se = sqrt(k V1 / n), n = covered time x rate.
 
