@@ -50,7 +50,8 @@ def make(name: str) -> None:
     if not trace.exists():
         trace.parent.mkdir(parents=True, exist_ok=True)
         part = WORK / f"{name}.part"
-        subprocess.run([sys.executable, str(MAKER), str(part), str(EVENTS[name])], check=True)
+        make = [sys.executable, str(MAKER), str(part), str(EVENTS[name])]
+        subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
         part.replace(trace)
     if not samples_path(name).exists():
         _make_samples(name)
