@@ -7,7 +7,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -q
 TORCH := torch==2.13.0
 # What the benchmarks compare with; its pandas must be older than 3 (it fails on some files).
 HTA := HolisticTraceAnalysis==0.5.0
-HTA_VENV := bench/work/hta-venv
+HTA_VENV := bench/scratch/hta-venv
 
 .PHONY: demo check coverage test bench format schema compiler clean
 
@@ -74,4 +74,4 @@ compiler:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev > /dev/null
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/work
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

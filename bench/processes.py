@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "bench" / "work"
+WORK = ROOT / "bench" / "scratch"
 
 
 class CommandFailedError(Exception):
