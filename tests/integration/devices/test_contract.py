@@ -68,7 +68,6 @@ class TestReplay(BackendContract):
 class TestSimulated(BackendContract):
     @pytest.fixture
     def backend(self) -> Iterator[DeviceBackend]:
-        pytest.importorskip("chopperd.devices.simulated")
         backend = open_backend("simulated")
         yield backend
         backend.close()
