@@ -4,8 +4,8 @@ Just after compute begins the clock still falls towards its compute level. A sam
 stands for less time than its period (the line towards the class's previous sample lies mostly
 outside the class), later ones for more, so lines lean to the settled level: up to 0.6 points of
 gap at 10 Hz. Counting each sample for its whole period instead has no such bias but is noisy;
-the difference of the two, pooled over the run and taken on residuals only, is a correction
-with neither: bias within 0.1 points, per-step error unchanged (`docs/decisions/`).
+the difference of the two, pooled over the run and taken on residuals only, takes most of the bias
+away for a little noise: what is left, and the price, stand in `docs/decisions/`.
 """
 
 from typing import Final
