@@ -53,15 +53,14 @@ class TracesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """`[reference]`: the clock that losses are measured against, where the driver's is not it."""
+    """`[reference]`: the clock that losses are measured against, where the driver's is not it.
+
+    A model's own goes before the one for all.
+    """
 
     sm_clock_mhz: float | None
     limit_mhz: float | None
     models: Mapping[str, float]
-
-    def sm_clock_for(self, model: str) -> float | None:
-        """The configured reference of a GPU model in MHz: its own, else the one for all."""
-        return self.models.get(model, self.sm_clock_mhz)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

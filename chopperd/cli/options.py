@@ -61,8 +61,9 @@ def report_options(
 
     join = JoinOptions(
         device_map=device_map or {},
-        reference_mhz=reference_mhz or config.reference.sm_clock_mhz,
+        reference_mhz=reference_mhz,
         model_references_mhz=config.reference.models,
+        default_reference_mhz=config.reference.sm_clock_mhz,
         limit_mhz=config.reference.limit_mhz,
     )
     limits = ReadLimits(

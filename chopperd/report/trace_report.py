@@ -33,7 +33,8 @@ class JoinOptions:
         device_map: GPUs (UUID, PCI bus id or label) of trace devices.
         guess: Whether a GPU may be told by elimination.
         reference_mhz: The reference clock of all GPUs; None takes the next.
-        model_references_mhz: Reference clocks by product name; others take the device's maximum.
+        model_references_mhz: Reference clocks by product name; others take the next.
+        default_reference_mhz: That of models without one; None takes the device's maximum.
         limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
     """
 
@@ -41,6 +42,7 @@ class JoinOptions:
     guess: bool = True
     reference_mhz: float | None = None
     model_references_mhz: Mapping[str, float] = field(default_factory=dict)
+    default_reference_mhz: float | None = None
     limit_mhz: float | None = None
 
 
@@ -161,6 +163,8 @@ def _reference(mapped: Mapped, options: JoinOptions) -> Reference:
     configured_mhz = options.reference_mhz
     if configured_mhz is None and mapped.gpu is not None:
         configured_mhz = options.model_references_mhz.get(mapped.gpu.name)
+    if configured_mhz is None:
+        configured_mhz = options.default_reference_mhz
     if configured_mhz is not None:
         return Reference(sm_clock_mhz=configured_mhz, source="configured")
     if mapped.gpu is not None and mapped.gpu.sm_clock_max_mhz is not None:

@@ -67,16 +67,7 @@ def test_lists_and_tables_are_written_as_in_the_file() -> None:
         },
     )
     assert config.traces.data_wait_patterns == ("^next_batch$", "Reader")
-    assert config.reference.sm_clock_for("NVIDIA H100 80GB HBM3") == 1755.0
-
-
-def test_a_models_own_reference_goes_before_the_one_for_all() -> None:
-    config = load_config(
-        NO_FILE,
-        {"CHOPPERD_REFERENCE__SM_CLOCK_MHZ": "1980", "CHOPPERD_REFERENCE__MODELS": "{A = 1755}"},
-    )
-    assert config.reference.sm_clock_for("A") == 1755.0
-    assert config.reference.sm_clock_for("B") == 1980.0
+    assert config.reference.models == {"NVIDIA H100 80GB HBM3": 1755.0}
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -113,6 +113,12 @@ def test_names_come_from_the_trace_where_samples_have_none() -> None:
         (JoinOptions(reference_mhz=1755.0), 1755.0, "configured"),
         (JoinOptions(model_references_mhz={H100: 1980.0}), 1980.0, "configured"),
         (JoinOptions(model_references_mhz={"A100": 1410.0}), 2000.0, "device_max"),
+        (JoinOptions(default_reference_mhz=1700.0), 1700.0, "configured"),
+        (
+            JoinOptions(default_reference_mhz=1700.0, model_references_mhz={H100: 1980.0}),
+            1980.0,
+            "configured",
+        ),
         (
             JoinOptions(reference_mhz=1755.0, model_references_mhz={H100: 1980.0}),
             1755.0,
