@@ -43,7 +43,7 @@ class Stopwatch:
 
 def _imported() -> None:
     import chopperd.cli  # noqa: PLC0415 - timing the import is the point
-    import chopperd.pipeline  # noqa: F401, PLC0415
+    import chopperd.pipeline.reports  # noqa: F401, PLC0415
 
 
 def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, str]) -> list[Stage]:

@@ -1,5 +1,7 @@
 """The error tree, classed by what the caller does next; every message is one line for a person."""
 
+from enum import StrEnum
+
 
 class ChopperdError(Exception):
     """Base of every error that chopperd raises on purpose."""
@@ -88,3 +90,32 @@ class StoreError(ChopperdError):
     """A stored file can't be read or written: full, locked, or corrupt."""
 
     exit_code = 4
+
+
+class IngestReason(StrEnum):
+    """Why a trace is not taken in."""
+
+    OFF = "off"
+    TOO_LARGE = "too large"
+    NO_ROOM = "no room"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not found"
+    BUSY = "busy"
+
+
+class IngestError(ChopperdError):
+    """A trace is not taken in; nothing of it is kept.
+
+    Attributes:
+        reason: Which kind of refusal.
+    """
+
+    def __init__(self, message: str, *, reason: IngestReason) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class AgentUnreachableError(ChopperdError):
+    """No agent answers where one was looked for."""
+
+    exit_code = 1

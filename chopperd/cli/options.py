@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from chopperd.config import DEFAULT_PATH, Config
+from chopperd.config.load import DEFAULT_PATH
+from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from chopperd.pipeline import ReportOptions
+    from chopperd.pipeline.reports import ReportOptions
 
 Format: TypeAlias = Literal["text", "json", "csv"]
 ListFormat: TypeAlias = Literal["text", "json"]
@@ -38,9 +39,6 @@ Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
 Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
-RingFd = Annotated[int, typer.Option("--ring-fd", help="Inherited memory file.")]
-SettingsJson = Annotated[str, typer.Option("--settings", help="How to sample.")]
-SimulationJson = Annotated[str | None, typer.Option("--simulation", help="What to simulate.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
 
@@ -54,7 +52,7 @@ def report_options(
     last: int | None = None,
 ) -> "ReportOptions":
     """What the configuration and a command line say about a report; the command line wins."""
-    from chopperd.pipeline import ReportOptions
+    from chopperd.pipeline.reports import ReportOptions
     from chopperd.report.document import StepSelection
     from chopperd.report.trace_report import JoinOptions
     from chopperd.traces.source import ReadLimits

@@ -5,19 +5,16 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-import typer
-
-from chopperd.cli.options import Format
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from chopperd.cli.options import Format
     from chopperd.model.report import ReportDocument
 
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
-def print_report(document: "ReportDocument", form: Format, *, by_family: bool = False) -> None:
+def print_report(document: "ReportDocument", form: "Format", *, by_family: bool = False) -> None:
     """Print a report in one of its forms."""
     from chopperd.report.formats import formatted
 
@@ -36,6 +33,8 @@ def write(text: str) -> None:
     try:
         print(text, end="", flush=True)
     except BrokenPipeError:
+        import typer
+
         # Whatever is written or flushed later must not fail again, aloud, at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_EXIT_BROKEN_PIPE) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.cli.output import complain
 from chopperd.clock import SystemClock
-from chopperd.config import Config
+from chopperd.config.sections import Config
 from chopperd.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.live import LiveTotals
 from chopperd.model.samples import VALUE_COLUMNS
 
 Records: TypeAlias = npt.NDArray[np.void]
@@ -190,39 +191,20 @@ class RingDescription:
         return msgspec.json.decode(data, type=RingDescription)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTotals:
-    """Integrals of one GPU since the ring was made; monotone; None is "never known".
-
-    Attributes:
-        sm_cycles: SM cycles over sampled time.
-        sampled_s: Time between samples close enough to integrate over.
-        busy_s: Time that the GPU reported itself busy.
-        busy_sm_cycles: SM cycles over busy, sampled time.
-        busy_sampled_s: Busy time with known clock.
-        energy_j: Energy by the driver's counter.
-        limited_s: Time under each limit by the driver's counters.
-        lost_s: Live ceiling loss against the highest SM clock, by cause.
-    """
-
-    sm_cycles: float | None
-    sampled_s: float | None
-    busy_s: float | None
-    busy_sm_cycles: float | None
-    busy_sampled_s: float | None
-    energy_j: float | None
-    limited_s: dict[Cause, float]
-    lost_s: dict[Cause, float]
-
-    @staticmethod
-    def from_values(values: list[float]) -> "LiveTotals":
-        """The totals of a status block; NaN becomes None or an absent cause."""
-        known = [None if isnan(value) else value for value in values]
-        return LiveTotals(
-            **dict(zip(TOTAL_NAMES, known, strict=False)),
-            limited_s=_by_cause(known[LIMITED_FIRST:LOST_FIRST]),
-            lost_s=_by_cause(known[LOST_FIRST:]),
-        )
+def live_totals(values: list[float]) -> LiveTotals:
+    """The totals of a status block; NaN becomes None or an absent cause."""
+    known = [None if isnan(value) else value for value in values]
+    single = dict(zip(TOTAL_NAMES, known, strict=False))
+    return LiveTotals(
+        sm_cycles=single["sm_cycles"],
+        sampled_s=single["sampled_s"],
+        busy_s=single["busy_s"],
+        busy_sm_cycles=single["busy_sm_cycles"],
+        busy_sampled_s=single["busy_sampled_s"],
+        energy_j=single["energy_j"],
+        limited_s=_by_cause(known[LIMITED_FIRST:LOST_FIRST]),
+        lost_s=_by_cause(known[LOST_FIRST:]),
+    )
 
 
 def _by_cause(values: list[float | None]) -> dict[Cause, float]:

@@ -10,6 +10,7 @@ import numpy as np
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import ReadScope
+from chopperd.model.live import LiveTotals
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import (
     HEADER,
@@ -21,11 +22,11 @@ from chopperd.sampling.layout import (
     TRIPLE,
     TRIPLE_CAPACITY,
     GpuState,
-    LiveTotals,
     Records,
     RingDescription,
     RingLayout,
     SamplerState,
+    live_totals,
 )
 
 #: How often a block that the writer keeps changing is read anew.
@@ -194,7 +195,7 @@ class RingReader:
             sequence = int(self._status["totals_sequence"][slot])
             values: Float64s = self._status["totals"]["values"][slot, sequence % 2].copy()
             if sequence == int(self._status["totals_sequence"][slot]):
-                return LiveTotals.from_values(values.tolist()) if sequence else None
+                return live_totals(values.tolist()) if sequence else None
         return None
 
 

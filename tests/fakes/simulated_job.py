@@ -11,7 +11,7 @@ from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.pipeline import simulated_traces
+from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import SampleSet
-from chopperd.pipeline import ReportOptions, report_files
+from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.trace_report import JoinOptions
 from tests.document_checks import check_document
 

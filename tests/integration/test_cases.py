@@ -11,7 +11,7 @@ import pytest
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import ReportDocument
-from chopperd.pipeline import ReportOptions, report_files
+from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.formats import formatted
 from tests.integration.cases import Cases, codes, of_marker, of_window
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from chopperd import __version__, cli
+from chopperd.cli import commands
 from chopperd.cli.job import run_command
 from chopperd.errors import (
     BackendUnavailableError,
@@ -56,17 +57,17 @@ def logging_as_before() -> Iterator[None]:
 @pytest.fixture
 def document(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report is the hand-built one of eight GPUs."""
-    monkeypatch.setattr(cli, "report_options", lambda *_, **__: None)
-    monkeypatch.setattr(cli, "_document", lambda *_: eight_gpus())
+    monkeypatch.setattr(commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(commands, "_document", lambda *_: eight_gpus())
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """`record` samples nothing and finds these trace files."""
     found: list[Path] = []
-    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(None))
+    monkeypatch.setattr(commands, "recording", lambda *_: nullcontext(None))
     monkeypatch.setattr(
-        "chopperd.pipeline.kineto_files", lambda *_, **__: list(found), raising=False
+        "chopperd.pipeline.reports.kineto_files", lambda *_, **__: list(found), raising=False
     )
     return found
 
@@ -75,8 +76,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "report_options", lambda *_, **__: None)
-    monkeypatch.setattr(cli, "_document", fail)
+    monkeypatch.setattr(commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(commands, "_document", fail)
 
 
 def complaints(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -130,8 +131,8 @@ def test_a_device_map_that_is_none_says_which_part(
 
 def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, object] = {}
-    monkeypatch.setattr(cli, "report_options", lambda _, **options: given.update(options))
-    monkeypatch.setattr(cli, "_document", lambda *_: eight_gpus())
+    monkeypatch.setattr(commands, "report_options", lambda _, **options: given.update(options))
+    monkeypatch.setattr(commands, "_document", lambda *_: eight_gpus())
     arguments = ["--device-map", "0=GPU-a, 1 =GPU-b", "--reference-mhz", "1755", "--last", "3"]
     assert cli.run(["report", "x.json", *arguments]) == 0
     assert given == {
@@ -246,7 +247,7 @@ def test_not_even_a_fault_of_ours_hides_the_commands_status(
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(cli, "recording", lambda *_: nullcontext(broken))
+    monkeypatch.setattr(commands, "recording", lambda *_: nullcontext(broken))
     assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
     assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
     with pytest.raises(RuntimeError, match="a bug"):
@@ -327,7 +328,10 @@ def test_a_reader_that_has_gone_is_no_error_to_shout_about() -> None:
 
 
 def test_names_that_the_terminal_can_not_show_do_not_stop_the_report() -> None:
-    code = "from chopperd import cli; cli.write = lambda t: print('±…', flush=True); cli.main()"
+    code = (
+        "from chopperd import cli; from chopperd.cli import commands;"
+        "commands.write = lambda t: print('±…', flush=True); cli.main()"
+    )
     done = subprocess.run(
         [PYTHON, "-c", code, "version"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},

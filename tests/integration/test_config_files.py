@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.config import load_config
+from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.samples import SampleSet
-from chopperd.pipeline import ReportOptions, kineto_files, report_files
+from chopperd.pipeline.reports import ReportOptions, kineto_files, report_files
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from tests.document_checks import check_document

@@ -13,7 +13,7 @@ import pytest
 
 from chopperd.model.arrays import Float64s
 from chopperd.model.report import ReportDocument, Row
-from chopperd.pipeline import ReportOptions, report_files
+from chopperd.pipeline.reports import ReportOptions, report_files
 from tests.fakes.simulated_job import SimulatedJob, play
 
 PRESETS = ("fsdp2-h100", "fsdp1-h100", "fsdp2-mi300x")

@@ -1,7 +1,7 @@
 """How configuration and command line become the options of a report."""
 
 from chopperd.cli.options import report_options
-from chopperd.config import load_config
+from chopperd.config.load import load_config
 from chopperd.report.trace_report import JoinOptions
 
 

@@ -4,7 +4,9 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from chopperd.config import SETTINGS, Config, effective, load_config, variable
+from chopperd.config.load import effective, load_config, variable
+from chopperd.config.sections import Config
+from chopperd.config.table import SETTINGS
 from chopperd.errors import ConfigError
 
 NO_FILE = None
@@ -86,7 +88,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
     (problem,) = problems_of({"CHOPPERD_X__Y": "1"})
-    assert "unknown key x.y; known are: sampling.backend, " in problem
+    assert "unknown key x.y; known are: paths.state, " in problem
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from chopperd.config import effective, load_config
+from chopperd.config.load import effective, load_config
 from chopperd.report.settings import render_settings
 from chopperd.report.text import page_text
 

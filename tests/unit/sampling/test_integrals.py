@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.live import LiveTotals
 from chopperd.sampling.integrals import EnergyCounter, LiveIntegrals
-from chopperd.sampling.layout import RECORD, LiveTotals, Records
+from chopperd.sampling.layout import RECORD, Records, live_totals
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=2000.0)
@@ -40,7 +41,7 @@ CAUSES_BY_LABEL = {cause.label: cause for cause in CAUSES}
 def totals_of(made: Records, gpu: GpuInfo = GPU, period_ms: int = 100) -> LiveTotals:
     integrals = LiveIntegrals(gpu)
     integrals.add(made, period_ms * MS)
-    return LiveTotals.from_values(integrals.totals.tolist())
+    return live_totals(integrals.totals.tolist())
 
 
 def test_cycles_are_the_trapezoid_of_the_clock() -> None:

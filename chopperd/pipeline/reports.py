@@ -1,12 +1,9 @@
-"""From trace files and samples to a report document; no printing, no parsing of options."""
+"""From trace files and samples to a report document."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
@@ -23,11 +20,6 @@ from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
-from chopperd.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from chopperd.simulation.node import SimulatedNode
-    from chopperd.simulation.spec import SimulationSpec
 
 logger = logging.getLogger(__name__)
 
@@ -170,50 +162,3 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
             yield entry
         elif depth > 1 and entry.is_dir() and not entry.is_symlink():
             yield from _files(entry, depth - 1)
-
-
-def report_simulation(
-    spec: "SimulationSpec",
-    seconds: float,
-    finish: Callable[[], SampleSet] | None,
-    clock: Clock,
-) -> ReportDocument:
-    """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
-
-    The traces are files without a name: nothing of them is left, however the process ends.
-
-    Args:
-        spec: What is simulated; it has started.
-        seconds: How long it goes on from now.
-        finish: Ends the sampling that is under way and gives its samples.
-        clock: Tells and waits for the time.
-    """
-    from chopperd.simulation.node import SimulatedNode  # noqa: PLC0415 - no report waits for it
-
-    begin_unix_ns = clock.unix_ns()
-    end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
-    names: dict[str, str] = {}
-    with ExitStack() as files:
-        for name, content in simulated_traces(SimulatedNode(spec), begin_unix_ns, end_unix_ns):
-            file = files.enter_context(TemporaryFile(prefix="chopperd-demo-"))
-            file.writelines(content)
-            file.flush()
-            names[f"/proc/self/fd/{file.fileno()}"] = name
-        clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
-        samples = finish() if finish is not None else None
-        paths = [Path(path) for path in names]
-        document = report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
-    traces = tuple(replace(trace, path=names[trace.path]) for trace in document.traces)
-    return replace(document, trace=traces[0], traces=traces)
-
-
-def simulated_traces(
-    node: "SimulatedNode", begin_unix_ns: int, end_unix_ns: int
-) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Name and content of each rank's trace, of the steps inside a time (at least one)."""
-    from chopperd.simulation.kineto import rank_trace  # noqa: PLC0415 - no report waits for it
-
-    first_step = node.step_at(begin_unix_ns) + 1
-    last_step = max(node.step_at(end_unix_ns) - 1, first_step)
-    for rank in range(len(node.gpus)):
-        yield f"rank{rank}.pt.trace.json", rank_trace(node, rank, first_step, last_step)

@@ -1,0 +1,199 @@
+"""What values a key of the configuration takes, and how that is said to people."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+from math import isfinite
+from pathlib import PurePosixPath
+from typing import Final, Protocol
+
+_LAST_PORT: Final = 65535
+
+
+class Kind(Protocol):
+    """What values a key takes."""
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, for people."""
+        ...
+
+    def accepts(self, value: object) -> bool:
+        """Whether `value`, as TOML gives it, is allowed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in a closed range."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The range with its unit."""
+        return f"a number from {self.low:g} to {self.high:g} {self.unit}".rstrip()
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a number, not a truth value, in the range."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return isfinite(value) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A whole number of bytes in a closed range."""
+
+    low: int
+    high: int
+
+    @property
+    def allowed(self) -> str:
+        """The range in bytes."""
+        return f"a whole number of bytes from {self.low} to {self.high}"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is whole and in the range."""
+        return type(value) is int and self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number in a closed range."""
+
+    low: int
+    high: int
+
+    @property
+    def allowed(self) -> str:
+        """The range."""
+        return f"a whole number from {self.low} to {self.high}"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is whole and in the range."""
+        return type(value) is int and self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    allowed: str = "true or false"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a truth value."""
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The absolute path of a folder, or of a file in one."""
+
+    allowed: str = "an absolute path"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is an absolute path."""
+        return isinstance(value, str) and PurePosixPath(value).is_absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list, every entry of which is of one kind."""
+
+    each: Kind
+
+    @property
+    def allowed(self) -> str:
+        """The form of the list."""
+        return f"a list, each entry {self.each.allowed}"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a list of allowed entries."""
+        return isinstance(value, list) and all(map(self.each.accepts, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen: `address:port` with a numeric address, port 0 for any; "" for nowhere."""
+
+    allowed: str = '"ADDRESS:PORT" such as "127.0.0.1:9469" or "[::]:9469", or "" for none'
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is an IP address and a port, or empty."""
+        if not isinstance(value, str):
+            return False
+        address, _, port = value.rpartition(":")
+        return value == "" or (_is_ip(address) and port.isdecimal() and int(port) <= _LAST_PORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Any text that is not empty."""
+
+    allowed: str = "a name in quotes"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is text with something in it."""
+        return isinstance(value, str) and bool(value.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a closed set of words."""
+
+    options: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words."""
+        return " | ".join(self.options)
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is one of the words."""
+        return value in self.options
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """A list of regular expressions."""
+
+    allowed: str = "a list of regular expressions"
+
+    def accepts(self, value: object) -> bool:
+        """Whether it is a list in which every entry compiles."""
+        return isinstance(value, list) and all(map(_compiles, value))
+
+
+@dataclass(frozen=True, slots=True)
+class PerModel:
+    """A table of GPU product names and a number for each."""
+
+    each: Number
+
+    @property
+    def allowed(self) -> str:
+        """The form of the table."""
+        return f'a table "GPU name" = {self.each.allowed}'
+
+    def accepts(self, value: object) -> bool:
+        """Whether every number of the table is allowed."""
+        return isinstance(value, dict) and all(map(self.each.accepts, value.values()))
+
+
+def _compiles(pattern: object) -> bool:
+    try:
+        return isinstance(pattern, str) and bool(re.compile(pattern))
+    except re.error:
+        return False
+
+
+def _is_ip(text: str) -> bool:
+    """Whether it is an IPv4 address, or an IPv6 address in brackets."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return (ip_address(bare).version == 6) is (bare != text)
+    except ValueError:
+        return False

@@ -1,0 +1,244 @@
+"""What the agent knows of its node right now: what metrics, status and pages are made from.
+
+A value that is not known, or no longer fresh, is None; it is never repeated from before.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from chopperd.model.causes import Cause
+from chopperd.model.devices import DeviceReading, GpuInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTotals:
+    """Integrals of one GPU since the ring was made; monotone; None is "never known".
+
+    Attributes:
+        sm_cycles: SM cycles over sampled time.
+        sampled_s: Time between samples close enough to integrate over.
+        busy_s: Time that the GPU reported itself busy.
+        busy_sm_cycles: SM cycles over busy, sampled time.
+        busy_sampled_s: Busy time with known clock.
+        energy_j: Energy by the driver's counter.
+        limited_s: Time under each limit by the driver's counters.
+        lost_s: Live ceiling loss against the highest SM clock, by cause.
+    """
+
+    sm_cycles: float | None = None
+    sampled_s: float | None = None
+    busy_s: float | None = None
+    busy_sm_cycles: float | None = None
+    busy_sampled_s: float | None = None
+    energy_j: float | None = None
+    limited_s: Mapping[Cause, float] = field(default_factory=dict)
+    lost_s: Mapping[Cause, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HungCall:
+    """A driver call that has not returned for longer than the sampler waits."""
+
+    scope: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLive:
+    """One GPU now.
+
+    Attributes:
+        info: What it is.
+        up: Whether it answers: its newest sample is fresh and the driver does not say it is lost.
+        last_sample_unix_ns: Time of its newest sample; None before the first.
+        reading: Its newest values; fields that are not fresh are None (all, where it is not up).
+        totals: Integrals; they stay where they are while it is not up.
+        excess_s: Live loss against its peers; None with fewer than four of one model.
+        residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz.
+        ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
+        driver_s: Time in driver calls.
+        asked_hz, kept_hz: Rate asked for, and that is kept now.
+        hung: The driver call that hangs; None if there is none.
+    """
+
+    info: GpuInfo
+    up: bool
+    last_sample_unix_ns: int | None
+    reading: DeviceReading
+    totals: LiveTotals | None
+    excess_s: float | None
+    residency_s: Mapping[float, float]
+    ticks_count: int
+    missed_count: int
+    failed_count: int
+    lost_count: int
+    driver_s: float
+    asked_hz: float
+    kept_hz: float
+    hung: HungCall | None
+
+
+class SamplerCondition(StrEnum):
+    """How sampling as a whole stands; `UNAVAILABLE`: no back end can be used here."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    HUNG = "hung"
+    UNAVAILABLE = "unavailable"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerLive:
+    """The sampler process now.
+
+    Attributes:
+        condition: How it stands.
+        reason: Why it is not running, for people; None where it is.
+        pid: The process; None between two.
+        restart_count: Successors started.
+        abandoned_pids: Processes that hang in a driver and were left alone.
+    """
+
+    condition: SamplerCondition
+    reason: str | None = None
+    pid: int | None = None
+    restart_count: int = 0
+    abandoned_pids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """That somebody has paused the agent: why, and until when (None: until it is taken away)."""
+
+    reason: str
+    until_unix_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveLive:
+    """The flight recorder now.
+
+    Attributes:
+        bytes: On disk.
+        oldest_unix_ns: Of the oldest sample kept; None if there is none.
+        lost_samples: Samples that could not be kept (overwritten first, or disk full).
+        damaged_chunks: Chunks passed over when read or found at start.
+        trouble: Why it does not write now, for people; None where it does.
+    """
+
+    bytes: int = 0
+    oldest_unix_ns: int | None = None
+    lost_samples: int = 0
+    damaged_chunks: int = 0
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLive:
+    """The store of steps and reports now.
+
+    Attributes:
+        bytes: On disk.
+        steps: Step rows kept.
+        traces: Traces known.
+        in_memory: Rows that are kept in memory only since they could not be written.
+        trouble: Why it does not write to disk now, for people; None where it does.
+    """
+
+    bytes: int = 0
+    steps: int = 0
+    traces: int = 0
+    in_memory: int = 0
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisLive:
+    """The taking in of traces now.
+
+    Attributes:
+        mode: "here", "off" or "spool".
+        waiting: Traces that wait for the worker.
+        working_on: Id of the trace that the worker has; None if it is idle or absent.
+        worker_pid: The worker process; None where there is none.
+        outcomes: Traces by outcome since start: "analysed", "duplicate", "rejected", "failed",
+            "killed", "spooled".
+        spool_bytes: Disk taken by traces that wait or are kept.
+        trouble: Why traces are not taken in now, for people; None where they are.
+    """
+
+    mode: str = "here"
+    waiting: int = 0
+    working_on: str | None = None
+    worker_pid: int | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    spool_bytes: int = 0
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedTotals:
+    """Sums over the captures of one GPU that are recent enough to stand for now, s.
+
+    Attributes:
+        window_s: Window time by waterfall row.
+        lost_s: Ceiling loss by cause.
+        kernel_s, kernel_lost_s: Kernel time and its loss by class.
+        last_capture_unix_ns: When the newest capture ended.
+    """
+
+    window_s: Mapping[str, float] = field(default_factory=dict)
+    lost_s: Mapping[Cause, float] = field(default_factory=dict)
+    kernel_s: Mapping[str, float] = field(default_factory=dict)
+    kernel_lost_s: Mapping[str, float] = field(default_factory=dict)
+    last_capture_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLive:
+    """What the agent's own processes cost: "agent", "sampler", "worker"."""
+
+    cpu_s: float
+    resident_bytes: int
+    open_fds: int
+    threads: int
+    started_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """The node at one instant.
+
+    Attributes:
+        taken_unix_ns, taken_mono_ns: When it was taken.
+        started_unix_ns: When the agent started.
+        version, node: Program and host.
+        backend: Back end in use, or asked for; None if none is known.
+        backend_up: Whether any GPU of it is fresh.
+        driver, simulated: Driver version; whether values come from a simulation.
+        gpus: In slot order; GPUs that went away stay with `up` False.
+        traced: By GPU label, for GPUs with a recent capture.
+        processes: By role.
+    """
+
+    taken_unix_ns: int
+    taken_mono_ns: int
+    started_unix_ns: int
+    version: str
+    node: str
+    backend: str | None
+    backend_up: bool
+    driver: str | None
+    simulated: bool
+    gpus: tuple[GpuLive, ...]
+    sampler: SamplerLive
+    pause: Pause | None = None
+    archive: ArchiveLive = field(default_factory=ArchiveLive)
+    store: StoreLive = field(default_factory=StoreLive)
+    analysis: AnalysisLive = field(default_factory=AnalysisLive)
+    traced: Mapping[str, TracedTotals] = field(default_factory=dict)
+    processes: Mapping[str, ProcessLive] = field(default_factory=dict)

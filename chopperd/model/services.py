@@ -1,0 +1,144 @@
+"""What the agent offers to those who answer for it (`api`): narrow protocols, no implementation.
+
+All methods may be called from any thread and may block on disk; none waits for the sampler or
+the worker.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from chopperd.model.captures import (
+    DeviceFamilies,
+    JobEntry,
+    StepPage,
+    StepQuery,
+    TraceEntry,
+    Viewer,
+)
+from chopperd.model.live import NodeSnapshot, Pause
+from chopperd.model.report import ReportDocument, Row
+from chopperd.model.samples import SampleSet
+
+
+class SnapshotSource(Protocol):
+    """The node as it is now."""
+
+    def latest(self) -> NodeSnapshot:
+        """The newest snapshot; its own time says how old it is."""
+        ...
+
+
+class StepSource(Protocol):
+    """Steps, captures and traces, as far as the viewer may see them."""
+
+    def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
+        """Jobs, newest first."""
+        ...
+
+    def steps(
+        self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
+    ) -> StepPage:
+        """Step rows that match, newest first.
+
+        Raises:
+            ValueError: The cursor is none that a page gave.
+        """
+        ...
+
+    def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
+        """The rows of one step number on all devices; of several jobs or runs if it is ambiguous."""
+        ...
+
+    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
+        """Kernel families of the captures that hold a step."""
+        ...
+
+    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
+        """The report on the newest capture (of a job); None if there is none to be seen."""
+        ...
+
+    def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
+        """Traces, newest first."""
+        ...
+
+    def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
+        """One trace; None if there is none to be seen."""
+        ...
+
+
+class Upload(Protocol):
+    """A trace on its way in. Exactly one of `finish` and `abort` ends it."""
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            IngestError: It grows too large, or there is no room; `abort` it.
+        """
+        ...
+
+    def finish(self) -> tuple[TraceEntry, bool]:
+        """The trace as it was taken in, and whether it is new (False: the same bytes were known).
+
+        Raises:
+            IngestError: It can't be kept.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Forget what came so far."""
+        ...
+
+
+class Ingest(Protocol):
+    """Taking in traces."""
+
+    def open_upload(
+        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+    ) -> Upload:
+        """Begin to take a trace.
+
+        Raises:
+            IngestError: Traces are not taken in now, or it is too large.
+        """
+        ...
+
+    def take_file(
+        self, path: str, *, job: str | None, owner_uid: int | None
+    ) -> tuple[TraceEntry, bool]:
+        """Take a copy of a file under `ingest.roots`; as `Upload.finish`.
+
+        Raises:
+            IngestError: It is not under a root, not a plain file, or not to be read by its owner.
+        """
+        ...
+
+
+class SampleSource(Protocol):
+    """Samples of the past, from the flight recorder."""
+
+    def between(
+        self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
+    ) -> SampleSet | None:
+        """All samples of a time, of all GPUs or those of the labels; None if none were kept."""
+        ...
+
+
+class PauseControl(Protocol):
+    """Pausing the agent: sampling, captures and analysis stop at once and stay stopped."""
+
+    def pause(self, reason: str, for_s: float | None) -> Pause:
+        """Pause, for a time or until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
+class Health(Protocol):
+    """Whether the agent itself is well."""
+
+    def trouble(self) -> str | None:
+        """Why it is not, for people; None if it is."""
+        ...

@@ -1,0 +1,1 @@
+"""What runs from trace files to a report; no printing, no parsing of options."""
