@@ -64,7 +64,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
     report = watch.time("join", lambda: report_trace(trace, timeline, samples, options))
     document = watch.time(
         "build",
-        lambda: build_document([report], samples, version="", time="", selection=StepSelection()),
+        lambda: build_document([report], version="", time="", selection=StepSelection()),
     )
     watch.time("encode", lambda: formatted(document, "json", by_family=False, styled=False))
     return watch.stages

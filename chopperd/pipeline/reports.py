@@ -4,12 +4,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
+from chopperd.model.services import SampleSource
+from chopperd.model.trace import Trace
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
 from chopperd.report.processes import guessed_twice
@@ -20,10 +23,15 @@ from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
+from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
+Samples: TypeAlias = SampleSet | SampleSource | None
+
+#: Of samples around a trace: what reads once a second and holds for three must reach into it.
+_MARGIN_NS: Final = 10 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +56,7 @@ class ReportOptions:
 def report_files(
     paths: Sequence[Path],
     *,
-    samples: SampleSet | None,
+    samples: Samples,
     options: ReportOptions,
     progress: Progress | None = None,
     clock: Clock | None = None,
@@ -60,7 +68,8 @@ def report_files(
 
     Args:
         paths: At least one Kineto trace.
-        samples: Clock samples of the node; None if there are none.
+        samples: Clock samples of the node, or where to ask for those of a time; None if there are
+            none.
         options: How to make it.
         progress: Called with bytes read so far and in all.
         clock: What the document is dated by.
@@ -74,10 +83,9 @@ def report_files(
     certain = replace(options, join=replace(options.join, guess=False))
     for index in guessed_twice(reports):
         path = Path(reports[index].trace.path)
-        reports[index] = _report_file(path, samples, certain, progress)
+        reports[index] = report_file(path, samples, certain, progress)
     document = build_document(
         reports,
-        samples,
         version=__version__,
         time=rfc3339((clock or SystemClock()).unix_ns()),
         selection=options.selection,
@@ -88,7 +96,7 @@ def report_files(
 
 def _report_each(
     paths: Sequence[Path],
-    samples: SampleSet | None,
+    samples: Samples,
     options: ReportOptions,
     progress: Progress | None,
 ) -> tuple[list[TraceReport], list[Note]]:
@@ -98,7 +106,7 @@ def _report_each(
     notes: list[Note] = []
     for path in paths:
         try:
-            report = _report_file(path, samples, options, progress)
+            report = report_file(path, samples, options, progress)
         except TraceFormatError as error:
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
@@ -119,13 +127,27 @@ def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | Non
     return next(same, None)
 
 
-def _report_file(
-    path: Path, samples: SampleSet | None, options: ReportOptions, progress: Progress | None
+def report_file(
+    path: Path, samples: Samples, options: ReportOptions, progress: Progress | None = None
 ) -> TraceReport:
+    """One trace joined with the samples of its time.
+
+    Raises:
+        TraceFormatError: It can't be read.
+    """
     trace = read_trace(path, limits=options.limits, progress=progress)
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     timeline = lay_out(trace, LayoutOptions(data_wait_patterns=patterns))
-    return report_trace(trace, timeline, samples, options.join)
+    return report_trace(trace, timeline, _of_its_time(samples, trace), options.join)
+
+
+def _of_its_time(samples: Samples, trace: Trace) -> SampleSet | None:
+    if samples is None or isinstance(samples, SampleSet):
+        return samples
+    if not trace.meta.anchored:
+        return None
+    begin_ns, end_ns = trace.span_ns
+    return samples.between(begin_ns - _MARGIN_NS, end_ns + _MARGIN_NS)
 
 
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:

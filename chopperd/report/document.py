@@ -1,8 +1,9 @@
 """The report document: traces of one job, joined, set beside one another and summed up."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from chopperd.correlate.peers import MIN_PEERS
 from chopperd.model.report import (
@@ -18,13 +19,14 @@ from chopperd.model.report import (
     Row,
     Sampling,
 )
-from chopperd.model.samples import SampleSet
 from chopperd.report.across import across_devices
 from chopperd.report.processes import first_step, processes, rank_conflicts
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
-from chopperd.report.trace_report import TraceReport
+from chopperd.report.trace_report import SampledBy, TraceReport
 from chopperd.units import NS_PER_S
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,6 @@ class StepSelection:
 
 def build_document(
     reports: Sequence[TraceReport],
-    samples: SampleSet | None,
     *,
     version: str,
     time: str,
@@ -53,7 +54,6 @@ def build_document(
 
     Args:
         reports: One a trace, of one job.
-        samples: What they were joined with.
         version: Of this program.
         time: Now, RFC 3339.
         selection: Which steps to show.
@@ -67,13 +67,13 @@ def build_document(
     selected = _selected(rows, selection)
     return ReportDocument(
         schema=SCHEMA,
-        generated=_generated(reports, samples, version, time),
+        generated=_generated(reports, version, time),
         summary=summarise(steps, totals, _common_reference(devices)),
         findings=(),
         trace=reports[0].trace,
         traces=tuple(report.trace for report in reports),
-        sampling=_sampling(samples, totals, reports),
-        alignment=_alignment(reports, samples),
+        sampling=_sampling(totals, reports),
+        alignment=_alignment(reports),
         profiler=Profiler(),
         framework=_framework(reports),
         devices=devices,
@@ -81,9 +81,7 @@ def build_document(
         steps=selected,
         drops=(),
         notes=tuple(
-            dict.fromkeys(
-                (*notes, *_notes(reports, samples, totals), *_selection_notes(rows, selected))
-            )
+            dict.fromkeys((*notes, *_notes(reports, totals), *_selection_notes(rows, selected)))
         ),
     )
 
@@ -101,18 +99,28 @@ def _placed(
     ]
 
 
-def _generated(
-    reports: Sequence[TraceReport], samples: SampleSet | None, version: str, time: str
-) -> Generated:
+def _generated(reports: Sequence[TraceReport], version: str, time: str) -> Generated:
     simulated = any(report.simulated for report in reports)
+    sampled = _sampled(reports)
     return Generated(
         version=version,
-        node=samples.node if samples else None,
-        backend=samples.backend if samples else None,
-        driver=samples.driver if samples else None,
-        simulated=simulated or (samples is not None and samples.simulated),
+        node=_common(each.node for each in sampled),
+        backend=_common(each.backend for each in sampled),
+        driver=_common(each.driver for each in sampled),
+        simulated=simulated or any(each.simulated for each in sampled),
         time=time,
     )
+
+
+def _sampled(reports: Sequence[TraceReport]) -> list[SampledBy]:
+    """The samples that the traces were joined with, each once."""
+    return list(dict.fromkeys(each.sampled for each in reports if each.sampled is not None))
+
+
+def _common(values: Iterable[Value]) -> Value | None:
+    """The value that all have; None if they differ or there is none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
@@ -121,21 +129,19 @@ def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
     return known.pop() if len(known) == 1 else Reference(sm_clock_mhz=None, source=None)
 
 
-def _sampling(
-    samples: SampleSet | None, totals: Sequence[DraftRow], reports: Sequence[TraceReport]
-) -> Sampling:
+def _sampling(totals: Sequence[DraftRow], reports: Sequence[TraceReport]) -> Sampling:
     slowest_ns = max((each.period_ns for r in reports for each in r.alignments), default=0)
-    sources = {each.gpu.power_source for each in samples.gpus} if samples else set()
+    sampled = _sampled(reports)
     return Sampling(
-        asked_hz=samples.asked_hz if samples else None,
+        asked_hz=_common(each.asked_hz for each in sampled),
         kept_hz=NS_PER_S / slowest_ns if slowest_ns else None,
         samples_in_compute=sum(each.samples_in_compute for each in totals),
         sensor_period_ms=None,
-        power_source=sources.pop() if len(sources) == 1 else None,
+        power_source=_common(source for each in sampled for source in each.power_sources),
     )
 
 
-def _alignment(reports: Sequence[TraceReport], samples: SampleSet | None) -> Alignment:
+def _alignment(reports: Sequence[TraceReport]) -> Alignment:
     """The worst of all devices: the largest uncertainty, the widest lag interval."""
     every = [each for report in reports for each in report.alignments]
     measured = [each for each in every if each.lag_ns is not None]
@@ -150,7 +156,7 @@ def _alignment(reports: Sequence[TraceReport], samples: SampleSet | None) -> Ali
         lag_low_ns=widest.lag_low_ns if widest else None,
         lag_high_ns=widest.lag_high_ns if widest else None,
         realtime_step=any(stepped) if stepped else None,
-        check=check if samples else "no samples",
+        check=check if _sampled(reports) else "no samples",
     )
 
 
@@ -182,13 +188,11 @@ def _order(row: Row) -> list[int]:
     return [-1 if each is None else each for each in (row.step, row.rank, row.device)]
 
 
-def _notes(
-    reports: Sequence[TraceReport], samples: SampleSet | None, totals: Sequence[DraftRow]
-) -> list[Note]:
+def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[Note]:
     return [
         *_conflict_notes(reports),
         *_trace_notes(reports),
-        *(samples.notes if samples else ()),
+        *(note for each in _sampled(reports) for note in each.notes),
         *_peer_notes(totals),
     ]
 

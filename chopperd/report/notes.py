@@ -47,7 +47,7 @@ def _basic_notes(
                 "no_device_records",
                 "no kernel or copy of a GPU in the trace",
             ),
-            (samples is None, "no_samples", "no clock samples were given"),
+            (samples is None, "no_samples", "no clock samples of its time"),
             (
                 not trace.meta.anchored,
                 "no_timebase",

@@ -58,8 +58,30 @@ class DeviceAlignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampledBy:
+    """What is to be said of the samples that a trace was joined with.
+
+    Attributes:
+        node, backend, driver, simulated, asked_hz: As of the `SampleSet`.
+        power_sources: What the power of its GPUs is, each once.
+        notes: What is to be read with care about them.
+    """
+
+    node: str | None
+    backend: str
+    driver: str | None
+    simulated: bool
+    asked_hz: float | None
+    power_sources: tuple[str | None, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReport:
-    """Everything of one trace that goes into a document; the trace itself is no longer needed."""
+    """Everything of one trace that goes into a document; the trace itself is no longer needed.
+
+    `sampled` is None where there were no samples.
+    """
 
     trace: TraceSummary
     simulated: bool
@@ -70,6 +92,7 @@ class TraceReport:
     framework: FrameworkSummary
     alignments: tuple[DeviceAlignment, ...]
     realtime_step: bool | None
+    sampled: SampledBy | None
     notes: tuple[Note, ...]
 
 
@@ -101,10 +124,23 @@ def report_trace(
         ),
         alignments=tuple(each.alignment for each in joined if each.alignment is not None),
         realtime_step=stepped,
+        sampled=None if samples is None else _sampled_by(samples),
         notes=(
             *trace_notes(trace, timeline, samples, stepped=bool(stepped)),
             *(note for each in joined for note in each.notes),
         ),
+    )
+
+
+def _sampled_by(samples: SampleSet) -> SampledBy:
+    return SampledBy(
+        node=samples.node,
+        backend=samples.backend,
+        driver=samples.driver,
+        simulated=samples.simulated,
+        asked_hz=samples.asked_hz,
+        power_sources=tuple(dict.fromkeys(each.gpu.power_source for each in samples.gpus)),
+        notes=samples.notes,
     )
 
 

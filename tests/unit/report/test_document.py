@@ -50,7 +50,7 @@ def test_rows_come_by_step_rank_and_device() -> None:
 def test_a_note_of_all_traces_comes_once_and_others_say_whose_they_are() -> None:
     jobs = [Job(rank=0), Job(rank=1, lost_launch_in=1), Job(rank=2, lost_launch_in=1)]
     notes = [(note.code, note.text) for note in document(jobs).notes]
-    assert notes[0] == ("no_samples", "no clock samples were given")
+    assert notes[0] == ("no_samples", "no clock samples of its time")
     assert [text for code, text in notes if code == "launches_without_record"] == [
         "ranks 1, 2: 1 of 7 launches left no record: dropped by the profiler"
     ]

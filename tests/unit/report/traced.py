@@ -132,7 +132,6 @@ def document(
     """The document of a job's traces."""
     return build_document(
         [reported(job, samples, options) for job in jobs],
-        samples,
         version="0",
         time="2025-01-01T00:00:00Z",
         selection=selection or StepSelection(),
