@@ -12,7 +12,7 @@ from chopperd.config.sections import Config
 SOCKET_NAME: Final = "api.sock"
 _HOST: Final = "localhost"
 #: Where to knock for a server that listens on every address.
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not listened to
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,7 @@ Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
 
 def api_endpoints(config: Config) -> tuple[Endpoint, ...]:
     """Where the API may answer, best first."""
-    sockets = (
-        SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config)
-    )
+    sockets = (SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config))
     return (*sockets, *_tcp_endpoints(config.api.listen))
 
 
