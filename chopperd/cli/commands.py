@@ -9,10 +9,12 @@ import typer
 
 from chopperd import __version__
 from chopperd.cli import options
+from chopperd.cli.agent_commands import metrics, status, steps
 from chopperd.cli.demo_command import demo
 from chopperd.cli.node_commands import check_config, devices
 from chopperd.cli.output import write
 from chopperd.cli.report_commands import record, report
+from chopperd.cli.top_command import top
 from chopperd.logs import configure_logging
 
 _EXIT_USAGE: Final = 2
@@ -48,5 +50,9 @@ app.command()(demo)
 # What follows CMD is CMD's.
 app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(report)
+app.command()(top)
+app.command()(status)
+app.command()(steps)
+app.command()(metrics)
 app.command()(devices)
 app.command("check-config")(check_config)

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 from chopperd.errors import ConfigError
@@ -45,4 +46,16 @@ def _sampler(arguments: Sequence[str]) -> int:
     return process.main(given.ring_fd, lambda: open_backend(given.backend, which), how)
 
 
-_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"_sampler": _sampler}
+def _sweep(arguments: Sequence[str]) -> int:
+    """Remove a temporary folder of the parent once that has ended."""
+    from chopperd.cli.scratch import sweep
+
+    parser = _Arguments(prog="_sweep", allow_abbrev=False)
+    parser.add_argument("folder", type=Path)
+    return sweep(parser.parse_args(arguments).folder)
+
+
+_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "_sampler": _sampler,
+    "_sweep": _sweep,
+}

@@ -1,13 +1,14 @@
 """Reports: on what a recorded job wrote, on files, and on what the agent took in."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from chopperd.cli import options
+from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.job import run_command
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
 from chopperd.cli.output import complain, print_report
@@ -15,7 +16,7 @@ from chopperd.cli.recording import recording
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
-from chopperd.errors import ChopperdError, ConfigError
+from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
@@ -70,8 +71,9 @@ def _report_recorded(
 
 
 def report(
-    traces: options.Traces,
+    traces: options.Traces = None,
     samples: options.Samples = None,
+    job: options.Job = None,
     step: options.Step = None,
     last: options.Last = None,
     by: options.By = None,
@@ -81,21 +83,57 @@ def report(
     tz: options.Zone = None,
     config: options.ConfigPath = None,
 ) -> None:
-    """Say what the clock cost in the steps of one job's traces."""
-    how = report_options(
-        load_config(config or DEFAULT_PATH),
-        device_map=parsed_device_map(device_map),
-        reference_mhz=reference_mhz,
-        step=step,
-        last=last,
-    )
-    zone = parsed_zone(tz)
-    sample_set = None
-    if samples is not None:
-        from chopperd.store.samples import read_samples
+    """Say what the clock cost in the steps of one job, by its traces or by the agent's last."""
+    files_only: dict[str, object] = {
+        "--samples": samples,
+        "--device-map": device_map,
+        "--reference-mhz": reference_mhz,
+        "--tz": tz,
+    }
+    if traces:
+        _refuse({"--job": job}, "which job's traces they are is told by the traces")
+        how = report_options(
+            load_config(config or DEFAULT_PATH),
+            device_map=parsed_device_map(device_map),
+            reference_mhz=reference_mhz,
+            step=step,
+            last=last,
+        )
+        document = _document(traces, _samples(samples, tz), how)
+    else:
+        _refuse(files_only, "the agent has analysed its traces already; name trace files")
+        document = _agents_document(config, job, step, last)
+    print_report(document, form, by_family=by == "family")
 
-        sample_set = read_samples(samples, tz=zone)
-    print_report(_document(traces, sample_set, how), form, by_family=by == "family")
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    problems = [f"{name}: {why}" for name, value in given.items() if value is not None]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _samples(path: Path | None, tz: str | None) -> "SampleSet | None":
+    zone = parsed_zone(tz)
+    if path is None:
+        return None
+    from chopperd.store.samples import read_samples
+
+    return read_samples(path, tz=zone)
+
+
+def _agents_document(
+    config: Path | None, job: str | None, step: int | None, last: int | None
+) -> "ReportDocument":
+    """The agent's report on its newest capture, with the selected steps."""
+    client = agent_client(config)
+    from chopperd.report.document import StepSelection, with_selection
+
+    try:
+        document = client.report_latest(job)
+    except AgentUnreachableError as error:
+        raise AgentUnreachableError(f"{error}, or name trace files") from error
+    return with_selection(document, StepSelection(step=step, last=last))
 
 
 def _document(

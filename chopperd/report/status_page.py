@@ -5,7 +5,7 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 
-from chopperd.model.live import GpuLive, NodeSnapshot
+from chopperd.model.live import GpuLive, NodeSnapshot, SamplerCondition
 from chopperd.report.live_page import gpu_condition, gpu_values
 from chopperd.report.live_rates import lost_s
 from chopperd.report.sections import table
@@ -18,6 +18,29 @@ _COLUMNS: Final = (
     *("lost %", "kept Hz", "<held by"),
 )
 _CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
+
+
+#: In these conditions nobody is to be called.
+_IN_ORDER: Final = frozenset(
+    {SamplerCondition.STARTING, SamplerCondition.RUNNING, SamplerCondition.PAUSED}
+)
+
+
+def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
+    """What is not well with the parts of an agent, a line each; a paused agent is well."""
+    sampler = now.sampler
+    found: list[str | None] = []
+    if sampler.condition not in _IN_ORDER:
+        found.append(
+            f"sampling is {sampler.condition.value}: {sampler.reason or 'no reason known'}"
+        )
+    if sampler.abandoned_pids:
+        pids = ", ".join(map(str, sampler.abandoned_pids))
+        found.append(f"left alone as they hang in a driver: processes {pids}")
+    if sampler.condition is SamplerCondition.RUNNING:
+        found += [f"GPU {gpu.info.gpu}: {gpu_condition(gpu)}" for gpu in now.gpus if not gpu.up]
+    found += [now.archive.trouble, now.store.trouble, now.analysis.trouble]
+    return tuple(trouble for trouble in found if trouble is not None)
 
 
 def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:

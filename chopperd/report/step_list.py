@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from rich.console import Group, RenderableType
 
 from chopperd.model.report import Row
@@ -30,6 +31,12 @@ def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
         columns = ("<started (UTC)", "rank", *STEP_COLUMNS)
         parts += ["", table(title, columns, cells, caption=STEP_CAPTION)]
     return Group(*(parts if simulated else parts[1:])) if runs else Group("no such steps")
+
+
+def encode_steps(rows: Sequence[Row], *, simulated: bool | None) -> bytes:
+    """The rows as indented JSON; unknown is `null`."""
+    body = msgspec.json.encode({"simulated": simulated, "steps": rows})
+    return msgspec.json.format(body, indent=2) + b"\n"
 
 
 def critical_rows(rows: Sequence[Row]) -> list[Row]:

@@ -103,7 +103,8 @@ def test_no_command_prints_the_help_and_is_a_usage_error(
     [
         ["--nope"],
         ["nope"],
-        ["report"],
+        ["report", "x.json", "--job", "llama"],
+        ["report", "--tz", "UTC"],
         ["report", "x.json", "--last", "0"],
         ["report", "x.json", "--format", "xml"],
         ["report", "x.json", "--reference-mhz", "-5"],
