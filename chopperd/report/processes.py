@@ -46,9 +46,14 @@ def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
             for pair in combinations(range(len(reports)), 2)
             if _overlap(*(reports[i] for i in pair))
             for index, other in (pair, pair[::-1])
-            if _guessed(reports[index]) & _claimed(reports[other])
+            if guessed_gpus(reports[index]) & _claimed(reports[other])
         }
     )
+
+
+def guessed_gpus(report: TraceReport) -> set[str]:
+    """Labels of the GPUs of a trace that were told by elimination."""
+    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}
 
 
 def _fits(report: TraceReport, those: Sequence[int], reports: Sequence[TraceReport]) -> bool:
@@ -98,7 +103,3 @@ def _span_ns(report: TraceReport) -> tuple[int, int] | None:
 
 def _claimed(report: TraceReport) -> set[str]:
     return {device.gpu for device in report.devices if device.gpu is not None}
-
-
-def _guessed(report: TraceReport) -> set[str]:
-    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}
