@@ -55,7 +55,27 @@ def _sweep(arguments: Sequence[str]) -> int:
     return sweep(parser.parse_args(arguments).folder)
 
 
+def _analysis(arguments: Sequence[str]) -> int:
+    """Analyse traces for the parent until it ends or closes standard input."""
+    from chopperd.pipeline.background import one_thread_each
+
+    one_thread_each()
+    from chopperd.pipeline import worker
+    from chopperd.store.recorded_samples import RecordedSamples
+
+    parser = _Arguments(prog="_analysis", allow_abbrev=False)
+    parser.add_argument("--memory-max-bytes", type=int, required=True)
+    parser.add_argument("--in-foreground", action="store_true")
+    given = parser.parse_args(arguments)
+    return worker.main(
+        RecordedSamples,
+        memory_max_bytes=given.memory_max_bytes,
+        in_background=not given.in_foreground,
+    )
+
+
 _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "_analysis": _analysis,
     "_sampler": _sampler,
     "_sweep": _sweep,
 }
