@@ -29,7 +29,7 @@ Last = Annotated[int | None, typer.Option("--last", min=1, help="Only the last N
 Job = Annotated[str | None, typer.Option("--job", help="Only of this job.")]
 Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
 Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")]
-Gpu = Annotated[str | None, typer.Option("--gpu", help="Only this GPU, by index or UUID.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="Only the GPU of this label.")]
 LastSteps = Annotated[int, typer.Option("--last", min=1, help="How many steps.")]
 Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
 By = Annotated[Literal["family"] | None, typer.Option("--by", help="Break kernels down.")]

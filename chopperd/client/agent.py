@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 _API: Final = "/api/v1"
 _JSON: Final = "application/json"
-_EVENT_DATA: Final = b"data:"
+_NEWS: Final = b"event: snapshot"
 _PAGE_ROWS: Final = 1000
 
 
@@ -76,7 +76,7 @@ class AgentClient:
         with self.api.opened(f"{_API}/stream", accept="text/event-stream") as events:
             try:
                 for line in events:
-                    if line.startswith(_EVENT_DATA):
+                    if line.rstrip() == _NEWS:
                         yield self.snapshot()
             except (OSError, HTTPException) as error:
                 raise AgentUnreachableError("the agent broke off its stream") from error
@@ -93,12 +93,13 @@ class AgentClient:
         """Step rows, newest first.
 
         Args:
-            query: Which; all but `run` and `step` are told to the agent.
+            query: Which; its `step` is not looked at.
             limit: Most rows of a page.
             cursor: Where a page before said to go on.
         """
         asked = {
             "job": query.job,
+            "run": query.run,
             "rank": query.rank,
             "gpu": query.gpu,
             "from": query.from_unix_ns,
@@ -114,7 +115,7 @@ class AgentClient:
         cursor: str | None = None
         while True:
             page = self.steps(query, limit=_PAGE_ROWS, cursor=cursor)
-            found += [row for row in page.steps if query.run in (None, row.run)]
+            found += page.steps
             cursor = page.cursor
             if cursor is None or len(_step_keys(found)) > count:
                 break
