@@ -9,17 +9,16 @@ from chopperd.agent.sampling import Sampling
 from chopperd.cli.recording import sampler_command
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.sections import Config
-from chopperd.errors import BackendUnavailableError
 from chopperd.live.node import AgentFacts, LiveNode
-from chopperd.model.live import NodeSnapshot, SamplerCondition
+from chopperd.model.live import NodeSnapshot
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_MS
 
+SIMULATED: Final = "simulated"
 _HZ: Final = 10.0
 _TOTALS_EVERY_S: Final = 1.0
 _LOOK_EVERY_NS: Final = 500 * NS_PER_MS
-_START_EVERY_NS: Final = 20 * NS_PER_MS
 _STOP_S: Final = 2.0
 
 
@@ -29,13 +28,14 @@ def own_snapshots(
     """The node twice a second, until closed; no sampler is left then.
 
     Raises:
-        BackendUnavailableError: The back end can't be used, or stopped to answer; says why.
+        BackendUnavailableError: The back end can't be used; says why.
     """
     clock = clock or SystemClock()
     settings = SamplerSettings(
         hz=_HZ,
         slow_hz=config.sampling.slow_hz,
-        budget_ratio=config.sampling.driver_budget_ratio,
+        # Somebody is watching, as under `record`; there is no driver to spare in a simulation.
+        budget_ratio=1.0 if backend == SIMULATED else config.sampling.record_driver_budget_ratio,
         totals_every_s=_TOTALS_EVERY_S,
     )
     node = LiveNode(
@@ -45,24 +45,16 @@ def own_snapshots(
         backend=backend,
         slow_hz=settings.slow_hz,
     )
-    sampling = Sampling(SamplerSupervisor(sampler_command(backend), settings, clock))
+    supervisor = SamplerSupervisor(sampler_command(backend), settings, clock)
+    supervisor.start()
+    sampling = Sampling(supervisor)
     try:
-        sampling.launch()
-        yield from _looks(sampling, node, clock)
+        while True:
+            sampling.poll(paused=False)
+            node.follow(sampling.ring)
+            yield node.snapshot(AgentFacts(sampler=sampling.live()))
+            clock.sleep_until(clock.mono_ns() + _LOOK_EVERY_NS)
     finally:
         node.follow(None)
         sampling.stop(_STOP_S)
         sampling.close()
-
-
-def _looks(sampling: Sampling, node: LiveNode, clock: Clock) -> Generator[NodeSnapshot]:
-    while True:
-        sampling.poll(paused=False)
-        live = sampling.live()
-        if live.condition is SamplerCondition.UNAVAILABLE:
-            raise BackendUnavailableError(live.reason or "no GPU can be used")
-        node.follow(sampling.ring)
-        if sampling.ring is not None:
-            yield node.snapshot(AgentFacts(sampler=live))
-        pause_ns = _START_EVERY_NS if sampling.ring is None else _LOOK_EVERY_NS
-        clock.sleep_until(clock.mono_ns() + pause_ns)

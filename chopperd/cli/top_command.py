@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from chopperd.cli import options
-from chopperd.cli.keys import quit_key
 from chopperd.cli.output import print_page
+from chopperd.cli.terminal import quiet_stderr, quit_key
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
@@ -61,11 +61,12 @@ def _print_once(snapshots: "Iterable[NodeSnapshot]") -> None:
 
 
 def _has_losses(history: "Sequence[NodeSnapshot]") -> bool:
-    """Whether the losses of all GPUs that answer are known by now."""
+    """Whether the losses of all GPUs that answer, of which there are some, are known by now."""
     from chopperd.report.live_rates import live_rates
 
     rates = live_rates(history)
-    return all(rates[gpu.info.gpu].lost_ratio is not None for gpu in history[-1].gpus if gpu.up)
+    known = [rates[gpu.info.gpu].lost_ratio is not None for gpu in history[-1].gpus if gpu.up]
+    return bool(known) and all(known)
 
 
 def _show(snapshots: "Iterable[NodeSnapshot]") -> None:
@@ -78,8 +79,10 @@ def _show(snapshots: "Iterable[NodeSnapshot]") -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     history: tuple[NodeSnapshot, ...] = ()
+    screen = Live(console=console, screen=True, auto_refresh=False)
     try:
-        with quit_key() as is_quit, Live(console=console, screen=True, auto_refresh=False) as page:
+        # The page shows what a sampler would warn of.
+        with quiet_stderr(), quit_key() as is_quit, screen as page:
             for snapshot in snapshots:
                 history = window((*history, snapshot))
                 page.update(live_page(history), refresh=True)

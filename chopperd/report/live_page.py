@@ -54,7 +54,9 @@ def gpu_condition(gpu: GpuLive) -> str:
     """Why the GPU does not answer, else the limits that hold its clock now."""
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
-    return _limits(gpu.reading) if gpu.up else "does not answer"
+    if not gpu.up:
+        return "no sample yet" if gpu.last_sample_unix_ns is None else "does not answer"
+    return _limits(gpu.reading)
 
 
 def _limits(reading: DeviceReading) -> str:

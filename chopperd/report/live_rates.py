@@ -1,6 +1,6 @@
 """What each GPU loses per second, from the totals of two looks at a node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chopperd.model.live import GpuLive, LiveTotals, NodeSnapshot
@@ -34,15 +34,23 @@ def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
 
 
 def live_rates(history: Sequence[NodeSnapshot]) -> dict[str, LiveRates]:
-    """The rates over a history, by GPU label; unknown where a total is, or fell meanwhile.
+    """The rates over a history, by GPU label, each from the first look at which its total is known.
+
+    Unknown where a total is not known now, or fell meanwhile, or no time was sampled.
 
     Args:
         history: At least one snapshot, oldest first.
     """
-    before = {gpu.info.gpu: gpu for gpu in history[0].gpus}
+    looks: dict[str, list[GpuLive]] = {gpu.info.gpu: [] for gpu in history[-1].gpus}
+    for snapshot in history:
+        for gpu in snapshot.gpus:
+            looks.get(gpu.info.gpu, []).append(gpu)
     return {
-        gpu.info.gpu: _rates(before[gpu.info.gpu], gpu) if gpu.info.gpu in before else LiveRates()
-        for gpu in history[-1].gpus
+        label: LiveRates(
+            lost_ratio=_share(those, lambda gpu: lost_s(gpu.totals)),
+            excess_ratio=_share(those, lambda gpu: gpu.excess_s),
+        )
+        for label, those in looks.items()
     }
 
 
@@ -51,26 +59,19 @@ def lost_s(totals: LiveTotals | None) -> float | None:
     return sum(totals.lost_s.values()) if totals is not None and totals.lost_s else None
 
 
-def _rates(before: GpuLive, now: GpuLive) -> LiveRates:
-    sampled_s = _growth(_sampled_s(before), _sampled_s(now))
-    if not sampled_s:
-        return LiveRates()
-    return LiveRates(
-        lost_ratio=_share(_growth(lost_s(before.totals), lost_s(now.totals)), sampled_s),
-        excess_ratio=_share(_growth(before.excess_s, now.excess_s), sampled_s),
-    )
-
-
-def _sampled_s(gpu: GpuLive) -> float | None:
-    return gpu.totals.sampled_s if gpu.totals is not None else None
-
-
-def _growth(before: float | None, now: float | None) -> float | None:
-    """How much a total grew; None if unknown, or begun anew meanwhile."""
-    if before is None or now is None or now < before:
+def _share(looks: Sequence[GpuLive], part_s: Callable[[GpuLive], float | None]) -> float | None:
+    """How much a part grew over how much the sampled time did."""
+    known = [(sampled, part) for gpu in looks for sampled, part in _both(gpu, part_s)]
+    if not known or not list(_both(looks[-1], part_s)):
         return None
-    return now - before
+    (first_sampled_s, first_part_s), (last_sampled_s, last_part_s) = known[0], known[-1]
+    if last_sampled_s <= first_sampled_s or last_part_s < first_part_s:
+        return None
+    return (last_part_s - first_part_s) / (last_sampled_s - first_sampled_s)
 
 
-def _share(part_s: float | None, whole_s: float) -> float | None:
-    return None if part_s is None else part_s / whole_s
+def _both(gpu: GpuLive, part_s: Callable[[GpuLive], float | None]) -> Iterator[tuple[float, float]]:
+    """Sampled time and a part of it, in s, where both are known."""
+    sampled, part = gpu.totals.sampled_s if gpu.totals is not None else None, part_s(gpu)
+    if sampled is not None and part is not None:
+        yield sampled, part

@@ -63,3 +63,8 @@ def test_eight_gpus_fit_the_page() -> None:
     text = page_text(live_page([snapshot(*gpus)]))
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
+
+
+def test_a_gpu_not_sampled_yet_is_not_said_to_be_down() -> None:
+    gpu = replace(live_gpu(up=False, reading=DeviceReading()), last_sample_unix_ns=None)
+    assert "no sample yet" in page_text(live_page([snapshot(gpu)]))

@@ -31,6 +31,20 @@ def test_what_is_not_known_at_both_ends_has_no_rate() -> None:
         assert rates == UNKNOWN
 
 
+def test_a_rate_begins_where_its_total_is_first_known() -> None:
+    looks = [
+        live_gpu(totals=None),
+        live_gpu(totals=totals(1.0, 0.0)),
+        live_gpu(totals=totals(2.0, 0.3), excess_s=0.5),
+        live_gpu(totals=totals(5.0, 0.8), excess_s=0.8),
+    ]
+    history = [snapshot(gpu, after_s=float(second)) for second, gpu in enumerate(looks)]
+    rates = live_rates(history)["0"]
+    assert rates.lost_ratio == pytest.approx(0.8 / 4.0)
+    assert rates.excess_ratio == pytest.approx(0.3 / 3.0)
+    assert live_rates([*history, snapshot(looks[0], after_s=4.0)])["0"] == UNKNOWN
+
+
 def test_a_gpu_without_busy_time_in_between_lost_nothing() -> None:
     before = snapshot(live_gpu(totals=totals(100.0, 7.0)))
     after = snapshot(live_gpu(totals=totals(104.0, 7.0)), after_s=4.0)

@@ -1,4 +1,4 @@
-"""Keys pressed at the terminal while a page is shown."""
+"""The terminal while a page fills it: keys that end it, and nothing written across it."""
 
 import os
 import select
@@ -11,6 +11,7 @@ from typing import Final
 
 _QUIT: Final = frozenset(b"qQ\x1b")
 _READ_BYTES: Final = 64
+_STDERR: Final = 2
 
 
 @contextmanager
@@ -29,6 +30,21 @@ def quit_key() -> Iterator[Callable[[], bool]]:
         yield lambda: _quits(fd)
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Drops what this process and those that it starts meanwhile write to standard error."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, _STDERR)
+        os.close(before)
 
 
 def _quits(fd: int) -> bool:
