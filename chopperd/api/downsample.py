@@ -1,16 +1,21 @@
 """Samples of a value as means and extremes over bins: pure, one column at a time.
 
 Between samples the value is the line through them, where they are no further apart than three
-periods as achieved; nothing is said of longer gaps, nor of the time before the first and after
+periods as achieved, and than half a minute in any case; nothing is said of longer gaps, nor of the time before the first and after
 the last sample. A sample that has no neighbour that near speaks for the bin it lies in.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.signal import MAX_GAP_PERIODS, Primitive, achieved_period_ns, primitive
 from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.units import NS_PER_S
+
+#: Three periods of the slowest loop there is: few samples say little about their period.
+LONGEST_GAP_NS: Final = 30 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,7 @@ class _Line:
 
     @staticmethod
     def through(t_ns: Int64s, values: Float64s) -> "_Line":
-        max_gap_ns = MAX_GAP_PERIODS * achieved_period_ns(t_ns)
+        max_gap_ns = min(MAX_GAP_PERIODS * achieved_period_ns(t_ns), LONGEST_GAP_NS)
         return _Line(t_ns=t_ns, values=values, covered=np.diff(t_ns) <= max_gap_ns)
 
     def integrals(self) -> tuple[Primitive, Primitive]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.api.downsample import BinSums, add_sums, bin_sums, empty_sums
+from chopperd.api.downsample import LONGEST_GAP_NS, BinSums, add_sums, bin_sums, empty_sums
 from chopperd.api.models import Band, GpuHistory
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import Cause
@@ -18,8 +18,8 @@ MOST_POINTS: Final = 10_000
 LONGEST_NS: Final = 7 * 86_400 * NS_PER_S
 #: So much is held in memory at a time: 18,000 samples at 10 Hz.
 _SLICE_NS: Final = 1_800 * NS_PER_S
-#: Samples around a slice that the line at its ends hangs on: three periods of the slowest loop.
-_MARGIN_NS: Final = 30 * NS_PER_S
+#: Around a slice lie the samples that the line at its ends hangs on.
+_MARGIN_NS: Final = LONGEST_GAP_NS
 _BAND_COLUMNS: Final = tuple(name for name in VALUE_COLUMNS if name != "energy_j")
 
 

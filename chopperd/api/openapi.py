@@ -41,7 +41,7 @@ _ABOUT: Final = (
 
 def openapi_document(routes: Sequence[Route]) -> Json:
     """The document of these routes."""
-    types = [reply.type for route in routes for reply in route.replies if reply.type is not None]
+    types = [reply.holds for route in routes for reply in route.replies if reply.holds is not None]
     schemas = _schemas([*dict.fromkeys(types), Problem])
     paths: dict[str, dict[str, Json]] = {}
     for route in routes:
@@ -119,10 +119,10 @@ def _reply(reply: Reply, references: _References) -> Json:
 
 def _content(media_type: str, reply: Reply, references: _References) -> Json:
     """What stands in a body; only JSON has the type's own form."""
-    if media_type == "application/json" and reply.type is not None:
-        return {"schema": references[reply.type]}
-    if media_type == "text/event-stream" and reply.type is not None:
-        return {"schema": {"type": "string", "contentSchema": references[reply.type]}}
+    if media_type == "application/json" and reply.holds is not None:
+        return {"schema": references[reply.holds]}
+    if media_type == "text/event-stream" and reply.holds is not None:
+        return {"schema": {"type": "string", "contentSchema": references[reply.holds]}}
     return {"schema": {} if media_type == "application/json" else {"type": "string"}}
 
 

@@ -33,7 +33,7 @@ _STALE: Final = "The newest values are too old to stand for now"
 
 
 def _ok(reply: type, help_text: str = "The answer") -> tuple[Reply, ...]:
-    return (Reply(status=HTTPStatus.OK, help=help_text, type=reply),)
+    return (Reply(status=HTTPStatus.OK, help=help_text, holds=reply),)
 
 
 HEALTH_ROUTES: Final = (
@@ -115,7 +115,7 @@ _NODE_ROUTES: Final = (
             Reply(
                 status=HTTPStatus.OK,
                 help="Events; the data of each is one such object",
-                type=SnapshotEvent,
+                holds=SnapshotEvent,
                 media_types=(stream.MEDIA_TYPE,),
             ),
         ),
@@ -207,7 +207,7 @@ _STEP_ROUTES: Final = (
             Reply(
                 status=HTTPStatus.OK,
                 help="The report",
-                type=ReportDocument,
+                holds=ReportDocument,
                 media_types=steps.REPORT_MEDIA_TYPES,
             ),
         ),
@@ -237,8 +237,8 @@ _TRACE_ROUTES: Final = (
         access=Access.UPLOADER,
         parameters=(traces.NAME, traces.UPLOAD_JOB, traces.PATH),
         replies=(
-            Reply(status=HTTPStatus.ACCEPTED, help="It was taken", type=TraceTaken),
-            Reply(status=HTTPStatus.OK, help="The same bytes were known", type=TraceTaken),
+            Reply(status=HTTPStatus.ACCEPTED, help="It was taken", holds=TraceTaken),
+            Reply(status=HTTPStatus.OK, help="The same bytes were known", holds=TraceTaken),
         ),
         refusals={
             HTTPStatus.NOT_FOUND: "There is no such file",

@@ -71,13 +71,13 @@ class Reply:
     Attributes:
         status: HTTP status.
         help: When it is given.
-        type: What its JSON holds; None if it is no JSON.
+        holds: What its JSON is; None if it is no JSON, or any.
         media_types: Its forms.
     """
 
     status: int
     help: str
-    type: type | None = None
+    holds: type | None = None
     media_types: tuple[str, ...] = ("application/json",)
 
 
