@@ -13,6 +13,7 @@ from chopperd.cli.job import run_command
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
 from chopperd.cli.output import complain, print_report
 from chopperd.cli.recording import recording
+from chopperd.cli.samples import samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
@@ -21,7 +22,7 @@ from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
     from chopperd.model.samples import SampleSet
-    from chopperd.pipeline.reports import ReportOptions
+    from chopperd.pipeline.reports import ReportOptions, Samples
 
 
 def record(
@@ -92,14 +93,16 @@ def report(
     }
     if traces:
         _refuse({"--job": job}, "which job's traces they are is told by the traces")
+        settings = load_config(config or DEFAULT_PATH)
         how = report_options(
-            load_config(config or DEFAULT_PATH),
+            settings,
             device_map=parsed_device_map(device_map),
             reference_mhz=reference_mhz,
             step=step,
             last=last,
         )
-        document = _document(traces, _samples(samples, tz), how)
+        clocks = samples_to_join(settings, samples, parsed_zone(tz))
+        document = _document(traces, clocks, how)
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
@@ -111,15 +114,6 @@ def _refuse(given: Mapping[str, object], why: str) -> None:
     problems = [f"{name}: {why}" for name, value in given.items() if value is not None]
     if problems:
         raise ConfigError(problems)
-
-
-def _samples(path: Path | None, tz: str | None) -> "SampleSet | None":
-    zone = parsed_zone(tz)
-    if path is None:
-        return None
-    from chopperd.store.samples import read_samples
-
-    return read_samples(path, tz=zone)
 
 
 def _agents_document(
@@ -136,9 +130,7 @@ def _agents_document(
     return with_selection(document, StepSelection(step=step, last=last))
 
 
-def _document(
-    traces: Sequence[Path], samples: "SampleSet | None", how: "ReportOptions"
-) -> "ReportDocument":
+def _document(traces: Sequence[Path], samples: "Samples", how: "ReportOptions") -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
 

@@ -73,7 +73,7 @@ class FlightRecorder:
         self._folder, self._limits, self._clock = folder, limits, clock
         self._files: _Files | None = None
         self._waiting: list[SampleChunk] = []
-        self._journaled_count = 0
+        self._waiting_rows = self._journaled_count = 0
         self._waiting_since_mono_ns = clock.mono_ns()
         self._last_mono_ns: dict[tuple[str, str], int] = {}
         self._last_triple: dict[str, tuple[TimeTriple, ...]] = {}
@@ -92,8 +92,8 @@ class FlightRecorder:
         """How it stands; never waits for the disk."""
         return self._live
 
-    def open(self) -> None:
-        """Look at the folder now, so that `live` tells of it; the first `append` would do it."""
+    def tend(self) -> None:
+        """Do what is due where nothing is appended: begin, try again, delete what is too old."""
         self._attempt(self._write)
 
     def append(
@@ -120,6 +120,7 @@ class FlightRecorder:
             if not self._waiting:
                 self._waiting_since_mono_ns = self._clock.mono_ns()
             self._waiting.append(chunk)
+            self._waiting_rows += chunk.row_count
         self._attempt(self._write)
 
     def close(self) -> None:
@@ -184,6 +185,7 @@ class FlightRecorder:
             if not self._took_over:
                 left_over, damaged_count = self._files.journal.left_over()
                 self._waiting[:0] = left_over
+                self._waiting_rows += _row_count(left_over)
                 self._journaled_count = len(left_over)
                 self._damaged_count += damaged_count
                 self._took_over = True
@@ -192,7 +194,7 @@ class FlightRecorder:
     def _write_journal(self) -> None:
         files = self._ready()
         for group in _by_origin(self._waiting[self._journaled_count :]):
-            frame, _ = chunk_frame(merged(group))
+            frame, _ = chunk_frame(merged(group), quick=True)
             files.kept.make_room(len(frame), files.journal.size_bytes)
             files.journal.append(frame)
             self._journaled_count += len(group)
@@ -205,7 +207,7 @@ class FlightRecorder:
         return (
             now_ns - self._waiting_since_mono_ns >= _CHUNK_NS
             or self._files.journal.size_bytes >= largest_journal
-            or _row_count(self._waiting) >= _CHUNK_ROWS
+            or self._waiting_rows >= _CHUNK_ROWS
         )
 
     def _write_chunks(self) -> None:
@@ -213,39 +215,46 @@ class FlightRecorder:
         files = self._ready()
         self._retry_mono_ns = self._clock.mono_ns() + _RETRY_NS
         for group in list(_by_origin(self._waiting)):
-            frame, span_ns = chunk_frame(merged(group))
+            frame, span_ns = chunk_frame(merged(group), quick=False)
             files.kept.append(frame, span_ns, files.journal.size_bytes)
             del self._waiting[: len(group)]
+            self._waiting_rows -= _row_count(group)
             self._journaled_count = max(self._journaled_count - len(group), 0)
         self._retry_mono_ns = 0
         files.journal.replace()
 
     def _drop_what_waits_too_long(self) -> None:
-        while _row_count(self._waiting) > _MOST_WAITING_ROWS:
+        while self._waiting_rows > _MOST_WAITING_ROWS:
             dropped = self._waiting.pop(0)
+            self._waiting_rows -= dropped.row_count
             self._journaled_count = max(self._journaled_count - 1, 0)
             self._lost_count += dropped.row_count
             self._unsaid_lost_count += dropped.row_count + dropped.lost_count
 
     def _publish(self, trouble: str | None) -> None:
-        if trouble != self._live.trouble:
-            if trouble:
-                logger.warning("samples are not kept for now: %s", trouble)
-            else:
-                logger.warning("samples are kept again in %s", self._folder)
-        files = self._files
-        begins = [chunk.span_ns()[0] for chunk in self._waiting[:1]]
-        if files is not None and files.kept.oldest_unix_ns is not None:
-            begins.insert(0, files.kept.oldest_unix_ns)
-        if trouble is None and files is not None and files.kept.disk_is_nearly_full:
-            trouble = _NEARLY_FULL
+        if trouble and not self._live.trouble:
+            logger.warning("samples can't be kept for now: %s", trouble)
+        elif self._live.trouble and not trouble:
+            logger.warning("samples are kept again in %s", self._folder)
+        size_bytes, damaged_count = self._live.bytes, self._damaged_count
+        if (files := self._files) is not None:
+            size_bytes = files.journal.size_bytes + files.kept.size_bytes
+            damaged_count += files.kept.damaged_count
+            if trouble is None and files.kept.disk_is_nearly_full:
+                trouble = _NEARLY_FULL
         self._live = ArchiveLive(
-            bytes=self._live.bytes if files is None else _size_bytes(files),
-            oldest_unix_ns=begins[0] if begins else None,
+            bytes=size_bytes,
+            oldest_unix_ns=self._oldest_unix_ns(),
             lost_samples=self._lost_count,
-            damaged_chunks=self._damaged_count + (0 if files is None else files.kept.damaged_count),
+            damaged_chunks=damaged_count,
             trouble=trouble,
         )
+
+    def _oldest_unix_ns(self) -> int | None:
+        kept_ns = None if self._files is None else self._files.kept.oldest_unix_ns
+        if kept_ns is None and self._waiting:
+            return self._waiting[0].span_ns()[0]
+        return kept_ns
 
     def _let_go(self) -> None:
         if self._files is not None:
@@ -286,7 +295,3 @@ def _by_origin(chunks: Sequence[SampleChunk]) -> Iterator[list[SampleChunk]]:
 
 def _row_count(chunks: Sequence[SampleChunk]) -> int:
     return sum(chunk.row_count for chunk in chunks)
-
-
-def _size_bytes(files: _Files) -> int:
-    return files.journal.size_bytes + files.kept.size_bytes

@@ -77,9 +77,9 @@ class Journal:
         self._file.close()
 
 
-def chunk_frame(chunk: SampleChunk) -> tuple[bytes, tuple[int, int]]:
-    """A chunk as a frame, and the Unix times of its first and last sample."""
+def chunk_frame(chunk: SampleChunk, *, quick: bool) -> tuple[bytes, tuple[int, int]]:
+    """A chunk as a frame, made quickly or small, and its first and last Unix time."""
     begin_ns, end_ns = span_ns = chunk.span_ns()
-    payload = encoded_chunk(chunk)
+    payload = encoded_chunk(chunk, quick=quick)
     frame = encoded_frame(FrameKind.SAMPLES, payload, begin_unix_ns=begin_ns, end_unix_ns=end_ns)
     return frame, span_ns

@@ -16,7 +16,7 @@ from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import Records
 from chopperd.sampling.recording import gpu_samples
 from chopperd.store.chunk_files import ChunkFiles
-from chopperd.store.sample_chunk import Origin, SampleChunk, identity
+from chopperd.store.sample_chunk import Origin, SampleChunk, identity, joined
 from chopperd.store.sample_columns import label_order
 from chopperd.units import NS_PER_S
 
@@ -135,9 +135,9 @@ class _Boot:
         ]
         if not parts:
             return None
-        joined = np.concatenate(parts)
-        _, first = np.unique(joined["t_mono_ns"], return_index=True)
-        records: Records = joined[first]
+        rows = joined(parts)
+        _, first = np.unique(rows["t_mono_ns"], return_index=True)
+        records: Records = rows[first]
         return records
 
 

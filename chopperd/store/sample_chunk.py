@@ -1,7 +1,8 @@
 """Some samples of a node with all that is needed to read them alone, as bytes and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Final
 
 import msgspec
@@ -88,6 +89,7 @@ class _Payload(msgspec.Struct, array_like=True):
     lost_count: int
     rows: bytes
     triples: bytes
+    is_quick: bool
 
 
 def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
@@ -116,24 +118,33 @@ def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
     return SampleChunk(
         origin=chunks[0].origin,
         records={
-            slot: np.concatenate([c.records[slot] for c in chunks if slot in c.records])
-            for slot in slots
+            slot: joined([c.records[slot] for c in chunks if slot in c.records]) for slot in slots
         },
         triples=tuple(by_time[mono_ns] for mono_ns in sorted(by_time)),
         lost_count=sum(chunk.lost_count for chunk in chunks),
     )
 
 
-def encoded_chunk(chunk: SampleChunk) -> bytes:
-    """The chunk as bytes."""
-    period_ns = _period_ns(chunk.origin)
-    rows: Records = np.concatenate([np.zeros(0, RECORD), *chunk.records.values()])
+def joined(parts: Collection[Records]) -> Records:
+    """Records one after the other; `np.concatenate` compares the types of all fields each time."""
+    rows: Records = np.empty(sum(map(len, parts)), RECORD)
+    begin = 0
+    for part in parts:
+        rows[begin : begin + len(part)] = part
+        begin += len(part)
+    return rows
+
+
+def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
+    """The chunk as bytes; quickly, for soon after, or in as few as can be."""
+    rows = joined(chunk.records.values())
     payload = _Payload(
         origin=compressed(msgspec.msgpack.encode(chunk.origin)),
         slots=[(slot, len(records)) for slot, records in chunk.records.items()],
         lost_count=chunk.lost_count,
-        rows=encoded_columns(_columns(rows, period_ns)),
+        rows=_table(rows) if quick else encoded_columns(_columns(rows, _period_ns(chunk.origin))),
         triples=encoded_columns(_triple_columns(chunk.triples)),
+        is_quick=quick,
     )
     return msgspec.msgpack.encode(payload)
 
@@ -147,7 +158,10 @@ def decoded_chunk(data: bytes) -> SampleChunk:
     try:
         payload = msgspec.msgpack.decode(data, type=_Payload)
         origin = msgspec.msgpack.decode(expanded(payload.origin), type=Origin)
-        rows = _rows(decoded_columns(payload.rows), _period_ns(origin))
+        if payload.is_quick:
+            rows = _rows_of_table(payload.rows)
+        else:
+            rows = _rows(decoded_columns(payload.rows), _period_ns(origin))
         columns = decoded_columns(payload.triples)
         mono_ns, *others = (columns[name].tolist() for name in _TRIPLE_NAMES)
     except (msgspec.MsgspecError, LookupError, ValueError) as error:
@@ -169,6 +183,28 @@ def decoded_chunk(data: bytes) -> SampleChunk:
 
 def _period_ns(origin: Origin) -> int:
     return max(round(NS_PER_S / origin.asked_hz), 1)
+
+
+def _table(rows: Records) -> bytes:
+    """Records as they are, with their layout."""
+    file = BytesIO()
+    np.save(file, rows, allow_pickle=False)
+    return compressed(file.getvalue())
+
+
+def _rows_of_table(data: bytes) -> Records:
+    """The records of `_table`; fields that another version laid out otherwise are left out."""
+    table = np.load(BytesIO(expanded(data)), allow_pickle=False)
+    if table.dtype == RECORD:
+        rows: Records = table
+        return rows
+    rows = np.zeros(len(table), RECORD)
+    for name in (*VALUE_COLUMNS, "limited_ns"):
+        rows[name] = np.nan
+    for name in set(RECORD.names or ()) & set(table.dtype.names or ()):
+        if table.dtype[name] == RECORD[name]:
+            rows[name] = table[name]
+    return rows
 
 
 def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
