@@ -78,7 +78,7 @@ class AnalysedTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureEntry:
-    """A capture as the store knows it; `note`: why it is one of its own, where that needs saying."""
+    """A capture as the store knows it; `note`: why it is not part of another of its time."""
 
     id: int
     job: str | None

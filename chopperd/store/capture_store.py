@@ -1,4 +1,4 @@
-"""The store of traces, captures, steps and families, as the agent writes it and the API reads it."""
+"""The store of traces, captures, steps and families: the agent writes it, the API reads it."""
 
 import logging
 import threading
