@@ -4,7 +4,8 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from chopperd.errors import IngestError, IngestReason
 
@@ -46,6 +47,19 @@ class Incoming:
         self._hash = hashlib.sha256()
         self._size_bytes = 0
         self._looked_at = -_LOOK_EVERY_BYTES
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Forget what came, unless it is kept."""
+        self.abort()
 
     @property
     def path(self) -> Path:

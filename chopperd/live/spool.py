@@ -108,6 +108,11 @@ class Spool:
         with self._lock:
             return tuple(sorted(self._kept.values(), key=lambda one: one.entry.received_unix_ns))
 
+    def get(self, trace_id: str) -> Spooled | None:
+        """What is known of a trace; None if it is not here."""
+        with self._lock:
+            return self._kept.get(trace_id)
+
     def path(self, trace_id: str) -> Path:
         """Where the bytes of a trace are."""
         return self._traces / trace_id
@@ -164,7 +169,7 @@ class Spool:
             self._write_entry(spooled)
             incoming.path.rename(self.path(trace_id))
         except OSError as error:
-            incoming.abort()
+            _unlink(self._entry_path(trace_id))
             raise no_room(error) from error
         with self._lock:
             self._sizes[self.path(trace_id)] = incoming.size_bytes
