@@ -13,6 +13,8 @@ import typer
 
 from chopperd import __version__
 from chopperd.cli import options
+from chopperd.cli.agent import COMMAND as AGENT
+from chopperd.cli.agent import AgentOptions, run_agent
 from chopperd.cli.job import run_command
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
 from chopperd.cli.output import complain, print_page, print_report, write
@@ -42,10 +44,11 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     log_json: options.LogForm = False,
-    log_level: options.LogFrom = "warning",
+    log_level: options.LogFrom = None,
 ) -> None:
     """Say what the GPU clock costs each training step, and why."""
-    configure_logging(log_level, as_json=log_json)
+    is_agent = context.invoked_subcommand == AGENT
+    configure_logging(log_level or ("info" if is_agent else "warning"), as_json=log_json)
     if context.invoked_subcommand is None:
         write(f"{context.get_help()}\n")
         raise typer.Exit(_EXIT_USAGE)
@@ -55,6 +58,12 @@ def root(
 def version() -> None:
     """Print the version."""
     write(f"{__version__}\n")
+
+
+@app.command(AGENT)
+def run(backend: options.Backend = None, config: options.ConfigPath = None) -> None:
+    """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
+    raise typer.Exit(run_agent(AgentOptions(config=config, backend=backend)))
 
 
 @app.command()

@@ -40,7 +40,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
-LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
+LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
 
 
 def report_options(
