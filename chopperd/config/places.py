@@ -18,6 +18,8 @@ class SystemPlaces:
 
 
 SYSTEM_PLACES: Final = SystemPlaces()
+#: Folder of the flight recorder in the state folder.
+RECORDER_FOLDER: Final = "recorder"
 _NAME: Final = "chopperd"
 
 
