@@ -78,7 +78,7 @@ class AnalysedTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureEntry:
-    """A capture as the store knows it."""
+    """A capture as the store knows it; `note`: why it is not part of another of its time."""
 
     id: int
     job: str | None
@@ -86,6 +86,7 @@ class CaptureEntry:
     begin_unix_ns: int | None
     end_unix_ns: int | None
     trace_ids: tuple[str, ...]
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,8 @@ class StoreLive:
         traces: Traces known.
         in_memory: Rows that are kept in memory only since they could not be written.
         trouble: Why it does not write to disk now, for people; None where it does.
+        dropped: Captures given up since start, as neither disk nor memory had room.
+        set_aside: What became of a store file that could not be used; None if there was none.
     """
 
     bytes: int = 0
@@ -154,6 +156,8 @@ class StoreLive:
     traces: int = 0
     in_memory: int = 0
     trouble: str | None = None
+    dropped: int = 0
+    set_aside: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
