@@ -63,8 +63,8 @@ class AnalysedTrace:
         id: Of its `TraceEntry`.
         job, run, rank: Identity; the job as taken in, else as the trace says.
         begin_unix_ns, end_unix_ns: First and last device record; both None without an anchor.
-        report: The trace's report (`report.trace_report.TraceReport`) in MessagePack, from which
-            a capture's document is made anew when another of its traces arrives.
+        report: The trace's report (`pipeline.reports.FileReport`) in MessagePack, from which a
+            capture's document is made anew when another of its traces arrives.
     """
 
     id: str

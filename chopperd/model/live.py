@@ -171,6 +171,7 @@ class AnalysisLive:
         worker_pid: The worker process; None where there is none.
         outcomes: Traces by outcome since start: "analysed", "duplicate", "rejected", "failed",
             "killed", "spooled".
+        worker_losses: Workers that died over their work, or took too long and were killed.
         spool_bytes: Disk taken by traces that wait or are kept.
         trouble: Why traces are not taken in now, for people; None where they are.
     """
@@ -180,6 +181,7 @@ class AnalysisLive:
     working_on: str | None = None
     worker_pid: int | None = None
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    worker_losses: int = 0
     spool_bytes: int = 0
     trouble: str | None = None
 
