@@ -1,1 +1,1 @@
-"""What jobs hand to the agent: traces in the inbox or sent to it, and their way into its keep."""
+"""What reaches the agent while jobs run: the node's state, and traces."""
