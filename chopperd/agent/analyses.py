@@ -1,17 +1,16 @@
 """The traces that wait for the worker, one under work at a time, and what becomes of each."""
 
 import logging
-import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from chopperd.agent.trace_store import Tally, TraceStore
 from chopperd.clock import Clock
-from chopperd.live.spool import Spool, Spooled
-from chopperd.model.captures import AnalysedTrace, CaptureEntry, TraceEntry, TraceState
-from chopperd.model.report import ReportDocument
+from chopperd.live.spool import Spool
+from chopperd.model.captures import AnalysedTrace, TraceEntry, TraceState
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
@@ -29,30 +28,6 @@ _RECORDED_AFTER_NS: Final = 2 * NS_PER_S
 _MOST_UNCOMPOSED: Final = 16
 #: A worker that does not start is tried again after so long.
 _PAUSE_NS: Final = 5 * NS_PER_S
-
-
-class TraceStore(Protocol):
-    """Where traces, captures and their documents are kept."""
-
-    def known(self, trace_id: str) -> TraceEntry | None:
-        """A trace by its id, whoever owns it."""
-        ...
-
-    def waiting(self) -> tuple[TraceEntry, ...]:
-        """Queued and spooled traces, oldest first."""
-        ...
-
-    def put_trace(self, entry: TraceEntry) -> None:
-        """Take down a trace, or a change of its state."""
-        ...
-
-    def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
-        """Put a trace into its capture; the capture and the reports of all its traces."""
-        ...
-
-    def put_document(self, capture_id: int, document: ReportDocument) -> None:
-        """Keep a capture's document."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,29 +55,6 @@ class _Capture:
     reports: tuple[bytes, ...]
     traces: dict[str, tuple[TraceEntry, AnalysedTrace]]
     deaths: int = 0
-
-
-@dataclass(slots=True)
-class Tally:
-    """Outcomes since start; for any thread."""
-
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, outcome: str) -> None:
-        """Count one."""
-        with self._lock:
-            self._counts[outcome] += 1
-
-    def __getitem__(self, outcome: str) -> int:
-        """How many there were."""
-        with self._lock:
-            return self._counts[outcome]
-
-    def all(self) -> Mapping[str, int]:
-        """All that there were."""
-        with self._lock:
-            return dict(self._counts)
 
 
 class Analyses:
@@ -203,25 +155,152 @@ class Analyses:
         self._worker.close()
 
     def _begin_next(self) -> None:
-        """Begin a document if traces wait for that and no others, or enough of them; else a trace."""
+        """Begin a document, if traces wait for that and no others or enough of them; or a trace."""
         trace_id = self._next_ready()
         uncomposed_count = sum(len(capture.traces) for capture in self._due.values())
         if uncomposed_count and (trace_id is None or uncomposed_count >= _MOST_UNCOMPOSED):
-            self._work = self._due.pop(next(iter(self._due)))
-            self._worker.ask(Compose(reports=self._work.reports), self._settings.timeout_s)
+            self._begin_composing(self._due.pop(next(iter(self._due))))
         elif trace_id is not None:
             self._queue.remove(trace_id)
             self._begin_analysis(trace_id)
 
     def _next_ready(self) -> str | None:
-        """The first trace whose samples are all recorded; forgets those that are gone."""
+        """The first trace whose samples are all recorded; None if there is none."""
         now_ns = self._clock.unix_ns()
         for trace_id in tuple(self._queue):
             spooled = self._spool.get(trace_id)
-            if spooled is None:
-                self._queue.remove(trace_id)
-            elif min(spooled.written_unix_ns, spooled.entry.received_unix_ns) <= (
-                now_ns - _RECORDED_AFTER_NS
-            ):
+            age_ns = _RECORDED_AFTER_NS if spooled is None else now_ns - spooled.written_unix_ns
+            if not 0 <= age_ns < _RECORDED_AFTER_NS:  # one of the future tells of a clock set back
                 return trace_id
         return None
+
+    def _begin_analysis(self, trace_id: str) -> None:
+        spooled = self._spool.get(trace_id)
+        if spooled is None:
+            return
+        if self._spool.note_start(trace_id) > _MOST_STARTS:
+            reason = f"its analysis was begun {_MOST_STARTS} times and never came to an end"
+            self._give_up(spooled.entry, TraceState.KILLED, reason)
+            return
+        recorder = self._settings.recorder
+        request = Analyse(
+            id=trace_id,
+            path=str(self._spool.path(trace_id)),
+            origin=Origin(name=spooled.entry.name, job=spooled.entry.job),
+            recorder=None if recorder is None else str(recorder),
+            options=self._settings.options,
+        )
+        self._work = trace_id
+        self._worker.ask(request, self._settings.timeout_s)
+
+    def _begin_composing(self, capture: _Capture) -> None:
+        self._work = capture
+        self._worker.ask(Compose(reports=capture.reports), self._settings.timeout_s)
+
+    def _end_analysis(self, trace_id: str, outcome: Reply | Lost) -> None:
+        spooled = self._spool.get(trace_id)
+        if spooled is None:
+            return
+        match outcome:
+            case Analysed():
+                self._file(spooled.entry, outcome.trace)
+            case Failed():
+                state = TraceState.REJECTED if outcome.rejected else TraceState.FAILED
+                self._give_up(spooled.entry, state, outcome.message)
+            case Lost():
+                self._note_lost_analysis(spooled.entry, outcome)
+
+    def _note_lost_analysis(self, entry: TraceEntry, lost: Lost) -> None:
+        if self._is_no_fault_of_the_work(lost):
+            self._spool.forgive_start(entry.id)
+            self._queue.appendleft(entry.id)
+            return
+        self._deaths[entry.id] += 1
+        if lost.how is Loss.TOO_SLOW:
+            self._give_up(entry, TraceState.FAILED, lost.reason)
+        elif self._deaths[entry.id] >= _MOST_DEATHS:
+            self._give_up(entry, TraceState.KILLED, lost.reason)
+        else:
+            logger.warning(
+                "trace %s (%s): %s; it is tried again", entry.id, entry.name, lost.reason
+            )
+            self._queue.append(entry.id)
+
+    def _is_no_fault_of_the_work(self, lost: Lost) -> bool:
+        """Whether work was lost by what it can't help; waits or counts accordingly."""
+        if lost.how is Loss.INTERRUPTED:
+            return True
+        if lost.how is Loss.NOT_STARTED:
+            self._trouble = lost.reason
+            self._not_before_ns = self._clock.mono_ns() + _PAUSE_NS
+            logger.warning("%s; it is tried again in %d s", lost.reason, _PAUSE_NS // NS_PER_S)
+            return True
+        self._losses += 1
+        return False
+
+    def _file(self, entry: TraceEntry, trace: AnalysedTrace) -> None:
+        """Put a report into its capture, which may be several that were due made one by it."""
+        capture, reports = self._store.file_analysed(trace)
+        traces = {entry.id: (entry, trace)}
+        for other in tuple(self._due.values()):
+            if other.id == capture.id or other.traces.keys() & set(capture.trace_ids):
+                traces |= self._due.pop(other.id).traces
+        self._due[capture.id] = _Capture(id=capture.id, reports=reports, traces=traces)
+
+    def _end_composing(self, capture: _Capture, outcome: Reply | Lost) -> None:
+        match outcome:
+            case Composed():
+                self._store.put_document(capture.id, outcome.document)
+                for entry, trace in capture.traces.values():
+                    self._finish(entry, trace)
+            case Failed():
+                self._give_up_capture(capture, outcome.message)
+            case Lost():
+                self._note_lost_composing(capture, outcome)
+
+    def _note_lost_composing(self, capture: _Capture, lost: Lost) -> None:
+        capture.deaths += not self._is_no_fault_of_the_work(lost)
+        if lost.how is Loss.TOO_SLOW or capture.deaths >= _MOST_DEATHS:
+            self._give_up_capture(capture, lost.reason)
+        else:
+            self._due[capture.id] = capture
+
+    def _give_up_capture(self, capture: _Capture, reason: str) -> None:
+        for entry, _ in capture.traces.values():
+            self._give_up(entry, TraceState.FAILED, f"no report over its capture: {reason}")
+
+    def _finish(self, entry: TraceEntry, trace: AnalysedTrace) -> None:
+        done = replace(
+            entry,
+            state=TraceState.ANALYSED,
+            job=trace.job,
+            run=trace.run,
+            rank=trace.rank,
+            finished_unix_ns=self._clock.unix_ns(),
+        )
+        self._store.put_trace(done)
+        if self._settings.keep_traces:
+            self._spool.retain(done)
+        else:
+            self._spool.discard(done.id)
+        self._end(done, "analysed")
+
+    def _give_up(self, entry: TraceEntry, state: TraceState, reason: str) -> None:
+        done = replace(entry, state=state, reason=reason, finished_unix_ns=self._clock.unix_ns())
+        self._store.put_trace(done)
+        self._spool.reject(done.id, done.name, reason)
+        self._end(done, state.value)
+
+    def _end(self, done: TraceEntry, outcome: str) -> None:
+        self._deaths.pop(done.id, None)
+        self.tally.add(outcome)
+        logger.info(
+            "trace %s %s: %s, %d bytes, job %s, rank %s%s",
+            done.id,
+            outcome,
+            done.name,
+            done.stored_bytes,
+            done.job,
+            done.rank,
+            f": {done.reason}" if done.reason else "",
+        )

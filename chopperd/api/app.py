@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 16
 MOST_UPLOADS: Final = 4
-_LONGEST_URL_BYTES: Final = 4096
+_MOST_URL_BYTES: Final = 4096
+_MOST_HEADER_BYTES: Final = 16 * 1024
 _SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
@@ -142,17 +143,27 @@ class _Gate:
 
     def _problem(self, request: Request) -> ProblemError | None:
         """Why a request goes no further; None if it does."""
-        url_bytes = len(request.scope["path"]) + len(request.scope["query_string"])
-        if url_bytes > _LONGEST_URL_BYTES:
-            detail = f"a path and query may have {_LONGEST_URL_BYTES} bytes"
-            return ProblemError(HTTPStatus.REQUEST_URI_TOO_LONG, detail)
-        if self._access is None:
-            return None
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if not self._access.answers_to(host):
-            detail = "the Host header names another host; add it to api.allowed_hosts if it is ours"
-            return ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
-        if origin is not None and not is_same_origin(origin, host):
-            detail = "pages of other origins may not ask here"
-            return ProblemError(HTTPStatus.FORBIDDEN, detail)
-        return None
+        return _too_large(request.scope) or (
+            _misdirected(request, self._access) if self._access is not None else None
+        )
+
+
+def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
+    """Why a request was not meant for us, or not by who seems to send it."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not access.answers_to(host):
+        detail = "the Host header names another host; add it to api.allowed_hosts if it is ours"
+        return ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
+    if origin is not None and not is_same_origin(origin, host):
+        return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not ask here")
+    return None
+
+
+def _too_large(scope: Scope) -> ProblemError | None:
+    if len(scope["path"]) + len(scope["query_string"]) > _MOST_URL_BYTES:
+        detail = f"path and query may have {_MOST_URL_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_URI_TOO_LONG, detail)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > _MOST_HEADER_BYTES:
+        detail = f"headers may have {_MOST_HEADER_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    return None

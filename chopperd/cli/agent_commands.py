@@ -1,4 +1,4 @@
-"""Asking the agent of this node."""
+"""Running the agent of this node, and asking it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from chopperd.cli import options
+from chopperd.cli.agent import AgentOptions, run_agent
 from chopperd.cli.output import print_page, write
 from chopperd.config.load import DEFAULT_PATH, load_config
 
 if TYPE_CHECKING:
     from chopperd.client.agent import AgentClient
+
+
+def run(backend: options.Backend = None, config: options.ConfigPath = None) -> None:
+    """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
+    raise typer.Exit(run_agent(AgentOptions(config=config, backend=backend)))
 
 
 def status(form: options.ListForm = "text", config: options.ConfigPath = None) -> None:

@@ -9,7 +9,8 @@ import typer
 
 from chopperd import __version__
 from chopperd.cli import options
-from chopperd.cli.agent_commands import metrics, status, steps
+from chopperd.cli.agent import COMMAND as AGENT
+from chopperd.cli.agent_commands import metrics, run, status, steps
 from chopperd.cli.demo_command import demo
 from chopperd.cli.node_commands import check_config, devices
 from chopperd.cli.output import write
@@ -31,10 +32,11 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     log_json: options.LogForm = False,
-    log_level: options.LogFrom = "warning",
+    log_level: options.LogFrom = None,
 ) -> None:
     """Say what the GPU clock costs each training step, and why."""
-    configure_logging(log_level, as_json=log_json)
+    is_agent = context.invoked_subcommand == AGENT
+    configure_logging(log_level or ("info" if is_agent else "warning"), as_json=log_json)
     if context.invoked_subcommand is None:
         write(f"{context.get_help()}\n")
         raise typer.Exit(_EXIT_USAGE)
@@ -46,6 +48,7 @@ def version() -> None:
     write(f"{__version__}\n")
 
 
+app.command(AGENT)(run)
 app.command()(demo)
 # What follows CMD is CMD's.
 app.command(context_settings={"allow_interspersed_args": False})(record)

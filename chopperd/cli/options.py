@@ -32,6 +32,10 @@ Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
 Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="Only the GPU of this label.")]
 LastSteps = Annotated[int, typer.Option("--last", min=1, help="How many steps.")]
+Stay = Annotated[
+    bool | None,
+    typer.Option("--stay/--no-stay", help="Go on until Ctrl-C; the default at a terminal."),
+]
 Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
 By = Annotated[Literal["family"] | None, typer.Option("--by", help="Break kernels down.")]
 Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
@@ -50,7 +54,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
-LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
+LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
 
 
 def report_options(

@@ -35,7 +35,7 @@ class AgentClient:
 
     Attributes:
         api: Where its API answers.
-        exposition: Where its metrics are scraped.
+        exposition: Where its metrics are had.
     """
 
     api: Transport
@@ -44,10 +44,10 @@ class AgentClient:
     @staticmethod
     def of(config: Config) -> "AgentClient":
         """The agent where this configuration has it."""
-        token = _token(config.api.token_file)
+        api = api_endpoints(config)
         return AgentClient(
-            api=Transport(api_endpoints(config), token=token),
-            exposition=Transport(metrics_endpoints(config)),
+            api=Transport(api, token=_token(config.api.token_file)),
+            exposition=Transport((*api, *metrics_endpoints(config))),
         )
 
     def status(self) -> models.Status:

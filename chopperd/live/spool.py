@@ -54,7 +54,7 @@ class Spooled:
 
     Attributes:
         entry: As it was taken in; its state is `ANALYSED` if it is only kept.
-        written_unix_ns: No later than this did the trace end.
+        written_unix_ns: When the file was last written to: the trace had ended by then.
         start_count: How often its analysis was begun.
     """
 

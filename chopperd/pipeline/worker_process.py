@@ -102,8 +102,9 @@ class AnalysisWorker:
             raise RuntimeError("the worker has a request")
         data = framed(request)
         self._deadline_ns = self._clock.mono_ns() + round(timeout_s * NS_PER_S)
+        gone = self._process is None or self._interrupted or self._process.poll() is not None
         self._busy, self._interrupted = True, False
-        if self._process is None or self._process.poll() is not None:
+        if gone:
             self._end()
             self._start()
         self._unsent = memoryview(data)

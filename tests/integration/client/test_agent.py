@@ -154,14 +154,18 @@ def test_traces_and_metrics_are_asked_where_they_are(tmp_path: Path) -> None:
         "stored_bytes": 0,
         "received_unix_ns": 1,
     }
-    api = FakeAgent({f"{API}/traces": as_json({"traces": [entry]})})
+    api = FakeAgent(
+        {f"{API}/traces": as_json({"traces": [entry]}), "/metrics": Reply(body=b"from the socket")}
+    )
     exposition = FakeAgent({"/metrics": Reply(body="chopperd_gpu_up 1 ±\n".encode())})
-    with serving(api, tmp_path / "api.sock"), serving(exposition) as port:
-        listen = {"CHOPPERD_METRICS__LISTEN": f"127.0.0.1:{port}"}
+    with serving(exposition) as port:
+        listen = {"CHOPPERD_METRICS__LISTEN": f"127.0.0.1:{port}", "CHOPPERD_API__LISTEN": ""}
         client = AgentClient.of(config(tmp_path, **listen))
-        (trace,) = client.traces()
-        assert (trace.state, trace.reason) == ("rejected", "empty")
         assert client.metrics() == "chopperd_gpu_up 1 ±\n"
+        with serving(api, tmp_path / "api.sock"):
+            (trace,) = client.traces()
+            assert (trace.state, trace.reason) == ("rejected", "empty")
+            assert client.metrics() == "from the socket"
 
 
 def test_what_is_no_agent_is_said_to_be_none(agent: FakeAgent, client: AgentClient) -> None:
