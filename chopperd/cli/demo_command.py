@@ -12,12 +12,11 @@ from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from chopperd.agent.service import Agent
+    from chopperd.agent.sockets import Addresses
     from chopperd.model.report import ReportDocument
 
 _EXIT_INTERRUPTED: Final = 130
+_TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
 def demo(
@@ -38,7 +37,7 @@ def demo(
     def show(document: "ReportDocument", agent: Agent) -> None:
         print_report(document, form)
         if stays and form == "text":
-            _show_addresses(agent)
+            _print_addresses(agent.addresses)
 
     with scratch_folder() as folder:
         config = demo_config(load_config(DEFAULT_PATH), folder)
@@ -46,3 +45,29 @@ def demo(
         Agent(config, simulation=spec, on_ready=demonstration.start).run()
         demonstration.finish()
     raise typer.Exit(0 if demonstration.is_shown else _EXIT_INTERRUPTED)
+
+
+def _print_addresses(addresses: "Addresses") -> None:
+    """What to try on the agent while it runs."""
+    from rich.console import Group
+
+    from chopperd.report.sections import table
+
+    rows: list[tuple[str, str]] = []
+    if addresses.metrics is not None:
+        rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
+    if addresses.api is not None:
+        url = _url(addresses.api)
+        rows += [("API", f"curl {url}/api/v1/status"), ("docs", f"{url}/docs")]
+    if (path := addresses.api_socket) is not None:
+        rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
+        commands = ("top", "status", "steps", "report")
+        rows += [
+            ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} chopperd {name}") for name in commands
+        ]
+    print_page(Group("", table(_TITLE, ("<", "<"), rows, header=False)))
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
