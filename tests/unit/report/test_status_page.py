@@ -3,8 +3,16 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.devices import DeviceReading
-from chopperd.model.live import ArchiveLive, Pause, StoreLive
-from chopperd.report.status_page import status_page
+from chopperd.model.live import (
+    AnalysisLive,
+    ArchiveLive,
+    HungCall,
+    Pause,
+    SamplerCondition,
+    SamplerLive,
+    StoreLive,
+)
+from chopperd.report.status_page import node_troubles, status_page
 from chopperd.report.text import page_text
 from chopperd.units import NS_PER_S
 from tests.unit.report.live import STARTED_UNIX_NS, live_gpu, snapshot, totals
@@ -83,3 +91,36 @@ def test_simulated_data_are_marked_and_times_count_from_the_start() -> None:
     text = page_text(status_page(replace(now, taken_unix_ns=now.started_unix_ns - NS_PER_S), []))
     assert text.startswith(" SIMULATED DATA: ")
     assert "up 0 s" in text
+
+
+def test_a_well_node_has_no_troubles_nor_has_a_paused_or_starting_one() -> None:
+    assert node_troubles(snapshot(live_gpu())) == ()
+    down = live_gpu(up=False, reading=DeviceReading())
+    for condition in (SamplerCondition.PAUSED, SamplerCondition.STARTING):
+        sampler = SamplerLive(condition=condition, reason="asked to")
+        assert node_troubles(replace(snapshot(down), sampler=sampler)) == ()
+
+
+def test_every_part_that_is_not_well_is_named_with_its_reason() -> None:
+    hung = replace(live_gpu("3", up=False), hung=HungCall(scope="full", age_s=30.0))
+    now = replace(
+        snapshot(hung),
+        sampler=SamplerLive(condition=SamplerCondition.RUNNING, abandoned_pids=(7, 8)),
+        archive=ArchiveLive(trouble="recorder: disk full"),
+        store=StoreLive(trouble="store: disk full"),
+        analysis=AnalysisLive(trouble="inbox: no such folder"),
+    )
+    assert node_troubles(now) == (
+        "left alone as they hang in a driver: processes 7, 8",
+        "GPU 3: full call hangs for 30 s",
+        "recorder: disk full",
+        "store: disk full",
+        "inbox: no such folder",
+    )
+
+
+@pytest.mark.parametrize(("reason", "said"), [("no GPU", "no GPU"), (None, "no reason known")])
+def test_sampling_that_does_not_run_is_a_trouble(reason: str | None, said: str) -> None:
+    sampler = SamplerLive(condition=SamplerCondition.UNAVAILABLE, reason=reason)
+    now = replace(snapshot(), sampler=sampler)
+    assert node_troubles(now) == (f"sampling is unavailable: {said}",)

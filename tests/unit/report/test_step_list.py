@@ -1,6 +1,7 @@
+import json
 from dataclasses import replace
 
-from chopperd.report.step_list import critical_rows, render_steps
+from chopperd.report.step_list import critical_rows, encode_steps, render_steps
 from chopperd.report.text import page_text
 from tests.unit.report.documents import row
 
@@ -37,3 +38,10 @@ def test_of_each_step_the_critical_device_is_chosen_where_it_is_known() -> None:
     assert [(each.step, each.device) for each in critical_rows(ROWS)] == [(2, 5), (1, 5)]
     unknown = [replace(each, is_critical=None) for each in ROWS]
     assert critical_rows(unknown) == unknown
+
+
+def test_in_json_rows_keep_their_published_names_and_unknown_is_null() -> None:
+    said = json.loads(encode_steps([replace(ROWS[0], mem_clock_mhz=None)], simulated=None))
+    assert said["simulated"] is None
+    (only,) = said["steps"]
+    assert (only["step"], only["device"], only["mem_clock_mhz"]) == (2, 4, None)
