@@ -46,9 +46,9 @@ def own_snapshots(
         slow_hz=settings.slow_hz,
     )
     supervisor = SamplerSupervisor(sampler_command(backend), settings, clock)
-    supervisor.start()
     sampling = Sampling(supervisor)
     try:
+        supervisor.start()
         while True:
             sampling.poll(paused=False)
             node.follow(sampling.ring)
