@@ -95,19 +95,6 @@ class SamplerSupervisor:
         """The shared memory as far as it is laid out; None before. Ask anew after each `poll`."""
         return self._reader
 
-    def open_ring(self) -> RingReader | None:
-        """Another reader of the shared memory, for another thread; None where it has no GPUs yet.
-
-        It stays the caller's to close, before `close` is called here.
-        """
-        if self._ring_fd < 0 or not is_laid_out(self._ring_fd):
-            return None
-        reader = RingReader(self._ring_fd)
-        if reader.gpu_slots:
-            return reader
-        reader.close()
-        return None
-
     @property
     def state(self) -> SupervisorState:
         """How the process stood at the last `poll`."""
