@@ -5,17 +5,20 @@ from collections.abc import Generator
 from typing import Final
 
 from chopperd import __version__
-from chopperd.agent.sampling import Sampling
 from chopperd.cli.recording import sampler_command
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.sections import Config
 from chopperd.live.node import AgentFacts, LiveNode
-from chopperd.model.live import NodeSnapshot
+from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS
 
 SIMULATED: Final = "simulated"
+_CONDITIONS: Final = {
+    SupervisorState.RUNNING: SamplerCondition.RUNNING,
+    SupervisorState.DOWN: SamplerCondition.HUNG,
+}
 _HZ: Final = 10.0
 _TOTALS_EVERY_S: Final = 1.0
 _LOOK_EVERY_NS: Final = 500 * NS_PER_MS
@@ -46,15 +49,23 @@ def own_snapshots(
         slow_hz=settings.slow_hz,
     )
     supervisor = SamplerSupervisor(sampler_command(backend), settings, clock)
-    sampling = Sampling(supervisor)
     try:
         supervisor.start()
         while True:
-            sampling.poll(paused=False)
-            node.follow(sampling.ring)
-            yield node.snapshot(AgentFacts(sampler=sampling.live()))
+            supervisor.poll()
+            node.follow(supervisor.ring)
+            yield node.snapshot(AgentFacts(sampler=_live(supervisor)))
             clock.sleep_until(clock.mono_ns() + _LOOK_EVERY_NS)
     finally:
         node.follow(None)
-        sampling.stop(_STOP_S)
-        sampling.close()
+        supervisor.stop(_STOP_S)
+        supervisor.close()
+
+
+def _live(supervisor: SamplerSupervisor) -> SamplerLive:
+    return SamplerLive(
+        condition=_CONDITIONS.get(supervisor.state, SamplerCondition.RESTARTING),
+        pid=supervisor.pid,
+        restart_count=supervisor.restart_count,
+        abandoned_pids=supervisor.left_pids,
+    )
