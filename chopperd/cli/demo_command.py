@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from chopperd.cli import options
-from chopperd.cli.output import print_page, print_report
+from chopperd.cli.output import print_report, write
 from chopperd.cli.scratch import scratch_folder
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from chopperd.agent.sockets import Addresses
     from chopperd.model.report import ReportDocument
 
-_EXIT_INTERRUPTED: Final = 130
+_EXIT_SIGNAL: Final = 128
+_NAME_WIDTH: Final = 9
 _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
@@ -42,17 +43,15 @@ def demo(
     with scratch_folder() as folder:
         config = demo_config(load_config(DEFAULT_PATH), folder)
         demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
-        Agent(config, simulation=spec, on_ready=demonstration.start).run()
+        agent = Agent(config, simulation=spec, on_ready=demonstration.start)
+        agent.run()
         demonstration.finish()
-    raise typer.Exit(0 if demonstration.is_shown else _EXIT_INTERRUPTED)
+    if agent.stopped_by is not None and not demonstration.is_shown:
+        raise typer.Exit(_EXIT_SIGNAL + agent.stopped_by)
 
 
 def _print_addresses(addresses: "Addresses") -> None:
-    """What to try on the agent while it runs."""
-    from rich.console import Group
-
-    from chopperd.report.sections import table
-
+    """What to try on the agent while it runs, each on a line of its own, to be copied."""
     rows: list[tuple[str, str]] = []
     if addresses.metrics is not None:
         rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
@@ -65,7 +64,8 @@ def _print_addresses(addresses: "Addresses") -> None:
         rows += [
             ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} chopperd {name}") for name in commands
         ]
-    print_page(Group("", table(_TITLE, ("<", "<"), rows, header=False)))
+    lines = (f"{name:<{_NAME_WIDTH}}{what}\n" for name, what in rows)
+    write(f"\n{_TITLE}\n{''.join(lines)}")
 
 
 def _url(address: tuple[str, int]) -> str:
