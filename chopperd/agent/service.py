@@ -16,6 +16,7 @@ from chopperd.agent.notify import Notifier
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import Sampling, new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
+from chopperd.agent.surroundings import Surroundings
 from chopperd.agent.wake import Wake, stopped_by_signals
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
@@ -133,7 +134,7 @@ class Agent:
 
     def _start_parts(self, sockets: Sockets) -> None:
         """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
-        from chopperd.agent.accessing import access_policy  # noqa: PLC0415 - after the sampler
+        from chopperd.agent.accessing import access_policy
 
         access = access_policy(self._config)
         self._starting = threading.Thread(
@@ -143,8 +144,8 @@ class Agent:
 
     def _bring_up(self, access: "AccessPolicy", sockets: Sockets) -> None:
         try:
-            from chopperd.agent.parts import Parts, Surroundings  # noqa: PLC0415 - the web stack
-            from chopperd.agent.snapshots import Snapshots  # noqa: PLC0415
+            from chopperd.agent.parts import Parts
+            from chopperd.agent.snapshots import Snapshots
 
             sampling = self._sampling
             self._snapshots = Snapshots(
@@ -182,7 +183,7 @@ class Agent:
         paused = self._pause.current()
         self._sampling.poll(paused=paused is not None)
         if self._parts is not None:
-            self._parts.set_paused(paused is not None)
+            self._parts.set_paused(paused=paused is not None)
         lost = self._sampling.lost_driver() if self._config.health.fail_on_lost_driver else None
         self._health.note_lost_driver(lost)
 
