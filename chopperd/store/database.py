@@ -188,9 +188,14 @@ class Database:
                 self._handle(error)
                 return None
 
-    def try_disk(self) -> bool:
-        """Move what is in memory to the disk if it is time to try again; whether all is there."""
+    def try_disk(self, *, at_once: bool = False) -> bool:
+        """Move what is in memory to the disk; whether all is there.
+
+        `at_once`: also where it refused a moment ago.
+        """
         with self._lock:
+            if at_once:
+                self._retry_mono_ns = self._clock.mono_ns()
             return self._may_write_disk()
 
     def give_back(self, pages: int) -> int:
@@ -201,7 +206,8 @@ class Database:
             run = self._connection.execute
             try:
                 run(f"PRAGMA disk.incremental_vacuum({pages})").fetchall()
-                run("PRAGMA disk.wal_checkpoint(PASSIVE)").fetchall()
+                how = "TRUNCATE" if self._disk.log_size_bytes() > self.log_bytes else "PASSIVE"
+                run(f"PRAGMA disk.wal_checkpoint({how})").fetchall()
                 return int(run("PRAGMA disk.freelist_count").fetchone()[0])
             except sqlite3.Error as error:
                 self._handle(error)
@@ -209,9 +215,8 @@ class Database:
 
     def close(self) -> None:
         """Write what can be written, and close the file."""
+        self.try_disk(at_once=True)
         with self._lock:
-            self._retry_mono_ns = self._clock.mono_ns()
-            self._may_write_disk()
             self._connection.close()
 
     def _transaction(self, change: Callable[[Change], Result], at: str) -> Result:
