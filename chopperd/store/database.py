@@ -19,7 +19,7 @@ from chopperd.errors import StoreError
 from chopperd.store import overflow
 from chopperd.store.disk_file import DiskFile
 from chopperd.store.disk_trouble import Trouble, trouble_of
-from chopperd.store.migrations import MIGRATIONS, Migration, migrate
+from chopperd.store.migrations import MIGRATIONS, Migration, migrate, stored_bytes
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -135,6 +135,17 @@ class Database:
         """Size of the file and its log; 0 without one."""
         return self._disk.size_bytes()
 
+    def used_bytes(self) -> int:
+        """What the pages take that hold something; 0 where the file can't be read."""
+        with self._lock:
+            if not self._disk.attached:
+                return 0
+            try:
+                return stored_bytes(self._connection, DISK)
+            except sqlite3.Error as error:
+                self._handle(error)
+                return 0
+
     def missing_bytes(self) -> int:
         """How much of the disk would have to be given back to stay above the floor."""
         if self._disk.path is None:
@@ -205,7 +216,8 @@ class Database:
                 return 0
             run = self._connection.execute
             try:
-                run(f"PRAGMA disk.incremental_vacuum({pages})").fetchall()
+                # As a script, since `execute` steps once, and each step frees but one page.
+                self._connection.executescript(f"PRAGMA disk.incremental_vacuum({pages})")
                 how = "TRUNCATE" if self._disk.log_size_bytes() > self.log_bytes else "PASSIVE"
                 run(f"PRAGMA disk.wal_checkpoint({how})").fetchall()
                 return int(run("PRAGMA disk.freelist_count").fetchone()[0])
@@ -309,7 +321,7 @@ class Database:
 
     def _bound_memory(self) -> None:
         dropped = 0
-        while overflow.memory_bytes(self._connection) > self._memory_limit_bytes:
+        while stored_bytes(self._connection, MEMORY) > self._memory_limit_bytes:
             if not overflow.drop_oldest(self._connection):
                 break
             dropped += 1

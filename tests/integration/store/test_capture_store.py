@@ -384,6 +384,7 @@ def test_where_no_file_can_be_made_it_works_in_memory_and_says_so(
         assert steps_of(store) == {1: ROWS}
         assert (store.live().trouble or "").startswith("kept in memory only: ")
         assert store.live().in_memory == ROWS + 1
+        store.prune()
         if path.is_dir():
             path.rmdir()
         else:
