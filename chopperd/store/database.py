@@ -18,7 +18,7 @@ from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.store import overflow
 from chopperd.store.disk_file import DiskFile
-from chopperd.store.disk_trouble import Trouble, trouble_of
+from chopperd.store.disk_trouble import Trouble, UnusableFileError, trouble_of
 from chopperd.store.migrations import MIGRATIONS, Migration, migrate, stored_bytes
 from chopperd.units import NS_PER_S
 
@@ -279,7 +279,7 @@ class Database:
         """Attach the file; where that fails, memory must do."""
         try:
             self._disk.attach()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, UnusableFileError, sqlite3.Error) as error:
             self._give_up(str(error))
             return
         if self._disk.read_only:
@@ -303,8 +303,7 @@ class Database:
         overflow.lay_views(self._connection, attached=False, overflowing=True)
         try:
             self._disk.replace(error)
-        except (OSError, sqlite3.Error) as second:
-            self._disk.detach()
+        except (OSError, UnusableFileError, sqlite3.Error) as second:
             self._give_up(str(second))
         self._lay_views()
 

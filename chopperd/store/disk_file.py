@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.store.disk_trouble import DamagedError, NewerError, Trouble, trouble_of
+from chopperd.store.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
 from chopperd.store.migrations import Migration, migrate
 from chopperd.store.set_aside import APPLICATION_ID, check_ours, check_sound, set_aside
 from chopperd.units import NS_PER_S
@@ -58,10 +58,11 @@ class DiskFile:
         Raises:
             OSError: It can't be made, or not be put aside.
             sqlite3.Error: It can't be read now.
+            UnusableFileError: The new one is no better.
         """
         try:
             self._open_checked()
-        except (NewerError, DamagedError, sqlite3.DatabaseError) as error:
+        except (OSError, UnusableFileError, sqlite3.Error) as error:
             if trouble_of(error) is Trouble.REFUSED:
                 self.detach()
                 raise
@@ -74,11 +75,14 @@ class DiskFile:
             try:
                 kept = set_aside(self.path, why)
             finally:
-                self.detach()
+                self.detach()  # only now: closing removes a log that is still in its place
             self.set_aside = f"{self.path} was put aside as {kept.name}: {error}"
             logger.warning("the store begins anew: %s", self.set_aside)
-        self.detach()
-        self._open_checked()
+        try:
+            self._open_checked()
+        except BaseException:
+            self.detach()
+            raise
 
     def detach(self) -> None:
         """Close the file."""

@@ -5,7 +5,6 @@ once `put_document` has returned and the store says that the disk took it, else 
 """
 
 import resource
-import signal
 import sys
 from contextlib import closing
 from itertools import count
@@ -33,7 +32,6 @@ def main() -> None:
     path, first = Path(sys.argv[1]), int(sys.argv[2])
     with closing(CaptureStore.open(path, limits=LIMITS, clock=SystemClock())) as store:
         if len(sys.argv) > 3:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
         for number in count(first):
             store_capture(store, number)
