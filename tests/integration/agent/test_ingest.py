@@ -219,13 +219,31 @@ def test_a_sparse_file_of_gigabytes_is_refused_without_being_read(tmp_path: Path
 
 
 def test_a_thousand_files_at_once_are_all_taken(tmp_path: Path) -> None:
-    """All of one job: captures of at most 64; every trace is analysed, none twice."""
-    with Node(tmp_path) as node:
+    with Node(tmp_path, analysis__mode="spool") as node:
         for number in range(1000):
             node.drop(f"rank{number}.json", trace(rank=number))
-        wait_for(lambda: not node.inbox_files(), limit_s=30)
-        assert node.service.live().waiting > 0
-        wait_for(lambda: node.outcomes().get("analysed") == 1000, limit_s=30)
-        assert node.outcomes() == {"analysed": 1000}
-        assert len({entry.rank for entry in node.traces().values()}) == 1000
-        assert node.service.live().spool_bytes == 0
+        wait_for(lambda: node.outcomes() == {"spooled": 1000}, limit_s=60)
+        assert not node.inbox_files()
+        live = node.service.live()
+        assert (live.mode, live.waiting, live.worker_pid) == ("spool", 1000, None)
+        assert {entry.state for entry in node.traces().values()} == {TraceState.SPOOLED}
+        assert live.spool_bytes == sum(len(trace(rank=number)) for number in range(1000))
+
+
+def test_what_was_spooled_is_analysed_by_the_first_agent_that_does_that(tmp_path: Path) -> None:
+    names = [f"rank{number}.json" for number in range(40)]
+    with Node(tmp_path, analysis__mode="spool") as node:
+        for number, name in enumerate(names):
+            node.drop(name, trace(rank=number))
+        wait_for(lambda: node.outcomes() == {"spooled": 40})
+    with Node(tmp_path, analysis__keep_traces=True) as node:
+        wait_for(lambda: node.outcomes() == {"analysed": 40})
+        assert [each.rank for each in node.document().traces] == list(range(40))
+        entries = node.traces()
+        assert {entry.state for entry in entries.values()} == {TraceState.ANALYSED}
+        kept = {path.name for path in (tmp_path / "traces").iterdir() if not path.suffix}
+        assert kept == {entry.id for entry in entries.values()}
+        assert node.service.live().waiting == 0
+    with Node(tmp_path) as node:
+        node.drop("again.json", trace(rank=0))
+        wait_for(lambda: node.outcomes() == {"duplicate": 1})
