@@ -109,6 +109,11 @@ class IngestService:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether traces are taken in: its folders are there."""
+        return self._is_open
+
     def pause(self) -> None:
         """Stop taking from the inbox and analysing, at once; uploads are taken and wait."""
         self._paused.set()
@@ -216,7 +221,7 @@ class IngestService:
         """Make the folders, and take up what an earlier run left."""
         self._spool.open()
         self._inbox.open()
-        self._is_open = True
+        self._is_open, self._trouble = True, None
         waiting = [one.entry.id for one in self._spool.all() if self._is_to_do(one)]
         self._lose_absent(set(waiting))
         if self._policy.mode == "here":

@@ -12,39 +12,38 @@ from isal import igzip
 
 from chopperd.model.captures import StepQuery, TraceState
 from chopperd.model.report import ReportDocument
+from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.store.recorder_files import RecorderLimits
 from chopperd.store.sample_chunk import Origin
+from chopperd.units import NS_PER_S
 from tests.fakes.recorded import records_of, triples_every_second
-from tests.fakes.simulated_job import SimulatedJob, play
+from tests.fakes.samples import recording
+from tests.fakes.simulated_job import play
 from tests.integration.agent.node import ADMIN, CLOCK, MIB, Node, trace, wait_for
 from tests.integration.cases import Cases
 
 
-def record(job: SimulatedJob, folder: Path) -> None:
-    """Put the job's samples into a flight recorder, of a machine that started 1000 s before."""
-    gpus = job.samples.gpus
-    less_ns = int(gpus[0].t_unix_ns[0]) - 1000 * 1_000_000_000
-    begin_ns = min(int(each.t_unix_ns[0]) for each in gpus) - less_ns
-    end_ns = max(int(each.t_unix_ns[-1]) for each in gpus) - less_ns
-    recorder = FlightRecorder(
-        folder, RecorderLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0), CLOCK
-    )
+def record(samples: SampleSet, folder: Path) -> None:
+    """Put samples into a flight recorder, of a machine that started 1000 s before them."""
+    less_ns = int(samples.gpus[0].t_unix_ns[0]) - 1000 * NS_PER_S
+    begin_ns = min(int(each.t_unix_ns[0]) for each in samples.gpus) - less_ns
+    end_ns = max(int(each.t_unix_ns[-1]) for each in samples.gpus) - less_ns
+    limits = RecorderLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
+    recorder = FlightRecorder(folder, limits, CLOCK)
     origin = Origin(
-        gpus=tuple(each.gpu for each in gpus),
+        gpus=tuple(each.gpu for each in samples.gpus),
         backend="simulated",
-        driver=None,
         simulated=True,
         node="here",
-        asked_hz=job.samples.asked_hz,
+        asked_hz=samples.asked_hz or 10.0,
         boot_id="boot",
     )
-    records = {slot: records_of(each, less_ns) for slot, each in enumerate(gpus)}
-    recorder.append(
-        origin, records, triples_every_second(begin_ns - 1, end_ns + 1_000_000_000, less_ns)
-    )
+    records = {slot: records_of(each, less_ns) for slot, each in enumerate(samples.gpus)}
+    triples = triples_every_second(begin_ns - 1, end_ns + NS_PER_S, less_ns)
+    recorder.append(origin, records, triples)
     recorder.close()
 
 
@@ -61,7 +60,7 @@ def test_ranks_that_come_one_after_another_make_the_report_that_their_files_make
     """Truth: `report_files` over the same files and the same recorded samples, in this process."""
     job = play("fsdp2-h100", tmp_path, seconds=2.0, hz=20.0)
     state = tmp_path / "state"
-    record(job, state / "recorder")
+    record(job.samples, state / "recorder")
     with Node(state) as node:
         early, late = job.paths[:4], job.paths[4:]
         for path in early:
@@ -83,6 +82,31 @@ def test_ranks_that_come_one_after_another_make_the_report_that_their_files_make
     assert {row.peers and row.peers.n for row in steps} == {8}
     assert [row.is_critical for row in steps].count(True) == 1
     assert not list((state / "traces").iterdir())
+
+
+def test_a_gpu_told_by_elimination_for_two_traces_of_one_time_is_taken_from_both(
+    tmp_path: Path,
+) -> None:
+    """One GPU is sampled: alone, a trace must be of it; of two at a time, nobody can tell which.
+
+    The file of the first trace is gone by then. Truth: `report_files` over both.
+    """
+    record(recording(), tmp_path / "state" / "recorder")
+    paths = [tmp_path / f"rank{rank}.json" for rank in range(2)]
+    for rank, path in enumerate(paths):
+        path.write_bytes(trace(rank=rank))
+    with Node(tmp_path / "state") as node:
+        node.drop("rank0.json", paths[0].read_bytes())
+        wait_for(lambda: node.ended("rank0.json"))
+        assert [device.gpu for device in node.document().devices] == ["0"]
+        node.drop("rank1.json", paths[1].read_bytes())
+        wait_for(lambda: node.ended("rank1.json"))
+        document = node.document()
+        samples = RecordedSamples(node.recorder)
+    assert [device.gpu for device in document.devices] == [None, None]
+    assert "device_unmapped" in {note.code for note in document.notes}
+    expected = report_files(paths, samples=samples, options=ReportOptions())
+    assert named(document) == named(expected)
 
 
 def test_a_trace_is_not_looked_at_before_its_last_samples_can_be_recorded(tmp_path: Path) -> None:
