@@ -131,7 +131,7 @@ def test_a_gpu_that_samples_is_up_with_its_values_and_totals(rig: Rig) -> None:
     assert (snapshot.backend, snapshot.backend_up) == ("scripted", True)
     zero, one = snapshot.gpus
     assert (zero.up, zero.reading.sm_clock_mhz, one.reading.sm_clock_mhz) == (True, 1500.0, 1400.0)
-    assert zero.reading.causes == {Cause.POWER_CAP}
+    assert zero.reading.causes == frozenset({Cause.POWER_CAP})
     assert zero.last_sample_unix_ns == rig.clock.unix_ns()
     assert (zero.ticks_count, zero.asked_hz, zero.kept_hz) == (20, 10.0, 10.0)
     assert zero.driver_s == zero.driver_full_s == pytest.approx(20e-6)
@@ -246,6 +246,7 @@ def test_excess_is_counted_against_the_median_once_a_window_is_over(rig_of_five:
     assert excess_s == [0, 0, 0, 0, pytest.approx(0.98)]
     rig.sample(30.0, gpu4=1350.0)
     last = rig.now().gpus[4].excess_s
+    assert last is not None
     assert last == pytest.approx(0.98 + 3 * 1.0)
     rig.sample(20.0)  # all alike from 141.0 s on: 1.15 s of the window from 140 s were not
     assert rig.now().gpus[4].excess_s == pytest.approx(last + 0.115)

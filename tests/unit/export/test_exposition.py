@@ -1,4 +1,4 @@
-"""What is scraped: nothing unknown as 0, nothing stale, no fault that costs more than its metric."""
+"""What is scraped: nothing unknown as 0, nothing stale; a fault costs its metric only."""
 
 from dataclasses import replace
 from math import inf, isfinite, nan
@@ -137,9 +137,7 @@ def test_a_fault_in_one_metric_costs_that_metric_only(name: str) -> None:
     def broken(_view: View) -> list[tuple[tuple[str, ...], float]]:
         raise RuntimeError("no such attribute")
 
-    metrics = [
-        replace(metric, read=broken) if metric.name == name else metric for metric in CATALOGUE[:-2]
-    ]
+    metrics = [replace(row, read=broken) if row.name == name else row for row in CATALOGUE[:-2]]
     faults = FaultCount()
     collector = SnapshotCollector(full_snapshot(2), metrics, CATALOGUE[-2:], faults)
     found = {
@@ -296,9 +294,9 @@ def test_openmetrics_has_units_and_info_and_nothing_created() -> None:
     assert {sample.name for sample in by_name["chopperd_gpu_sm_cycles"].samples} == {
         "chopperd_gpu_sm_cycles_total"
     }
-    for metric in CATALOGUE:
-        if metric.unit and metric.family_name in by_name:
-            assert by_name[metric.family_name].unit == metric.unit
+    for row in CATALOGUE:
+        if row.unit and row.family_name in by_name:
+            assert by_name[row.family_name].unit == row.unit
 
 
 @pytest.mark.parametrize(

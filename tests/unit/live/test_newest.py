@@ -40,7 +40,7 @@ def test_each_field_is_the_newest_that_was_reported() -> None:
 def test_no_limit_set_is_an_empty_set_and_several_are_all_there() -> None:
     newest = NewestValues(NS_PER_S)
     newest.take(records([FULL]))
-    assert newest.reading(0, PERIOD_NS).causes == {Cause.POWER_CAP, Cause.THERMAL}
+    assert newest.reading(0, PERIOD_NS).causes == frozenset({Cause.POWER_CAP, Cause.THERMAL})
     newest.take(records([FAST], first_ns=1))
     assert newest.reading(1, PERIOD_NS).causes == frozenset()
 
