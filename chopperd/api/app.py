@@ -14,6 +14,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chopperd.api.access import AccessPolicy, is_same_origin
+from chopperd.api.openapi import OpenApi
 from chopperd.api.places import Places
 from chopperd.api.problems import ProblemError
 from chopperd.api.routes import HEALTH_ROUTES, ROUTES
@@ -81,7 +82,7 @@ class _Server:
 
     def __init__(self, services: ApiServices, routes: Sequence[Route]) -> None:
         self._services = services
-        self._routes = routes
+        self._description = OpenApi(routes)
         self._streams = Places(MOST_STREAMS, "streams")
         self._uploads = Places(MOST_UPLOADS, "places for uploads")
 
@@ -110,7 +111,7 @@ class _Server:
             request=request,
             viewer=viewer,
             values=read_values(route.parameters, request.path_params, request.url.query),
-            routes=self._routes,
+            description=self._description,
             streams=self._streams,
             uploads=self._uploads,
         )

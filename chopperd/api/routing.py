@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -43,7 +43,7 @@ class Call:
         request: As it came.
         viewer: Who asks; nobody in particular where anyone may.
         values: By parameter name.
-        routes: All routes, for the API's own document.
+        description: All routes, as OpenAPI.
         streams, uploads: Places for what holds a connection for long.
     """
 
@@ -51,13 +51,21 @@ class Call:
     request: Request
     viewer: Viewer
     values: Mapping[str, object]
-    routes: "Sequence[Route]"
+    description: "Description"
     streams: Places
     uploads: Places
 
     def __getitem__(self, parameter: Parameter[V]) -> V:
         """The value of one of the route's parameters."""
         return cast(V, self.values[parameter.name])
+
+
+class Description(Protocol):
+    """The API's own document."""
+
+    def body(self) -> bytes:
+        """The document as JSON."""
+        ...
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]

@@ -130,9 +130,7 @@ class FakeSteps:
             return ()
         names = dict.fromkeys(row.job for row in self.rows)
         return tuple(
-            JobEntry(
-                job=name, runs=("r1",), traces=1, captures=1, first_unix_ns=1, last_unix_ns=2
-            )
+            JobEntry(job=name, runs=("r1",), traces=1, captures=1, first_unix_ns=1, last_unix_ns=2)
             for name in names
         )
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from chopperd.api.binding import bind_tcp
 from chopperd.api.app import MOST_STREAMS, build_api, build_metrics
+from chopperd.api.binding import bind_tcp
 from chopperd.api.listeners import Listener
 from chopperd.api.protocol import MOST_CONNECTIONS
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
