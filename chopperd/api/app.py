@@ -1,9 +1,12 @@
 """The applications: routes, refusals of every kind, and the checks that all requests pass."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,12 +24,11 @@ from chopperd.api.routes import HEALTH_ROUTES, ROUTES
 from chopperd.api.routing import Call, Route, read_values, viewer_of
 from chopperd.api.services import ApiServices
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 16
 MOST_UPLOADS: Final = 4
+MOST_LARGE_ANSWERS: Final = 8
 _MOST_URL_BYTES: Final = 4096
 _MOST_HEADER_BYTES: Final = 16 * 1024
 _SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -52,10 +54,16 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    server = _Server(services, routes)
+    shared = _Shared(
+        services=services,
+        description=OpenApi(routes),
+        streams=Places(MOST_STREAMS, "streams"),
+        uploads=Places(MOST_UPLOADS, "places for uploads"),
+        large_answers=asyncio.Semaphore(MOST_LARGE_ANSWERS),
+    )
     application = Starlette(
         routes=[
-            StarletteRoute(path, server.endpoint(group), methods=list(group))
+            StarletteRoute(path, _Endpoint(group, shared), methods=list(group))
             for path, group in by_path.items()
         ],
         middleware=[gate],
@@ -77,45 +85,62 @@ async def _framework_problem(_request: Request, error: Exception) -> Response:
     return ProblemError(status, detail, headers=headers).response()
 
 
-class _Server:
-    """Answers requests by routes; what goes wrong unexpectedly is logged, counted, and said."""
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all routes of an application answer from."""
 
-    def __init__(self, services: ApiServices, routes: Sequence[Route]) -> None:
-        self._services = services
-        self._description = OpenApi(routes)
-        self._streams = Places(MOST_STREAMS, "streams")
-        self._uploads = Places(MOST_UPLOADS, "places for uploads")
+    services: ApiServices
+    description: OpenApi
+    streams: Places
+    uploads: Places
+    large_answers: asyncio.Semaphore
 
-    def endpoint(self, group: Mapping[str, Route]) -> Endpoint:
-        """What answers the requests for one path, by its routes for each method."""
 
-        async def answer(request: Request) -> Response:
-            route = group["GET" if request.method == "HEAD" else request.method]
-            try:
-                return await self._answer(route, request)
-            except ProblemError as problem:
-                return problem.response()
-            except Exception:  # a request's guard: the agent goes on
-                logger.exception("%s %s failed", route.method, route.path)
-                self._services.failed(route.path)
-                detail = "a fault of the agent; its log says more"
-                return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
+class _Endpoint:
+    """Answers the requests for one path; what goes wrong is logged, counted, and said.
 
-        return answer
+    Args:
+        group: The path's routes, by method.
+        shared: What to answer from.
+    """
 
-    async def _answer(self, route: Route, request: Request) -> Response:
-        """The answer, once the caller may and the parameters are well."""
-        viewer = await viewer_of(request, route.access, self._services.access)
-        call = Call(
-            services=self._services,
+    def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
+        self._group = group
+        self._shared = shared
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        route = self._group["GET" if request.method == "HEAD" else request.method]
+        # An answer is held in memory until its reader has taken it.
+        async with self._shared.large_answers if route.is_large else nullcontext():
+            response = await self._response(route, request)
+            await response(scope, receive, send)
+
+    async def _response(self, route: Route, request: Request) -> Response:
+        try:
+            return await route.handler(await self._call(route, request))
+        except ProblemError as problem:
+            return problem.response()
+        except Exception:  # a request's guard: the agent goes on
+            logger.exception("%s %s failed", route.method, route.path)
+            self._shared.services.failed(route.path)
+            detail = "a fault of the agent; its log says more"
+            return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
+
+    async def _call(self, route: Route, request: Request) -> Call:
+        """The request, once its sender may and its parameters are well."""
+        shared = self._shared
+        viewer = await viewer_of(request, route.access, shared.services.access)
+        query = request.scope["query_string"].decode("latin-1")
+        return Call(
+            services=shared.services,
             request=request,
             viewer=viewer,
-            values=read_values(route.parameters, request.path_params, request.url.query),
-            description=self._description,
-            streams=self._streams,
-            uploads=self._uploads,
+            values=read_values(route.parameters, request.path_params, query),
+            description=shared.description,
+            streams=shared.streams,
+            uploads=shared.uploads,
         )
-        return await route.handler(call)
 
 
 class _Gate:

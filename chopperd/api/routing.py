@@ -103,6 +103,7 @@ class Route:
         replies: What it answers when all is well.
         refusals: Statuses of problems beside those that any route may give, and why.
         takes_bytes: Whether the body is a file.
+        is_large: Whether an answer may take megabytes.
     """
 
     path: str
@@ -114,6 +115,7 @@ class Route:
     replies: tuple[Reply, ...]
     refusals: Mapping[int, str]
     takes_bytes: bool = False
+    is_large: bool = False
 
 
 def at_once(answer: Answer) -> Handler:

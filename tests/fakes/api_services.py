@@ -119,8 +119,10 @@ class FakeSteps:
     entries: list[TraceEntry] = field(default_factory=list)
     asked: list[tuple[StepQuery, int, str | None]] = field(default_factory=list)
     error: Exception | None = None
+    wait: Callable[[], object] = lambda: None
 
     def _see(self, viewer: Viewer) -> bool:
+        self.wait()
         if self.error is not None:
             raise self.error
         return viewer.may_see(OWNER_UID)

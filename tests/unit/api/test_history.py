@@ -72,8 +72,9 @@ def test_long_times_are_read_in_slices_that_leave_no_seam() -> None:
         first, last = index * 18_000 / 7, (index + 1) * 18_000 / 7
         whole = middle[int(np.ceil(first)) : int(last)]
         assert found.values["sm_clock_mhz"].mean[index] == pytest.approx(whole.mean(), abs=0.5)
+        # The line rises by at most 400 / 700 in the part of a second before the bin's edge.
         assert found.values["sm_clock_mhz"].max[index] == pytest.approx(
-            clock[int(np.ceil(first)) : int(last)].max(), abs=0.5
+            clock[int(np.ceil(first)) : int(last)].max(), abs=0.58
         )
     assert found.values["power_w"].mean == pytest.approx([500.0] * 7)
     assert found.causes == {"power_cap": pytest.approx([0.5] * 7, abs=0.001)}
