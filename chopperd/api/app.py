@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,8 +27,10 @@ from chopperd.api.services import ApiServices
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 16
-MOST_UPLOADS: Final = 4
+#: All ranks of a node may hand in their traces at once.
+MOST_UPLOADS: Final = 16
 MOST_LARGE_ANSWERS: Final = 8
+_PIECE_BYTES: Final = 64 * 1024
 _MOST_URL_BYTES: Final = 4096
 _MOST_HEADER_BYTES: Final = 16 * 1024
 _SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -161,7 +163,8 @@ class _Gate:
                 own = dict(message.get("headers", ()))
                 extra = [each for each in _SAFE_HEADERS.items() if each[0] not in own]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
-            await send(message)
+            for each in _pieces(message):
+                await send(each)
 
         problem = self._problem(Request(scope)) if scope["type"] == "http" else None
         answer = problem.response() if problem is not None else self._app
@@ -183,6 +186,18 @@ def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
     if origin is not None and not is_same_origin(origin, host):
         return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not ask here")
     return None
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message with a large body as several: the server waits for the reader between them."""
+    body = message.get("body", b"")
+    if len(body) <= _PIECE_BYTES:
+        yield message
+        return
+    starts = range(0, len(body), _PIECE_BYTES)
+    for start in starts:
+        more = message.get("more_body", False) or start != starts[-1]
+        yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": more}
 
 
 def _too_large(scope: Scope) -> ProblemError | None:

@@ -28,10 +28,7 @@ logger = logging.getLogger(__name__)
 _BEARER: Final = "bearer"
 _MOST_PARAMETERS: Final = 32
 _NOBODY: Final = Viewer(uid=None, is_admin=False)
-_HOW_TO_GET_IN: Final = (
-    "connect through the agent's Unix socket, or send 'Authorization: Bearer TOKEN' with the "
-    "token of api.token_file"
-)
+_SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of api.token_file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,11 +206,12 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
     if viewer.is_admin:
         return viewer
     if viewer.uid is None:
-        raise _unauthorized(f"it can't be told who asks: {_HOW_TO_GET_IN}")
+        detail = "it can't be told who asks: connect through the agent's Unix socket, or "
+        raise _unauthorized(detail + _SEND_THE_TOKEN)
     if access is Access.ADMIN:
         detail = (
             f"uid {viewer.uid} is no administrator: be root, the agent's own user or in the "
-            f"group {policy.admin_group}, or {_HOW_TO_GET_IN.partition(', or ')[2]}"
+            f"group {policy.admin_group}, or {_SEND_THE_TOKEN}"
         )
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
     return viewer
