@@ -27,7 +27,7 @@ def scratch_folder() -> Iterator[Path]:
     happens, and then it removes the folder. It is there before the folder is.
     """
     folder = Path(gettempdir()) / f"{_PREFIX}{uuid4().hex[:_ID_LENGTH]}"
-    command = [sys.executable, "-P", "-m", "chopperd", "_sweep", str(folder)]
+    command = [sys.executable, "-P", "-m", "chopperd", "_sweep", "--folder", str(folder)]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -85,5 +85,5 @@ def test_what_others_still_write_into_it_goes_too(temporary: Path) -> None:
 
 def test_a_folder_that_was_never_made_ends_the_sweeper_at_once(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
-    command = [sys.executable, "-m", "chopperd", "_sweep", missing]
+    command = [sys.executable, "-m", "chopperd", "_sweep", "--folder", missing]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 0
