@@ -35,7 +35,7 @@ def demo(
     stays = sys.stdout.isatty() if stay is None else stay
     spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=SystemClock().unix_ns())
 
-    def show(document: "ReportDocument", agent: Agent) -> None:
+    def show(document: "ReportDocument") -> None:
         print_report(document, form)
         if stays and form == "text":
             _print_addresses(agent.addresses)
@@ -43,7 +43,9 @@ def demo(
     with scratch_folder() as folder:
         config = demo_config(load_config(DEFAULT_PATH), folder)
         demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
-        agent = Agent(config, simulation=spec, on_ready=demonstration.start)
+        agent = Agent(
+            config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
+        )
         agent.run()
         demonstration.finish()
     if agent.stopped_by is not None and not demonstration.is_shown:

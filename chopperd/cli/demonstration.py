@@ -7,7 +7,6 @@ from pathlib import Path
 from socket import socket
 from typing import Final
 
-from chopperd.agent.service import Agent
 from chopperd.client.agent import AgentClient
 from chopperd.clock import SystemClock
 from chopperd.config.sections import Config, PathsConfig
@@ -57,9 +56,7 @@ class Demonstration:
         show: Shows the first report.
     """
 
-    def __init__(
-        self, play: Play, config: Config, show: Callable[[ReportDocument, Agent], None]
-    ) -> None:
+    def __init__(self, play: Play, config: Config, show: Callable[[ReportDocument], None]) -> None:
         self._what, self._show = play, show
         self._client = AgentClient.of(config)
         self._inbox = Path(config.paths.state or "") / _INBOX / JOB
@@ -67,13 +64,22 @@ class Demonstration:
         self._clock = SystemClock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chopperd-demo")
-        self._agent: Agent | None = None
+        self._stop_agent: Callable[[], None] = lambda: None
         self._failure: Exception | None = None
-        self.is_shown = False
+        self._is_shown = False
 
-    def start(self, agent: Agent) -> None:
-        """Begin beside an agent that serves; it is told to stop when all is done."""
-        self._agent = agent
+    @property
+    def is_shown(self) -> bool:
+        """Whether the report was shown."""
+        return self._is_shown
+
+    def start(self, stop_agent: Callable[[], None]) -> None:
+        """Begin, beside an agent that serves.
+
+        Args:
+            stop_agent: Called when all is done.
+        """
+        self._stop_agent = stop_agent
         self._thread.start()
 
     def finish(self) -> None:
@@ -85,21 +91,20 @@ class Demonstration:
             raise self._failure
 
     def _run(self) -> None:
-        assert self._agent is not None
         try:
-            self._play(self._agent)
+            self._play()
         except _EndedError:
             pass
         except Exception as error:  # noqa: BLE001 - raised again by `finish`
             self._failure = error
-        self._agent.stop()
+        self._stop_agent()
 
-    def _play(self, agent: Agent) -> None:
+    def _play(self) -> None:
         self._wait("all GPUs are sampled", self._are_sampled)
         self._capture(0)
         self._wait("its traces are analysed", self._are_analysed)
-        self._show(self._report(), agent)
-        self.is_shown = True
+        self._show(self._report())
+        self._is_shown = True
         number = 1
         while self._what.stays:
             self._pause(_CAPTURE_EVERY_S)
@@ -110,7 +115,10 @@ class Demonstration:
         """Let the job run for a while, and hand in its traces then, as a profiler does."""
         begin_ns = self._clock.unix_ns()
         end_ns = begin_ns + round(self._what.seconds * NS_PER_S)
-        paths = write_traces(self._node, begin_ns, end_ns, self._inbox, f"capture{number}-")
+        paths = []
+        for path in write_traces(self._node, begin_ns, end_ns, self._inbox, f"capture{number}-"):
+            paths.append(path)
+            self._pause(0.0)
         self._pause((end_ns - self._clock.unix_ns()) / NS_PER_S)
         for path in paths:
             finish_trace(path)
@@ -144,6 +152,11 @@ class Demonstration:
             self._pause(_ASK_EVERY_S)
 
     def _pause(self, for_s: float) -> None:
+        """Wait, and leave if the agent ends.
+
+        Raises:
+            _EndedError: It does.
+        """
         if self._ended.wait(max(for_s, 0.0)):
             raise _EndedError
 

@@ -13,7 +13,7 @@ _UNFINISHED: Final = ".part"
 
 def write_traces(
     node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path, prefix: str = ""
-) -> tuple[Path, ...]:
+) -> Iterator[Path]:
     """Write each rank's trace of the steps inside a time under a name that says it is unfinished.
 
     Args:
@@ -22,20 +22,18 @@ def write_traces(
         folder: Made if it is not there.
         prefix: Of the files' names.
 
-    Returns:
-        What is to be given to `finish_trace`, by rank.
+    Yields:
+        What is to be given to `finish_trace`, by rank, when it is written.
 
     Raises:
         OSError: A file can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
     for name, content in simulated_traces(node, begin_unix_ns, end_unix_ns):
         path = folder / f"{prefix}{name}{_UNFINISHED}"
         with path.open("wb") as file:
             file.writelines(content)
-        written.append(path)
-    return tuple(written)
+        yield path
 
 
 def finish_trace(path: Path) -> Path:

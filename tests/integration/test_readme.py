@@ -31,7 +31,7 @@ def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
     }
     assert mentioned - commands == set()
     words = set(re.findall(r"[a-z-]+", " ".join(code)))
-    assert commands - words == {"version"}
+    assert commands - words <= {"version"}
 
 
 def _code() -> list[str]:
