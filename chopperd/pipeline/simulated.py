@@ -18,7 +18,8 @@ def write_traces(
 
     Args:
         node: Where the job runs.
-        begin_unix_ns, end_unix_ns: The time; at least one step is written.
+        begin_unix_ns: Start of the time.
+        end_unix_ns: Its end; at least one step is written.
         folder: Made if it is not there.
         prefix: Of the files' names.
 
