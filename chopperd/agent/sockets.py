@@ -28,6 +28,13 @@ class Addresses:
     api: tuple[str, int] | None
     api_socket: Path | None
 
+    def __str__(self) -> str:
+        """For people."""
+        metrics = f"metrics at {_url(self.metrics)}/metrics" if self.metrics else "no metrics"
+        api = [_url(self.api)] if self.api else []
+        api += [str(self.api_socket)] if self.api_socket else []
+        return f"{metrics}, API at {' and '.join(api)}" if api else f"{metrics}, no API"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
@@ -112,3 +119,8 @@ def _name(listening: socket.socket | None) -> tuple[str, int] | None:
         return None
     address, port = listening.getsockname()[:2]
     return str(address), int(port)
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -10,7 +10,7 @@ import pytest
 
 from chopperd.errors import IngestError, IngestReason
 from chopperd.live.incoming import Incoming
-from chopperd.live.spool import Spool, SpoolLimits, Spooled
+from chopperd.live.spool import Spool, Spooled, SpoolLimits
 from chopperd.model.captures import TraceEntry, TraceState
 
 CONTENT = b"some bytes"
