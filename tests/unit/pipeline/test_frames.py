@@ -1,6 +1,5 @@
 """Messages between agent and worker as bytes."""
 
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
