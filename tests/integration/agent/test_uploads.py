@@ -31,7 +31,6 @@ def ready(tmp_path: Path) -> Node:
 
 
 def started(node: Node) -> None:
-    wait_for(lambda: (node.state / "rejected").is_dir())
     wait_for(lambda: node.service.is_ready)
 
 
