@@ -17,7 +17,7 @@ SCHEMA_VERSION: Final = 41
 _BOARD_KEYS: Final = frozenset(
     {
         "annotations", "description", "editable", "graphTooltip", "links", "panels", "refresh",
-        "schemaVersion", "tags", "templating", "time", "timepicker", "timezone", "title", "uid",
+        "schemaVersion", "tags", "templating", "time", "timezone", "title", "uid",
         "version",
     }
 )  # fmt: skip

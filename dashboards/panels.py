@@ -73,6 +73,7 @@ def time_series(
         tooltipSort="desc",
         thresholds=_steps(PLAIN),
         overrides=list(overrides),
+        extraJson={"options": {"legend": {"showLegend": True}}},
     )
 
 
@@ -144,8 +145,7 @@ def datasource_variable() -> Variable:
         "label": "Prometheus",
         "type": "datasource",
         "query": "prometheus",
-        "refresh": 1,
-        "current": {},
+        "refresh": 1,  # when the board is loaded
     }
 
 
@@ -165,7 +165,7 @@ def label_variable(name: str, label: str, query: str, *, every: bool = False) ->
         "datasource": DATASOURCE,
         "refresh": 2,  # when the time range changes
         "sort": 3,  # by number
-        **(several if every else {"includeAll": False, "multi": False, "current": {}}),
+        **(several if every else {"includeAll": False, "multi": False}),
     }
 
 

@@ -40,6 +40,14 @@ class _FieldConfig(msgspec.Struct):
     defaults: _Defaults
 
 
+class _Legend(msgspec.Struct):
+    showLegend: bool = False  # noqa: N815, Grafana's name
+
+
+class _Options(msgspec.Struct):
+    legend: _Legend | None = None
+
+
 class _Panel(msgspec.Struct):
     id: int
     type: str
@@ -47,6 +55,7 @@ class _Panel(msgspec.Struct):
     description: str
     gridPos: _Place  # noqa: N815, Grafana's name
     fieldConfig: _FieldConfig  # noqa: N815, Grafana's name
+    options: _Options
 
 
 class _Variable(msgspec.Struct):
@@ -96,6 +105,13 @@ def test_every_panel_says_what_it_means_in_a_known_unit_and_has_thresholds(board
         assert panel.fieldConfig.defaults.unit in UNITS
         # Grafana fails on "" and takes the first step's null for "from the lowest on".
         assert panel.fieldConfig.defaults.thresholds.steps[0]["value"] is None
+
+
+def test_lines_are_named_in_a_legend(board: _Board) -> None:
+    lines = [panel for panel in board.panels if panel.type == "timeseries"]
+    assert lines
+    # Grafana shows none where the key is missing, as it is in grafanalib's output.
+    assert all(panel.options.legend == _Legend(showLegend=True) for panel in lines)
 
 
 def test_panels_have_ids_of_their_own_and_do_not_overlap(board: _Board) -> None:
