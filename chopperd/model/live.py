@@ -55,9 +55,10 @@ class GpuLive:
         reading: Its newest values; fields that are not fresh are None (all, where it is not up).
         totals: Integrals; they stay where they are while it is not up.
         excess_s: Live loss against its peers; None with fewer than four of one model.
-        residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz.
+        residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz:
+            tenths of the highest SM clock, then infinity; empty where that clock is not known.
         ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
-        driver_s: Time in driver calls.
+        driver_s, driver_full_s: Time in driver calls, and that part of it in full reads.
         asked_hz, kept_hz: Rate asked for, and that is kept now.
         hung: The driver call that hangs; None if there is none.
     """
@@ -77,6 +78,7 @@ class GpuLive:
     asked_hz: float
     kept_hz: float
     hung: HungCall | None
+    driver_full_s: float = 0.0
 
 
 class SamplerCondition(StrEnum):
@@ -182,7 +184,9 @@ class AnalysisLive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedTotals:
-    """Sums over the captures of one GPU that are recent enough to stand for now, s.
+    """Sums over the captures of one GPU since the agent started, s; they never fall.
+
+    There only while the newest capture is recent enough to stand for now.
 
     Attributes:
         window_s: Window time by waterfall row.
@@ -200,7 +204,10 @@ class TracedTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLive:
-    """What the agent's own processes cost: "agent", "sampler", "worker"."""
+    """What the agent's own processes cost: "agent", "sampler", "worker".
+
+    CPU time includes earlier processes of the role; the rest is 0 where none is there now.
+    """
 
     cpu_s: float
     resident_bytes: int

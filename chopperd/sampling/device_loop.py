@@ -101,7 +101,7 @@ class DeviceLoop:
         reading = self._read(tick.scope)
         ended_ns = self._clock.mono_ns()
         if reading is None:
-            self._gpu.end_call(ended_ns - started_ns)
+            self._gpu.end_call(ended_ns - started_ns, tick.scope)
         else:
             self._gpu.write(
                 reading,

@@ -1,6 +1,7 @@
 """One GPU's part of the shared memory as its thread writes it, at every tick."""
 
 import mmap
+from array import array
 from collections.abc import Sequence
 from math import nan
 from struct import Struct
@@ -39,8 +40,8 @@ class GpuWriter:
     before, and are published with the next record.
 
     Attributes:
-        ticks_count, missed_count, transient_count, unexpected_count, losses_count, driver_ns: See
-            `GpuStatus` in `ring_reader`.
+        ticks_count, missed_count, transient_count, unexpected_count, losses_count, driver_ns,
+            driver_full_ns: See `GpuStatus` in `ring_reader`.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class GpuWriter:
         self._records_offset = records_offset
         self._capacity = capacity
         self._bits_by_causes: dict[frozenset[Cause], int] = {}
+        self._head = array("q", bytes(_STATUS_HEAD.size))
+        self._head_words = memoryview(self._head)
         (
             _,
             _,
@@ -73,6 +76,7 @@ class GpuWriter:
             self.unexpected_count,
             self.losses_count,
             self.driver_ns,
+            self.driver_full_ns,
             self._asked_period_ns,
             self._period_ns,
         ) = map(int, _STATUS_HEAD.unpack_from(memory, status_offset))
@@ -87,10 +91,9 @@ class GpuWriter:
             self._words[self._call_word + 1] = scope is ReadScope.FULL
             self._words[self._call_word] = now_mono_ns
 
-    def end_call(self, span_ns: int) -> None:
+    def end_call(self, span_ns: int, scope: ReadScope) -> None:
         """Show that the call has returned without a record, and publish the counts."""
-        self.ticks_count += 1
-        self.driver_ns += span_ns
+        self._count_call(span_ns, scope)
         self._publish()
 
     def write(
@@ -130,8 +133,7 @@ class GpuWriter:
         )
         self._written = words[offset >> 3] = written + 1
         self._last_mono_ns = t_mono_ns
-        self.ticks_count += 1
-        self.driver_ns += span_ns
+        self._count_call(span_ns, scope)
         self._publish()
 
     def set_state(self, state: GpuState) -> None:
@@ -197,26 +199,39 @@ class GpuWriter:
         """Where the copy with a number begins, in bytes."""
         return self._status_offset + _STATUS_HEAD.size + 8 + sequence % 2 * _TOTALS.size
 
+    def _count_call(self, span_ns: int, scope: ReadScope) -> None:
+        self.ticks_count += 1
+        self.driver_ns += span_ns
+        if scope is ReadScope.FULL:
+            self.driver_full_ns += span_ns
+
     def _publish(self) -> None:
-        """Write the head of the status block, with no call in progress."""
-        if self._words[_GENERATION] == self._generation:
-            _STATUS_HEAD.pack_into(
-                self._map,
-                self._status_offset,
-                0,
-                0,
-                self._state,
-                self._written,
-                self._last_mono_ns,
-                self.ticks_count,
-                self.missed_count,
-                self.transient_count,
-                self.unexpected_count,
-                self.losses_count,
-                self.driver_ns,
-                self._asked_period_ns,
-                self._period_ns,
-            )
+        """Write the head of the status block, with no call in progress.
+
+        It is packed aside and then copied: packing in place clears the bytes first, so that a
+        reader could find counts at 0, and so would the successor of a process killed right then.
+        """
+        if self._words[_GENERATION] != self._generation:
+            return
+        _STATUS_HEAD.pack_into(
+            self._head,
+            0,
+            0,
+            0,
+            self._state,
+            self._written,
+            self._last_mono_ns,
+            self.ticks_count,
+            self.missed_count,
+            self.transient_count,
+            self.unexpected_count,
+            self.losses_count,
+            self.driver_ns,
+            self.driver_full_ns,
+            self._asked_period_ns,
+            self._period_ns,
+        )
+        self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 
     def _bits(self, causes: frozenset[Cause] | None) -> int:
         """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""

@@ -59,6 +59,32 @@ class EnergyCounter:
         return 0.0
 
 
+class GapRule:
+    """Tells which neighbouring samples of a GPU are close enough to integrate between.
+
+    They may lie three periods apart, of the period kept or of the one achieved where that is
+    longer: the median of the last spacings.
+    """
+
+    def __init__(self) -> None:
+        self._spacings_ns: Int64s = np.zeros(0, np.int64)
+
+    def are_covered(self, spacing_ns: Int64s, period_ns: int) -> Bools:
+        """Whether the clock is known between two neighbours, (m,).
+
+        Args:
+            spacing_ns: (m,) int64 times between neighbouring samples that follow on those before.
+            period_ns: The period that the loop keeps.
+        """
+        recent_ns = np.concatenate([self._spacings_ns, spacing_ns])[
+            -max(_SPACINGS, len(spacing_ns)) :
+        ]
+        self._spacings_ns = recent_ns[-_SPACINGS:]
+        achieved_ns = float(np.median(recent_ns)) if len(recent_ns) else 0.0
+        covered: Bools = spacing_ns <= _GAP_PERIODS * max(achieved_ns, period_ns)
+        return covered & (spacing_ns > 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Intervals:
     """Covered intervals between neighbouring samples, columns (m,); ends are (2, m).
@@ -115,7 +141,7 @@ class LiveIntegrals:
             "causes": np.zeros(0, np.int64),
             "busy_ratio": np.zeros(0),
         }
-        self._spacings_ns: Int64s = np.zeros(0, np.int64)
+        self._gaps = GapRule()
         self._activity: Float64s = np.full((2, 1), nan)
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
@@ -153,17 +179,7 @@ class LiveIntegrals:
             causes=_ends(joined["causes"]),
             counted_s=counted_s[len(counted_s) - len(spacing_ns) :],
         )
-        self._integrate(intervals.chosen(self._is_covered(spacing_ns, period_ns)))
-
-    def _is_covered(self, spacing_ns: Int64s, period_ns: int) -> Bools:
-        """Whether neighbouring samples are close enough, (m,)."""
-        recent_ns = np.concatenate([self._spacings_ns, spacing_ns])[
-            -max(_SPACINGS, len(spacing_ns)) :
-        ]
-        self._spacings_ns = recent_ns[-_SPACINGS:]
-        achieved_ns = float(np.median(recent_ns)) if len(recent_ns) else 0.0
-        covered: Bools = spacing_ns <= _GAP_PERIODS * max(achieved_ns, period_ns)
-        return covered & (spacing_ns > 0)
+        self._integrate(intervals.chosen(self._gaps.are_covered(spacing_ns, period_ns)))
 
     def _add(self, name: str, amount: float) -> None:
         place = TOTAL_NAMES.index(name)

@@ -21,7 +21,7 @@ from chopperd.model.samples import VALUE_COLUMNS
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -117,6 +117,7 @@ _STATUS_HEAD: Final = (
     "unexpected_count",
     "losses_count",
     "driver_ns",
+    "driver_full_ns",
     "asked_period_ns",
     "period_ns",
 )

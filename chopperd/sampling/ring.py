@@ -7,7 +7,6 @@ that a reader tells a torn one (for certain where stores keep their order, as on
 
 import mmap
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Final
@@ -16,6 +15,7 @@ from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.gpu_writer import GpuWriter
+from chopperd.sampling.identity import merged_gpus, place_of
 from chopperd.sampling.layout import (
     DESCRIPTION_BYTES,
     HEADER,
@@ -102,7 +102,7 @@ class RingWriter:
 
     def slot_of(self, info: GpuInfo) -> int | None:
         """The slot of a GPU that the back end found; None if there was no room for it."""
-        return _slot_of(info, self.gpus)
+        return place_of(info, self.gpus)
 
     def set_state(self, state: SamplerState) -> None:
         """Say what the sampler is doing."""
@@ -144,7 +144,7 @@ class RingWriter:
             return replace(earlier, failure=description.failure)
         return replace(
             description,
-            gpus=_merged_gpus(earlier.gpus, description.gpus, self._layout.gpu_slots),
+            gpus=merged_gpus(earlier.gpus, description.gpus, self._layout.gpu_slots),
         )
 
     def _describe(self, description: RingDescription) -> None:
@@ -158,26 +158,3 @@ class RingWriter:
         self._set("description_bytes", len(data))
         self._set("description_sequence", sequence + 1)
         self._description = description
-
-
-def _slot_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:
-    """The slot of the same GPU: same UUID, or same index and name where there is no UUID."""
-    for slot, gpu in enumerate(gpus):
-        same = gpu.uuid == info.uuid if info.uuid else gpu.index == info.index
-        if same and gpu.name == info.name:
-            return slot
-    return None
-
-
-def _merged_gpus(
-    earlier: Sequence[GpuInfo], present: Sequence[GpuInfo], slots: int
-) -> tuple[GpuInfo, ...]:
-    """GPUs in slot order: those known before with their labels, then new ones while room lasts."""
-    merged = list(earlier)
-    for info in present:
-        slot = _slot_of(info, earlier)
-        if slot is not None:
-            merged[slot] = replace(info, gpu=earlier[slot].gpu)
-        elif len(merged) < slots:
-            merged.append(info)
-    return tuple(merged)

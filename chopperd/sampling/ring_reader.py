@@ -60,7 +60,7 @@ class GpuStatus:
         ticks_count, missed_count: Periods that were read, and that were not.
         transient_count, unexpected_count: Failed reads, by whether the adaptor knew the error.
         losses_count: How often the GPU was lost.
-        driver_ns: Time in driver calls.
+        driver_ns, driver_full_ns: Time in driver calls, and that part of it in full reads.
         asked_period_ns, period_ns: Period that was asked for, and that is kept now.
         last_mono_ns: Time of the newest record; None before the first.
     """
@@ -75,6 +75,7 @@ class GpuStatus:
     unexpected_count: int
     losses_count: int
     driver_ns: int
+    driver_full_ns: int
     asked_period_ns: int
     period_ns: int
     last_mono_ns: int | None

@@ -163,7 +163,7 @@ def test_a_driver_call_in_progress_is_visible(writer: RingWriter, reader: RingRe
     assert (status.call_started_mono_ns, status.call_scope) == (1234, ReadScope.FULL)
     to.transient_count += 1
     to.missed_count += 3
-    to.end_call(50)
+    to.end_call(50, ReadScope.FULL)
     status = reader.status(1)
     assert status.call_started_mono_ns is None
     assert (status.ticks_count, status.missed_count, status.transient_count) == (1, 3, 1)
@@ -217,7 +217,7 @@ def test_a_superseded_writer_changes_nothing_any_more(
         before = os.pread(fd, os.fstat(fd).st_size, 0)
         write(old, 1)
         old.begin_call(5, ReadScope.FAST)
-        old.end_call(1)
+        old.end_call(1, ReadScope.FAST)
         old.set_state(GpuState.LOST)
         old.write_totals(np.ones(TOTAL_COUNT), 1)
         writer.set_state(SamplerState.STOPPED)

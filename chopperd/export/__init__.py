@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what there is, and the text that is scraped."""

@@ -1,0 +1,253 @@
+"""The metrics of a GPU from live sampling."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from chopperd.export.metric import GPU, Label, Point, Profile, View, metric, per_gpu, per_gpu_by
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.live import GpuLive, LiveTotals
+from chopperd.units import hertz_from_megahertz, seconds_from_ns
+
+_M, _S, _F = Profile.MINIMAL, Profile.STANDARD, Profile.FULL
+_NO_TOTALS: Final = LiveTotals()
+
+CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))
+#: Limits that a driver can count time under.
+LIMIT: Final = Label(
+    "cause",
+    tuple(
+        cause.label
+        for cause in CAUSES
+        if cause not in {Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN}
+    ),
+)
+#: Upper edges of the clock buckets as ratios of the highest SM clock.
+BUCKET: Final = Label("bucket", (*(f"{tenth / 10:.1f}" for tenth in range(1, 11)), "+Inf"))
+SENSOR: Final = Label("sensor", ("gpu",))
+_INFO_LABELS: Final = (
+    GPU,
+    *map(Label, ("uuid", "pci_bus_id", "name", "vendor", "backend")),
+    Label("memory_source", ("v2", "v1", "system", "")),
+)
+
+
+def _totals(gpu: GpuLive) -> LiveTotals:
+    return gpu.totals or _NO_TOTALS
+
+
+def _hertz(clock_mhz: float | None) -> float | None:
+    return None if clock_mhz is None else hertz_from_megahertz(clock_mhz)
+
+
+def _seconds(time_ns: int | None) -> float | None:
+    return None if time_ns is None else seconds_from_ns(time_ns)
+
+
+def _up(view: View) -> Iterable[Point]:
+    """The one series that stays when a GPU goes."""
+    return [((gpu.info.gpu,), float(gpu.up)) for gpu in view.snapshot.gpus]
+
+
+def _info(view: View) -> Iterable[Point]:
+    backend = view.snapshot.backend or ""
+    for gpu in view.snapshot.gpus:
+        if gpu.up:
+            info = gpu.info
+            identity = (info.gpu, info.uuid, info.pci_bus_id or "", info.name, info.vendor.value)
+            yield (*identity, backend, info.memory_source or ""), 1.0
+
+
+def _by_cause(seconds: Mapping[Cause, float]) -> dict[str, float]:
+    return {cause.label: value for cause, value in seconds.items()}
+
+
+def _residency(gpu: GpuLive) -> dict[str, float]:
+    """Sampled time by bucket; the edges of all GPUs are the same ratios."""
+    buckets = sorted(gpu.residency_s.items())
+    labels = BUCKET.values or ()
+    return {label: seconds for label, (_, seconds) in zip(labels, buckets, strict=bool(buckets))}
+
+
+def _temperatures(gpu: GpuLive) -> dict[str, float]:
+    temperature_c = gpu.reading.temperature_c
+    return {} if temperature_c is None else {"gpu": temperature_c}
+
+
+GPU_METRICS: Final = (
+    metric("gpu_up", "", _M, "Whether the GPU answers, 1 or 0; all else of it goes at 0", _up, GPU),
+    metric("gpu_info", "", _M, "What the GPU is; always 1", _info, *_INFO_LABELS),
+    metric(
+        "gpu_sm_clock_hertz",
+        "hertz",
+        _M,
+        "Newest SM clock (AMD: GFX clock); for means divide sm_cycles by sampled_seconds",
+        per_gpu(lambda gpu: _hertz(gpu.reading.sm_clock_mhz)),
+        GPU,
+    ),
+    metric(
+        "gpu_sm_clock_reference_hertz",
+        "hertz",
+        _M,
+        "Highest SM clock by the driver, which live losses are measured against",
+        per_gpu(lambda gpu: _hertz(gpu.info.sm_clock_max_mhz)),
+        GPU,
+    ),
+    metric(
+        "gpu_sm_cycles_total",
+        "cycles",
+        _M,
+        "SM cycles over sampled time: the integral of the clock",
+        per_gpu(lambda gpu: _totals(gpu).sm_cycles),
+        GPU,
+    ),
+    metric(
+        "gpu_sampled_seconds_total",
+        "seconds",
+        _M,
+        "Time between samples close enough to know the clock",
+        per_gpu(lambda gpu: _totals(gpu).sampled_s),
+        GPU,
+    ),
+    metric(
+        "gpu_busy_seconds_total",
+        "seconds",
+        _M,
+        "Time that the GPU reported itself busy, communication and waiting included",
+        per_gpu(lambda gpu: _totals(gpu).busy_s),
+        GPU,
+    ),
+    metric(
+        "gpu_busy_sm_cycles_total",
+        "cycles",
+        _M,
+        "SM cycles over busy time with known clock",
+        per_gpu(lambda gpu: _totals(gpu).busy_sm_cycles),
+        GPU,
+    ),
+    metric(
+        "gpu_busy_sampled_seconds_total",
+        "seconds",
+        _M,
+        "Busy time with known clock",
+        per_gpu(lambda gpu: _totals(gpu).busy_sampled_s),
+        GPU,
+    ),
+    metric(
+        "gpu_dvfs_lost_live_seconds_total",
+        "seconds",
+        _S,
+        "Busy time lost against the reference clock, by cause: a ceiling, mostly physics",
+        per_gpu_by(lambda gpu: _by_cause(_totals(gpu).lost_s)),
+        GPU,
+        CAUSE,
+    ),
+    metric(
+        "gpu_excess_live_seconds_total",
+        "seconds",
+        _M,
+        "Busy time lost against the median busy clock of at least four GPUs of the same model, "
+        "over 10 s windows: what can be fixed",
+        per_gpu(lambda gpu: gpu.excess_s),
+        GPU,
+    ),
+    metric(
+        "gpu_clock_limited_seconds_total",
+        "seconds",
+        _S,
+        "Time under each limit by the driver's own counters; limits may overlap",
+        per_gpu_by(lambda gpu: _by_cause(_totals(gpu).limited_s)),
+        GPU,
+        LIMIT,
+    ),
+    metric(
+        "gpu_clock_residency_seconds_total",
+        "seconds",
+        _F,
+        "Sampled time by SM clock; bucket: upper edge as a ratio of the reference clock, the "
+        "lower edge is the bucket before",
+        per_gpu_by(_residency),
+        GPU,
+        BUCKET,
+    ),
+    metric(
+        "gpu_mem_clock_hertz",
+        "hertz",
+        _S,
+        "Newest memory clock",
+        per_gpu(lambda gpu: _hertz(gpu.reading.mem_clock_mhz)),
+        GPU,
+    ),
+    metric(
+        "gpu_power_watts",
+        "watts",
+        _M,
+        "Newest board power",
+        per_gpu(lambda gpu: gpu.reading.power_w),
+        GPU,
+    ),
+    metric(
+        "gpu_power_limit_watts",
+        "watts",
+        _M,
+        "Enforced power limit when the sampler started",
+        per_gpu(lambda gpu: gpu.info.power_limit_w),
+        GPU,
+    ),
+    metric(
+        "gpu_power_limit_default_watts",
+        "watts",
+        _S,
+        "Default power limit",
+        per_gpu(lambda gpu: gpu.info.power_limit_default_w),
+        GPU,
+    ),
+    metric(
+        "gpu_energy_joules_total",
+        "joules",
+        _M,
+        "Energy by the driver's counter since the agent started",
+        per_gpu(lambda gpu: _totals(gpu).energy_j),
+        GPU,
+    ),
+    metric(
+        "gpu_temperature_celsius",
+        "celsius",
+        _M,
+        "Newest temperature",
+        per_gpu_by(_temperatures),
+        GPU,
+        SENSOR,
+    ),
+    metric(
+        "gpu_memory_used_bytes",
+        "bytes",
+        _S,
+        "Device memory in use; gpu_info says by what source",
+        per_gpu(lambda gpu: gpu.reading.memory_used_bytes),
+        GPU,
+    ),
+    metric(
+        "gpu_memory_size_bytes",
+        "bytes",
+        _S,
+        "Device memory",
+        per_gpu(lambda gpu: gpu.info.memory_size_bytes),
+        GPU,
+    ),
+    metric(
+        "gpu_activity_ratio",
+        "ratio",
+        _S,
+        "Share of time that the GPU reported itself busy, newest reading",
+        per_gpu(lambda gpu: gpu.reading.activity_ratio),
+        GPU,
+    ),
+    metric(
+        "gpu_last_sample_timestamp_seconds",
+        "seconds",
+        _S,
+        "When the newest sample was taken, Unix time",
+        per_gpu(lambda gpu: _seconds(gpu.last_sample_unix_ns)),
+        GPU,
+    ),
+)

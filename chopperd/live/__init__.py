@@ -1,0 +1,1 @@
+"""What reaches the agent while jobs run: the node's state, and traces."""

@@ -1,0 +1,120 @@
+"""One GPU as the agent follows it: over rings, sampler processes, losses and returns."""
+
+from typing import Final
+
+from chopperd.live.counters import GpuCounters, counters_of
+from chopperd.live.excess import BusyClock, BusyClocks
+from chopperd.live.newest import NewestValues, fresh_ns
+from chopperd.live.residency import ClockResidency
+from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.live import GpuLive, HungCall
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.layout import GpuState
+from chopperd.sampling.ring_reader import GpuStatus, RingReader
+from chopperd.units import NS_PER_S, seconds_from_ns
+
+#: A driver call that lasts longer is named.
+_HUNG_NS: Final = 5 * NS_PER_S
+
+
+class GpuTrack:
+    """What is known of one GPU since the agent started.
+
+    Attributes:
+        info: What it is, as the newest sampler says.
+
+    Args:
+        info: What it is.
+        slow_period_ns: Period of the reads that cover all fields.
+    """
+
+    def __init__(self, info: GpuInfo, slow_period_ns: int) -> None:
+        self.info = info
+        self._position = 0
+        self._status: GpuStatus | None = None
+        self._earlier = GpuCounters()
+        self._present = GpuCounters()
+        self._newest = NewestValues(slow_period_ns)
+        self._busy = BusyClocks(info)
+        self._residency = ClockResidency(info)
+        self._excess_s: float | None = None
+        self._last_mono_ns: int | None = None
+
+    def leave_ring(self) -> None:
+        """Forget the ring that it was read from, and let its counts go on over the next one."""
+        self._earlier = self._earlier.plus(self._present)
+        self._present = GpuCounters()
+        self._position = 0
+        self._status = None
+
+    def follow(self, reader: RingReader, slot: int) -> None:
+        """Take over what the ring holds that is new."""
+        self._status = reader.status(slot)
+        drained = reader.drain(slot, self._position)
+        self._position = drained.position
+        totals = reader.totals(slot) or self._present.totals
+        self._present = counters_of(self._status, totals)
+        if not len(drained.records):
+            return
+        self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
+        self._newest.take(drained.records)
+        self._residency.add(drained.records, self._status.period_ns)
+        self._busy.add(drained.records)
+
+    def close_window(self, end_mono_ns: int) -> BusyClock | None:
+        """Its busy clock over the window that ends then; see `BusyClocks`."""
+        return self._busy.close_window(end_mono_ns, self._status.period_ns if self._status else 0)
+
+    def add_excess(self, lost_s: float) -> None:
+        """Add what it lost against its peers in a window."""
+        self._excess_s = (self._excess_s or 0.0) + lost_s
+
+    def live(self, now: TimeTriple, *, has_driver: bool, has_process: bool) -> GpuLive:
+        """The GPU now.
+
+        Args:
+            now: The clocks.
+            has_driver: Whether a sampler works with the driver, or is about to again.
+            has_process: Whether a sampler process exists, whose calls can hang.
+        """
+        status = self._status
+        period_ns = status.period_ns if status else 0
+        counted = self._earlier.plus(self._present)
+        up = has_driver and self._is_fresh(now.mono_ns)
+        last_ns = self._last_mono_ns
+        return GpuLive(
+            info=self.info,
+            up=up,
+            last_sample_unix_ns=None if last_ns is None else now.unix_ns - now.mono_ns + last_ns,
+            reading=self._newest.reading(now.mono_ns, period_ns) if up else DeviceReading(),
+            totals=counted.totals,
+            excess_s=self._excess_s,
+            residency_s=self._residency.seconds(),
+            ticks_count=counted.ticks_count,
+            missed_count=counted.missed_count,
+            failed_count=counted.failed_count,
+            lost_count=counted.lost_count,
+            driver_s=seconds_from_ns(counted.driver_ns),
+            driver_full_s=seconds_from_ns(counted.driver_full_ns),
+            asked_hz=_rate_hz(status.asked_period_ns if status else 0),
+            kept_hz=_rate_hz(period_ns),
+            hung=_hung_call(status, now.mono_ns) if has_process else None,
+        )
+
+    def _is_fresh(self, now_mono_ns: int) -> bool:
+        """Whether its newest sample may stand for now and the driver does not say it is lost."""
+        status, last_ns = self._status, self._last_mono_ns
+        if status is None or last_ns is None or status.state is GpuState.LOST:
+            return False
+        return now_mono_ns - last_ns <= fresh_ns(status.period_ns)
+
+
+def _rate_hz(period_ns: int) -> float:
+    return NS_PER_S / period_ns if period_ns else 0.0
+
+
+def _hung_call(status: GpuStatus | None, now_mono_ns: int) -> HungCall | None:
+    started_ns = status.call_started_mono_ns if status else None
+    if status is None or started_ns is None or now_mono_ns - started_ns <= _HUNG_NS:
+        return None
+    return HungCall(scope=status.call_scope.value, age_s=seconds_from_ns(now_mono_ns - started_ns))

@@ -1,0 +1,148 @@
+"""The node now, made from the sampler's shared memory and what the agent says of itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.errors import StoreError
+from chopperd.live.excess import WINDOW_NS, window_excess_s
+from chopperd.live.gpu_track import GpuTrack
+from chopperd.model.live import (
+    AnalysisLive,
+    ArchiveLive,
+    NodeSnapshot,
+    Pause,
+    ProcessLive,
+    SamplerCondition,
+    SamplerLive,
+    StoreLive,
+    TracedTotals,
+)
+from chopperd.sampling.identity import merged_gpus, place_of
+from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.schedule import period_ns_of
+from chopperd.units import NS_PER_S
+
+#: A window is closed so long after its end, when its last records are there.
+_GRACE_NS: Final = NS_PER_S
+#: In these conditions there is a sampler process, whose calls can hang.
+_WITH_PROCESS: Final = frozenset({SamplerCondition.RUNNING, SamplerCondition.HUNG})
+#: A sampler that says this has let go of the driver.
+_WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFacts:
+    """What the agent knows of its own parts; attributes as in `NodeSnapshot`."""
+
+    sampler: SamplerLive
+    pause: Pause | None = None
+    archive: ArchiveLive = field(default_factory=ArchiveLive)
+    store: StoreLive = field(default_factory=StoreLive)
+    analysis: AnalysisLive = field(default_factory=AnalysisLive)
+    traced: Mapping[str, TracedTotals] = field(default_factory=dict)
+    processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+
+
+class LiveNode:
+    """Follows the node over sampler processes and over rings; counts never fall.
+
+    GPUs are told by UUID. One that goes away keeps its place and its label. To be used by one
+    thread.
+
+    Args:
+        clock: Tells the time.
+        version, node: Program and host.
+        backend: Back end asked for, until one is in use.
+        slow_hz: Rate of the reads that cover all fields.
+    """
+
+    def __init__(
+        self, clock: Clock, *, version: str, node: str, backend: str | None, slow_hz: float
+    ) -> None:
+        self._clock = clock
+        self._version = version
+        self._node = node
+        self._slow_period_ns = period_ns_of(slow_hz)
+        self._started_unix_ns = clock.unix_ns()
+        self._reader: RingReader | None = None
+        self._description = RingDescription(backend=backend or "")
+        self._tracks: list[GpuTrack] = []
+        self._slots: list[GpuTrack] = []
+        self._window_end_ns = clock.mono_ns() // WINDOW_NS * WINDOW_NS + WINDOW_NS
+
+    def follow(self, reader: RingReader | None) -> None:
+        """Read from this shared memory from now on; None: there is none.
+
+        To be called before a reader is closed. Going on with the same one changes nothing.
+        """
+        if reader is self._reader:
+            return
+        self._reader = reader
+        self._slots = []
+        for track in self._tracks:
+            track.leave_ring()
+
+    def snapshot(self, facts: AgentFacts) -> NodeSnapshot:
+        """The node now; call it about once a second."""
+        if self._reader is not None:
+            self._drain(self._reader)
+        now = self._clock.triple()
+        self._close_windows(now.mono_ns)
+        has_driver = self._reader is not None and self._reader.state not in _WITHOUT_DRIVER
+        has_process = facts.sampler.condition in _WITH_PROCESS
+        gpus = tuple(
+            track.live(now, has_driver=has_driver, has_process=has_process)
+            for track in self._tracks
+        )
+        return NodeSnapshot(
+            taken_unix_ns=now.unix_ns,
+            taken_mono_ns=now.mono_ns,
+            started_unix_ns=self._started_unix_ns,
+            version=self._version,
+            node=self._node,
+            backend=self._description.backend or None,
+            backend_up=any(gpu.up for gpu in gpus),
+            driver=self._description.driver,
+            simulated=self._description.simulated,
+            gpus=gpus,
+            sampler=facts.sampler,
+            pause=facts.pause,
+            archive=facts.archive,
+            store=facts.store,
+            analysis=facts.analysis,
+            traced=facts.traced,
+            processes=facts.processes,
+        )
+
+    def _drain(self, reader: RingReader) -> None:
+        try:
+            description = reader.description()
+        except StoreError:  # whoever wrote it died over it; its successor writes it anew
+            description = self._description
+        if description.gpus and (description != self._description or not self._slots):
+            self._description = description
+            self._slots = self._tracks_of(description)
+        for slot, track in enumerate(self._slots):
+            track.follow(reader, slot)
+
+    def _tracks_of(self, description: RingDescription) -> list[GpuTrack]:
+        """The track of each slot; GPUs not seen before get one."""
+        known = merged_gpus([track.info for track in self._tracks], description.gpus)
+        for track, info in zip(self._tracks, known, strict=False):
+            track.info = info
+        for info in known[len(self._tracks) :]:
+            self._tracks.append(GpuTrack(info, self._slow_period_ns))
+        places = [place_of(info, known) for info in description.gpus]
+        return [self._tracks[place] for place in places if place is not None]
+
+    def _close_windows(self, now_mono_ns: int) -> None:
+        """Compare GPUs over each window that has ended."""
+        while now_mono_ns >= self._window_end_ns + _GRACE_NS:
+            clocks = [track.close_window(self._window_end_ns) for track in self._tracks]
+            for track, lost_s in zip(self._tracks, window_excess_s(clocks), strict=True):
+                if lost_s is not None:
+                    track.add_excess(lost_s)
+            self._window_end_ns += WINDOW_NS

@@ -1,0 +1,128 @@
+"""Sums over captures, by GPU, as counters that never fall."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Final, TypeVar
+
+from chopperd.clock import Clock
+from chopperd.live.counters import sum_by_key
+from chopperd.model.causes import CAUSE_BY_LABEL
+from chopperd.model.live import TracedTotals
+from chopperd.model.report import ReportDocument, Row
+from chopperd.units import NS_PER_S, seconds_from_ns
+
+#: A capture stands for now until so long after its end.
+RECENT_NS: Final = 15 * 60 * NS_PER_S
+#: Traced devices whose report may still change; far more than come within the time above.
+_MOST_KEPT: Final = 1024
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """One device of one trace, whichever capture that trace is put in."""
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    device: int | None
+    start_unix_ns: int
+
+
+class TracedLedger:
+    """What captures found, summed by GPU since it was made.
+
+    A sum over the captures of the last 15 minutes would fall whenever one leaves it, and a counter
+    that falls is read as one that began anew. So everything is summed for good, and a GPU's sums
+    are shown only while its newest capture is recent. A device that is reported on again, since
+    another trace of its capture came, adds what is more than before. Any thread may call.
+
+    Args:
+        clock: Tells the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._sums: dict[str, TracedTotals] = {}
+        self._counted: OrderedDict[_Traced, TracedTotals] = OrderedDict()
+
+    def add(self, document: ReportDocument) -> None:
+        """Count the devices of a capture's report that are known GPUs and ended recently."""
+        since_ns = self._clock.unix_ns() - RECENT_NS
+        with self._lock:
+            for row in document.totals:
+                if row.gpu is None or row.start_unix_ns is None:
+                    continue
+                found = _found(row, row.start_unix_ns)
+                if found.last_capture_unix_ns > since_ns:
+                    traced = _Traced(row.job, row.run, row.rank, row.device, row.start_unix_ns)
+                    self._count(row.gpu, traced, found)
+
+    def recent(self) -> Mapping[str, TracedTotals]:
+        """The sums by GPU label, of GPUs with a recent capture."""
+        since_ns = self._clock.unix_ns() - RECENT_NS
+        with self._lock:
+            return {
+                gpu: sums
+                for gpu, sums in self._sums.items()
+                if sums.last_capture_unix_ns > since_ns
+            }
+
+    def _count(self, gpu: str, traced: _Traced, found: TracedTotals) -> None:
+        before = self._counted.pop(traced, None)
+        added = found if before is None else _increase(before, found)
+        self._sums[gpu] = _sum(self._sums[gpu], added) if gpu in self._sums else added
+        self._counted[traced] = found if before is None else _sum(before, added)
+        if len(self._counted) > _MOST_KEPT:
+            self._counted.popitem(last=False)
+
+
+def _found(row: Row, start_unix_ns: int) -> TracedTotals:
+    """What a report found of one device; what it does not know is absent."""
+    waterfall_ns = asdict(row.waterfall_ns) if row.waterfall_ns else {}
+    by_cause_ns = row.dvfs.by_cause_ns or {}
+    return TracedTotals(
+        window_s=_sums_s(waterfall_ns.items()),
+        lost_s=_sums_s((CAUSE_BY_LABEL[label], ns) for label, ns in by_cause_ns.items()),
+        kernel_s=_sums_s((family.class_, family.time_ns) for family in row.families),
+        kernel_lost_s=_sums_s((family.class_, family.lost_ns) for family in row.families),
+        last_capture_unix_ns=start_unix_ns + (row.window_ns or 0),
+    )
+
+
+def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
+    """The sums in s of what is known, by key."""
+    sums_ns: dict[Key, int] = {}
+    for key, time_ns in times_ns:
+        if time_ns is not None:
+            sums_ns[key] = sums_ns.get(key, 0) + time_ns
+    return {key: seconds_from_ns(time_ns) for key, time_ns in sums_ns.items()}
+
+
+def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
+    return TracedTotals(
+        window_s=sum_by_key(one.window_s, other.window_s),
+        lost_s=sum_by_key(one.lost_s, other.lost_s),
+        kernel_s=sum_by_key(one.kernel_s, other.kernel_s),
+        kernel_lost_s=sum_by_key(one.kernel_lost_s, other.kernel_lost_s),
+        last_capture_unix_ns=max(one.last_capture_unix_ns, other.last_capture_unix_ns),
+    )
+
+
+def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
+    """How much more is known now; what is less adds nothing."""
+    return TracedTotals(
+        window_s=_rise(before.window_s, now.window_s),
+        lost_s=_rise(before.lost_s, now.lost_s),
+        kernel_s=_rise(before.kernel_s, now.kernel_s),
+        kernel_lost_s=_rise(before.kernel_lost_s, now.kernel_lost_s),
+        last_capture_unix_ns=now.last_capture_unix_ns,
+    )
+
+
+def _rise(before: Mapping[Key, float], now: Mapping[Key, float]) -> dict[Key, float]:
+    return {key: max(0.0, value - before.get(key, 0.0)) for key, value in now.items()}
