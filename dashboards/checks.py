@@ -8,13 +8,14 @@ import msgspec
 
 from dashboards.panels import DATASOURCE
 
-_RANGE: Final = re.compile(r"\[[^\]]*\]")
+_RATE: Final = re.compile(r"\b(?:i?rate|increase|i?delta|deriv)\([^\[]*(\[[^\]]*\])")
 _RATE_RANGE: Final = "[$__rate_interval]"
 
 
 class _Target(msgspec.Struct):
     expr: str = ""
     interval: str = ""
+    legendFormat: str = ""  # noqa: N815, Grafana's name
     datasource: object = None
 
 
@@ -79,12 +80,12 @@ def panel_problems(document: Mapping[str, object]) -> list[str]:
     return list(_panel_problems(msgspec.convert(document, _Panel)))
 
 
-def expressions(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Each panel's title with each of its expressions."""
+def expressions(document: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    """Each expression, after its panel's title and before the names of its series."""
     board = msgspec.convert(document, _Board)
     for panel in _all_panels(board.panels):
         for target in panel.targets:
-            yield panel.title, target.expr
+            yield panel.title, target.expr, target.legendFormat
 
 
 def _panel_problems(panel: _Panel) -> Iterator[str]:
@@ -93,7 +94,7 @@ def _panel_problems(panel: _Panel) -> Iterator[str]:
         if asking.datasource != DATASOURCE:
             yield f"asks {asking.datasource!r}, not the chosen Prometheus"
     for target in panel.targets:
-        for window in _RANGE.findall(target.expr):
+        for window in _RATE.findall(target.expr):
             if window != _RATE_RANGE:
                 yield f"{window} may hold fewer than two scrapes: use {_RATE_RANGE}"
         if not target.interval:

@@ -46,7 +46,7 @@ def board() -> Document:
 def _variables() -> tuple[Variable, ...]:
     return (
         datasource_variable(),
-        label_variable("node", "Node", "label_values(chopperd_gpu_up, instance)"),
+        label_variable("node", "Node", "label_values(chopperd_agent_build_info, instance)"),
         label_variable(
             "gpu", "GPU", 'label_values(chopperd_gpu_up{instance="$node"}, gpu)', every=True
         ),
@@ -61,19 +61,14 @@ def _rate(metric: str) -> str:
 #: Absent, not 0/0, where a GPU was never busy.
 _BUSY: Final = f"({_rate('chopperd_gpu_busy_sampled_seconds_total')} > 0)"
 _EXCESS: Final = f"{_rate('chopperd_gpu_excess_live_seconds_total')} / {_BUSY}"
-_WINDOW: Final = f"chopperd_traced_window_seconds_total{_CHOSEN}"
+_TRACED: Final = f"chopperd_traced_window_seconds_total{_CHOSEN}"
 
 
 def _origin() -> Panel:
-    simulated = 'chopperd_gpu_info{instance="$node", gpu=~"$gpu", backend="simulated"}'
     return stat(
         "Figures are",
         "Whether they come from hardware or from a simulation.",
-        Query(
-            expr=f"max({simulated}) or 0 * max(chopperd_gpu_info{_CHOSEN})",
-            legend="figures",
-            instant=True,
-        ),
+        Query(expr='chopperd_agent_simulated{instance="$node"}', legend="figures", instant=True),
         unit="none",
         steps=(Step("green"), Step("orange", 1)),
         texts={"0": "measured", "1": "SIMULATED"},
@@ -151,14 +146,25 @@ def _excess() -> Panel:
 
 
 def _waterfall() -> Panel:
-    shares = f"sum by (row) ({_WINDOW}) / ignoring (row) group_left () sum({_WINDOW})"
+    recent = _added(_TRACED, "15m")
+    shares = f"sum by (row) ({recent}) / ignoring (row) group_left () sum({recent})"
     return share_bars(
-        "Where traced steps went",
-        "Shares of the windows of recent captures; their age stands above. Not a rate: captures "
-        "are sparse.",
+        "Where the steps went that were traced in the last 15 minutes",
+        "Shares of the windows of these captures; the age of the newest stands above.",
         Query(expr=f"sort_desc({shares})", legend="{{row}}", instant=True),
         absent=_NO_CAPTURE,
     )
+
+
+def _added(counter: str, ago: str) -> str:
+    """What a counter of captures has grown by since a time ago.
+
+    Captures are sparse and their series come and go, so neither `rate` nor `increase` would see the
+    first one. What was not there in the day before, or has begun anew, counts in full.
+    """
+    before = f"last_over_time({counter}[1d] offset {ago})"
+    goes_on = f"sum by (gpu) ({counter}) >= sum by (gpu) ({before})"
+    return f"((({counter} - {before}) and on (gpu) ({goes_on})) or {counter})"
 
 
 def _power() -> Panel:

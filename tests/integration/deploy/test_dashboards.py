@@ -1,17 +1,22 @@
 """The Grafana boards: as their sources say, and with nothing that shows an empty panel."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from chopperd.export.catalogue import CATALOGUE
+from chopperd.export.metric import Profile
 from dashboards.__main__ import FOLDERS, board_files
 from dashboards.checks import board_problems, expressions, panel_problems
-from tests.promql import filled_in, selectors
+from tests.promql import filled_in, grouping_labels, selectors
 
 BOARDS = board_files()
+METRICS = {metric.name: metric for metric in CATALOGUE}
+_PLACEHOLDER = re.compile(r"{{(\w+)}}")
 #: Fractions are 0..1 in Grafana's `percentunit`, 0..100 in its `percent`.
 UNITS = {"hertz", "watt", "celsius", "percentunit", "s", "none"}
 
@@ -121,16 +126,29 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(board: _Board) -> None:
     assert max(x for x, _ in cells) == 23
 
 
-def test_every_expression_is_promql_and_asks_for_the_chosen_node(
-    document: Mapping[str, object],
-) -> None:
-    for title, expression in expressions(document):
+def test_every_expression_names_what_the_catalogue_has(document: Mapping[str, object]) -> None:
+    for title, expression, legend in expressions(document):
+        known = set()
         for selector in selectors(filled_in(expression, node="n", window="4m")):
-            assert {"instance", "gpu"} <= selector.labels, title
+            metric = METRICS[selector.metric]
+            # Every agent exports it unless told not to.
+            assert metric.profile <= Profile.STANDARD, title
+            labels = {label.name for label in metric.labels}
+            assert selector.labels == {"instance"} | (labels & {"gpu"}), title
+            known |= labels
+        assert grouping_labels(filled_in(expression, node="n", window="4m")) <= known, title
+        assert set(_PLACEHOLDER.findall(legend)) <= known, title
+
+
+def test_variables_are_looked_up_where_every_agent_has_them(board: _Board) -> None:
+    queries = {variable.name: variable.query for variable in board.templating.list}
+    assert queries["node"] == "label_values(chopperd_agent_build_info, instance)"
+    assert queries["gpu"] == 'label_values(chopperd_gpu_up{instance="$node"}, gpu)'
+    assert {"chopperd_agent_build_info", "chopperd_gpu_up"} <= METRICS.keys()
 
 
 def test_captures_are_never_drawn_as_a_rate(document: Mapping[str, object]) -> None:
-    for title, expression in expressions(document):
+    for title, expression, _ in expressions(document):
         assert "chopperd_traced" not in expression or "rate(" not in expression, title
 
 

@@ -11,44 +11,49 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from chopperd.export.catalogue import CATALOGUE
 from dashboards import node_and_gpu
 from dashboards.checks import expressions
-from tests.promql import filled_in
+from tests.promql import filled_in, grouping_labels, selectors
 from tests.tools import ROOT, needed, output
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 #: Two of the windows in use, at scrapes a minute apart, the rarest that is supported.
 WINDOW = "4m"
 
-#: Start and growth per minute of what a node with three GPUs exports. GPU 0 is busy half of the
-#: time at 1.5 of 2.0 GHz: of 30 s a minute a quarter, 7.5 s, goes to the clock. GPU 1 is as busy at
-#: 2.0 GHz. GPU 2 is idle.
-SERIES: Mapping[str, tuple[float, float]] = {
-    'gpu_busy_sm_cycles_total{gpu="0"}': (1e12, 45e9),
-    'gpu_busy_sm_cycles_total{gpu="1"}': (0, 60e9),
-    'gpu_busy_sm_cycles_total{gpu="2"}': (7e9, 0),
-    'gpu_busy_sampled_seconds_total{gpu="0"}': (500, 30),
-    'gpu_busy_sampled_seconds_total{gpu="1"}': (0, 30),
-    'gpu_busy_sampled_seconds_total{gpu="2"}': (5, 0),
-    'gpu_dvfs_lost_live_seconds_total{gpu="0", cause="power_cap"}': (100, 6),
-    'gpu_dvfs_lost_live_seconds_total{gpu="0", cause="thermal"}': (0, 1.5),
-    'gpu_dvfs_lost_live_seconds_total{gpu="1", cause="power_cap"}': (0, 0),
-    'gpu_dvfs_lost_live_seconds_total{gpu="2", cause="power_cap"}': (1, 0),
-    'gpu_excess_live_seconds_total{gpu="0"}': (0, 1.5),
-    'gpu_excess_live_seconds_total{gpu="1"}': (9, 0),
-    'gpu_sm_clock_reference_hertz{gpu="0"}': (2e9, 0),
-    'gpu_energy_joules_total{gpu="0"}': (1e9, 12000),
-    'gpu_up{gpu="0"}': (1, 0),
-    'gpu_up{gpu="1"}': (0, 0),
-    'gpu_info{gpu="0", backend="nvml"}': (1, 0),
-    'gpu_last_sample_timestamp_seconds{gpu="0"}': (-0.5, 60),
-    'traced_last_capture_timestamp_seconds{gpu="0"}': (480, 0),
-    'traced_last_capture_timestamp_seconds{gpu="1"}': (60, 0),
-    'traced_window_seconds_total{gpu="0", row="compute_at_ref"}': (2, 0),
-    'traced_window_seconds_total{gpu="1", row="compute_at_ref"}': (4, 0),
-    'traced_window_seconds_total{gpu="0", row="dvfs_loss"}': (2, 0),
+#: What a node with three GPUs exports, as promtool writes series: start, growth a minute, minutes.
+#: GPU 0 is busy half of the time at 1.5 of 2.0 GHz: of 30 s a minute a quarter, 7.5 s, goes to the
+#: clock. GPU 1 is as busy at 2.0 GHz. GPU 2 is idle. Captures come after 4 minutes: on GPU 0 one
+#: more, of 2 s and 2 s; on GPU 1 the first; on GPU 2 the first since the agent began anew.
+SERIES: Mapping[str, str] = {
+    'gpu_busy_sm_cycles_total{gpu="0"}': "1e12+45e9x20",
+    'gpu_busy_sm_cycles_total{gpu="1"}': "0+60e9x20",
+    'gpu_busy_sm_cycles_total{gpu="2"}': "7e9+0x20",
+    'gpu_busy_sampled_seconds_total{gpu="0"}': "500+30x20",
+    'gpu_busy_sampled_seconds_total{gpu="1"}': "0+30x20",
+    'gpu_busy_sampled_seconds_total{gpu="2"}': "5+0x20",
+    'gpu_dvfs_lost_live_seconds_total{gpu="0", cause="power_cap"}': "100+6x20",
+    'gpu_dvfs_lost_live_seconds_total{gpu="0", cause="thermal"}': "0+1.5x20",
+    'gpu_dvfs_lost_live_seconds_total{gpu="1", cause="power_cap"}': "0+0x20",
+    'gpu_dvfs_lost_live_seconds_total{gpu="2", cause="power_cap"}': "1+0x20",
+    'gpu_excess_live_seconds_total{gpu="0"}': "0+1.5x20",
+    'gpu_excess_live_seconds_total{gpu="1"}': "9+0x20",
+    'gpu_energy_joules_total{gpu="0"}': "1e9+12000x20",
+    'gpu_up{gpu="0"}': "1+0x20",
+    'gpu_up{gpu="1"}': "0+0x20",
+    'gpu_last_sample_timestamp_seconds{gpu="0"}': "-0.5+60x20",
+    "agent_simulated": "0+0x20",
+    'traced_last_capture_timestamp_seconds{gpu="0"}': "960+0x20",
+    'traced_last_capture_timestamp_seconds{gpu="1"}': "60+0x20",
+    'traced_window_seconds_total{gpu="0", row="compute_at_ref"}': "100x3 102x14",
+    'traced_window_seconds_total{gpu="0", row="dvfs_loss"}': "50x3 52x14",
+    'traced_window_seconds_total{gpu="1", row="compute_at_ref"}': "_x4 4x14",
+    'traced_window_seconds_total{gpu="2", row="compute_at_ref"}': "1000x3 6x14",
+    'traced_window_seconds_total{gpu="2", row="idle_data"}': "1x3 2x14",
 }
-#: What the panels show ten minutes after the start.
+EVALUATED = "18m"
+#: What the panels show then.
+_TRACED = "Where the steps went that were traced in the last 15 minutes"
 SHOWN: Mapping[str, Mapping[str, float]] = {
     "Figures are": {"": 0},
     "GPUs": {'gpu="0"': 1, 'gpu="1"': 0},
@@ -57,7 +62,8 @@ SHOWN: Mapping[str, Mapping[str, float]] = {
     "SM clock while busy": {'gpu="0"': 1.5e9, 'gpu="1"': 2e9},
     "Clock gap by cause (ceiling)": {'cause="power_cap"': 0.1, 'cause="thermal"': 0.025},
     "Excess against peers": {'gpu="0"': 0.05, 'gpu="1"': 0},
-    "Where traced steps went": {'row="compute_at_ref"': 0.75, 'row="dvfs_loss"': 0.25},
+    # Of 16 s: 2 + 4 + 6, 2, and 2.
+    _TRACED: {'row="compute_at_ref"': 0.75, 'row="dvfs_loss"': 0.125, 'row="idle_data"': 0.125},
     "Power against its limits": {'gpu="0"': 200},
     "Age of the newest sample when scraped": {'gpu="0"': 0.5},
 }
@@ -73,11 +79,23 @@ RECORDED: Mapping[str, Mapping[str, float]] = {
 #: Labels that the sums over a node do not keep.
 _OF_TARGET = 'instance="n", job="chopperd"'
 _WHOLE_NODE = {
-    "Figures are",
     "Age of the newest capture",
     "Clock gap by cause (ceiling)",
-    "Where traced steps went",
+    _TRACED,
 }
+
+
+class _Recorded(msgspec.Struct):
+    record: str
+    expr: str
+
+
+class _Group(msgspec.Struct):
+    rules: list[_Recorded]
+
+
+class _RulesFile(msgspec.Struct):
+    groups: list[_Group]
 
 
 class _Rule(msgspec.Struct):
@@ -97,7 +115,7 @@ class _ScrapeFile(msgspec.Struct):
 def _first_expressions() -> dict[str, str]:
     """The first expression of each panel, as Grafana sends it."""
     found: dict[str, str] = {}
-    for title, expression in expressions(node_and_gpu.board()):
+    for title, expression, _ in expressions(node_and_gpu.board()):
         found.setdefault(title, filled_in(expression, node="n", window=WINDOW))
     return found
 
@@ -109,13 +127,13 @@ def _expectation(expression: str, values: Mapping[str, float], of_target: str) -
         for labels, value in values.items()
     ]
     rounded = f"round({expression}, 0.0001)"
-    return {"expr": rounded, "eval_time": "10m", "exp_samples": samples}
+    return {"expr": rounded, "eval_time": EVALUATED, "exp_samples": samples}
 
 
 def _series() -> Iterator[Mapping[str, str]]:
-    for series, (start, growth) in SERIES.items():
-        name = series.replace("{", f"{{{_OF_TARGET}, ", 1)
-        yield {"series": f"chopperd_{name}", "values": f"{start:.10g}+{growth:.10g}x15"}
+    for series, values in SERIES.items():
+        name, _, labels = series.partition("{")
+        yield {"series": f"chopperd_{name}{{{_OF_TARGET}, {labels or '}'}", "values": values}
 
 
 def _run(folder: Path, expectations: list[object]) -> str:
@@ -129,6 +147,16 @@ def _run(folder: Path, expectations: list[object]) -> str:
     file = folder / "test.yml"
     file.write_text(json.dumps(document), encoding="utf-8")
     return output("promtool", "test", "rules", file)
+
+
+def test_rules_name_what_the_catalogue_has() -> None:
+    metrics = {metric.name: {label.name for label in metric.labels} for metric in CATALOGUE}
+    text = (PROMETHEUS / "rules.yml").read_text(encoding="utf-8")
+    (group,) = msgspec.convert(msgspec.yaml.decode(text), _RulesFile).groups
+    for rule in group.rules:
+        labels = set().union(*(metrics[selector.metric] for selector in selectors(rule.expr)))
+        assert rule.record.partition(":")[0] == "_".join(sorted(labels, reverse=True))
+        assert grouping_labels(rule.expr) <= labels
 
 
 def test_the_scrape_example_and_the_rules_are_what_prometheus_takes() -> None:
