@@ -80,7 +80,7 @@ def test_the_agent_may_take_what_a_job_puts_into_a_folder_of_the_inbox(tmp_path:
     output("systemd-tmpfiles", f"--root={tmp_path}", "--create", file)
 
     inbox = tmp_path / "var/lib/chopperd/inbox"
-    assert inbox.stat().st_mode & 0o7777 == 0o1777
+    assert inbox.stat().st_mode & 0o7777 == 0o1733
     (inbox / "job").mkdir()
     trace = inbox / "job/rank0.json"
     trace.touch()
