@@ -45,4 +45,26 @@ def _sampler(arguments: Sequence[str]) -> int:
     return process.main(given.ring_fd, lambda: open_backend(given.backend, which), how)
 
 
-_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"_sampler": _sampler}
+def _analysis(arguments: Sequence[str]) -> int:
+    """Analyse traces for the parent until it ends or closes standard input."""
+    from chopperd.pipeline.background import one_thread_each
+
+    one_thread_each()
+    from chopperd.pipeline import worker
+    from chopperd.store.recorded_samples import RecordedSamples
+
+    parser = _Arguments(prog="_analysis", allow_abbrev=False)
+    parser.add_argument("--memory-max-bytes", type=int, required=True)
+    parser.add_argument("--in-foreground", action="store_true")
+    given = parser.parse_args(arguments)
+    return worker.main(
+        RecordedSamples,
+        memory_max_bytes=given.memory_max_bytes,
+        in_background=not given.in_foreground,
+    )
+
+
+_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "_analysis": _analysis,
+    "_sampler": _sampler,
+}

@@ -17,8 +17,9 @@ from chopperd.model.causes import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.layout import GpuState, SamplerState
 from chopperd.sampling.recording import Recorder
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.supervisor import RestartPolicy, SamplerSupervisor, SupervisorState
+from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 SCRIPT = Path(__file__).with_name("scripted_sampler.py")
