@@ -9,7 +9,8 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test bench format schema dashboards compiler prometheus systemd clean
+.PHONY: demo check coverage test bench format schema dashboards metrics-table compiler prometheus \
+  systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -40,6 +41,11 @@ schema: $(VENV)/.ready-dev
 
 dashboards: $(VENV)/.ready-dev
 	$(PY) -m dashboards
+
+# The README's table of metrics and the shape of a scrape that the tests expect.
+metrics-table: $(VENV)/.ready-dev
+	$(PY) -m chopperd.export.table
+	$(PY) -m tests.scrape_shape
 
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format --check -q .
@@ -76,14 +82,20 @@ compiler:
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev > /dev/null
 
-# The tests scrape with a real Prometheus, and check rules and metrics with its promtool.
+# The tests scrape with the real Prometheus and check with its promtool. Its package would start a
+# service; a policy that says no stands while it is installed, unless the machine has its own.
 prometheus:
-	@if command -v prometheus > /dev/null; then exit 0; fi; \
+	@if command -v prometheus > /dev/null && command -v promtool > /dev/null; then exit 0; fi; \
 	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
-	  echo 'this needs Prometheus: apt-get install -y prometheus' >&2; exit 1; \
+	  echo 'this needs Prometheus: apt-get install -y --no-install-recommends prometheus' >&2; exit 1; \
+	fi; \
+	policy=/usr/sbin/policy-rc.d; \
+	if ! test -e $$policy; then \
+	  trap "rm -f $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' > $$policy; chmod +x $$policy; \
 	fi; \
 	apt-get update -qq; \
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus > /dev/null
+	DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq --no-install-recommends prometheus > /dev/null
 
 # The tests check the unit with systemd's own programs; none of it has to run.
 systemd:

@@ -1,19 +1,22 @@
 """Sampling as the agent keeps it going: from its first launch over pauses to its end."""
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.simulation.spec import SimulationSpec
 
+if TYPE_CHECKING:
+    from chopperd.sampling.ring_reader import RingReader
+
 _HISTORY_S: Final = 60.0
+_SIMULATED: Final = "simulated"
 #: A driver that had worked and fails so often in a row stays lost.
 _LOST_AFTER_COUNT: Final = 5
 
@@ -29,7 +32,7 @@ _CONDITIONS: Final = {
 class Sampling:
     """One sampler process kept going, but for pauses.
 
-    To be used by one thread, apart from `open_ring`.
+    To be used by one thread, apart from `ring`.
 
     Args:
         supervisor: Not yet started; from now on this object's own.
@@ -37,14 +40,10 @@ class Sampling:
 
     def __init__(self, supervisor: SamplerSupervisor) -> None:
         self._supervisor = supervisor
-        self._is_paused = False
-
-    def launch(self) -> None:
-        """Start the sampler process; does not wait for it."""
-        self._supervisor.launch()
+        self._is_paused: bool | None = None
 
     def poll(self, *, paused: bool) -> None:
-        """Look after it: stop it at once or go on where the agent is paused or no longer is.
+        """Look after it. It starts with the first call, or when the agent is not paused any more.
 
         Raises:
             ConfigError: The configuration names a back end that does not exist.
@@ -62,14 +61,10 @@ class Sampling:
             raise ConfigError([failure.reason])
 
     @property
-    def ring(self) -> RingReader | None:
-        """The samples; None until GPUs are found. Ask anew after each `poll`."""
+    def ring(self) -> "RingReader | None":
+        """The samples, from when GPUs are found until `close`; None before. For any thread."""
         ring = self._supervisor.ring
         return ring if ring is not None and ring.gpu_slots else None
-
-    def open_ring(self) -> RingReader | None:
-        """Another reader of the samples for another thread, to be closed before `close`."""
-        return self._supervisor.open_ring()
 
     @property
     def pid(self) -> int | None:
@@ -147,7 +142,7 @@ def new_sampling(
         hz=config.sampling.hz,
         slow_hz=config.sampling.slow_hz,
         # There is no driver to spare in a simulation.
-        budget_ratio=1.0 if simulation else config.sampling.driver_budget_ratio,
+        budget_ratio=1.0 if backend == _SIMULATED else config.sampling.driver_budget_ratio,
         history_s=_HISTORY_S,
     )
     # -P: the working directory must not shadow a module of ours.

@@ -1,13 +1,15 @@
 """Starting the agent: its usual command line is read without the libraries of the others."""
 
+import logging
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chopperd.config.load import DEFAULT_PATH, load_config
-
 COMMAND: Final = "run"
+_OUR_THREADS: Final = "chopperd-"
 _CONFIG, _BACKEND = "--config", "--backend"
 
 
@@ -22,8 +24,14 @@ class AgentOptions:
 def run_agent(options: AgentOptions) -> int:
     """Run the agent until it is told to stop; its exit status."""
     from chopperd.agent.service import Agent
+    from chopperd.config.load import DEFAULT_PATH, load_config
 
-    return Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
+    status = Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
+    if any(thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate()):
+        # One hangs, on a disk for one, and the interpreter would wait for it.
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 def plain_options(arguments: Sequence[str]) -> AgentOptions | None:
