@@ -14,6 +14,7 @@ from dashboards.panels import (
     dashed,
     datasource_variable,
     label_variable,
+    scrape_variable,
     share_bars,
     stat,
     time_series,
@@ -50,6 +51,7 @@ def _variables() -> tuple[Variable, ...]:
         label_variable(
             "gpu", "GPU", 'label_values(chopperd_gpu_up{instance="$node"}, gpu)', every=True
         ),
+        scrape_variable(),
     )
 
 

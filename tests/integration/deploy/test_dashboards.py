@@ -53,6 +53,10 @@ class _Options(msgspec.Struct):
     legend: _Legend | None = None
 
 
+class _Target(msgspec.Struct):
+    interval: str
+
+
 class _Panel(msgspec.Struct):
     id: int
     type: str
@@ -61,11 +65,17 @@ class _Panel(msgspec.Struct):
     gridPos: _Place  # noqa: N815, Grafana's name
     fieldConfig: _FieldConfig  # noqa: N815, Grafana's name
     options: _Options
+    targets: list[_Target]
+
+
+class _Current(msgspec.Struct):
+    value: str | list[str]
 
 
 class _Variable(msgspec.Struct):
     name: str
     query: str
+    current: _Current | None = None
 
 
 class _Variables(msgspec.Struct):
@@ -145,6 +155,14 @@ def test_variables_are_looked_up_where_every_agent_has_them(board: _Board) -> No
     assert queries["node"] == "label_values(chopperd_agent_build_info, instance)"
     assert queries["gpu"] == 'label_values(chopperd_gpu_up{instance="$node"}, gpu)'
     assert {"chopperd_agent_build_info", "chopperd_gpu_up"} <= METRICS.keys()
+
+
+def test_rates_hold_four_scrapes_until_the_reader_says_how_often_they_come(board: _Board) -> None:
+    (scrape,) = (entry for entry in board.templating.list if entry.name == "scrape")
+    # Grafana takes four of these for a rate: 240 s, which are four scrapes a minute apart.
+    assert scrape.current == _Current(value="1m")
+    for panel in board.panels:
+        assert [target.interval for target in panel.targets] == ["$scrape"] * len(panel.targets)
 
 
 def test_captures_are_never_drawn_as_a_rate(document: Mapping[str, object]) -> None:

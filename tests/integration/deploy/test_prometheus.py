@@ -18,7 +18,7 @@ from tests.promql import filled_in, grouping_labels, selectors
 from tests.tools import ROOT, needed, output
 
 PROMETHEUS = ROOT / "deploy/prometheus"
-#: Two of the windows in use, at scrapes a minute apart, the rarest that is supported.
+#: What Grafana makes of the board's first choice, scrapes a minute apart, the rarest supported.
 WINDOW = "4m"
 
 #: What a node with three GPUs exports, as promtool writes series: start, growth a minute, minutes.
