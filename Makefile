@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test bench format schema compiler clean
+.PHONY: demo check coverage test bench format schema metrics-table compiler prometheus clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -38,6 +38,11 @@ format: $(VENV)/.ready-dev
 schema: $(VENV)/.ready-dev
 	$(PY) -m chopperd.report.schema > chopperd/report/report.schema.json
 
+# The README's table of metrics and the shape of a scrape that the tests expect.
+metrics-table: $(VENV)/.ready-dev
+	$(PY) -m chopperd.export.table
+	$(PY) -m tests.scrape_shape
+
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/ruff check -q .
@@ -51,7 +56,7 @@ coverage: $(VENV)/.ready-dev
 	  --cov=chopperd.model --cov=chopperd.correlate --cov-branch --cov-fail-under=100 \
 	  --cov-report=term-missing:skip-covered
 
-test: check coverage compiler $(VENV)/.ready-$(TORCH)
+test: check coverage compiler prometheus $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
@@ -72,6 +77,21 @@ compiler:
 	fi; \
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev > /dev/null
+
+# The tests scrape with the real Prometheus and check with its promtool. Its package would start a
+# service; a policy that says no stands while it is installed, unless the machine has its own.
+prometheus:
+	@if command -v prometheus > /dev/null && command -v promtool > /dev/null; then exit 0; fi; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
+	  echo 'this needs Prometheus: apt-get install -y --no-install-recommends prometheus' >&2; exit 1; \
+	fi; \
+	policy=/usr/sbin/policy-rc.d; \
+	if ! test -e $$policy; then \
+	  trap "rm -f $$policy" EXIT; printf '#!/bin/sh\nexit 101\n' > $$policy; chmod +x $$policy; \
+	fi; \
+	apt-get update -qq; \
+	DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq --no-install-recommends prometheus > /dev/null
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

@@ -109,6 +109,11 @@ class IngestService:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether traces are taken in: its folders are there."""
+        return self._is_open
+
     def pause(self) -> None:
         """Stop taking from the inbox and analysing, at once; uploads are taken and wait."""
         self._paused.set()
@@ -216,10 +221,11 @@ class IngestService:
         """Make the folders, and take up what an earlier run left."""
         self._spool.open()
         self._inbox.open()
-        self._is_open = True
-        kept = [one for one in self._spool.all() if self._is_to_do(one)]
-        self._lose_absent({one.entry.id for one in kept})
-        self._analyses.add(one.entry.id for one in kept)
+        self._is_open, self._trouble = True, None
+        waiting = [one.entry.id for one in self._spool.all() if self._is_to_do(one)]
+        self._lose_absent(set(waiting))
+        if self._policy.mode == "here":
+            self._analyses.add(waiting)
 
     def _is_to_do(self, one: Spooled) -> bool:
         """Whether a trace that was found in the spool waits; puts spool and store in accord."""
@@ -227,7 +233,8 @@ class IngestService:
             return False
         known = self._store.known(one.entry.id)
         if known is None or known.state in {TraceState.QUEUED, TraceState.SPOOLED}:
-            self._store.put_trace(replace(one.entry, state=self._waiting_state))
+            if known is None or known.state is not self._waiting_state:
+                self._store.put_trace(replace(one.entry, state=self._waiting_state))
             return True
         self._spool.discard(one.entry.id)
         return False

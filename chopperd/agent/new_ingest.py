@@ -1,6 +1,7 @@
 """The taking in of traces put together from what the configuration says."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from chopperd.agent.analyses import Analyses, AnalysisSettings
@@ -14,7 +15,14 @@ from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.worker_process import AnalysisWorker
 
 
-def new_ingest(config: Config, state: Path, store: TraceStore, clock: Clock) -> IngestService:
+def new_ingest(
+    config: Config,
+    state: Path,
+    store: TraceStore,
+    clock: Clock,
+    *,
+    command: Sequence[str] | None = None,
+) -> IngestService:
     """What takes in traces, not started yet; nothing on disk is touched before it is.
 
     Args:
@@ -22,6 +30,7 @@ def new_ingest(config: Config, state: Path, store: TraceStore, clock: Clock) -> 
         state: The state folder: `inbox`, `traces`, `rejected` and `recorder` are in it.
         store: Where results go.
         clock: Tells the time.
+        command: Starts the analysis worker; None for this program's own.
     """
     spool = Spool(state, _limits(config))
     settings = AnalysisSettings(
@@ -31,7 +40,7 @@ def new_ingest(config: Config, state: Path, store: TraceStore, clock: Clock) -> 
         keep_traces=config.analysis.keep_traces,
     )
     worker = AnalysisWorker(
-        worker_command(config.analysis.memory_max_bytes),
+        command or worker_command(config.analysis.memory_max_bytes),
         idle_s=config.analysis.idle_s,
         clock=clock,
     )

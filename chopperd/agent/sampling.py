@@ -1,17 +1,19 @@
 """Sampling as the agent keeps it going: from its first launch over pauses to its end."""
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.restarts import RestartPolicy
-from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.simulation.spec import SimulationSpec
+
+if TYPE_CHECKING:
+    from chopperd.sampling.ring_reader import RingReader
 
 _HISTORY_S: Final = 60.0
 _SIMULATED: Final = "simulated"
@@ -59,7 +61,7 @@ class Sampling:
             raise ConfigError([failure.reason])
 
     @property
-    def ring(self) -> RingReader | None:
+    def ring(self) -> "RingReader | None":
         """The samples, from when GPUs are found until `close`; None before. For any thread."""
         ring = self._supervisor.ring
         return ring if ring is not None and ring.gpu_slots else None

@@ -4,7 +4,6 @@ Sampling starts first; what takes long to import is imported while the sampler c
 """
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,8 +16,8 @@ from chopperd.agent.notify import Notifier
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import Sampling, new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
+from chopperd.agent.surroundings import Surroundings
 from chopperd.agent.wake import Wake, stopped_by_signals
-from chopperd.api.access import AccessPolicy, host_names, read_token
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
 from chopperd.config.places import runtime_folder, state_folder
@@ -31,6 +30,7 @@ from chopperd.units import NS_PER_MS
 if TYPE_CHECKING:
     from chopperd.agent.parts import Parts
     from chopperd.agent.snapshots import Snapshots
+    from chopperd.api.access import AccessPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,6 @@ class Agent:
         with ExitStack() as stack:
             stack.callback(self._wake.close)
             stack.enter_context(stopped_by_signals(self.stop))
-            access = access_policy(self._config)
             state = claimed_state(self._state)
             stack.callback(state.close)
             runtime_trouble = made_runtime(self._runtime)
@@ -120,7 +119,7 @@ class Agent:
             try:
                 self._sampling.poll(paused=self._pause.current() is not None)
                 self._log_start(state.trouble, runtime_trouble)
-                self._start_parts(access, sockets)
+                self._start_parts(sockets)
                 self._loop()
             finally:
                 self._end()
@@ -133,17 +132,20 @@ class Agent:
         for trouble in filter(None, troubles):
             logger.error("%s; the agent goes on without", trouble)
 
-    def _start_parts(self, access: AccessPolicy, sockets: Sockets) -> None:
+    def _start_parts(self, sockets: Sockets) -> None:
         """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
+        from chopperd.agent.accessing import access_policy
+
+        access = access_policy(self._config)
         self._starting = threading.Thread(
             target=self._bring_up, args=(access, sockets), name="chopperd-start", daemon=True
         )
         self._starting.start()
 
-    def _bring_up(self, access: AccessPolicy, sockets: Sockets) -> None:
+    def _bring_up(self, access: "AccessPolicy", sockets: Sockets) -> None:
         try:
-            from chopperd.agent.parts import Parts, Surroundings  # noqa: PLC0415 - the web stack
-            from chopperd.agent.snapshots import Snapshots  # noqa: PLC0415
+            from chopperd.agent.parts import Parts
+            from chopperd.agent.snapshots import Snapshots
 
             sampling = self._sampling
             self._snapshots = Snapshots(
@@ -181,7 +183,7 @@ class Agent:
         paused = self._pause.current()
         self._sampling.poll(paused=paused is not None)
         if self._parts is not None:
-            self._parts.set_paused(paused is not None)
+            self._parts.set_paused(paused=paused is not None)
         lost = self._sampling.lost_driver() if self._config.health.fail_on_lost_driver else None
         self._health.note_lost_driver(lost)
 
@@ -229,18 +231,3 @@ class Agent:
         if parts is not None:
             parts.stop_keeping(_END_KEEPING_S)
         logger.info("chopperd ends")
-
-
-def access_policy(config: Config) -> AccessPolicy:
-    """Who may ask for what.
-
-    Raises:
-        ConfigError: The token's file can't be used.
-    """
-    token_file = config.api.token_file
-    return AccessPolicy(
-        agent_uid=os.geteuid(),
-        admin_group=config.api.admin_group,
-        token=None if token_file is None else read_token(token_file),
-        hosts=host_names(config.api.listen, config.api.allowed_hosts),
-    )

@@ -1,9 +1,12 @@
 """The applications: routes, refusals of every kind, and the checks that all requests pass."""
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,18 +17,20 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chopperd.api.access import AccessPolicy, is_same_origin
+from chopperd.api.openapi import OpenApi
 from chopperd.api.places import Places
 from chopperd.api.problems import ProblemError
 from chopperd.api.routes import HEALTH_ROUTES, ROUTES
 from chopperd.api.routing import Call, Route, read_values, viewer_of
 from chopperd.api.services import ApiServices
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
-
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 16
-MOST_UPLOADS: Final = 4
+#: All ranks of a node may hand in their traces at once.
+MOST_UPLOADS: Final = 16
+MOST_LARGE_ANSWERS: Final = 8
+_PIECE_BYTES: Final = 64 * 1024
 _MOST_URL_BYTES: Final = 4096
 _MOST_HEADER_BYTES: Final = 16 * 1024
 _SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -51,10 +56,16 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    server = _Server(services, routes)
+    shared = _Shared(
+        services=services,
+        description=OpenApi(routes),
+        streams=Places(MOST_STREAMS, "streams"),
+        uploads=Places(MOST_UPLOADS, "places for uploads"),
+        large_answers=asyncio.Semaphore(MOST_LARGE_ANSWERS),
+    )
     application = Starlette(
         routes=[
-            StarletteRoute(path, server.endpoint(group), methods=list(group))
+            StarletteRoute(path, _Endpoint(group, shared), methods=list(group))
             for path, group in by_path.items()
         ],
         middleware=[gate],
@@ -76,45 +87,62 @@ async def _framework_problem(_request: Request, error: Exception) -> Response:
     return ProblemError(status, detail, headers=headers).response()
 
 
-class _Server:
-    """Answers requests by routes; what goes wrong unexpectedly is logged, counted, and said."""
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all routes of an application answer from."""
 
-    def __init__(self, services: ApiServices, routes: Sequence[Route]) -> None:
-        self._services = services
-        self._routes = routes
-        self._streams = Places(MOST_STREAMS, "streams")
-        self._uploads = Places(MOST_UPLOADS, "places for uploads")
+    services: ApiServices
+    description: OpenApi
+    streams: Places
+    uploads: Places
+    large_answers: asyncio.Semaphore
 
-    def endpoint(self, group: Mapping[str, Route]) -> Endpoint:
-        """What answers the requests for one path, by its routes for each method."""
 
-        async def answer(request: Request) -> Response:
-            route = group["GET" if request.method == "HEAD" else request.method]
-            try:
-                return await self._answer(route, request)
-            except ProblemError as problem:
-                return problem.response()
-            except Exception:  # a request's guard: the agent goes on
-                logger.exception("%s %s failed", route.method, route.path)
-                self._services.failed(route.path)
-                detail = "a fault of the agent; its log says more"
-                return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
+class _Endpoint:
+    """Answers the requests for one path; what goes wrong is logged, counted, and said.
 
-        return answer
+    Args:
+        group: The path's routes, by method.
+        shared: What to answer from.
+    """
 
-    async def _answer(self, route: Route, request: Request) -> Response:
-        """The answer, once the caller may and the parameters are well."""
-        viewer = await viewer_of(request, route.access, self._services.access)
-        call = Call(
-            services=self._services,
+    def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
+        self._group = group
+        self._shared = shared
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        route = self._group["GET" if request.method == "HEAD" else request.method]
+        # An answer is held in memory until its reader has taken it.
+        async with self._shared.large_answers if route.is_large else nullcontext():
+            response = await self._response(route, request)
+            await response(scope, receive, send)
+
+    async def _response(self, route: Route, request: Request) -> Response:
+        try:
+            return await route.handler(await self._call(route, request))
+        except ProblemError as problem:
+            return problem.response()
+        except Exception:  # a request's guard: the agent goes on
+            logger.exception("%s %s failed", route.method, route.path)
+            self._shared.services.failed(route.path)
+            detail = "a fault of the agent; its log says more"
+            return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
+
+    async def _call(self, route: Route, request: Request) -> Call:
+        """The request, once its sender may and its parameters are well."""
+        shared = self._shared
+        viewer = await viewer_of(request, route.access, shared.services.access)
+        query = request.scope["query_string"].decode("latin-1")
+        return Call(
+            services=shared.services,
             request=request,
             viewer=viewer,
-            values=read_values(route.parameters, request.path_params, request.url.query),
-            routes=self._routes,
-            streams=self._streams,
-            uploads=self._uploads,
+            values=read_values(route.parameters, request.path_params, query),
+            description=shared.description,
+            streams=shared.streams,
+            uploads=shared.uploads,
         )
-        return await route.handler(call)
 
 
 class _Gate:
@@ -135,7 +163,8 @@ class _Gate:
                 own = dict(message.get("headers", ()))
                 extra = [each for each in _SAFE_HEADERS.items() if each[0] not in own]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
-            await send(message)
+            for each in _pieces(message):
+                await send(each)
 
         problem = self._problem(Request(scope)) if scope["type"] == "http" else None
         answer = problem.response() if problem is not None else self._app
@@ -157,6 +186,18 @@ def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
     if origin is not None and not is_same_origin(origin, host):
         return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not ask here")
     return None
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message with a large body as several: the server waits for the reader between them."""
+    body = message.get("body", b"")
+    if len(body) <= _PIECE_BYTES:
+        yield message
+        return
+    starts = range(0, len(body), _PIECE_BYTES)
+    for start in starts:
+        more = message.get("more_body", False) or start != starts[-1]
+        yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": more}
 
 
 def _too_large(scope: Scope) -> ProblemError | None:

@@ -37,7 +37,9 @@ def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.so
             ]
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only where the socket names its protocol; without it each
+    # answer waits for the client's delayed acknowledgement, 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, int(port)))

@@ -1,8 +1,9 @@
 """Samples of a value as means and extremes over bins: pure, one column at a time.
 
 Between samples the value is the line through them, where they are no further apart than three
-periods as achieved, and than half a minute in any case; nothing is said of longer gaps, nor of the time before the first and after
-the last sample. A sample that has no neighbour that near speaks for the bin it lies in.
+periods as achieved, and than half a minute in any case. Nothing is said of longer gaps, nor of
+the time before the first and after the last sample. A sample that has no neighbour that near
+speaks for the bin it lies in.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -60,11 +61,11 @@ class Listener:
         self._files = [_file_of(each) for each in sockets if each.family == socket.AF_UNIX]
         self._name = name
         self._blocking_threads = blocking_threads
-        self._loop = asyncio.SelectorEventLoop()
-        self._server = _Server(_config(app), patience)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_up = threading.Event()
+        self._server = _Server(_config(app), patience, self._is_up.set)
         # Daemonic: a listener that is stuck must not keep the agent from ending.
         self._thread = threading.Thread(target=self._run, name=f"chopperd-{name}", daemon=True)
-        self._is_up = threading.Event()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -89,7 +90,9 @@ class Listener:
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Stop, also with answers in progress; whether all its threads have ended in time."""
-        if self._thread.is_alive():
+        if self._loop is None:
+            self._close_sockets()
+        elif self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._server.stopping.set)
             self._thread.join(timeout_s)
         for path, inode in self._files:
@@ -99,20 +102,25 @@ class Listener:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        pool = self._filled_pool()
-        try:
-            if pool is not None:
-                self._loop.set_default_executor(pool)
-            self._loop.run_until_complete(self._serve())
-        except Exception:  # the thread's guard: the agent goes on without it
-            logger.exception("the %s listener failed", self._name)
-        finally:
-            for each in self._sockets:
-                each.close()
-            self._is_up.set()
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
-            self._loop.close()
+        with closing(asyncio.SelectorEventLoop()) as loop:
+            self._loop = loop
+            pool = self._filled_pool()
+            try:
+                if pool is not None:
+                    loop.set_default_executor(pool)
+                loop.run_until_complete(self._server.serve(sockets=self._sockets))
+                _finish_tasks(loop)
+            except Exception:  # the thread's guard: the agent goes on without it
+                logger.exception("the %s listener failed", self._name)
+            finally:
+                self._close_sockets()
+                self._is_up.set()
+                if pool is not None:
+                    pool.shutdown(wait=True, cancel_futures=True)
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
 
     def _filled_pool(self) -> ThreadPoolExecutor | None:
         """A pool whose threads all run already, so that their number never changes."""
@@ -124,30 +132,22 @@ class Listener:
         wait([pool.submit(all_there.wait, _START_TIMEOUT_S) for _ in range(count)])
         return pool
 
-    async def _serve(self) -> None:
-        serving = asyncio.ensure_future(self._server.serve(sockets=self._sockets))
-        up = asyncio.ensure_future(self._server.up.wait())
-        await asyncio.wait((serving, up), return_when=asyncio.FIRST_COMPLETED)
-        self._is_up.set()
-        await serving
-        up.cancel()
-
 
 class _Server(Server):
     """uvicorn's server, stopped by an event instead of looking ten times a second for a flag."""
 
-    def __init__(self, config: Config, patience: Patience) -> None:
+    def __init__(self, config: Config, patience: Patience, is_up: Callable[[], None]) -> None:
         super().__init__(config)
         self.stopping = asyncio.Event()
-        self.up = asyncio.Event()
         self._patience = patience
+        self._tell_that_it_is_up = is_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; requests see `stopping` in their state."""
         self.lifespan.state["stopping"] = self.stopping
         await super().startup(sockets)
         await self.on_tick(0)
-        self.up.set()
+        self._tell_that_it_is_up()
 
     async def main_loop(self) -> None:
         """Look after the connections until it is to stop."""
@@ -185,6 +185,13 @@ class _Server(Server):
         end_s = loop.time() + timeout_s
         while (state.connections or state.tasks) and loop.time() < end_s:
             await asyncio.sleep(_POLL_S)
+
+
+def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait for requests whose connection is gone but whose call still blocks in the pool."""
+    left = asyncio.all_tasks(loop)
+    if left:
+        loop.run_until_complete(asyncio.wait(left))
 
 
 def _config(app: ASGIApp) -> Config:

@@ -39,6 +39,20 @@ _ABOUT: Final = (
 )
 
 
+class OpenApi:
+    """The document of these routes as JSON, worked out when it is first asked for."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._body: bytes | None = None
+
+    def body(self) -> bytes:
+        """The document; may be called from several threads."""
+        if self._body is None:
+            self._body = msgspec.json.encode(openapi_document(self._routes))
+        return self._body
+
+
 def openapi_document(routes: Sequence[Route]) -> Json:
     """The document of these routes."""
     types = [reply.holds for route in routes for reply in route.replies if reply.holds is not None]
@@ -128,7 +142,7 @@ def _content(media_type: str, reply: Reply, references: _References) -> Json:
 
 def _parameter(parameter: Parameter[object]) -> Json:
     schema = parameter.kind.schema()
-    if parameter.default is not None and isinstance(schema, Mapping):
+    if parameter.default is not None:
         schema = {**schema, "default": parameter.default}  # type: ignore[dict-item]
     return {
         "name": parameter.name,

@@ -6,9 +6,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from chopperd.api.openapi import openapi_document
 from chopperd.api.parameters import OneOf, in_path
-from chopperd.api.routing import Call, json_response
+from chopperd.api.routing import Call
 
 _JAVASCRIPT: Final = "text/javascript"
 _FILES: Final[Mapping[str, tuple[str, str]]] = {
@@ -32,7 +31,7 @@ _CONTENT_SECURITY_POLICY: Final = (
 
 def openapi(call: Call) -> Response:
     """The description of all routes."""
-    return json_response(openapi_document(call.routes))
+    return Response(call.description.body(), media_type="application/json")
 
 
 def docs(_call: Call) -> Response:

@@ -36,7 +36,7 @@ class Kind(Protocol[V_co]):
         """
         ...
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         ...
 
@@ -53,7 +53,7 @@ class Text:
             raise ValueError(f"must be 1 to {self.longest} printable characters")
         return text
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {"type": "string", "minLength": 1, "maxLength": self.longest}
 
@@ -72,7 +72,7 @@ class FileName:
             raise ValueError("must be a plain name: no '/', no '.' at its start")
         return text
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {
             "type": "string",
@@ -96,7 +96,7 @@ class Whole:
             raise ValueError(f"must be a whole number from {self.low} to {self.high}")
         return value
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
@@ -128,7 +128,7 @@ class Instant:
             raise ValueError("is out of range")
         return unix_ns
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {
             "oneOf": [
@@ -152,7 +152,7 @@ class Duration:
             raise ValueError(f"must be a time such as 90, 10m or 2h, at most {self.longest_s:g} s")
         return value_s
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {"type": "string", "pattern": f"^(?:{_DURATION.pattern})$"}
 
@@ -169,7 +169,7 @@ class OneOf:
             raise ValueError(f"must be one of: {', '.join(self.words)}")
         return text
 
-    def schema(self) -> Json:
+    def schema(self) -> Mapping[str, Json]:
         """The kind as JSON Schema."""
         return {"type": "string", "enum": list(self.words)}
 

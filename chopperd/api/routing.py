@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -28,10 +28,7 @@ logger = logging.getLogger(__name__)
 _BEARER: Final = "bearer"
 _MOST_PARAMETERS: Final = 32
 _NOBODY: Final = Viewer(uid=None, is_admin=False)
-_HOW_TO_GET_IN: Final = (
-    "connect through the agent's Unix socket, or send 'Authorization: Bearer TOKEN' with the "
-    "token of api.token_file"
-)
+_SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of api.token_file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +40,7 @@ class Call:
         request: As it came.
         viewer: Who asks; nobody in particular where anyone may.
         values: By parameter name.
-        routes: All routes, for the API's own document.
+        description: All routes, as OpenAPI.
         streams, uploads: Places for what holds a connection for long.
     """
 
@@ -51,13 +48,21 @@ class Call:
     request: Request
     viewer: Viewer
     values: Mapping[str, object]
-    routes: "Sequence[Route]"
+    description: "Description"
     streams: Places
     uploads: Places
 
     def __getitem__(self, parameter: Parameter[V]) -> V:
         """The value of one of the route's parameters."""
         return cast(V, self.values[parameter.name])
+
+
+class Description(Protocol):
+    """The API's own document."""
+
+    def body(self) -> bytes:
+        """The document as JSON."""
+        ...
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
@@ -95,6 +100,7 @@ class Route:
         replies: What it answers when all is well.
         refusals: Statuses of problems beside those that any route may give, and why.
         takes_bytes: Whether the body is a file.
+        is_large: Whether an answer may take megabytes.
     """
 
     path: str
@@ -106,6 +112,7 @@ class Route:
     replies: tuple[Reply, ...]
     refusals: Mapping[int, str]
     takes_bytes: bool = False
+    is_large: bool = False
 
 
 def at_once(answer: Answer) -> Handler:
@@ -199,11 +206,12 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
     if viewer.is_admin:
         return viewer
     if viewer.uid is None:
-        raise _unauthorized(f"it can't be told who asks: {_HOW_TO_GET_IN}")
+        detail = "it can't be told who asks: connect through the agent's Unix socket, or "
+        raise _unauthorized(detail + _SEND_THE_TOKEN)
     if access is Access.ADMIN:
         detail = (
             f"uid {viewer.uid} is no administrator: be root, the agent's own user or in the "
-            f"group {policy.admin_group}, or {_HOW_TO_GET_IN.partition(', or ')[2]}"
+            f"group {policy.admin_group}, or {_SEND_THE_TOKEN}"
         )
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
     return viewer

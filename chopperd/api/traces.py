@@ -22,8 +22,8 @@ V = TypeVar("V")
 
 _LONGEST_PATH: Final = 1024
 _DEFAULT_NAME: Final = "upload"
-#: Written to disk at a time.
-_CHUNK_BYTES: Final = 2**20
+#: Written to disk at a time; each upload in progress holds so much.
+_CHUNK_BYTES: Final = 2**18
 _STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
     IngestReason.OFF: HTTPStatus.CONFLICT,
     IngestReason.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

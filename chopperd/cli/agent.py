@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from chopperd.config.load import DEFAULT_PATH, load_config
-
 COMMAND: Final = "run"
 _OUR_THREADS: Final = "chopperd-"
 _CONFIG, _BACKEND = "--config", "--backend"
@@ -26,6 +24,7 @@ class AgentOptions:
 def run_agent(options: AgentOptions) -> int:
     """Run the agent until it is told to stop; its exit status."""
     from chopperd.agent.service import Agent
+    from chopperd.config.load import DEFAULT_PATH, load_config
 
     status = Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
     if any(thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate()):

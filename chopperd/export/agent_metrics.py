@@ -46,9 +46,10 @@ def _hung(view: View) -> Iterable[Point]:
 
 
 def _driver_s(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    full_s = sum(gpu.driver_full_s for gpu in snapshot.gpus)
-    all_s = sum(gpu.driver_s for gpu in snapshot.gpus)
-    return {ReadScope.FAST.value: all_s - full_s, ReadScope.FULL.value: full_s}
+    return {
+        ReadScope.FAST.value: sum(gpu.driver_fast_s for gpu in snapshot.gpus),
+        ReadScope.FULL.value: sum(gpu.driver_full_s for gpu in snapshot.gpus),
+    }
 
 
 def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:

@@ -89,6 +89,7 @@ class SnapshotCollector(Collector):
                 self._faults.add(metric.name, f"labels {key} are repeated, or not of their set")
                 continue
             seen.add(key)
+            "".join(key).encode()  # what can't be written is found here, not while all is written
             yield key, float(value)
 
 

@@ -95,6 +95,7 @@ class GpuTrack:
             failed_count=counted.failed_count,
             lost_count=counted.lost_count,
             driver_s=seconds_from_ns(counted.driver_ns),
+            driver_fast_s=seconds_from_ns(counted.driver_ns - counted.driver_full_ns),
             driver_full_s=seconds_from_ns(counted.driver_full_ns),
             asked_hz=_rate_hz(status.asked_period_ns if status else 0),
             kept_hz=_rate_hz(period_ns),

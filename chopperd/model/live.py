@@ -58,7 +58,8 @@ class GpuLive:
         residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz:
             tenths of the highest SM clock, then infinity; empty where that clock is not known.
         ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
-        driver_s, driver_full_s: Time in driver calls, and that part of it in full reads.
+        driver_s: Time in driver calls.
+        driver_fast_s, driver_full_s: The same by how much was read.
         asked_hz, kept_hz: Rate asked for, and that is kept now.
         hung: The driver call that hangs; None if there is none.
     """
@@ -78,6 +79,7 @@ class GpuLive:
     asked_hz: float
     kept_hz: float
     hung: HungCall | None
+    driver_fast_s: float = 0.0
     driver_full_s: float = 0.0
 
 

@@ -10,15 +10,17 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
-from chopperd.sampling.layout import GpuState, SamplerState
 from chopperd.sampling.restarts import RestartPolicy, Restarts, SamplerFailure
-from chopperd.sampling.ring_reader import RingReader, is_laid_out
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from chopperd.sampling.ring_reader import RingReader
+    from chopperd.sampling.signs import SamplerSigns
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class SamplerSupervisor:
         self._policy = policy or RestartPolicy()
         self._state = SupervisorState.STOPPED
         self._ring_fd = -1
-        self._reader: RingReader | None = None
+        self._known_signs: SamplerSigns | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ending: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []
@@ -84,16 +86,17 @@ class SamplerSupervisor:
         return self._settings
 
     @property
-    def reader(self) -> RingReader:
+    def reader(self) -> "RingReader":
         """The shared memory; there from a successful `start` to `close`."""
-        if self._reader is None:
+        reader = self.ring
+        if reader is None:
             raise RuntimeError("the sampler was not started")
-        return self._reader
+        return reader
 
     @property
-    def ring(self) -> RingReader | None:
+    def ring(self) -> "RingReader | None":
         """The shared memory as far as it is laid out; None before. Ask anew after each `poll`."""
-        return self._reader
+        return self._signs.reader if self._ring_fd >= 0 else None
 
     @property
     def state(self) -> SupervisorState:
@@ -202,15 +205,17 @@ class SamplerSupervisor:
                 self._ending.wait(timeout_s)
         self._abandon_ending()
         left_pids = self.left_pids
+        calls = self.calls() if left_pids else ""
         for pid in left_pids:
-            logger.warning("sampler process %d is still in a driver call%s", pid, self.calls())
+            how = f"is still in a driver call{calls}" if calls else "has not ended yet"
+            logger.warning("sampler process %d %s; it is left alone", pid, how)
         return left_pids
 
     def close(self) -> None:
         """Let go of the shared memory."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._known_signs is not None:
+            self._known_signs.close()
+            self._known_signs = None
         if self._ring_fd >= 0:
             os.close(self._ring_fd)
             self._ring_fd = -1
@@ -227,8 +232,7 @@ class SamplerSupervisor:
 
     def _launch(self) -> None:
         """Start a process; its standard input is the lifeline that closes when we end."""
-        generation = self._reader.generation if self._reader else 0
-        self._awaited_generation = generation + 1
+        self._awaited_generation = self._known_signs.generation + 1 if self._known_signs else 1
         self._launched_ns = self._clock.mono_ns()
         self._state = SupervisorState.STARTING
         arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
@@ -259,34 +263,26 @@ class SamplerSupervisor:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
 
     def _is_running(self) -> bool:
-        """Whether the process launched last samples; maps the memory once it is laid out."""
-        reader = self._mapped()
-        if reader is None or reader.generation < self._awaited_generation:
-            return False
-        if self._state is SupervisorState.STARTING and reader.state is SamplerState.RUNNING:
+        """Whether the process launched last samples."""
+        is_starting = self._state is SupervisorState.STARTING
+        if is_starting and self._signs.samples(self._awaited_generation):
             self._state = SupervisorState.RUNNING
             self._restarts.note_running()
         return self._state is SupervisorState.RUNNING
 
-    def _mapped(self) -> RingReader | None:
-        """The shared memory with all GPUs that were found."""
-        if self._reader is not None and self._reader.is_outgrown:
-            self._reader.close()
-            self._reader = None
-        if self._reader is None and is_laid_out(self._ring_fd):
-            self._reader = RingReader(self._ring_fd)
-        return self._reader
-
     def _said_failure(self) -> str | None:
         """Why the process launched last could not sample, in its own words."""
-        reader = self._mapped()
-        if (
-            reader is None
-            or reader.generation < self._awaited_generation
-            or reader.state is not SamplerState.FAILED
-        ):
-            return None
-        return reader.description().failure
+        return self._signs.failure(self._awaited_generation)
+
+    @property
+    def _signs(self) -> "SamplerSigns":
+        """What the shared memory says."""
+        if self._known_signs is None:
+            # The first process is started before what takes so long to import as this.
+            from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
+
+            self._known_signs = SamplerSigns(self._ring_fd)
+        return self._known_signs
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Plan the successor of a process that ended."""
@@ -336,28 +332,11 @@ class SamplerSupervisor:
         """Whether the process does not come up, shows no life, or waits for drivers only."""
         if not self._is_running() and self._state is not SupervisorState.DOWN:
             return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
-        limit_ns = now_ns - self._policy.hung_s * NS_PER_S
-        triples, _ = self.reader.triples(self.reader.triples_written - 1)
-        if not triples or triples[-1].mono_ns < limit_ns - NS_PER_S:
-            return True
-        statuses = [self.reader.status(slot) for slot in range(self.reader.gpu_slots)]
-        present = [gpu for gpu in statuses if gpu.state is GpuState.UP]
-        started = [gpu.call_started_mono_ns for gpu in present]
-        return bool(present) and all(at is not None and at < limit_ns for at in started)
+        return self._signs.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
 
     def calls(self) -> str:
         """The driver calls in progress and their age, for a message; empty if there are none."""
-        if self._reader is None:
-            return ""
-        now_ns = self._clock.mono_ns()
-        gpus = self._reader.description().gpus
-        statuses = [self._reader.status(slot) for slot in range(len(gpus))]
-        ages = [
-            f"GPU {gpu.gpu} {status.call_scope.value} read for {(now_ns - at) / NS_PER_S:.0f} s"
-            for gpu, status in zip(gpus, statuses, strict=True)
-            if (at := status.call_started_mono_ns) is not None
-        ]
-        return f" ({', '.join(ages)})" if ages else ""
+        return self._signs.calls(self._clock.mono_ns())
 
     @staticmethod
     def _ask_to_end(process: subprocess.Popen[bytes]) -> None:

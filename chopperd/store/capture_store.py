@@ -191,7 +191,7 @@ class CaptureStore:
         pruned = retention.prune(self._database, self._limits, self._clock.unix_ns())
         if pruned:
             self._recent.forget(pruned)
-            self._database.try_disk()
+            self._database.try_disk(at_once=True)
             logger.info("%d captures were given up for age or room", len(pruned))
         self._look()
 

@@ -1,14 +1,16 @@
 """Which chunks of a flight recorder's folder hold something of a time; reading, no writing."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from chopperd.errors import StoreError
 from chopperd.store.frames import Frame, FrameKind, file_span_ns, read_payload, scanned
 from chopperd.store.recorder_files import JOURNAL, kept_paths
 from chopperd.store.sample_chunk import Origin, SampleChunk, decoded_chunk
+
+Made = TypeVar("Made")
 
 
 class ChunkFiles:
@@ -40,26 +42,24 @@ class ChunkFiles:
         Raises:
             OSError: The folder can't be read.
         """
-        chunks = list(self._of_file(self._folder / JOURNAL))
-        self.newest = self._last_origin(self._folder / JOURNAL)
+        journal = self._folder / JOURNAL
+        chunks = self._read(journal, self._of_file) or []
+        self.newest = self._read(journal, _last_origin)
         paths = [path for _, path in kept_paths(self._folder)]
         for path in paths:
-            chunks.extend(self._of_file(path))
+            chunks.extend(self._read(path, self._of_file) or [])
         for path in reversed(paths):
-            self.newest = self.newest or self._last_origin(path)
+            self.newest = self.newest or self._read(path, _last_origin)
         return chunks
 
-    def _of_file(self, path: Path) -> Iterator[SampleChunk]:
-        with self._opened(path) as fd:
-            if fd is None or not self._is_wanted(file_span_ns(fd)):
-                return
-            scan = scanned(fd)
-            self.damaged.update((path.name, offset) for offset in scan.damaged_offsets)
-            for frame in scan.frames:
-                if frame.touches(self._from_unix_ns, self._to_unix_ns):
-                    chunk = self._decoded(path, fd, frame)
-                    if chunk is not None:
-                        yield chunk
+    def _of_file(self, fd: int, path: Path) -> list[SampleChunk]:
+        if not self._is_wanted(file_span_ns(fd)):
+            return []
+        scan = scanned(fd)
+        self.damaged.update((path.name, offset) for offset in scan.damaged_offsets)
+        wanted = [f for f in scan.frames if f.touches(self._from_unix_ns, self._to_unix_ns)]
+        chunks = [self._decoded(path, fd, frame) for frame in wanted]
+        return [chunk for chunk in chunks if chunk is not None]
 
     def _is_wanted(self, span_ns: tuple[int, int] | None) -> bool:
         """Whether a file may hold something; one of which nothing is known is damaged or empty."""
@@ -79,29 +79,26 @@ class ChunkFiles:
         self.damaged.add((path.name, frame.offset))
         return None
 
-    def _last_origin(self, path: Path) -> Origin | None:
-        """Where the last samples of a file come from; None if it has none that can be read."""
-        with self._opened(path) as fd:
-            if fd is None:
-                return None
-            for frame in reversed(scanned(fd).frames):
-                try:
-                    return decoded_chunk(read_payload(fd, frame) or b"").origin
-                except StoreError:
-                    continue
-        return None
-
-    @contextmanager
-    def _opened(self, path: Path) -> Iterator[int | None]:
-        """The file's descriptor; None if it was deleted meanwhile or may not be read."""
+    def _read(self, path: Path, work: Callable[[int, Path], Made]) -> Made | None:
+        """What is made of an open file; None if it is gone, or can't be read, which is noted."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                self.unreadable.add(path.name)
-            yield None
-            return
+            try:
+                return work(fd, path)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self.unreadable.add(path.name)
+            return None
+
+
+def _last_origin(fd: int, _path: Path) -> Origin | None:
+    """Where the last samples of a file come from; None if it has none that can be read."""
+    for frame in reversed(scanned(fd).frames):
         try:
-            yield fd
-        finally:
-            os.close(fd)
+            return decoded_chunk(read_payload(fd, frame) or b"").origin
+        except StoreError:
+            continue
+    return None

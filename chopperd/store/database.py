@@ -18,8 +18,8 @@ from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.store import overflow
 from chopperd.store.disk_file import DiskFile
-from chopperd.store.disk_trouble import Trouble, trouble_of
-from chopperd.store.migrations import MIGRATIONS, Migration, migrate
+from chopperd.store.disk_trouble import Trouble, UnusableFileError, trouble_of
+from chopperd.store.migrations import MIGRATIONS, Migration, migrate, stored_bytes
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -135,6 +135,17 @@ class Database:
         """Size of the file and its log; 0 without one."""
         return self._disk.size_bytes()
 
+    def used_bytes(self) -> int:
+        """What the pages take that hold something; 0 where the file can't be read."""
+        with self._lock:
+            if not self._disk.attached:
+                return 0
+            try:
+                return stored_bytes(self._connection, DISK)
+            except sqlite3.Error as error:
+                self._handle(error)
+                return 0
+
     def missing_bytes(self) -> int:
         """How much of the disk would have to be given back to stay above the floor."""
         if self._disk.path is None:
@@ -188,9 +199,14 @@ class Database:
                 self._handle(error)
                 return None
 
-    def try_disk(self) -> bool:
-        """Move what is in memory to the disk if it is time to try again; whether all is there."""
+    def try_disk(self, *, at_once: bool = False) -> bool:
+        """Move what is in memory to the disk; whether all is there.
+
+        `at_once`: also where it refused a moment ago.
+        """
         with self._lock:
+            if at_once:
+                self._retry_mono_ns = self._clock.mono_ns()
             return self._may_write_disk()
 
     def give_back(self, pages: int) -> int:
@@ -200,8 +216,10 @@ class Database:
                 return 0
             run = self._connection.execute
             try:
-                run(f"PRAGMA disk.incremental_vacuum({pages})").fetchall()
-                run("PRAGMA disk.wal_checkpoint(PASSIVE)").fetchall()
+                # As a script, since `execute` steps once, and each step frees but one page.
+                self._connection.executescript(f"PRAGMA disk.incremental_vacuum({pages})")
+                how = "TRUNCATE" if self._disk.log_size_bytes() > self.log_bytes else "PASSIVE"
+                run(f"PRAGMA disk.wal_checkpoint({how})").fetchall()
                 return int(run("PRAGMA disk.freelist_count").fetchone()[0])
             except sqlite3.Error as error:
                 self._handle(error)
@@ -209,9 +227,8 @@ class Database:
 
     def close(self) -> None:
         """Write what can be written, and close the file."""
+        self.try_disk(at_once=True)
         with self._lock:
-            self._retry_mono_ns = self._clock.mono_ns()
-            self._may_write_disk()
             self._connection.close()
 
     def _transaction(self, change: Callable[[Change], Result], at: str) -> Result:
@@ -262,7 +279,7 @@ class Database:
         """Attach the file; where that fails, memory must do."""
         try:
             self._disk.attach()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, UnusableFileError, sqlite3.Error) as error:
             self._give_up(str(error))
             return
         if self._disk.read_only:
@@ -286,8 +303,7 @@ class Database:
         overflow.lay_views(self._connection, attached=False, overflowing=True)
         try:
             self._disk.replace(error)
-        except (OSError, sqlite3.Error) as second:
-            self._disk.detach()
+        except (OSError, UnusableFileError, sqlite3.Error) as second:
             self._give_up(str(second))
         self._lay_views()
 
@@ -304,7 +320,7 @@ class Database:
 
     def _bound_memory(self) -> None:
         dropped = 0
-        while overflow.memory_bytes(self._connection) > self._memory_limit_bytes:
+        while stored_bytes(self._connection, MEMORY) > self._memory_limit_bytes:
             if not overflow.drop_oldest(self._connection):
                 break
             dropped += 1

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.store.disk_trouble import DamagedError, NewerError, Trouble, trouble_of
+from chopperd.store.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
 from chopperd.store.migrations import Migration, migrate
-from chopperd.store.set_aside import APPLICATION_ID, check_not_newer, check_sound, set_aside
+from chopperd.store.set_aside import APPLICATION_ID, check_ours, check_sound, set_aside
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -58,10 +58,11 @@ class DiskFile:
         Raises:
             OSError: It can't be made, or not be put aside.
             sqlite3.Error: It can't be read now.
+            UnusableFileError: The new one is no better.
         """
         try:
             self._open_checked()
-        except (NewerError, DamagedError, sqlite3.DatabaseError) as error:
+        except (OSError, UnusableFileError, sqlite3.Error) as error:
             if trouble_of(error) is Trouble.REFUSED:
                 self.detach()
                 raise
@@ -74,11 +75,14 @@ class DiskFile:
             try:
                 kept = set_aside(self.path, why)
             finally:
-                self.detach()
+                self.detach()  # only now: closing removes a log that is still in its place
             self.set_aside = f"{self.path} was put aside as {kept.name}: {error}"
             logger.warning("the store begins anew: %s", self.set_aside)
-        self.detach()
-        self._open_checked()
+        try:
+            self._open_checked()
+        except BaseException:
+            self.detach()
+            raise
 
     def detach(self) -> None:
         """Close the file."""
@@ -90,14 +94,17 @@ class DiskFile:
         """Size of the file and its log; 0 without one."""
         if self.path is None:
             return 0
-        return sum(_size_bytes(self.path.with_name(self.path.name + end)) for end in ("", "-wal"))
+        return _size_bytes(self.path) + self.log_size_bytes()
+
+    def log_size_bytes(self) -> int:
+        """Size of the file's log; 0 without one."""
+        return 0 if self.path is None else _size_bytes(_log_of(self.path))
 
     def _open_checked(self) -> None:
         if self.path is None:
             self._attach("file::memory:")
         else:
             self._open(self.path)
-            check_not_newer(self._connection, "disk", len(self._migrations))
             late_mono_ns = self._clock.mono_ns() + _CHECK_NS
             check_sound(self._connection, "disk", lambda: self._clock.mono_ns() > late_mono_ns)
         migrate(self._connection, "disk", self._migrations)
@@ -108,14 +115,16 @@ class DiskFile:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._attach(f"{path.absolute().as_uri()}?mode=rw")
+            check_ours(self._connection, "disk", len(self._migrations))
             self._prepare()
         except (OSError, sqlite3.Error) as error:
-            log_bytes = _size_bytes(path.with_name(f"{path.name}-wal"))
-            if trouble_of(error) is not Trouble.REFUSED or log_bytes or not path.is_file():
+            refused = trouble_of(error) is Trouble.REFUSED
+            if not refused or self.log_size_bytes() or not path.is_file():
                 raise
             self.detach()
             self._attach(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
             self.read_only = True
+            check_ours(self._connection, "disk", len(self._migrations))
 
     def _attach(self, uri: str) -> None:
         self._connection.execute("ATTACH ? AS disk", (uri,))
@@ -132,6 +141,10 @@ class DiskFile:
         run("PRAGMA disk.synchronous = FULL")
         run(f"PRAGMA disk.journal_size_limit = {self._log_bytes}").fetchall()
         run(f"PRAGMA wal_autocheckpoint = {self._log_bytes // _PAGE_BYTES}").fetchall()
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _size_bytes(path: Path) -> int:

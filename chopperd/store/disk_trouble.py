@@ -29,11 +29,15 @@ _TROUBLE_BY_CODE: Final = {
 }
 
 
-class DamagedError(Exception):
+class UnusableFileError(Exception):
+    """The file is there but is no store that this program may use."""
+
+
+class DamagedError(UnusableFileError):
     """A check found the file damaged; says what it found."""
 
 
-class NewerError(Exception):
+class NewerError(UnusableFileError):
     """The file was made by a later version of the program."""
 
 

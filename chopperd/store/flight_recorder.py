@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: A chunk is written after so long, or when so many samples wait for it.
 _CHUNK_NS: Final = 60 * NS_PER_S
 _CHUNK_ROWS: Final = 20_000
+#: One frame of the journal holds no more, so that trying in vain on a full disk costs little.
+_FRAME_ROWS: Final = 2_000
 #: Samples that are kept in memory while they can't be written: minutes, or a few at high rates.
 _MOST_WAITING_ROWS: Final = 4 * _CHUNK_ROWS
 #: The journal may take this share of all; with a small bound chunks are written more often.
@@ -193,7 +194,7 @@ class FlightRecorder:
 
     def _write_journal(self) -> None:
         files = self._ready()
-        for group in _by_origin(self._waiting[self._journaled_count :]):
+        for group in _groups(self._waiting[self._journaled_count :], _FRAME_ROWS):
             frame, _ = chunk_frame(merged(group), quick=True)
             files.kept.make_room(len(frame), files.journal.size_bytes)
             files.journal.append(frame)
@@ -214,7 +215,7 @@ class FlightRecorder:
         """Write all that waits to where it is kept, and begin the journal anew."""
         files = self._ready()
         self._retry_mono_ns = self._clock.mono_ns() + _RETRY_NS
-        for group in list(_by_origin(self._waiting)):
+        for group in list(_groups(self._waiting, _CHUNK_ROWS)):
             frame, span_ns = chunk_frame(merged(group), quick=False)
             files.kept.append(frame, span_ns, files.journal.size_bytes)
             del self._waiting[: len(group)]
@@ -287,10 +288,17 @@ def _opened(folder: Path, limits: RecorderLimits) -> _Files:
     return files
 
 
-def _by_origin(chunks: Sequence[SampleChunk]) -> Iterator[list[SampleChunk]]:
-    """Neighbours of one origin together."""
-    for _, group in groupby(chunks, key=lambda chunk: chunk.origin):
-        yield list(group)
+def _groups(chunks: Sequence[SampleChunk], most_rows: int) -> Iterator[list[SampleChunk]]:
+    """Neighbours of one origin together, up to so many rows where there is more than one."""
+    group: list[SampleChunk] = []
+    for chunk in chunks:
+        is_other = bool(group) and chunk.origin != group[0].origin
+        if is_other or (group and _row_count(group) + chunk.row_count > most_rows):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
 
 
 def _row_count(chunks: Sequence[SampleChunk]) -> int:

@@ -49,6 +49,11 @@ class Frame:
     begin_unix_ns: int
     end_unix_ns: int
 
+    @property
+    def end(self) -> int:
+        """Where the frame ends."""
+        return self.offset + self.payload_bytes
+
     def touches(self, from_unix_ns: int, to_unix_ns: int) -> bool:
         """Whether it may hold something of `[from, to)`."""
         return self.begin_unix_ns < to_unix_ns and self.end_unix_ns >= from_unix_ns
@@ -95,14 +100,19 @@ def scanned(fd: int) -> Scan:
     position = 0
     while position + HEADER_BYTES <= size:
         frame = _frame_at(fd, position)
-        if frame is None:
-            damaged.append(position)
-            position = _next_header(fd, position + 1, size)
+        if frame is not None and frame.end <= size:
+            frames.append(frame)
+            position = frame.end
             continue
-        if frame.offset + frame.payload_bytes > size:
+        # A frame whose writer was stopped may claim those after it as its payload.
+        begin = frames[-1].offset if frames and frame is None else position + 1
+        found = _next_header(fd, begin, size)
+        if frame is not None and found == size:
             break
-        frames.append(frame)
-        position = frame.offset + frame.payload_bytes
+        if frames and found < frames[-1].end:
+            position = frames.pop().offset
+        damaged.append(position)
+        position = found
     return Scan(
         frames=tuple(frames), damaged_offsets=tuple(damaged), whole_bytes=min(position, size)
     )

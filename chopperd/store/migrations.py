@@ -68,6 +68,15 @@ def version_of(connection: sqlite3.Connection, at: str) -> int:
     return int(connection.execute(f"PRAGMA {at}.user_version").fetchone()[0])
 
 
+def stored_bytes(connection: sqlite3.Connection, at: str) -> int:
+    """What the pages of a database take that hold something."""
+    pages, free, size_bytes = (
+        int(connection.execute(f"PRAGMA {at}.{name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size_bytes
+
+
 def migrate(connection: sqlite3.Connection, at: str, migrations: Sequence[Migration]) -> None:
     """Bring a database up to the newest version, each migration in a transaction of its own.
 

@@ -140,12 +140,3 @@ def _drop_oldest_trace(connection: sqlite3.Connection) -> bool:
             "(SELECT id FROM main.traces ORDER BY received_unix_ns, id LIMIT 1)"
         ).rowcount
     )
-
-
-def memory_bytes(connection: sqlite3.Connection) -> int:
-    """Memory that the rows kept there take."""
-    pages, free, size = (
-        int(connection.execute(f"PRAGMA main.{name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size

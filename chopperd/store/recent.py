@@ -96,6 +96,10 @@ class RecentCaptures:
         self._ended_unix_ns: dict[int, int] = {}
         self._answer: _Answer | None = None
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._captures)
+
     def put(self, capture_id: int, end_unix_ns: int | None, totals: Iterable[Row]) -> None:
         """Replace what is known of a capture; one without a time stands for no time at all."""
         sums: dict[str, GpuSums] = {}

@@ -1,6 +1,5 @@
 """How much is kept: by age, by size, and as far as the disk has room for others."""
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +9,9 @@ from chopperd.units import NS_PER_S
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
 #: Of one transaction: its log has to fit into what the log keeps of a full disk.
 _CAPTURES_AT_ONCE: Final = 16
+#: For size, of so many captures one at a time, so that not much more goes than must.
+_CAPTURES_FOR_ONE: Final = 64
+_FOR_EVER: Final = 2**63 - 1
 _TRACES_AT_ONCE: Final = 500
 _PAGES_AT_ONCE: Final = 500
 #: What is pruned for size is pruned a little below it.
@@ -39,7 +41,7 @@ def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int
     oldest_unix_ns = now_unix_ns - round(limits.max_days * _NS_PER_DAY)
     pruned = _prune_old(database, oldest_unix_ns)
     most_bytes = _most_bytes(database, limits)
-    while database.read(_used_bytes) > most_bytes:
+    while database.used_bytes() > most_bytes:
         batch = database.write_disk(_drop_captures)
         if not batch and not database.write_disk(_drop_traces):
             break
@@ -51,7 +53,7 @@ def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int
 def is_too_large(database: Database, limits: StoreLimits) -> bool:
     """Whether there is more than may be kept."""
     if database.is_memory:
-        return database.read(_used_bytes) > _most_bytes(database, limits)
+        return database.used_bytes() > _most_bytes(database, limits)
     return database.size_bytes() > limits.max_bytes
 
 
@@ -63,17 +65,8 @@ def _most_bytes(database: Database, limits: StoreLimits) -> int:
     if database.size_bytes() > limits.max_bytes:
         most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
     if missing_bytes := database.missing_bytes():
-        most_bytes = min(most_bytes, database.read(_used_bytes) - missing_bytes)
+        most_bytes = min(most_bytes, database.used_bytes() - missing_bytes)
     return max(most_bytes, 0)
-
-
-def _used_bytes(connection: sqlite3.Connection) -> int:
-    """Pages of the disk's database that hold something; 0 while it can't be read."""
-    pages, free, size = (
-        connection.execute(f"PRAGMA disk.{name}").fetchone()
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (int(pages[0]) - int(free[0])) * int(size[0]) if pages else 0
 
 
 def _give_back(database: Database) -> None:
@@ -97,17 +90,16 @@ def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
     return pruned
 
 
-def _drop_captures(change: Change, before_unix_ns: int | None = None) -> list[int]:
+def _drop_captures(change: Change, before_unix_ns: int = _FOR_EVER) -> list[int]:
     """The oldest few captures, taken out; all but the newest, or all from before a time."""
-    if before_unix_ns is None:
-        which = (
-            "id <> (SELECT id FROM disk.captures ORDER BY changed_unix_ns DESC, id DESC LIMIT 1)"
-        )
-    else:
-        which = f"changed_unix_ns < {before_unix_ns}"
+    most = _CAPTURES_AT_ONCE
+    if before_unix_ns == _FOR_EVER:
+        count = change.connection.execute("SELECT count(*) FROM disk.captures").fetchone()[0]
+        most = min(most, 1 + count // _CAPTURES_FOR_ONE, max(count - 1, 0))
     found = change.connection.execute(
-        f"SELECT id FROM disk.captures WHERE {which} ORDER BY changed_unix_ns, id LIMIT ?",
-        (_CAPTURES_AT_ONCE,),
+        "SELECT id FROM disk.captures WHERE changed_unix_ns < ? "
+        "ORDER BY changed_unix_ns, id LIMIT ?",
+        (before_unix_ns, most),
     ).fetchall()
     for table in ("reports", "documents", "steps", "totals"):
         change.many(f"DELETE FROM {{at}}.{table} WHERE capture = ?", found)
@@ -116,9 +108,8 @@ def _drop_captures(change: Change, before_unix_ns: int | None = None) -> list[in
     return [capture for (capture,) in found]
 
 
-def _drop_traces(change: Change, before_unix_ns: int | None = None) -> int:
+def _drop_traces(change: Change, before_unix_ns: int = _FOR_EVER) -> int:
     """The oldest traces that are done with and in no capture, taken out; how many."""
-    limit_unix_ns = 2**63 - 1 if before_unix_ns is None else before_unix_ns
     return change.execute(
         """
         DELETE FROM {at}.traces WHERE id IN (
@@ -127,5 +118,5 @@ def _drop_traces(change: Change, before_unix_ns: int | None = None) -> int:
             ORDER BY received_unix_ns LIMIT ?
         )
         """,
-        (limit_unix_ns, _TRACES_AT_ONCE),
+        (before_unix_ns, _TRACES_AT_ONCE),
     )

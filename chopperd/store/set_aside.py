@@ -17,17 +17,30 @@ _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _OPCODES_PER_LOOK: Final = 20_000
 
 
-def check_sound(connection: sqlite3.Connection, at: str, is_late: Callable[[], bool]) -> None:
-    """Return if no fault is found in the file before it is late.
+def check_ours(connection: sqlite3.Connection, at: str, version: int) -> None:
+    """Return if the file is empty, or a store of this `version` or before; nothing is written.
 
     Raises:
-        DamagedError: It has malformed pages, or is another program's database.
+        NewerError: It is a store of a later version.
+        DamagedError: It is another program's database.
         sqlite3.DatabaseError: It can't be read at all.
     """
     tables = connection.execute(f"SELECT count(*) FROM {at}.sqlite_schema").fetchone()[0]
     identity = connection.execute(f"PRAGMA {at}.application_id").fetchone()[0]
     if tables and identity != APPLICATION_ID:
         raise DamagedError("it is not a database of chopperd")
+    found = version_of(connection, at)
+    if found > version:
+        raise NewerError(f"its version {found} is newer than this program's {version}")
+
+
+def check_sound(connection: sqlite3.Connection, at: str, is_late: Callable[[], bool]) -> None:
+    """Return if no malformed page is found in the file before it is late.
+
+    Raises:
+        DamagedError: One is.
+        sqlite3.DatabaseError: It can't be read at all.
+    """
     connection.set_progress_handler(lambda: int(is_late()), _OPCODES_PER_LOOK)
     try:
         found = connection.execute(f"PRAGMA {at}.quick_check(1)").fetchone()[0]
@@ -39,18 +52,6 @@ def check_sound(connection: sqlite3.Connection, at: str, is_late: Callable[[], b
         connection.set_progress_handler(None, 0)
     if found != "ok":
         raise DamagedError(str(found))
-
-
-def check_not_newer(connection: sqlite3.Connection, at: str, version: int) -> None:
-    """Return if the file was made by a program of `version` or before.
-
-    Raises:
-        NewerError: It was not.
-        sqlite3.DatabaseError: It can't be read at all.
-    """
-    found = version_of(connection, at)
-    if found > version:
-        raise NewerError(f"its version {found} is newer than this program's {version}")
 
 
 def set_aside(path: Path, why: str) -> Path:

@@ -119,8 +119,10 @@ class FakeSteps:
     entries: list[TraceEntry] = field(default_factory=list)
     asked: list[tuple[StepQuery, int, str | None]] = field(default_factory=list)
     error: Exception | None = None
+    wait: Callable[[], object] = lambda: None
 
     def _see(self, viewer: Viewer) -> bool:
+        self.wait()
         if self.error is not None:
             raise self.error
         return viewer.may_see(OWNER_UID)
@@ -130,9 +132,7 @@ class FakeSteps:
             return ()
         names = dict.fromkeys(row.job for row in self.rows)
         return tuple(
-            JobEntry(
-                job=name, runs=("r1",), traces=1, captures=1, first_unix_ns=1, last_unix_ns=2
-            )
+            JobEntry(job=name, runs=("r1",), traces=1, captures=1, first_unix_ns=1, last_unix_ns=2)
             for name in names
         )
 

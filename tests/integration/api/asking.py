@@ -1,35 +1,45 @@
 """Asking the applications in process, as one user or another."""
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chopperd.api.peers import Peer, UnixPeer, UnknownPeer
+from chopperd.api.peers import UnixPeer, UnknownPeer
 
 
 @dataclass
-class Seen:
-    """Puts a peer into the state of each request, as the server does."""
+class WithState:
+    """Puts what the server knows into the state of each request."""
 
     app: ASGIApp
-    peer: Peer
+    state: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app({**scope, "state": {"peer": self.peer}}, receive, send)
+        await self.app({**scope, "state": dict(self.state)}, receive, send)
+
+
+def client(app: ASGIApp, **state: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(WithState(app, state))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 def ask(
-    app: ASGIApp, method: str, url: str, *, uid: int | None = None, **how: Any
+    app: ASGIApp,
+    method: str,
+    url: str,
+    *,
+    uid: int | None = None,
+    content: bytes | AsyncIterator[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> httpx.Response:
     """The answer to one request of a user; None: nobody knows whose it is."""
 
     async def go() -> httpx.Response:
         peer = UnknownPeer() if uid is None else UnixPeer(uid)
-        transport = httpx.ASGITransport(Seen(app, peer))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.request(method, url, **how)
+        async with client(app, peer=peer) as asking:
+            return await asking.request(method, url, content=content, headers=headers)
 
     return asyncio.run(go())

@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from chopperd.api.app import MOST_LARGE_ANSWERS, MOST_STREAMS, build_api, build_metrics
 from chopperd.api.binding import bind_tcp
-from chopperd.api.app import MOST_STREAMS, build_api, build_metrics
 from chopperd.api.listeners import Listener
-from chopperd.api.protocol import MOST_CONNECTIONS
+from chopperd.api.protocol import MOST_CONNECTIONS, Patience
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
 from tests.integration.api.serving import (
     connected,
@@ -240,6 +240,83 @@ def test_it_stops_in_time_with_an_open_stream_and_a_slow_client(
         assert read_all(idle) == b""
     assert not (tmp_path / "api.sock").exists()
     assert [each.name for each in threading.enumerate() if "chopperd" in each.name] == []
+
+
+def test_it_says_so_when_a_call_is_stuck(
+    agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_asked, go_on = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        is_asked.set()
+        go_on.wait(10.0)
+
+    agent.steps.wait = stuck
+    listening = loopback()
+    listener = Listener(build_api(agent.services()), [listening], "api")
+    listener.start()
+    with connected(listening) as client:
+        client.sendall(head("GET", "/api/v1/jobs"))
+        assert is_asked.wait(5.0)
+        assert not listener.stop(0.8)
+        assert "has not stopped" in caplog.text
+        go_on.set()
+        assert listener.stop(5.0)
+
+
+def test_a_listener_that_never_started_lets_go_of_its_sockets(
+    agent: FakeAgent, tmp_path: Path
+) -> None:
+    unix = unix_socket(tmp_path)
+    assert Listener(build_api(agent.services()), [unix], "api").stop()
+    assert unix.fileno() == -1
+    assert not (tmp_path / "api.sock").exists()
+
+
+def test_few_answers_are_held_for_clients_that_do_not_read(
+    agent: FakeAgent, tmp_path: Path
+) -> None:
+    agent.steps.rows = [step_row(number) for number in range(1000)]
+    listening = unix_socket(tmp_path)
+    with serving(build_api(agent.services()), [listening], Patience()):
+        clients = [connected(listening) for _ in range(MOST_LARGE_ANSWERS + 6)]
+        try:
+            for each in clients:
+                each.sendall(head("GET", "/api/v1/steps?limit=1000"))
+            assert eventually(lambda: len(agent.steps.asked) == MOST_LARGE_ANSWERS)
+            small = exchange(listening, head("GET", "/api/v1/status", CLOSE))
+            assert small.startswith(b"HTTP/1.1 200 ")
+            assert len(agent.steps.asked) == MOST_LARGE_ANSWERS
+        finally:
+            for each in clients:
+                each.close()
+        whole = exchange(listening, head("GET", "/api/v1/steps?limit=1000", CLOSE))
+    assert whole.endswith(b'"cursor":null}')
+
+
+def test_an_upload_that_breaks_off_is_forgotten(agent: FakeAgent, tcp: socket.socket) -> None:
+    with connected(tcp) as client:
+        client.sendall(head("POST", "/api/v1/traces?name=half", "Content-Length: 10") + b"12345")
+        assert eventually(lambda: agent.ingest.expected == [10])
+    assert eventually(lambda: agent.ingest.aborted == ["half"])
+    assert agent.ingest.taken == []
+
+
+def test_an_upload_of_unknown_length_is_taken(agent: FakeAgent, tcp: socket.socket) -> None:
+    request = head("POST", "/api/v1/traces", "Transfer-Encoding: chunked", CLOSE)
+    answer = exchange(tcp, request + b"3\r\nabc\r\n0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 202 ")
+    assert agent.ingest.expected == [None]
+    assert b"ba7816bf8f01cfea" in answer  # sha256sum of "abc"
+
+
+def test_a_client_that_waits_to_be_told_is_told_to_go_on(tcp: socket.socket) -> None:
+    with connected(tcp) as client:
+        wait_for = ("Content-Length: 3", "Expect: 100-continue", CLOSE)
+        client.sendall(head("POST", "/api/v1/traces", *wait_for))
+        assert read_until(client, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"abc")
+        assert read_all(client).startswith(b"HTTP/1.1 202 ")
 
 
 def test_metrics_are_served_under_any_name(agent: FakeAgent) -> None:

@@ -1,5 +1,7 @@
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -168,6 +170,9 @@ def test_a_driver_call_in_progress_is_visible(writer: RingWriter, reader: RingRe
     assert status.call_started_mono_ns is None
     assert (status.ticks_count, status.missed_count, status.transient_count) == (1, 3, 1)
     assert (status.driver_ns, status.written, status.last_mono_ns) == (50, 0, None)
+    assert status.driver_full_ns == 50
+    to.end_call(7, ReadScope.FAST)
+    assert (reader.status(1).driver_ns, reader.status(1).driver_full_ns) == (57, 50)
 
 
 def test_totals_are_none_until_published_and_then_whole(
@@ -279,3 +284,40 @@ def test_memory_of_another_version_is_refused(fd: int) -> None:
         RingReader(fd)
     with pytest.raises(StoreError, match="another version"):
         RingWriter(fd, described(gpu(0)), CAPACITY)
+
+
+#: Writes records without end over the memory file that it inherits.
+_WRITER = """
+import sys
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.sampling.layout import RingDescription
+from chopperd.sampling.ring import RingWriter
+gpu = GpuInfo(gpu="0", index=0, uuid="GPU-0", name="Tested", vendor=Vendor.NVIDIA)
+ring = RingWriter(int(sys.argv[1]), RingDescription(gpus=(gpu,)), 8)
+to, reading, number = ring.gpu(0), DeviceReading(sm_clock_mhz=1000.0), ring.gpu(0).written_count
+print(flush=True)
+while True:
+    number += 1
+    to.write(reading, t_mono_ns=number, span_ns=1, late_ns=0, scope=ReadScope.FULL)
+"""
+
+
+def test_counts_never_fall_for_a_reader_nor_for_the_successor_of_a_killed_writer(fd: int) -> None:
+    """Three writers, each killed at a random moment while it writes some 10^5 records a second."""
+    highest = 0
+    for _ in range(3):
+        command = [sys.executable, "-c", _WRITER, str(fd)]
+        with subprocess.Popen(command, pass_fds=(fd,), stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            reader = RingReader(fd)
+            try:
+                for _ in range(10_000):
+                    status = reader.status(0)
+                    counts = (status.ticks_count, status.driver_ns, status.driver_full_ns)
+                    assert min(counts) >= highest
+                    highest = max(counts)
+            finally:
+                writer.kill()
+                reader.close()
+    assert highest > 0

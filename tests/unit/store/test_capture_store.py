@@ -365,13 +365,13 @@ def test_a_store_in_memory_is_bounded_and_keeps_the_newest() -> None:
     limits = replace(LIMITS, max_bytes=2**20)
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     store = opened(clock=clock, limits=limits)
-    for n in range(60):
+    for n in range(25):
         clock.advance(MINUTE_NS)
         capture = filed(store, f"{n}", (n * 60, n * 60 + 10))
         rows = [step_row(n * 100 + k, start_s=n * 60 + k / 100) for k in range(100)]
         store.put_document(capture, document(rows))
     kept = [row.step for row in all_steps(store) if row.step is not None]
-    assert kept == list(range(5999, 5999 - len(kept), -1))
-    assert 100 <= len(kept) < 3000
+    assert kept == list(range(2499, 2499 - len(kept), -1))
+    assert 100 <= len(kept) < 2000
     assert store.live().steps == len(kept)
     assert store.live().trouble is None

@@ -1,0 +1,265 @@
+"""The node followed through a real ring, by a scripted clock."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from math import nan
+
+import pytest
+
+from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.model.causes import Cause
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
+from chopperd.sampling.integrals import LiveIntegrals
+from chopperd.sampling.layout import GpuState, RingDescription, SamplerState
+from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_reader import RingReader
+from chopperd.units import NS_PER_MS, NS_PER_S
+from tests.fakes.clock import ScriptedClock
+from tests.fakes.samples import gpu_info
+
+PERIOD_NS = 100 * NS_PER_MS
+RUNNING = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RUNNING, pid=1))
+STEADY = DeviceReading(
+    sm_clock_mhz=1500.0,
+    power_w=640.0,
+    energy_j=1.0,
+    causes=frozenset({Cause.POWER_CAP}),
+    limited_ns={Cause.POWER_CAP: 5},
+)
+
+
+class Rig:
+    """A ring with its writer and reader, and the node that follows it."""
+
+    def __init__(self, *gpus: GpuInfo) -> None:
+        self.clock = ScriptedClock(mono_ns=100 * NS_PER_S)
+        self.node = LiveNode(self.clock, version="1", node="here", backend="auto", slow_hz=1.0)
+        self._fds: list[int] = []
+        self._opened: list[RingReader | RingWriter] = []
+        self.open_ring(*gpus)
+
+    def open_ring(self, *gpus: GpuInfo) -> None:
+        """A new memory file, as after a pause, and its first writer."""
+        self.fd = os.memfd_create("ring")
+        self._fds.append(self.fd)
+        self.start_sampler(*gpus)
+        self.reader = RingReader(self.fd)
+        self._opened.append(self.reader)
+        self.node.follow(self.reader)
+
+    def start_sampler(self, *gpus: GpuInfo) -> None:
+        """Another sampler process over the same memory."""
+        self.gpus = gpus
+        self.writer = RingWriter(self.fd, RingDescription(gpus=gpus, backend="scripted"), 300)
+        self._opened.append(self.writer)
+        self.writer.set_state(SamplerState.RUNNING)
+        self.integrals = {gpu.uuid: LiveIntegrals(gpu) for gpu in gpus}
+        for gpu in gpus:
+            to = self.writer.gpu(self.slot(gpu))
+            to.set_state(GpuState.UP)
+            to.set_period_ns(PERIOD_NS, PERIOD_NS)
+
+    def slot(self, gpu: GpuInfo) -> int:
+        slot = self.writer.slot_of(gpu)
+        assert slot is not None
+        return slot
+
+    def sample(self, seconds: float, **clocks_mhz: float) -> None:
+        """Let time pass with a sample of each GPU each period, at the clock given by its label."""
+        writers = {gpu: self.writer.gpu(self.slot(gpu)) for gpu in self.gpus}
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(PERIOD_NS)
+            for gpu, to in writers.items():
+                clock_mhz = clocks_mhz.get(f"gpu{gpu.gpu}", 1500.0)
+                to.write(
+                    replace(STEADY, sm_clock_mhz=clock_mhz),
+                    t_mono_ns=self.clock.mono_ns(),
+                    span_ns=1000,
+                    late_ns=0,
+                    scope=ReadScope.FULL,
+                )
+        for gpu, to in writers.items():
+            totals = self.integrals[gpu.uuid]
+            done, _ = to.totals()
+            totals.add(to.records(done), PERIOD_NS)
+            to.write_totals(totals.totals, to.written_count)
+
+    def now(self, facts: AgentFacts = RUNNING) -> NodeSnapshot:
+        return self.node.snapshot(facts)
+
+    def close(self) -> None:
+        for opened in self._opened:
+            opened.close()
+        for fd in self._fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig(gpu_info(0), gpu_info(1))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def rig_of_five() -> Iterator[Rig]:
+    made = Rig(*(gpu_info(index) for index in range(5)))
+    yield made
+    made.close()
+
+
+def cycles(gpu: GpuLive) -> float:
+    assert gpu.totals is not None
+    return gpu.totals.sm_cycles or nan
+
+
+def test_without_a_ring_there_are_no_gpus_and_the_back_end_is_down() -> None:
+    clock = ScriptedClock()
+    node = LiveNode(clock, version="1", node="here", backend="nvml", slow_hz=1.0)
+    waiting = SamplerLive(condition=SamplerCondition.UNAVAILABLE, reason="no driver")
+    snapshot = node.snapshot(AgentFacts(sampler=waiting))
+    assert (snapshot.gpus, snapshot.backend, snapshot.backend_up) == ((), "nvml", False)
+    assert snapshot.sampler is waiting
+    assert snapshot.taken_unix_ns == clock.unix_ns()
+
+
+def test_a_gpu_that_samples_is_up_with_its_values_and_totals(rig: Rig) -> None:
+    rig.sample(2.0, gpu1=1400.0)
+    snapshot = rig.now()
+    assert (snapshot.backend, snapshot.backend_up) == ("scripted", True)
+    zero, one = snapshot.gpus
+    assert (zero.up, zero.reading.sm_clock_mhz, one.reading.sm_clock_mhz) == (True, 1500.0, 1400.0)
+    assert zero.reading.causes == frozenset({Cause.POWER_CAP})
+    assert zero.last_sample_unix_ns == rig.clock.unix_ns()
+    assert (zero.ticks_count, zero.asked_hz, zero.kept_hz) == (20, 10.0, 10.0)
+    assert zero.driver_s == zero.driver_full_s == pytest.approx(20e-6)
+    # 19 intervals of 0.1 s at 1500 MHz.
+    assert cycles(zero) == pytest.approx(1.9 * 1500e6)
+    edges = [edge for edge, seconds in zero.residency_s.items() if seconds]
+    assert edges == [pytest.approx(1980 * 0.8)]
+    assert sum(zero.residency_s.values()) == pytest.approx(1.9)
+    assert zero.excess_s is None  # two GPUs of a model have no peers
+
+
+def test_silence_makes_a_gpu_go_down_after_three_seconds_and_its_totals_stay(rig: Rig) -> None:
+    rig.sample(1.0)
+    total = cycles(rig.now().gpus[0])
+    rig.clock.advance(3 * NS_PER_S)
+    assert rig.now().gpus[0].up
+    rig.clock.advance(1)
+    gpu = rig.now().gpus[0]
+    assert (gpu.up, gpu.reading) == (False, DeviceReading())
+    assert cycles(gpu) == total
+    assert not rig.now().backend_up
+
+
+def test_a_gpu_that_the_driver_says_is_lost_is_down_at_once_and_comes_back(rig: Rig) -> None:
+    rig.sample(1.0)
+    before = cycles(rig.now().gpus[1])
+    rig.writer.gpu(1).set_state(GpuState.LOST)
+    zero, one = rig.now().gpus
+    assert (zero.up, one.up, one.reading.power_w) == (True, False, None)
+    rig.writer.gpu(1).set_state(GpuState.UP)
+    rig.sample(1.0)
+    assert rig.now().gpus[1].up
+    assert cycles(rig.now().gpus[1]) >= before
+
+
+@pytest.mark.parametrize("state", [SamplerState.STOPPED, SamplerState.FAILED])
+def test_a_sampler_that_let_go_of_the_driver_leaves_no_gpu_up(
+    rig: Rig, state: SamplerState
+) -> None:
+    rig.sample(1.0)
+    rig.writer.set_state(state)
+    assert not rig.now().backend_up
+    assert not any(gpu.up for gpu in rig.now().gpus)
+
+
+def test_a_call_that_lasts_more_than_five_seconds_is_named(rig: Rig) -> None:
+    rig.sample(1.0)
+    rig.writer.gpu(1).begin_call(rig.clock.mono_ns(), ReadScope.FULL)
+    rig.clock.advance(5 * NS_PER_S)
+    assert rig.now().gpus[1].hung is None
+    rig.clock.advance(NS_PER_S)
+    zero, one = rig.now().gpus
+    assert one.hung == HungCall(scope="full", age_s=6.0)
+    assert (one.up, zero.hung) == (False, None)
+    # A process that was killed inside the call does not hang any more.
+    restarting = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RESTARTING))
+    assert rig.now(restarting).gpus[1].hung is None
+
+
+def test_a_successor_goes_on_with_all_counts(rig: Rig) -> None:
+    rig.sample(2.0)
+    before = rig.now().gpus[0]
+    rig.start_sampler(*rig.gpus)
+    assert rig.now().gpus[0].up  # its newest sample is fresh
+    after = rig.now().gpus[0]
+    assert (after.ticks_count, cycles(after)) == (before.ticks_count, cycles(before))
+
+
+def test_a_new_ring_goes_on_with_all_counts(rig: Rig) -> None:
+    rig.sample(2.0)
+    before = rig.now().gpus
+    rig.node.follow(None)
+    assert [gpu.up for gpu in rig.now().gpus] == [False, False]
+    assert cycles(rig.now().gpus[0]) == cycles(before[0])
+    rig.clock.advance(2 * NS_PER_S)
+    rig.open_ring(*rig.gpus)
+    assert rig.now().gpus[0].ticks_count == before[0].ticks_count
+    rig.sample(1.0)
+    after = rig.now().gpus
+    assert [gpu.up for gpu in after] == [True, True]
+    assert after[0].ticks_count == 30
+    # 1.9 s in the first ring and 0.9 s in the second one; nothing between them.
+    assert cycles(after[0]) == pytest.approx(2.8 * 1500e6)
+    assert sum(after[0].residency_s.values()) == pytest.approx(2.8)
+
+
+def test_gpus_keep_labels_and_counts_when_the_driver_counts_anew_in_a_new_ring(rig: Rig) -> None:
+    zero, one = rig.gpus
+    rig.sample(2.0, gpu1=1200.0)
+    before = cycles(rig.now().gpus[1])
+    rig.node.follow(None)
+    rig.open_ring(replace(one, index=0, gpu="0"), replace(gpu_info(7), index=1, gpu="1"))
+    rig.sample(1.0)
+    gone, kept, new = rig.now().gpus
+    assert [(gpu.info.gpu, gpu.info.uuid) for gpu in (gone, kept, new)] == [
+        ("0", zero.uuid),
+        ("1", one.uuid),
+        ("2", "GPU-7"),
+    ]
+    assert [gpu.up for gpu in (gone, kept, new)] == [False, True, True]
+    assert cycles(kept) > before
+    assert cycles(new) == pytest.approx(0.9 * 1500e6)
+
+
+def test_excess_is_counted_against_the_median_once_a_window_is_over(rig_of_five: Rig) -> None:
+    rig = rig_of_five
+    rig.sample(10.0, gpu4=1350.0)
+    assert [gpu.excess_s for gpu in rig.now().gpus] == [None] * 5  # its last records may be late
+    rig.sample(1.0, gpu4=1350.0)
+    excess_s = [gpu.excess_s for gpu in rig.now().gpus]
+    # Samples at 100.1, 100.2, ... 109.9 s lie in the window: 9.8 s, at 1350 of 1500 MHz.
+    assert excess_s == [0, 0, 0, 0, pytest.approx(0.98)]
+    rig.sample(30.0, gpu4=1350.0)
+    last = rig.now().gpus[4].excess_s
+    assert last is not None
+    assert last == pytest.approx(0.98 + 3 * 1.0)
+    rig.sample(20.0)  # all alike from 141.0 s on: 1.15 s of the window from 140 s were not
+    assert rig.now().gpus[4].excess_s == pytest.approx(last + 0.115)
+
+
+def test_excess_stands_still_while_fewer_than_four_are_there(rig_of_five: Rig) -> None:
+    rig = rig_of_five
+    rig.sample(12.0, gpu4=1350.0)
+    before = [gpu.excess_s for gpu in rig.now().gpus]
+    rig.start_sampler(*rig.gpus[2:])
+    rig.sample(30.0, gpu4=1350.0)
+    after = [gpu.excess_s for gpu in rig.now().gpus]
+    # Two went 2 s into the second window, which still has the mean of all; no later one has.
+    assert before == [0, 0, 0, 0, pytest.approx(0.98)]
+    assert after == [0, 0, 0, 0, pytest.approx(1.98)]
+    assert [gpu.up for gpu in rig.now().gpus] == [False, False, True, True, True]

@@ -1,0 +1,125 @@
+"""Sums over captures: they never fall, count a device once, and go when captures are old."""
+
+from dataclasses import replace
+
+import pytest
+
+from chopperd.live.traced import RECENT_NS, TracedLedger
+from chopperd.model.causes import Cause
+from chopperd.model.report import Dvfs, Family, ReportDocument, Row
+from chopperd.units import NS_PER_S
+from tests.fakes.clock import ScriptedClock
+from tests.unit.report.documents import clocked_waterfall, clockless_waterfall, eight_gpus
+
+MS = 1_000_000
+NOW_NS = 1_800_000_000 * NS_PER_S
+
+
+def family(name: str, kind: str, time_ms: int, lost_ms: int | None) -> Family:
+    return Family(
+        name=name,
+        class_=kind,
+        count=1,
+        time_ns=time_ms * MS,
+        mean_mhz=None,
+        samples=0,
+        lost_ns=None if lost_ms is None else lost_ms * MS,
+    )
+
+
+ROW = Row(
+    job="llama",
+    run=None,
+    rank=0,
+    step=None,
+    step_source="profiler_step",
+    device=0,
+    gpu="0",
+    partial=False,
+    partial_reasons=(),
+    host_only=False,
+    start_unix_ns=NOW_NS - 2 * NS_PER_S,
+    window_ns=1412 * MS,
+    waterfall_ns=clocked_waterfall(),
+    dvfs=Dvfs(by_cause_ns={"power_cap": 100 * MS, "thermal": 31 * MS}),
+    families=(
+        family("a", "gemm", 500, 80),
+        family("b", "gemm", 300, 40),
+        family("c", "norm", 20, None),
+        family("d", "comm", 200, None),
+    ),
+)
+
+
+def document(*totals: Row) -> ReportDocument:
+    return replace(eight_gpus(), totals=totals)
+
+
+def ledger() -> tuple[TracedLedger, ScriptedClock]:
+    clock = ScriptedClock(unix_ns=NOW_NS)
+    return TracedLedger(clock), clock
+
+
+def test_a_capture_is_summed_by_row_cause_and_class() -> None:
+    traced, _ = ledger()
+    traced.add(document(ROW))
+    found = traced.recent()["0"]
+    assert found.window_s["dvfs_loss"] == 0.131
+    assert sum(found.window_s.values()) == pytest.approx(1.412)
+    assert found.lost_s == {Cause.POWER_CAP: 0.1, Cause.THERMAL: 0.031}
+    assert found.kernel_s == {"gemm": 0.8, "norm": 0.02, "comm": 0.2}
+    assert found.kernel_lost_s == {"gemm": 0.12}  # the loss of the others is not known
+    assert found.last_capture_unix_ns == NOW_NS - 588 * MS
+
+
+def test_what_a_capture_does_not_know_is_absent() -> None:
+    traced, _ = ledger()
+    traced.add(document(replace(ROW, waterfall_ns=clockless_waterfall(), dvfs=Dvfs())))
+    found = traced.recent()["0"]
+    assert "dvfs_loss" not in found.window_s
+    assert found.lost_s == {}
+
+
+def test_another_capture_adds_and_the_same_one_again_adds_nothing() -> None:
+    traced, clock = ledger()
+    traced.add(document(ROW))
+    once = traced.recent()["0"]
+    traced.add(document(ROW))
+    assert traced.recent()["0"] == once
+    clock.advance(60 * NS_PER_S)
+    traced.add(document(replace(ROW, start_unix_ns=NOW_NS + 50 * NS_PER_S)))
+    twice = traced.recent()["0"]
+    assert twice.kernel_s["gemm"] == 1.6
+    assert twice.last_capture_unix_ns == NOW_NS + 51_412 * MS
+
+
+def test_a_report_made_anew_adds_what_is_more_and_takes_nothing_away() -> None:
+    traced, _ = ledger()
+    traced.add(document(ROW))
+    again = replace(ROW, dvfs=Dvfs(by_cause_ns={"power_cap": 120 * MS, "thermal": 11 * MS}))
+    traced.add(document(again))
+    assert traced.recent()["0"].lost_s == {
+        Cause.POWER_CAP: 0.12,
+        Cause.THERMAL: 0.031,
+    }
+    traced.add(document(ROW))
+    assert traced.recent()["0"].lost_s[Cause.POWER_CAP] == 0.12
+
+
+def test_sums_go_a_quarter_of_an_hour_after_the_last_capture_and_come_back_without_a_fall() -> None:
+    traced, clock = ledger()
+    traced.add(document(ROW))
+    before = traced.recent()["0"].kernel_s["gemm"]
+    clock.advance(RECENT_NS - 589 * MS)
+    assert "0" in traced.recent()
+    clock.advance(MS)
+    assert traced.recent() == {}
+    traced.add(document(replace(ROW, start_unix_ns=clock.unix_ns() - 2 * NS_PER_S)))
+    assert traced.recent()["0"].kernel_s["gemm"] == before + 0.8
+
+
+def test_old_traces_unanchored_ones_and_devices_of_no_known_gpu_are_not_counted() -> None:
+    traced, _ = ledger()
+    old = replace(ROW, start_unix_ns=NOW_NS - RECENT_NS - 2 * NS_PER_S)
+    traced.add(document(old, replace(ROW, gpu=None), replace(ROW, start_unix_ns=None)))
+    assert traced.recent() == {}
