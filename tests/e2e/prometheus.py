@@ -1,33 +1,35 @@
-"""A real Prometheus on loopback, with its own data folder, that scrapes each second."""
+"""A real Prometheus of the tests' own: its own port, data and configuration."""
 
-import json
-import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
 import msgspec
 
-from tests.e2e.running import wait_for
+from tests.e2e.running import free_port, wait_for
 from tests.tools import needed
 
-_QUERY_TIMEOUT_S: Final = 10.0
-_END_TIMEOUT_S: Final = 10.0
+_EVERY_SECOND: Final = """
+  - job_name: chopperd
+    scrape_interval: 1s
+    scrape_timeout: 1s
+    static_configs: [{{targets: ["{target}"]}}]
+"""
 
 
-class Series(msgspec.Struct):
-    """One series of an answer: its labels, and the time and text of its value."""
-
+class _Series(msgspec.Struct):
     metric: dict[str, str]
-    value: tuple[float, str]
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
 
 
 class _Data(msgspec.Struct):
-    result: list[Series]
+    result: list[_Series] = []
 
 
 class _Answer(msgspec.Struct):
@@ -36,56 +38,78 @@ class _Answer(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """One series of an answer: its labels, and (time in s, value) from old to new."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+
+    @property
+    def value(self) -> float:
+        """The newest value."""
+        return self.points[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
 class Prometheus:
     """A running server."""
 
     address: str
 
-    def query(self, expression: str) -> list[Series]:
-        """What an expression that gives a vector is now."""
-        response = httpx.get(
-            f"http://{self.address}/api/v1/query",
-            params={"query": expression},
-            timeout=_QUERY_TIMEOUT_S,
-        )
-        assert response.status_code == httpx.codes.OK, response.text
-        return msgspec.json.decode(response.content, type=_Answer).data.result
+    def query(self, expression: str, at_s: float | None = None) -> list[Series]:
+        """What an instant query gives, at a Unix time or now; it must be a right expression."""
+        asked = {"query": expression, **({} if at_s is None else {"time": f"{at_s:.3f}"})}
+        url = f"http://{self.address}/api/v1/query?{urllib.parse.urlencode(asked)}"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            answer = msgspec.json.decode(response.read(), type=_Answer, strict=False)
+        assert answer.status == "success"
+        return [
+            Series(each.metric, tuple((time_s, float(text)) for time_s, text in _points(each)))
+            for each in answer.data.result
+        ]
 
     def is_ready(self) -> bool:
         """Whether it answers."""
         try:
-            return httpx.get(f"http://{self.address}/-/ready").status_code == httpx.codes.OK
-        except httpx.TransportError:
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5):
+                return True
+        except OSError:
             return False
 
 
+def _points(series: _Series) -> list[tuple[float, str]]:
+    return series.values if series.value is None else [series.value]
+
+
 @contextmanager
-def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
-    """A server that scrapes `target` (address:port) and keeps what it has in `folder`."""
+def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes as `scrape_configs` (YAML, a list) says, ended afterwards.
+
+    Args:
+        folder: Where it keeps its data.
+        scrape_configs: The list under `scrape_configs:`.
+    """
+    config = folder / "prometheus.yml"
+    config.write_text(f"scrape_configs:\n{scrape_configs}")
     address = f"127.0.0.1:{free_port()}"
-    job = {"job_name": "chopperd", "static_configs": [{"targets": [target]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
-    file = folder / "prometheus.json"  # JSON is YAML
-    file.write_text(json.dumps(config), encoding="utf-8")
-    command = [
+    command = (
         needed("prometheus"),
-        f"--config.file={file}",
+        f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address={address}",
-    ]
+        "--log.level=error",
+    )
     with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         server = Prometheus(address)
-        wait_for("Prometheus is ready", server.is_ready)
+        wait_for("Prometheus", server.is_ready)
         yield server
     finally:
         process.terminate()
-        process.wait(_END_TIMEOUT_S)
+        process.wait(30)
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def scraping(target: str, folder: Path) -> AbstractContextManager[Prometheus]:
+    """A Prometheus that scrapes `target` (address:port) each second."""
+    return prometheus(folder, _EVERY_SECOND.format(target=target))

@@ -17,8 +17,8 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_S
 from dashboards import node_and_gpu
 from dashboards.checks import expressions
-from tests.e2e.prometheus import Prometheus, free_port, scraping
-from tests.e2e.running import SLACK, Chopperd, wait_for
+from tests.e2e.prometheus import Prometheus, scraping
+from tests.e2e.running import SLACK, Chopperd, free_port, wait_for
 from tests.promql import filled_in
 
 #: Scraped each second, this holds many scrapes; Grafana's own would be four.
@@ -98,7 +98,7 @@ def _without_data(server: Prometheus, node: str) -> list[str]:
     return [
         name
         for name, query in _queries(node).items()
-        if not any(math.isfinite(float(series.value[1])) for series in server.query(query))
+        if not any(math.isfinite(series.value) for series in server.query(query))
     ]
 
 
@@ -106,4 +106,4 @@ def _value(server: Prometheus, start: str, node: str, reduced: str) -> float:
     """One number made of a panel's first query, or of a metric that it draws."""
     query = next(query for name, query in _queries(node).items() if start in name)
     (series,) = server.query(reduced.format(query))
-    return float(series.value[1])
+    return series.value
