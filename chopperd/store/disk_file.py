@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chopperd.clock import Clock
 from chopperd.store.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
 from chopperd.store.migrations import Migration, migrate
 from chopperd.store.set_aside import APPLICATION_ID, check_ours, check_sound, set_aside
-from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-_CHECK_NS: Final = 2 * NS_PER_S
+#: How long the check at start may take.
+_CHECK_S: Final = 2.0
 _PAGE_BYTES: Final = 4096
 
 
@@ -34,7 +33,6 @@ class DiskFile:
         path: Path | None,
         connection: sqlite3.Connection,
         *,
-        clock: Clock,
         log_bytes: int,
         migrations: Sequence[Migration],
     ) -> None:
@@ -43,7 +41,6 @@ class DiskFile:
         self.read_only = False
         self.set_aside: str | None = None
         self._connection = connection
-        self._clock = clock
         self._log_bytes = log_bytes
         self._migrations = migrations
 
@@ -105,8 +102,7 @@ class DiskFile:
             self._attach("file::memory:")
         else:
             self._open(self.path)
-            late_mono_ns = self._clock.mono_ns() + _CHECK_NS
-            check_sound(self._connection, "disk", lambda: self._clock.mono_ns() > late_mono_ns)
+            check_sound(self._connection, "disk", _CHECK_S)
         migrate(self._connection, "disk", self._migrations)
 
     def _open(self, path: Path) -> None:

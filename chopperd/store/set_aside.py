@@ -1,7 +1,7 @@
 """Whether a database file may be used, and putting one aside that may not; nothing is deleted."""
 
 import sqlite3
-from collections.abc import Callable
+import threading
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,6 @@ APPLICATION_ID: Final = 0x63687064
 
 #: The database itself last: whoever is killed in between finds it still in its place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
-_OPCODES_PER_LOOK: Final = 20_000
 
 
 def check_ours(connection: sqlite3.Connection, at: str, version: int) -> None:
@@ -34,14 +33,18 @@ def check_ours(connection: sqlite3.Connection, at: str, version: int) -> None:
         raise NewerError(f"its version {found} is newer than this program's {version}")
 
 
-def check_sound(connection: sqlite3.Connection, at: str, is_late: Callable[[], bool]) -> None:
-    """Return if no malformed page is found in the file before it is late.
+def check_sound(connection: sqlite3.Connection, at: str, limit_s: float) -> None:
+    """Return if no malformed page is found in the file within a time.
+
+    The time is kept by a thread, as a check of pages looks for an interrupt only.
 
     Raises:
         DamagedError: One is.
         sqlite3.DatabaseError: It can't be read at all.
     """
-    connection.set_progress_handler(lambda: int(is_late()), _OPCODES_PER_LOOK)
+    limit = threading.Timer(limit_s, connection.interrupt)
+    limit.name = "chopperd-store-check"
+    limit.start()
     try:
         found = connection.execute(f"PRAGMA {at}.quick_check(1)").fetchone()[0]
     except sqlite3.OperationalError as error:
@@ -49,7 +52,8 @@ def check_sound(connection: sqlite3.Connection, at: str, is_late: Callable[[], b
             raise
         return
     finally:
-        connection.set_progress_handler(None, 0)
+        limit.cancel()
+        limit.join()
     if found != "ok":
         raise DamagedError(str(found))
 
