@@ -62,6 +62,12 @@ PARTS: Final = (
         quick_arguments=("--runs", "2"),
     ),
     Part(
+        title="Store",
+        module="bench.store",
+        arguments=("--captures", "20000", "--runs", "5"),
+        quick_arguments=("--captures", "2000", "--runs", "2"),
+    ),
+    Part(
         title="Accuracy",
         module="bench.accuracy",
         arguments=("--seeds", "20"),

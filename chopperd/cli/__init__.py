@@ -1,7 +1,7 @@
 """The command line: what to run, and errors as exit codes.
 
-Processes that chopperd starts for itself do without the libraries of the commands: sampling
-begins that much sooner, and takes that much less memory.
+Processes that chopperd starts for itself, and the agent, do without the libraries of the commands:
+sampling begins that much sooner, and takes that much less memory.
 """
 
 import signal
@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
+from chopperd.cli.agent import AgentOptions, plain_options, run_agent
 from chopperd.cli.output import complain
 from chopperd.errors import ChopperdError, ConfigError
+from chopperd.logs import configure_logging
 
 _EXIT_BAD_INPUT: Final = 4
 _EXIT_SIGNAL: Final = 128
@@ -33,7 +35,10 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit status of a command line; errors become one line each on stderr."""
     try:
-        return _run_own(arguments) if _is_own(arguments) else _run_command(arguments)
+        if _is_own(arguments):
+            return _run_own(arguments)
+        options = plain_options(arguments)
+        return _run_command(arguments) if options is None else _run_agent(options)
     except ConfigError as error:
         return complain(*error.problems, status=error.exit_code)
     except ChopperdError as error:
@@ -53,6 +58,11 @@ def _run_own(arguments: Sequence[str]) -> int:
     from chopperd.cli import own
 
     return own.run(arguments[0], arguments[1:])
+
+
+def _run_agent(options: AgentOptions) -> int:
+    configure_logging("info", as_json=False)
+    return run_agent(options)
 
 
 def _run_command(arguments: Sequence[str]) -> int:

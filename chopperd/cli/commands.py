@@ -13,10 +13,13 @@ import typer
 
 from chopperd import __version__
 from chopperd.cli import options
+from chopperd.cli.agent import COMMAND as AGENT
+from chopperd.cli.agent import AgentOptions, run_agent
 from chopperd.cli.job import run_command
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
 from chopperd.cli.output import complain, print_page, print_report, write
 from chopperd.cli.recording import recording
+from chopperd.cli.samples import samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
 from chopperd.config.sections import Config
@@ -26,7 +29,7 @@ from chopperd.logs import configure_logging
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
     from chopperd.model.samples import SampleSet
-    from chopperd.pipeline.reports import ReportOptions
+    from chopperd.pipeline.reports import ReportOptions, Samples
 
 _EXIT_USAGE: Final = 2
 
@@ -42,10 +45,11 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     log_json: options.LogForm = False,
-    log_level: options.LogFrom = "warning",
+    log_level: options.LogFrom = None,
 ) -> None:
     """Say what the GPU clock costs each training step, and why."""
-    configure_logging(log_level, as_json=log_json)
+    is_agent = context.invoked_subcommand == AGENT
+    configure_logging(log_level or ("info" if is_agent else "warning"), as_json=log_json)
     if context.invoked_subcommand is None:
         write(f"{context.get_help()}\n")
         raise typer.Exit(_EXIT_USAGE)
@@ -55,6 +59,12 @@ def root(
 def version() -> None:
     """Print the version."""
     write(f"{__version__}\n")
+
+
+@app.command(AGENT)
+def run(backend: options.Backend = None, config: options.ConfigPath = None) -> None:
+    """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
+    raise typer.Exit(run_agent(AgentOptions(config=config, backend=backend)))
 
 
 @app.command()
@@ -136,20 +146,16 @@ def report(
     config: options.ConfigPath = None,
 ) -> None:
     """Say what the clock cost in the steps of one job's traces."""
+    settings = load_config(config or DEFAULT_PATH)
     how = report_options(
-        load_config(config or DEFAULT_PATH),
+        settings,
         device_map=parsed_device_map(device_map),
         reference_mhz=reference_mhz,
         step=step,
         last=last,
     )
-    zone = parsed_zone(tz)
-    sample_set = None
-    if samples is not None:
-        from chopperd.store.samples import read_samples
-
-        sample_set = read_samples(samples, tz=zone)
-    print_report(_document(traces, sample_set, how), form, by_family=by == "family")
+    clocks = samples_to_join(settings, samples, parsed_zone(tz))
+    print_report(_document(traces, clocks, how), form, by_family=by == "family")
 
 
 @app.command()
@@ -180,9 +186,7 @@ def check_config(file: options.ConfigFile = None) -> None:
     print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
 
 
-def _document(
-    traces: Sequence[Path], samples: "SampleSet | None", how: "ReportOptions"
-) -> "ReportDocument":
+def _document(traces: Sequence[Path], samples: "Samples", how: "ReportOptions") -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
 

@@ -1,5 +1,6 @@
 """The options of all commands, and what their texts mean; every command names those it takes."""
 
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -40,7 +41,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
-LogFrom = Annotated[LogLevel, typer.Option("--log-level", help="Least severe to show.")]
+LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
 
 
 def report_options(
@@ -52,29 +53,12 @@ def report_options(
     last: int | None = None,
 ) -> "ReportOptions":
     """What the configuration and a command line say about a report; the command line wins."""
-    from chopperd.pipeline.reports import ReportOptions
+    from chopperd.pipeline.configured import configured_options
     from chopperd.report.document import StepSelection
-    from chopperd.report.trace_report import JoinOptions
-    from chopperd.traces.source import ReadLimits
 
-    join = JoinOptions(
-        device_map=device_map or {},
-        reference_mhz=reference_mhz,
-        model_references_mhz=config.reference.models,
-        default_reference_mhz=config.reference.sm_clock_mhz,
-        limit_mhz=config.reference.limit_mhz,
-    )
-    limits = ReadLimits(
-        stored_bytes=config.ingest.max_stored_bytes,
-        expanded_bytes=config.ingest.max_decompressed_bytes,
-    )
-    return ReportOptions(
-        join=join,
-        selection=StepSelection(step=step, last=last),
-        limits=limits,
-        data_wait_patterns=config.traces.data_wait_patterns,
-        names=config.privacy.names,
-    )
+    options = configured_options(config)
+    join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
+    return replace(options, join=join, selection=StepSelection(step=step, last=last))
 
 
 def parsed_device_map(text: str | None) -> dict[int, str] | None:

@@ -1,8 +1,7 @@
 """The processes that chopperd starts for itself, by hidden commands; people never run them."""
 
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from chopperd.errors import ConfigError
 from chopperd.logs import configure_logging
@@ -20,29 +19,54 @@ def run(name: str, arguments: Sequence[str]) -> int:
     return _PROCESSES[name](arguments)
 
 
-class _Arguments(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError([message])
+def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> dict[str, str]:
+    """The value of each option of a command line that holds options with values only.
+
+    Raises:
+        ConfigError: It holds anything else, or lacks a required option.
+    """
+    given = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    is_whole = 2 * len(given) == len(arguments)
+    if not is_whole or not given.keys() <= {*required, *others} or not given.keys() >= {*required}:
+        wanted = " ".join(f"{name} VALUE" for name in (*required, *others))
+        raise ConfigError([f"expected {wanted}"])
+    return given
 
 
 def _sampler(arguments: Sequence[str]) -> int:
     """Sample into shared memory until the parent ends or says so."""
     from chopperd.devices.base import BackendOptions
-    from chopperd.devices.registry import open_backend
+    from chopperd.devices.registry import AUTO, open_backend
     from chopperd.sampling import process
     from chopperd.sampling.settings import SamplerSettings
     from chopperd.simulation.spec import SimulationSpec
 
-    parser = _Arguments(prog="_sampler", allow_abbrev=False)
-    parser.add_argument("--ring-fd", type=int, required=True)
-    parser.add_argument("--settings", required=True)
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--simulation")
-    given = parser.parse_args(arguments)
-    simulation = SimulationSpec.from_json(given.simulation) if given.simulation else None
-    which = BackendOptions(simulation=simulation)
-    how = SamplerSettings.from_json(given.settings)
-    return process.main(given.ring_fd, lambda: open_backend(given.backend, which), how)
+    given = _values(arguments, ["--ring-fd", "--settings"], "--backend", "--simulation")
+    simulation = given.get("--simulation")
+    which = BackendOptions(simulation=SimulationSpec.from_json(simulation) if simulation else None)
+    how = SamplerSettings.from_json(given["--settings"])
+    name = given.get("--backend", AUTO)
+    return process.main(int(given["--ring-fd"]), lambda: open_backend(name, which), how)
 
 
-_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {"_sampler": _sampler}
+def _analysis(arguments: Sequence[str]) -> int:
+    """Analyse traces for the parent until it ends or closes standard input."""
+    from chopperd.pipeline.background import one_thread_each
+
+    one_thread_each()
+    from chopperd.pipeline import worker
+    from chopperd.store.recorded_samples import RecordedSamples
+
+    flags = [each for each in arguments if each == "--in-foreground"]
+    given = _values([each for each in arguments if each not in flags], ["--memory-max-bytes"])
+    return worker.main(
+        RecordedSamples,
+        memory_max_bytes=int(given["--memory-max-bytes"]),
+        in_background=not flags,
+    )
+
+
+_PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
+    "_analysis": _analysis,
+    "_sampler": _sampler,
+}

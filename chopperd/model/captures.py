@@ -63,8 +63,8 @@ class AnalysedTrace:
         id: Of its `TraceEntry`.
         job, run, rank: Identity; the job as taken in, else as the trace says.
         begin_unix_ns, end_unix_ns: First and last device record; both None without an anchor.
-        report: The trace's report (`report.trace_report.TraceReport`) in MessagePack, from which
-            a capture's document is made anew when another of its traces arrives.
+        report: The trace's report (`pipeline.reports.FileReport`) in MessagePack, from which a
+            capture's document is made anew when another of its traces arrives.
     """
 
     id: str
@@ -78,7 +78,7 @@ class AnalysedTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureEntry:
-    """A capture as the store knows it."""
+    """A capture as the store knows it; `note`: why it is not part of another of its time."""
 
     id: int
     job: str | None
@@ -86,6 +86,7 @@ class CaptureEntry:
     begin_unix_ns: int | None
     end_unix_ns: int | None
     trace_ids: tuple[str, ...]
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,6 +151,8 @@ class StoreLive:
         traces: Traces known.
         in_memory: Rows that are kept in memory only since they could not be written.
         trouble: Why it does not write to disk now, for people; None where it does.
+        dropped: Captures given up since start, as neither disk nor memory had room.
+        set_aside: What became of a store file that could not be used; None if there was none.
     """
 
     bytes: int = 0
@@ -158,6 +160,8 @@ class StoreLive:
     traces: int = 0
     in_memory: int = 0
     trouble: str | None = None
+    dropped: int = 0
+    set_aside: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,7 @@ class AnalysisLive:
         worker_pid: The worker process; None where there is none.
         outcomes: Traces by outcome since start: "analysed", "duplicate", "rejected", "failed",
             "killed", "spooled".
+        worker_losses: Workers that died over their work, or took too long and were killed.
         spool_bytes: Disk taken by traces that wait or are kept.
         trouble: Why traces are not taken in now, for people; None where they are.
     """
@@ -180,6 +185,7 @@ class AnalysisLive:
     working_on: str | None = None
     worker_pid: int | None = None
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    worker_losses: int = 0
     spool_bytes: int = 0
     trouble: str | None = None
 

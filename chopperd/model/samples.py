@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo
-from chopperd.model.report import Note
 from chopperd.model.timebase import TimeTriple
+
+if TYPE_CHECKING:  # the sampler process is up sooner without it
+    from chopperd.model.report import Note
 
 #: The columns of a `GpuSamples` that hold a reading's numbers, by their name there and in files.
 VALUE_COLUMNS: Final = (
@@ -81,4 +83,4 @@ class SampleSet:
     node: str | None = None
     triples: tuple[TimeTriple, ...] = ()
     source: str = ""
-    notes: tuple[Note, ...] = ()
+    notes: "tuple[Note, ...]" = ()

@@ -15,7 +15,7 @@ from chopperd.model.services import SampleSource
 from chopperd.model.trace import Trace
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
-from chopperd.report.processes import guessed_twice
+from chopperd.report.processes import guessed_gpus, guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
@@ -53,6 +53,33 @@ class ReportOptions:
     names: Names = "full"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """The report on one file, as it can be kept until others of its job are there.
+
+    Attributes:
+        report: On the file alone.
+        certain: The same without GPUs told by elimination, for the case that another file turns
+            out to have had them; None where no GPU was told so, or no other file is to come.
+    """
+
+    report: TraceReport
+    certain: TraceReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is known of a trace file beside its content.
+
+    Attributes:
+        name: What it was called; None if it still is.
+        job: The job that it was handed in for; None takes the job that it names itself.
+    """
+
+    name: str | None = None
+    job: str | None = None
+
+
 def report_files(
     paths: Sequence[Path],
     *,
@@ -80,18 +107,35 @@ def report_files(
     reports, notes = _report_each(paths, samples, options, progress)
     for note in notes:
         logger.warning(note.text)
-    certain = replace(options, join=replace(options.join, guess=False))
+    document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
+    return with_names(document, options.names)
+
+
+def composed(
+    files: Sequence[FileReport],
+    clock: Clock,
+    *,
+    selection: StepSelection | None = None,
+    notes: Sequence[Note] = (),
+) -> ReportDocument:
+    """The document over files of one job; a GPU guessed for two at a time is taken from them.
+
+    Args:
+        files: At least one.
+        clock: What the document is dated by.
+        selection: Which steps to show; None for all.
+        notes: What else is to be said.
+    """
+    reports = [file.report for file in files]
     for index in guessed_twice(reports):
-        path = Path(reports[index].trace.path)
-        reports[index] = report_file(path, samples, certain, progress)
-    document = build_document(
+        reports[index] = files[index].certain or reports[index]
+    return build_document(
         reports,
         version=__version__,
-        time=rfc3339((clock or SystemClock()).unix_ns()),
-        selection=options.selection,
+        time=rfc3339(clock.unix_ns()),
+        selection=selection or StepSelection(),
         notes=notes,
     )
-    return with_names(document, options.names)
 
 
 def _report_each(
@@ -99,46 +143,73 @@ def _report_each(
     samples: Samples,
     options: ReportOptions,
     progress: Progress | None,
-) -> tuple[list[TraceReport], list[Note]]:
+) -> tuple[list[FileReport], list[Note]]:
     """At least one report, and what is to be said of traces that have none."""
-    reports: list[TraceReport] = []
+    reports: list[FileReport] = []
     failures: list[TraceFormatError] = []
     notes: list[Note] = []
     for path in paths:
         try:
-            report = report_file(path, samples, options, progress)
+            one = report_file(path, samples, options, progress, one_of_several=len(paths) > 1)
         except TraceFormatError as error:
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
             continue
-        if first := _same_bytes(report, reports):
+        if first := _same_bytes(one.report, reports):
             text = f"{path} has the same bytes as {first}: counted once"
             notes.append(Note(code="trace_repeated", text=text))
         else:
-            reports.append(report)
+            reports.append(one)
     if not reports:
         raise failures[0]
     return reports, notes
 
 
-def _same_bytes(report: TraceReport, others: Sequence[TraceReport]) -> str | None:
+def _same_bytes(report: TraceReport, others: Sequence[FileReport]) -> str | None:
     """The path of a trace with the same bytes; None if there is none."""
-    same = (o.trace.path for o in others if o.trace.sha256 == report.trace.sha256)
-    return next(same, None)
+    traces = (other.report.trace for other in others)
+    return next((t.path for t in traces if t.sha256 == report.trace.sha256), None)
 
 
 def report_file(
-    path: Path, samples: Samples, options: ReportOptions, progress: Progress | None = None
-) -> TraceReport:
+    path: Path,
+    samples: Samples,
+    options: ReportOptions,
+    progress: Progress | None = None,
+    *,
+    one_of_several: bool,
+    origin: Origin | None = None,
+) -> FileReport:
     """One trace joined with the samples of its time.
+
+    Args:
+        path: The file.
+        samples: As of `report_files`.
+        options: How to make it.
+        progress: Called with bytes read so far and in all.
+        one_of_several: Whether other files of its job are there or to come.
+        origin: What is known of it beside its content.
 
     Raises:
         TraceFormatError: It can't be read.
     """
-    trace = read_trace(path, limits=options.limits, progress=progress)
+    trace = _read(path, options, progress, origin or Origin())
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     timeline = lay_out(trace, LayoutOptions(data_wait_patterns=patterns))
-    return report_trace(trace, timeline, _of_its_time(samples, trace), options.join)
+    of_its_time = _of_its_time(samples, trace)
+    report = report_trace(trace, timeline, of_its_time, options.join)
+    if not (one_of_several and guessed_gpus(report)):
+        return FileReport(report=report)
+    certain = replace(options.join, guess=False)
+    return FileReport(report=report, certain=report_trace(trace, timeline, of_its_time, certain))
+
+
+def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
+    """The trace, under the name and job that it came with where its place does not tell them."""
+    trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
+    if origin.job is None:
+        return trace
+    return replace(trace, meta=replace(trace.meta, job=origin.job))
 
 
 def _of_its_time(samples: Samples, trace: Trace) -> SampleSet | None:

@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from chopperd.model.report import Family, ReportDocument, Row
+from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
+from chopperd.report.rows import DraftRow
+from chopperd.report.trace_report import TraceReport
 
 Names: TypeAlias = Literal["full", "hashed", "classes"]
 
@@ -16,7 +18,9 @@ _HASH_DIGITS = 12
 
 
 def with_names(document: ReportDocument, names: Names) -> ReportDocument:
-    """The document with the families' names as the site wants them shown.
+    """The document with names as the site wants them shown.
+
+    Evidence of a framework, which may be names of modules, is shown in full or not at all.
 
     Args:
         document: With full names.
@@ -26,14 +30,37 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     if names == "full":
         return document
 
-    def covered(row: Row) -> Row:
-        return replace(row, families=_SHOWN[names](row.families))
-
     return replace(
         document,
-        totals=tuple(covered(row) for row in document.totals),
-        steps=tuple(covered(row) for row in document.steps),
+        framework=_bare(document.framework),
+        totals=tuple(_covered(row, names) for row in document.totals),
+        steps=tuple(_covered(row, names) for row in document.steps),
     )
+
+
+def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
+    """The report on one trace, as `with_names`: a document made of such reports shows the same."""
+    if names == "full":
+        return report
+
+    def covered(draft: DraftRow) -> DraftRow:
+        return replace(draft, row=_covered(draft.row, names))
+
+    return replace(
+        report,
+        framework=_bare(report.framework),
+        totals=tuple(covered(draft) for draft in report.totals),
+        steps=tuple(covered(draft) for draft in report.steps),
+    )
+
+
+def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
+    return replace(row, families=_SHOWN[names](row.families))
+
+
+def _bare(framework: FrameworkSummary) -> FrameworkSummary:
+    """Without the names that it was told by."""
+    return replace(framework, evidence=())
 
 
 def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:

@@ -46,9 +46,24 @@ def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
             for pair in combinations(range(len(reports)), 2)
             if _overlap(*(reports[i] for i in pair))
             for index, other in (pair, pair[::-1])
-            if _guessed(reports[index]) & _claimed(reports[other])
+            if guessed_gpus(reports[index]) & _claimed(reports[other])
         }
     )
+
+
+def guessed_gpus(report: TraceReport) -> set[str]:
+    """Labels of the GPUs of a trace that were told by elimination."""
+    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}
+
+
+def span_ns(report: TraceReport) -> tuple[int, int] | None:
+    """First start and last end of the trace's device records; None without an anchor or any."""
+    spans = [
+        (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
+        for row in (each.row for each in report.totals)
+        if row.start_unix_ns is not None
+    ]
+    return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else None
 
 
 def _fits(report: TraceReport, those: Sequence[int], reports: Sequence[TraceReport]) -> bool:
@@ -67,7 +82,7 @@ def _apart(a: TraceReport, b: TraceReport) -> bool:
     steps_a, steps_b = _steps(a), _steps(b)
     if steps_a & steps_b or _overlap(a, b):
         return False
-    return bool(steps_a and steps_b) or (_span_ns(a) is not None and _span_ns(b) is not None)
+    return bool(steps_a and steps_b) or (span_ns(a) is not None and span_ns(b) is not None)
 
 
 def _steps(report: TraceReport) -> set[int | None]:
@@ -80,25 +95,11 @@ def first_step(report: TraceReport) -> int | None:
 
 
 def _overlap(a: TraceReport, b: TraceReport) -> bool:
-    span_a, span_b = _span_ns(a), _span_ns(b)
+    span_a, span_b = span_ns(a), span_ns(b)
     if span_a is None or span_b is None:
         return False
     return span_a[0] < span_b[1] and span_b[0] < span_a[1]
 
 
-def _span_ns(report: TraceReport) -> tuple[int, int] | None:
-    """First start and last end of the trace's device records; None without an anchor or any."""
-    spans = [
-        (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
-        for row in (each.row for each in report.totals)
-        if row.start_unix_ns is not None
-    ]
-    return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else None
-
-
 def _claimed(report: TraceReport) -> set[str]:
     return {device.gpu for device in report.devices if device.gpu is not None}
-
-
-def _guessed(report: TraceReport) -> set[str]:
-    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}

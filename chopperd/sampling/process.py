@@ -141,7 +141,7 @@ def _opened_ring(ring_fd: int, backend: DeviceBackend, settings: SamplerSettings
 def _report_failure(ring_fd: int, message: str) -> None:
     """Leave word in the shared memory of why nothing is sampled."""
     try:
-        ring = RingWriter(ring_fd, RingDescription(failure=message), 1)
+        ring = RingWriter(ring_fd, RingDescription(failure=message), 0)
     except StoreError:
         logger.exception("the shared memory can't be used")
         return

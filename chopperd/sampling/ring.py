@@ -44,31 +44,32 @@ class RingWriter:
     """The shared memory as its one writer sees it.
 
     Opening an empty file lays it out; opening one that an earlier writer left goes on where that
-    one stopped: GPUs keep their slots and labels, records their numbers, totals their values.
+    one stopped: GPUs keep their slots and labels, records their numbers, totals their values. Where
+    no GPU was found the memory ends before the GPUs' part; the first writer with GPUs adds it.
 
     Args:
         fd: A memory file, open for reading and writing; stays the caller's to close.
         description: What is sampled.
-        capacity: Records of each GPU to keep; that of the first writer holds.
+        capacity: Records of each GPU to keep; that of the first writer with GPUs holds.
 
     Raises:
         StoreError: The memory was laid out by another version, or can't be mapped.
     """
 
     def __init__(self, fd: int, description: RingDescription, capacity: int) -> None:
-        is_new = os.fstat(fd).st_size == 0
-        layout = RingLayout(len(description.gpus) + _SPARE_SLOTS, capacity)
+        is_new = os.pread(fd, 8, 0) in {b"", bytes(8)}  # never laid out, or not to the end
         if is_new:
-            os.ftruncate(fd, layout.total_bytes)
+            os.ftruncate(fd, RingLayout(0, 0).total_bytes)
         self._map = mmap.mmap(fd, 0)
         self._words = memoryview(self._map).cast("q")
         if is_new:
-            self._set("gpu_slots", layout.gpu_slots)
-            self._set("capacity", layout.capacity)
+            self._set("gpu_slots", 0)
             self._set("layout_version", LAYOUT_VERSION)
         elif self._get("magic") != MAGIC or self._get("layout_version") != LAYOUT_VERSION:
             self.close()
             raise StoreError("the shared memory was laid out by another version of the sampler")
+        if description.gpus and self._get("gpu_slots") == 0:
+            self._extend(fd, RingLayout(len(description.gpus) + _SPARE_SLOTS, capacity))
         self._layout = RingLayout(self._get("gpu_slots"), self._get("capacity"))
         self._generation = self._get("generation") + 1
         self._set("state", SamplerState.STARTING)
@@ -127,6 +128,15 @@ class RingWriter:
         """Let go of the memory; its content stays for readers and for a successor."""
         self._words.release()
         self._map.close()
+
+    def _extend(self, fd: int, layout: RingLayout) -> None:
+        """Add the GPUs' part; readers see by `gpu_slots` that it is there."""
+        self.close()
+        os.ftruncate(fd, layout.total_bytes)
+        self._map = mmap.mmap(fd, 0)
+        self._words = memoryview(self._map).cast("q")
+        self._set("capacity", layout.capacity)
+        self._set("gpu_slots", layout.gpu_slots)
 
     def _get(self, name: str) -> int:
         return self._words[_HEADER_WORDS[name]]

@@ -122,6 +122,11 @@ class RingReader:
         return len(self._status)
 
     @property
+    def is_outgrown(self) -> bool:
+        """Whether GPUs were found since it was mapped, for which another reader is needed."""
+        return int(self._header["gpu_slots"]) != self.gpu_slots
+
+    @property
     def triples_written(self) -> int:
         """Clock triples since the ring was made."""
         return int(self._header["triples_written"])

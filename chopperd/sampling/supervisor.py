@@ -8,27 +8,33 @@ import logging
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
-from chopperd.sampling.layout import GpuState, SamplerState
-from chopperd.sampling.ring_reader import RingReader, is_laid_out
+from chopperd.sampling.restarts import RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
+
+if TYPE_CHECKING:
+    from chopperd.sampling.ring_reader import RingReader
+    from chopperd.sampling.signs import SamplerSigns
 
 logger = logging.getLogger(__name__)
 
 _POLL_NS: Final = 5 * NS_PER_MS
+#: With so many hung processes no other is started: one that was abandoned, and its successor.
+_MOST_LEFT: Final = 2
 
 
 class SupervisorState(StrEnum):
     """How the sampler process stands.
 
     `WAITING`: it ended, its successor starts after a pause. `DOWN`: it hangs, and so does the one
-    that it succeeded; none other starts until one of them moves.
+    that it succeeded; none other starts until one of them moves. `STOPPED`: not started yet, or
+    stopped; `launch` starts it.
     """
 
     STARTING = "starting"
@@ -36,23 +42,6 @@ class SupervisorState(StrEnum):
     WAITING = "waiting"
     DOWN = "down"
     STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
-    """When a sampler counts as hung, and how soon its successor starts.
-
-    Attributes:
-        start_s: Time to the first sign of life.
-        hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
-        longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
-        steady_s: A process that lasted so long is followed by one without pause.
-    """
-
-    start_s: float = 10.0
-    hung_s: float = 5.0
-    longest_pause_s: float = 30.0
-    steady_s: float = 60.0
 
 
 class SamplerSupervisor:
@@ -80,14 +69,16 @@ class SamplerSupervisor:
         self._policy = policy or RestartPolicy()
         self._state = SupervisorState.STOPPED
         self._ring_fd = -1
-        self._reader: RingReader | None = None
+        self._known_signs: SamplerSigns | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._ending: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []
         self._launched_ns = 0
+        self._asked_ns = 0
         self._awaited_generation = 0
         self._restart_ns = 0
-        self._quick_ends = 0
         self._restart_count = 0
+        self._restarts = Restarts(self._policy)
 
     @property
     def settings(self) -> SamplerSettings:
@@ -95,11 +86,32 @@ class SamplerSupervisor:
         return self._settings
 
     @property
-    def reader(self) -> RingReader:
+    def reader(self) -> "RingReader":
         """The shared memory; there from a successful `start` to `close`."""
-        if self._reader is None:
+        reader = self.ring
+        if reader is None:
             raise RuntimeError("the sampler was not started")
-        return self._reader
+        return reader
+
+    @property
+    def ring(self) -> "RingReader | None":
+        """The shared memory as far as it is laid out; None before. Ask anew after each `poll`."""
+        return self._signs.reader if self._ring_fd >= 0 else None
+
+    @property
+    def state(self) -> SupervisorState:
+        """How the process stood at the last `poll`."""
+        return self._state
+
+    @property
+    def failure(self) -> SamplerFailure | None:
+        """Why the last process could not sample; None where it gave no reason, or one samples."""
+        return self._restarts.failure
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any process has sampled."""
+        return self._restarts.has_run
 
     @property
     def pid(self) -> int | None:
@@ -123,14 +135,36 @@ class SamplerSupervisor:
         Raises:
             BackendUnavailableError: It ended, or gave no sign of life in time; says why.
         """
-        self._ring_fd = os.memfd_create("chopperd-samples")
-        self._launch()
+        self.launch()
         try:
             self._wait_until_running()
         except BackendUnavailableError:
             self.stop(timeout_s=1.0)
             self.close()
             raise
+
+    def launch(self) -> None:
+        """Start the sampler, or start it again after `suspend`; `poll` tells how it goes.
+
+        Whatever was sampled before stays, and counters go on.
+        """
+        if self._ring_fd < 0:
+            self._ring_fd = os.memfd_create("chopperd-samples")
+        self._abandon_ending()
+        self._restarts.begin_anew()
+        if self._may_launch():
+            self._launch()
+        else:
+            self._state = SupervisorState.DOWN
+
+    def suspend(self) -> None:
+        """Ask the sampler to end, and start none until `launch`; does not wait."""
+        process, self._process = self._process, None
+        self._state = SupervisorState.STOPPED
+        if process is not None:
+            self._ask_to_end(process)
+            self._asked_ns = self._clock.mono_ns()
+            self._ending = process
 
     def alive(self) -> bool:
         """Whether a sampler process exists that is not known to hang."""
@@ -144,9 +178,11 @@ class SamplerSupervisor:
         """Look after the process: note its end or hang, start its successor. Call it often."""
         now_ns = self._clock.mono_ns()
         if self._state is SupervisorState.STOPPED:
+            if now_ns - self._asked_ns > self._policy.hung_s * NS_PER_S:
+                self._abandon_ending()
             return self._state
         if self._process is None:
-            if now_ns >= self._restart_ns:
+            if now_ns >= self._restart_ns and self._may_launch():
                 self._restart_count += 1
                 self._launch()
         elif self._process.poll() is not None:
@@ -160,34 +196,43 @@ class SamplerSupervisor:
 
         The shared memory stays readable until `close`. A second call does nothing.
         """
-        if self._state is SupervisorState.STOPPED:
+        if self._state is SupervisorState.STOPPED and self._ending is None:
             return self.left_pids
-        self._state = SupervisorState.STOPPED
-        process, self._process = self._process, None
-        if process is not None:
-            self._ask_to_end(process)
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._left.append(process)
+        if self._state is not SupervisorState.STOPPED:
+            self.suspend()
+        if self._ending is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._ending.wait(timeout_s)
+        self._abandon_ending()
         left_pids = self.left_pids
+        calls = self.calls() if left_pids else ""
         for pid in left_pids:
-            logger.warning("sampler process %d is still in a driver call%s", pid, self._calls())
+            how = f"is still in a driver call{calls}" if calls else "has not ended yet"
+            logger.warning("sampler process %d %s; it is left alone", pid, how)
         return left_pids
 
     def close(self) -> None:
         """Let go of the shared memory."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._known_signs is not None:
+            self._known_signs.close()
+            self._known_signs = None
         if self._ring_fd >= 0:
             os.close(self._ring_fd)
             self._ring_fd = -1
 
+    def _may_launch(self) -> bool:
+        """Whether another process may stand beside those that hang."""
+        return len(self.left_pids) < _MOST_LEFT
+
+    def _abandon_ending(self) -> None:
+        """Count the process that was asked to end among those left alone, if it has not ended."""
+        process, self._ending = self._ending, None
+        if process is not None and process.poll() is None:
+            self._left.append(process)
+
     def _launch(self) -> None:
         """Start a process; its standard input is the lifeline that closes when we end."""
-        generation = self._reader.generation if self._reader else 0
-        self._awaited_generation = generation + 1
+        self._awaited_generation = self._known_signs.generation + 1 if self._known_signs else 1
         self._launched_ns = self._clock.mono_ns()
         self._state = SupervisorState.STARTING
         arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
@@ -207,9 +252,9 @@ class SamplerSupervisor:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
         while not self._is_running():
             ended = self._process is None or self._process.poll() is not None
-            if ended or self._failure() is not None:
+            if ended or self._said_failure() is not None:
                 raise BackendUnavailableError(
-                    self._failure() or "the sampler process ended at once"
+                    self._said_failure() or "the sampler process ended at once"
                 )
             if self._clock.mono_ns() > limit_ns:
                 raise BackendUnavailableError(
@@ -218,32 +263,41 @@ class SamplerSupervisor:
             self._clock.sleep_until(self._clock.mono_ns() + _POLL_NS)
 
     def _is_running(self) -> bool:
-        """Whether the process launched last samples; maps the memory once it is laid out."""
-        if self._reader is None and is_laid_out(self._ring_fd):
-            self._reader = RingReader(self._ring_fd)
-        reader = self._reader
-        if reader is None or reader.generation < self._awaited_generation:
-            return False
-        if self._state is SupervisorState.STARTING and reader.state is SamplerState.RUNNING:
+        """Whether the process launched last samples."""
+        is_starting = self._state is SupervisorState.STARTING
+        if is_starting and self._signs.samples(self._awaited_generation):
             self._state = SupervisorState.RUNNING
+            self._restarts.note_running()
         return self._state is SupervisorState.RUNNING
 
-    def _failure(self) -> str | None:
+    def _said_failure(self) -> str | None:
         """Why the process launched last could not sample, in its own words."""
-        if self._reader is None or self._reader.state is not SamplerState.FAILED:
-            return None
-        return self._reader.description().failure
+        return self._signs.failure(self._awaited_generation)
+
+    @property
+    def _signs(self) -> "SamplerSigns":
+        """What the shared memory says."""
+        if self._known_signs is None:
+            # The first process is started before what takes so long to import as this.
+            from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
+
+            self._known_signs = SamplerSigns(self._ring_fd)
+        return self._known_signs
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Plan the successor of a process that ended."""
         _close_lifeline(process)
         self._process = None
+        failure = self._said_failure()
+        if failure is not None:
+            self._restarts.note_failure(failure, process.returncode)
         pause_s = self._plan_restart()
         logger.warning(
-            "sampler process %d ended after %.0f s with status %d; the next starts in %.0f s",
+            "sampler process %d ended after %.0f s with status %d%s; the next starts in %.0f s",
             process.pid,
             (now_ns - self._launched_ns) / NS_PER_S,
             process.returncode,
+            f" ({failure})" if failure else "",
             pause_s,
         )
         if pause_s == 0:
@@ -253,11 +307,7 @@ class SamplerSupervisor:
         """Set when the next process starts; the pause before it in s."""
         self._state = SupervisorState.WAITING
         now_ns = self._clock.mono_ns()
-        is_quick = now_ns - self._launched_ns < self._policy.steady_s * NS_PER_S
-        self._quick_ends = self._quick_ends + 1 if is_quick else 0
-        pause_s = 0.0
-        if self._quick_ends > 1:
-            pause_s = min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s)
+        pause_s = self._restarts.pause_s((now_ns - self._launched_ns) / NS_PER_S)
         self._restart_ns = now_ns + round(pause_s * NS_PER_S)
         return pause_s
 
@@ -268,10 +318,10 @@ class SamplerSupervisor:
             return
         if self.left_pids:
             if self._state is not SupervisorState.DOWN:
-                logger.error("sampler process %d hangs too%s", process.pid, self._calls())
+                logger.error("sampler process %d hangs too%s", process.pid, self.calls())
             self._state = SupervisorState.DOWN
             return
-        logger.error("sampler process %d hangs%s; another takes over", process.pid, self._calls())
+        logger.error("sampler process %d hangs%s; another takes over", process.pid, self.calls())
         self._ask_to_end(process)
         self._left.append(process)
         self._process = None
@@ -282,28 +332,11 @@ class SamplerSupervisor:
         """Whether the process does not come up, shows no life, or waits for drivers only."""
         if not self._is_running() and self._state is not SupervisorState.DOWN:
             return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
-        limit_ns = now_ns - self._policy.hung_s * NS_PER_S
-        triples, _ = self.reader.triples(self.reader.triples_written - 1)
-        if not triples or triples[-1].mono_ns < limit_ns - NS_PER_S:
-            return True
-        statuses = [self.reader.status(slot) for slot in range(self.reader.gpu_slots)]
-        present = [gpu for gpu in statuses if gpu.state is GpuState.UP]
-        started = [gpu.call_started_mono_ns for gpu in present]
-        return bool(present) and all(at is not None and at < limit_ns for at in started)
+        return self._signs.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
 
-    def _calls(self) -> str:
+    def calls(self) -> str:
         """The driver calls in progress and their age, for a message; empty if there are none."""
-        if self._reader is None:
-            return ""
-        now_ns = self._clock.mono_ns()
-        gpus = self._reader.description().gpus
-        statuses = [self._reader.status(slot) for slot in range(len(gpus))]
-        ages = [
-            f"GPU {gpu.gpu} {status.call_scope.value} read for {(now_ns - at) / NS_PER_S:.0f} s"
-            for gpu, status in zip(gpus, statuses, strict=True)
-            if (at := status.call_started_mono_ns) is not None
-        ]
-        return f" ({', '.join(ages)})" if ages else ""
+        return self._signs.calls(self._clock.mono_ns())
 
     @staticmethod
     def _ask_to_end(process: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,11 @@ DEFAULT_LIMITS: Final = ReadLimits()
 
 
 def read_trace(
-    path: Path, *, limits: ReadLimits = DEFAULT_LIMITS, progress: Progress | None = None
+    path: Path,
+    *,
+    limits: ReadLimits = DEFAULT_LIMITS,
+    progress: Progress | None = None,
+    name: str | None = None,
 ) -> Trace:
     """The trace in `path`, whatever its layout, its compression and its damage.
 
@@ -24,16 +28,19 @@ def read_trace(
         path: A file as Kineto or another tool wrote it, gzip or plain.
         limits: What to refuse.
         progress: Called with (stored bytes read, size of the file).
+        name: What the file was called where it comes from: its rank may stand there, and people
+            know it by that; None if it is still called so.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
     """
-    with TraceSource(path, limits, progress) as source:
+    called = path if name is None else Path(name)
+    with TraceSource(path, limits, progress, name=str(called)) as source:
         document = _Document(source, limits)
         for data in source.chunks():
             document.feed(data)
         document.finish()
-        return document.trace(path)
+        return document.trace(called)
 
 
 class _Document:

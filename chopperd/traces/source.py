@@ -53,12 +53,25 @@ class TraceSource:
     Attributes:
         truncated: Whether a compressed stream broke off; known when `chunks` has ended.
         expanded_bytes: How much `chunks` has given.
+
+    Args:
+        path: The file.
+        limits: What to refuse.
+        progress: Called with (stored bytes read, size of the file).
+        name: What errors call it; None for `path`.
     """
 
-    def __init__(self, path: Path, limits: ReadLimits, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: ReadLimits,
+        progress: Progress | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
         self.truncated = False
         self.expanded_bytes = 0
-        self._path = path
+        self._name = str(path) if name is None else name
         self._limits = limits
         self._progress = progress
         self._hash = hashlib.sha256()
@@ -115,9 +128,7 @@ class TraceSource:
     def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
         """An error that names the file, and the place in its decompressed text if known."""
         place = "" if offset is None else f" (byte {offset})"
-        return TraceFormatError(
-            f"{self._path} {problem}{place}", path=str(self._path), offset=offset
-        )
+        return TraceFormatError(f"{self._name} {problem}{place}", path=self._name, offset=offset)
 
     def _check_kind(self) -> None:
         if stat.S_ISDIR(self._opened.st_mode):

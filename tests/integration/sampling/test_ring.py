@@ -265,7 +265,7 @@ def test_a_failure_is_told_and_forgotten_by_the_next_writer(
     fd: int, writer: RingWriter, reader: RingReader
 ) -> None:
     assert writer.is_current()
-    failing = RingWriter(fd, RingDescription(failure="no driver"), 1)
+    failing = RingWriter(fd, RingDescription(failure="no driver"), 0)
     failing.set_state(SamplerState.FAILED)
     failing.close()
     description = reader.description()
@@ -273,6 +273,35 @@ def test_a_failure_is_told_and_forgotten_by_the_next_writer(
     assert description.backend == "scripted"
     RingWriter(fd, described(gpu(0)), 1).close()
     assert reader.description().failure is None
+
+
+def test_memory_laid_out_by_one_who_found_no_gpu_grows_with_the_first_who_does(fd: int) -> None:
+    failing = RingWriter(fd, RingDescription(failure="no driver"), 0)
+    failing.set_state(SamplerState.FAILED)
+    failing.close()
+    before = RingReader(fd)
+    assert (before.gpu_slots, before.description().failure) == (0, "no driver")
+    found = RingWriter(fd, described(gpu(0), gpu(1)), CAPACITY)
+    after = RingReader(fd)
+    try:
+        assert before.is_outgrown
+        assert before.generation == after.generation == 2
+        assert not after.is_outgrown
+        assert (after.gpu_slots, after.capacity) == (2 + 8, CAPACITY)
+        assert [info.gpu for info in after.description().gpus] == ["0", "1"]
+        assert after.description().failure is None
+        assert after.status(1).written == 0
+    finally:
+        for each in (before, after, found):
+            each.close()
+
+
+def test_memory_whose_writer_died_while_laying_it_out_is_laid_out_anew(fd: int) -> None:
+    os.ftruncate(fd, 4096)
+    RingWriter(fd, described(gpu(0)), CAPACITY).close()
+    reader = RingReader(fd)
+    assert reader.capacity == CAPACITY
+    reader.close()
 
 
 def test_memory_of_another_version_is_refused(fd: int) -> None:

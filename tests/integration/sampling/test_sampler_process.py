@@ -17,8 +17,9 @@ from chopperd.model.causes import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.layout import GpuState, SamplerState
 from chopperd.sampling.recording import Recorder
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.supervisor import RestartPolicy, SamplerSupervisor, SupervisorState
+from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 SCRIPT = Path(__file__).with_name("scripted_sampler.py")
@@ -305,6 +306,86 @@ def test_a_recording_may_be_closed_after_its_finish_and_says_nothing_twice(
     recorder.close()
     assert [note.code for note in samples.notes if note.code == "sampler_left"] == ["sampler_left"]
     assert sum("still in a driver call" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_launch_does_not_wait(make: Callable[..., SamplerSupervisor], tmp_path: Path) -> None:
+    (tmp_path / "hang-open").touch()
+    supervisor = make(1)
+    start_ns = CLOCK.mono_ns()
+    supervisor.launch()
+    assert CLOCK.mono_ns() - start_ns < NS_PER_S
+    assert supervisor.poll() is SupervisorState.STARTING
+    assert supervisor.ring is None
+    (tmp_path / "hang-open").unlink()
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+    assert supervisor.has_run
+    wait_for(lambda: written(supervisor, 0) > 0)
+
+
+def test_samples_and_counters_go_on_after_a_suspension(
+    make: Callable[..., SamplerSupervisor],
+) -> None:
+    supervisor = make(1)
+    supervisor.start()
+
+    def cycles() -> float:
+        totals = supervisor.reader.totals(0)
+        return (totals and totals.sm_cycles) or 0.0
+
+    wait_for(lambda: cycles() > 0)
+    supervisor.suspend()
+    assert supervisor.pid is None
+    wait_for(lambda: supervisor.reader.state is SamplerState.STOPPED)
+    before, cycles_before = written(supervisor, 0), cycles()
+    assert supervisor.poll() is SupervisorState.STOPPED
+    assert supervisor.left_pids == ()
+    assert written(supervisor, 0) == before
+    supervisor.launch()
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+    wait_for(lambda: written(supervisor, 0) > before + 5)
+    assert supervisor.restart_count == 0
+    wait_for(lambda: cycles() > cycles_before)
+
+
+def test_suspensions_of_a_driver_that_hangs_leave_two_processes_at_most(
+    make: Callable[..., SamplerSupervisor], tmp_path: Path
+) -> None:
+    supervisor = make(1)
+    supervisor.start()
+    (tmp_path / "hang-0").touch()
+    for _ in range(4):
+        wait_for_hang(supervisor, 0)
+        supervisor.suspend()
+        supervisor.launch()
+        wait_for(lambda: supervisor.poll() is not SupervisorState.STARTING)
+        assert len(supervisor.left_pids) <= 2
+    assert supervisor.poll() is SupervisorState.DOWN
+    assert supervisor.pid is None
+    assert len(supervisor.left_pids) == 2
+    (tmp_path / "hang-0").unlink()
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+
+
+def test_gpus_that_turn_up_later_are_sampled_with_a_whole_history(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "fail-open").touch()
+    command = [sys.executable, str(SCRIPT), "--gpus", "2", "--folder", str(tmp_path)]
+    policy = RestartPolicy(unavailable_pause_s=0.3)
+    supervisor = SamplerSupervisor(command, SamplerSettings(hz=100.0), CLOCK, policy)
+    supervisor.launch()
+    wait_for(lambda: supervisor.poll() is SupervisorState.WAITING)
+    assert supervisor.failure is not None
+    assert "no driver is loaded" in supervisor.failure.reason
+    assert supervisor.failure.exit_status == 3
+    assert not supervisor.has_run
+    (tmp_path / "fail-open").unlink()
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+    assert supervisor.failure is None
+    assert supervisor.reader.capacity == supervisor.settings.capacity
+    wait_for(lambda: written(supervisor, 1) > 2)
+    supervisor.stop(10.0)
+    supervisor.close()
 
 
 def test_a_lost_gpu_comes_back_and_the_recording_says_so(

@@ -287,3 +287,17 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
 
 def _open_files() -> Iterator[str]:
     return (one.name for one in Path("/proc/self/fd").iterdir())
+
+
+def test_a_file_that_was_called_otherwise_is_known_by_that(tmp_path: Path) -> None:
+    path = stored(tmp_path, compact(EVENTS, {}), "0123abcd")
+    trace = read_trace(path, name="rank7.json")
+    assert (trace.meta.path, trace.meta.rank, trace.meta.rank_source) == (
+        "rank7.json",
+        7,
+        "file name",
+    )
+    path.write_bytes(b"no trace")
+    with pytest.raises(TraceFormatError, match=r"^rank7\.json is not JSON \(byte 0\)$") as caught:
+        read_trace(path, name="rank7.json")
+    assert caught.value.path == "rank7.json"

@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import Family, ReportDocument
-from chopperd.report.privacy import with_names
+from chopperd.pipeline.reports import FileReport, composed
+from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
+from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import totals_only
+from tests.unit.report.traced import Job
+from tests.unit.report.traced import reported as traced_report
 
 SECRET = "void secret_architecture_kernel<float>"
 
@@ -66,3 +70,22 @@ def test_classes_add_up_and_what_is_unknown_stays_unknown() -> None:
     )
     assert (gemm.name, gemm.class_, gemm.count, gemm.time_ns) == ("gemm", "gemm", 4, 400)
     assert (gemm.lost_ns, gemm.mean_mhz, gemm.samples) == (50, 1600.0, 6)
+
+
+@pytest.mark.parametrize("names", ["full", "hashed", "classes"])
+def test_a_document_made_of_covered_reports_is_the_covered_document(names: Names) -> None:
+    """A trace's report is covered before anything else sees it, with the same outcome."""
+    report = traced_report(Job(rank=0, steps=(1, 2)))
+    document = composed([FileReport(report=report)], ScriptedClock())
+    early = composed([FileReport(report=trace_with_names(report, names))], ScriptedClock())
+    assert early == with_names(document, names)
+    full = {family.name for row in document.totals for family in row.families}
+    shown = {family.name for row in early.totals for family in row.families}
+    assert full
+    assert (full == shown) == (names == "full")
+
+
+def test_module_names_in_the_evidence_are_not_shown() -> None:
+    assert document().framework.evidence
+    assert with_names(document(), "hashed").framework.evidence == ()
+    assert with_names(document(), "hashed").framework.name == document().framework.name

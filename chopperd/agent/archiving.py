@@ -1,0 +1,158 @@
+"""The thread that takes what is sampled to the flight recorder, and waits for the disk alone."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from chopperd.clock import Clock
+from chopperd.errors import StoreError
+from chopperd.model.live import ArchiveLive
+from chopperd.sampling.layout import Records, RingDescription
+from chopperd.sampling.ring_reader import RingReader
+from chopperd.store.flight_recorder import FlightRecorder
+from chopperd.store.sample_chunk import Origin
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+#: A disk that has not answered for so long is said to be in trouble.
+_SLOW_NS: Final = 5 * NS_PER_S
+_BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(slots=True)
+class _Positions:
+    """How far a ring was read."""
+
+    by_slot: dict[int, int] = field(default_factory=dict)
+    triples: int = 0
+
+
+class ArchiveThread:
+    """Keeps a flight recorder supplied from the sampler's ring, once a second.
+
+    Args:
+        recorder: From now on this thread's own.
+        reader: Gives the ring that is written now; None while there is none. A ring must stay
+            mapped until the next one is given and a second has passed, or `stop` returned.
+        asked_hz: Rate that the sampler was asked for.
+        clock: Tells the time.
+        damaged_count: How many damaged chunks were met by who reads them; for `live`.
+    """
+
+    def __init__(
+        self,
+        recorder: FlightRecorder,
+        reader: Callable[[], RingReader | None],
+        *,
+        asked_hz: float,
+        clock: Clock,
+        damaged_count: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._recorder, self._reader, self._clock = recorder, reader, clock
+        self._asked_hz, self._damaged_count = asked_hz, damaged_count
+        self._positions: WeakKeyDictionary[RingReader, _Positions] = WeakKeyDictionary()
+        self._busy_since_mono_ns: int | None = None
+        self._failure: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chopperd-archive", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> bool:
+        """Take what is left in the ring, and end; whether it ended in time.
+
+        Where it did not the disk hangs: the thread is left alone, and ends with the process.
+        """
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.warning("the disk of %s does not answer: left alone", self._recorder.folder)
+        return not self._thread.is_alive()
+
+    def live(self) -> ArchiveLive:
+        """How the flight recorder stands; never waits for the disk."""
+        live = self._recorder.live
+        trouble, since_ns = self._failure or live.trouble, self._busy_since_mono_ns
+        if since_ns is not None and (busy_ns := self._clock.mono_ns() - since_ns) > _SLOW_NS:
+            trouble = f"the disk has not answered for {busy_ns // NS_PER_S} s"
+        damaged_count = live.damaged_chunks + self._damaged_count()
+        return replace(live, trouble=trouble, damaged_chunks=damaged_count)
+
+    def _run(self) -> None:
+        self._guarded(self._recorder.tend)
+        while not self._stop.wait(_EVERY_S):
+            self._guarded(self._take_over)
+        self._guarded(self._take_over)
+        self._guarded(self._recorder.close)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Do one piece of work; what goes wrong is said, and tried again the next time."""
+        self._busy_since_mono_ns = self._clock.mono_ns()
+        try:
+            work()
+            self._failure = None
+        except Exception as error:
+            if self._failure is None:
+                logger.exception("samples could not be taken to the flight recorder")
+            self._failure = repr(error)
+        finally:
+            self._busy_since_mono_ns = None
+
+    def _take_over(self) -> None:
+        """Take what is new in the ring to the recorder."""
+        reader = self._reader()
+        description = _described(reader)
+        if reader is None or description is None:
+            self._recorder.tend()
+            return
+        positions = self._positions.setdefault(reader, _Positions())
+        records: dict[int, Records] = {}
+        lost_count = 0
+        for slot in range(len(description.gpus)):
+            drained = reader.drain(slot, positions.by_slot.get(slot, 0))
+            positions.by_slot[slot] = drained.position
+            lost_count += drained.overwritten_count
+            records[slot] = drained.records
+        triples, positions.triples = reader.triples(positions.triples)
+        origin = self._origin(description)
+        self._recorder.append(origin, records, triples, lost_count=lost_count)
+
+    def _origin(self, description: RingDescription) -> Origin:
+        return Origin(
+            gpus=description.gpus,
+            backend=description.backend,
+            driver=description.driver,
+            simulated=description.simulated,
+            node=os.uname().nodename,
+            asked_hz=self._asked_hz,
+            boot_id=boot_id(),
+        )
+
+
+def boot_id() -> str:
+    """Which start of the machine this is; empty where the system does not say.
+
+    Source: /proc/sys/kernel/random/boot_id, drawn anew at each start.
+    """
+    try:
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _described(reader: RingReader | None) -> RingDescription | None:
+    """What the ring holds; None if there is no ring, or its description is being written."""
+    try:
+        return None if reader is None else reader.description()
+    except StoreError:
+        return None

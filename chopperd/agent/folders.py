@@ -1,0 +1,115 @@
+"""The agent's folders: made with the right modes, and claimed by one agent at a time."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chopperd.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_LOCK_NAME: Final = "lock"
+_FOLDER_MODE: Final = 0o755
+#: Anyone may drop a trace, nobody may see or take away another's.
+_INBOX_MODE: Final = 0o1733
+_PRIVATE_MODE: Final = 0o700
+_STATE_MODES: Final[Mapping[str, int]] = {
+    "inbox": _INBOX_MODE,
+    "traces": _PRIVATE_MODE,
+    "rejected": _PRIVATE_MODE,
+    "recorder": _FOLDER_MODE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFolder:
+    """The state folder as this agent has it.
+
+    Attributes:
+        path: Where it is.
+        trouble: Why nothing can be kept there, for people; None if all can.
+        lock_fd: Holds the claim until it is closed; None where there is trouble.
+    """
+
+    path: Path
+    trouble: str | None
+    lock_fd: int | None = None
+
+    def close(self) -> None:
+        """Give up the claim."""
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+
+
+def claimed_state(path: Path) -> StateFolder:
+    """The state folder with all that belongs in it, claimed for this process.
+
+    Where it can't be written to, the agent does without it.
+
+    Raises:
+        ConfigError: Another agent has it; names its pid.
+    """
+    try:
+        _make(path, _FOLDER_MODE)
+        lock_fd = _locked(path)
+    except OSError as error:
+        return StateFolder(path=path, trouble=_trouble("state", path, error))
+    try:
+        for name, mode in _STATE_MODES.items():
+            _make(path / name, mode)
+    except OSError as error:
+        os.close(lock_fd)
+        return StateFolder(path=path, trouble=_trouble("state", path, error))
+    return StateFolder(path=path, trouble=None, lock_fd=lock_fd)
+
+
+def made_runtime(path: Path) -> str | None:
+    """Make the runtime folder; why it can't be used, for people, or None if it can."""
+    try:
+        _make(path, _FOLDER_MODE)
+    except OSError as error:
+        return _trouble("runtime", path, error)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"the runtime folder {path} can't be written to"
+    return None
+
+
+def _make(path: Path, mode: int) -> None:
+    """Make a folder with this very mode; one that is there is left as its owner made it."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    path.chmod(mode)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the folder for this process; it ends with the process at the latest.
+
+    Raises:
+        ConfigError: Another agent holds it.
+    """
+    lock_fd = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError as error:
+        pid = os.pread(lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock_fd)
+        problem = f"paths.state: {folder} is used by another agent (pid {pid}); stop it first"
+        raise ConfigError([problem]) from error
+    except OSError:
+        os.close(lock_fd)
+        raise
+    return lock_fd
+
+
+def _trouble(which: str, path: Path, error: OSError) -> str:
+    return f"the {which} folder {path} can't be used: {error.strerror or error}"

@@ -1,0 +1,101 @@
+"""Whether the agent itself is well, and the guard that keeps its parts going.
+
+A back end that never came up, or a disk that is full, is no trouble of the agent's own.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.errors import ConfigError
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+#: A part that has not worked for so long has stalled.
+_STALLED_NS: Final = 10 * NS_PER_S
+_LOG_EVERY_NS: Final = 60 * NS_PER_S
+
+
+class Health:
+    """How the agent's parts fare (`model.services.Health`).
+
+    Args:
+        clock: Tells the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._worked_ns: dict[str, int] = {}
+        self._alive: dict[str, Callable[[], bool]] = {}
+        self._lost_driver: str | None = None
+
+    def beat(self, part: str) -> None:
+        """Note that a part of the main loop works now; from its first time on it must go on."""
+        self._worked_ns[part] = self._clock.mono_ns()
+
+    def watch(self, part: str, is_alive: Callable[[], bool]) -> None:
+        """Look after a thread from now on."""
+        self._alive[part] = is_alive
+
+    def note_lost_driver(self, reason: str | None) -> None:
+        """Say that a driver that had worked stays lost, and why; None if it does not."""
+        self._lost_driver = reason
+
+    def trouble(self) -> str | None:
+        """Why the agent is not well, for people; None if it is."""
+        now_ns = self._clock.mono_ns()
+        for part, worked_ns in tuple(self._worked_ns.items()):
+            if now_ns - worked_ns > _STALLED_NS:
+                return f"{part} has not worked for {(now_ns - worked_ns) / NS_PER_S:.0f} s"
+        for part, is_alive in tuple(self._alive.items()):
+            if not is_alive():
+                return f"the {part} thread has ended"
+        return self._lost_driver
+
+
+class Guard:
+    """Runs a part again and again, whatever it raises: counts it, and logs it now and then.
+
+    Args:
+        part: Its name, for people.
+        clock: Tells the time.
+        health: Learns when the part has worked.
+    """
+
+    def __init__(self, part: str, clock: Clock, health: Health) -> None:
+        self._part = part
+        self._clock = clock
+        self._health = health
+        self._logged_ns: int | None = None
+        self._failures_count = 0
+        health.beat(part)
+
+    @property
+    def failures_count(self) -> int:
+        """How often it failed."""
+        return self._failures_count
+
+    def run(self, work: Callable[[], object]) -> bool:
+        """Do the work once; whether it succeeded.
+
+        Raises:
+            ConfigError: The work did: nothing but another configuration mends that.
+        """
+        try:
+            work()
+        except ConfigError:
+            raise
+        except Exception:  # noqa: BLE001 - the loop outlives any fault of a part
+            self._failures_count += 1
+            self._log()
+            return False
+        self._health.beat(self._part)
+        return True
+
+    def _log(self) -> None:
+        now_ns = self._clock.mono_ns()
+        if self._logged_ns is None or now_ns - self._logged_ns >= _LOG_EVERY_NS:
+            self._logged_ns = now_ns
+            logger.exception("%s failed (%d times so far)", self._part, self._failures_count)

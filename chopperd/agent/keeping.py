@@ -1,0 +1,46 @@
+"""What the agent keeps on disk: the flight recorder and the store, by the configured bounds."""
+
+from typing import Final
+
+from chopperd.agent.archiving import ArchiveThread
+from chopperd.agent.store_keeping import StoreKeeper
+from chopperd.agent.surroundings import Surroundings
+from chopperd.store.capture_store import CaptureStore
+from chopperd.store.flight_recorder import FlightRecorder
+from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder_files import RecorderLimits
+from chopperd.store.retention import StoreLimits
+
+_STORE_NAME: Final = "store.sqlite"
+
+
+def opened_store(around: Surroundings) -> StoreKeeper:
+    """The store, and what looks after it, not started."""
+    limits = StoreLimits(
+        max_bytes=around.config.store.max_bytes,
+        max_days=around.config.store.max_days,
+        min_free_ratio=around.config.store.min_free_ratio,
+    )
+    path = around.state / _STORE_NAME
+    return StoreKeeper(CaptureStore.open(path, limits=limits, clock=around.clock))
+
+
+def new_archive(around: Surroundings, recorded: RecordedSamples) -> ArchiveThread:
+    """What writes the flight recorder, not started.
+
+    Args:
+        around: Where and how much.
+        recorded: What reads it.
+    """
+    limits = RecorderLimits(
+        max_bytes=around.config.recorder.max_bytes,
+        max_days=around.config.recorder.max_days,
+        min_free_ratio=around.config.store.min_free_ratio,
+    )
+    return ArchiveThread(
+        FlightRecorder(recorded.folder, limits, around.clock),
+        around.ring,
+        asked_hz=around.config.sampling.hz,
+        clock=around.clock,
+        damaged_count=lambda: recorded.damaged_count,
+    )

@@ -1,0 +1,178 @@
+"""The agent's threads beside its main loop: store, listeners, flight recorder, taking in of traces.
+
+Each is made and started on its own: one that does not start is said, and leaves the others and
+sampling as they are. What a part needs is imported when its turn comes, so that metrics are served
+before what takes traces in is loaded.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from chopperd.agent.ending import end_within
+from chopperd.agent.late_ingest import LateIngest
+from chopperd.agent.surroundings import Surroundings
+from chopperd.live.traced import TracedLedger
+from chopperd.model.live import AnalysisLive, ArchiveLive, StoreLive, TracedTotals
+from chopperd.store.recorded_samples import RecordedSamples
+
+if TYPE_CHECKING:
+    from chopperd.agent.archiving import ArchiveThread
+    from chopperd.agent.ingest import IngestService
+    from chopperd.agent.store_keeping import StoreKeeper
+    from chopperd.api.listeners import Listener
+    from chopperd.api.services import ApiServices
+
+logger = logging.getLogger(__name__)
+
+_STORE: Final = "the store"
+_ARCHIVE: Final = "the flight recorder"
+_INGEST: Final = "the taking in of traces"
+
+
+class Parts:
+    """All parts; `start` and the stops are called once each, the rest from any thread.
+
+    Args:
+        around: What they are made from.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._troubles: dict[str, str] = {}
+        self._ledger = TracedLedger(around.clock)
+        self._recorded = RecordedSamples(around.recorder_folder)
+        self._late_ingest = LateIngest()
+        self._archive: ArchiveThread | None = None
+        self._keeper: StoreKeeper | None = None
+        self._services: ApiServices | None = None
+        self._listeners: list[Listener] = []
+        self._ingest: IngestService | None = None
+        self._is_paused = False
+
+    def start(self, is_stopping: Callable[[], bool]) -> None:
+        """Make and start each part in turn; returns when all that can run do, or none is wanted."""
+        for name, work in (
+            (_STORE, self._open_store),
+            ("the metrics listener", self._serve_metrics),
+            (_ARCHIVE, self._start_archive),
+            (_INGEST, self._start_ingest),
+            ("the API listener", self._serve_api),
+        ):
+            if is_stopping():
+                return
+            self._attempt(name, work)
+
+    def set_paused(self, *, paused: bool) -> None:
+        """Have traces wait, or go on."""
+        ingest = self._ingest
+        if ingest is None or paused == self._is_paused:
+            return
+        self._is_paused = paused
+        if paused:
+            ingest.pause()
+        else:
+            ingest.resume()
+
+    def archive(self) -> ArchiveLive:
+        """How the flight recorder stands."""
+        if self._archive is None:
+            return ArchiveLive(trouble=self._troubles.get(_ARCHIVE))
+        return self._archive.live()
+
+    def store(self) -> StoreLive:
+        """How the store stands."""
+        if self._keeper is None:
+            return StoreLive(trouble=self._troubles.get(_STORE))
+        return self._keeper.store.live()
+
+    def analysis(self) -> AnalysisLive:
+        """How the taking in of traces stands."""
+        if self._ingest is None:
+            mode, trouble = self._around.config.analysis.mode, self._troubles.get(_INGEST)
+            return AnalysisLive(mode=mode, trouble=trouble)
+        return self._ingest.live()
+
+    def traced(self) -> Mapping[str, TracedTotals]:
+        """Sums over recent captures by GPU label."""
+        return self._ledger.recent()
+
+    def stop_serving(self, timeout_s: float) -> None:
+        """Stop all but what keeps the last samples."""
+        ends: dict[str, Callable[[], object]] = {
+            f"listener-{number}": listener.stop for number, listener in enumerate(self._listeners)
+        }
+        if self._ingest is not None:
+            ends["ingest"] = self._ingest.stop
+        end_within(ends, timeout_s, self._around.clock)
+
+    def stop_keeping(self, timeout_s: float) -> None:
+        """Write what is left and close what is on disk."""
+        ends: dict[str, Callable[[], object]] = {}
+        if self._archive is not None:
+            ends["archive"] = partial(self._archive.stop, timeout_s)
+        if self._keeper is not None:
+            ends["store"] = self._keeper.stop
+        end_within(ends, timeout_s, self._around.clock)
+
+    def _attempt(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            logger.exception("%s can't be started; the agent goes on without", name)
+            self._troubles[name] = trouble = f"it could not be started: {error!r}"
+            if name == _INGEST:
+                self._late_ingest.give_up(trouble)
+
+    def _open_store(self) -> None:
+        from chopperd.agent.keeping import opened_store
+
+        self._keeper = opened_store(self._around)
+        self._keeper.start()
+
+    def _serve_metrics(self) -> None:
+        from chopperd.agent.serving import metrics_listener, new_services
+
+        if self._keeper is None:
+            raise RuntimeError(self._troubles[_STORE])
+        self._services = new_services(
+            self._around,
+            steps=self._keeper.store,
+            samples=self._recorded,
+            ingest=self._late_ingest,
+        )
+        self._serve("metrics", metrics_listener(self._around, self._services))
+
+    def _serve_api(self) -> None:
+        from chopperd.agent.serving import api_listener
+
+        if self._services is not None:
+            self._serve("api", api_listener(self._around, self._services))
+
+    def _serve(self, name: str, listener: "Listener | None") -> None:
+        if listener is not None:
+            self._listeners.append(listener)
+            listener.start()
+            self._around.health.watch(f"{name} listener", lambda: listener.is_serving)
+
+    def _start_archive(self) -> None:
+        from chopperd.agent.keeping import new_archive
+
+        archive = new_archive(self._around, self._recorded)
+        archive.start()
+        self._archive = archive
+
+    def _start_ingest(self) -> None:
+        from chopperd.agent.counted_store import CountedStore
+        from chopperd.agent.new_ingest import new_ingest
+
+        if self._keeper is None:
+            raise RuntimeError(self._troubles[_STORE])
+        store, around = CountedStore(self._keeper.store, self._ledger), self._around
+        ingest = new_ingest(around.config, around.state, store, around.clock)
+        self._ingest = ingest
+        self.set_paused(paused=around.pause.current() is not None)
+        ingest.start()
+        self._late_ingest.give(ingest)
+        around.health.watch("trace taking", lambda: ingest.is_alive)

@@ -1,0 +1,233 @@
+"""The agent: what starts in which order, the main loop, and the way to a quick end.
+
+Sampling starts first; what takes long to import is imported while the sampler comes up.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from chopperd import __version__
+from chopperd.agent.folders import claimed_state, made_runtime
+from chopperd.agent.health import Guard, Health
+from chopperd.agent.notify import Notifier
+from chopperd.agent.pause import PauseFile
+from chopperd.agent.sampling import Sampling, new_sampling
+from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
+from chopperd.agent.surroundings import Surroundings
+from chopperd.agent.wake import Wake, stopped_by_signals
+from chopperd.clock import Clock, SystemClock
+from chopperd.config.load import effective
+from chopperd.config.places import runtime_folder, state_folder
+from chopperd.config.sections import Config
+from chopperd.config.service_manager import service_manager
+from chopperd.model.live import NodeSnapshot, SamplerCondition
+from chopperd.simulation.spec import SimulationSpec
+from chopperd.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from chopperd.agent.parts import Parts
+    from chopperd.agent.snapshots import Snapshots
+    from chopperd.api.access import AccessPolicy
+
+logger = logging.getLogger(__name__)
+
+_TURN_NS: Final = 200 * NS_PER_MS
+#: Time for each stage of the end; in all they keep within the budget of 2 s.
+_END_SERVING_S: Final = 0.8
+_END_SAMPLER_S: Final = 0.3
+_END_KEEPING_S: Final = 0.6
+
+
+class Agent:
+    """One node's agent, from `run` to its end; to be run once.
+
+    Args:
+        config: All settings.
+        backend: Name of the back end, instead of the configured one.
+        simulation: What the back end "simulated" shows.
+        on_ready: Called in the main loop once the agent serves.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        backend: str | None = None,
+        simulation: SimulationSpec | None = None,
+        on_ready: Callable[["Agent"], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._backend = backend or ("simulated" if simulation else config.sampling.backend)
+        self._on_ready = on_ready
+        self._wake = Wake()
+        self._stopping = False
+        self._state = state_folder(config)
+        self._runtime = runtime_folder(config)
+        self._health = Health(self._clock)
+        self._pause = PauseFile(self._runtime, self._clock, self._wake.call)
+        self._sampling: Sampling = new_sampling(config, self._backend, simulation, self._clock)
+        self._notifier = Notifier(service_manager(), self._clock)
+        self._sockets: Sockets | None = None
+        self._snapshots: Snapshots | None = None
+        self._parts: Parts | None = None
+        self._starting: threading.Thread | None = None
+        self._condition: SamplerCondition | None = None
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where it answers, from when it is ready."""
+        if self._sockets is None:
+            raise RuntimeError("the agent has not started")
+        return self._sockets.addresses
+
+    def snapshot(self) -> NodeSnapshot:
+        """The newest snapshot, from when it is ready."""
+        if self._snapshots is None:
+            raise RuntimeError("the agent has not started")
+        return self._snapshots.latest()
+
+    def stop(self) -> None:
+        """Have `run` return soon; from any thread or signal handler."""
+        self._stopping = True
+        self._wake.call()
+
+    def run(self) -> int:
+        """Sample, keep and serve until told to stop, by `stop`, SIGTERM or SIGINT; gives 0.
+
+        Raises:
+            ConfigError: It can't start as configured: an address is in use, another agent has the
+                state folder, or there is no such back end.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._wake.close)
+            stack.enter_context(stopped_by_signals(self.stop))
+            state = claimed_state(self._state)
+            stack.callback(state.close)
+            runtime_trouble = made_runtime(self._runtime)
+            sockets = opened_sockets(
+                self._config, self._runtime, with_local=runtime_trouble is None
+            )
+            stack.callback(sockets.close)
+            self._sockets = sockets
+            stack.callback(self._sampling.close)
+            try:
+                self._sampling.poll(paused=self._pause.current() is not None)
+                self._log_start(state.trouble, runtime_trouble)
+                self._start_parts(sockets)
+                self._loop()
+            finally:
+                self._end()
+        return 0
+
+    def _log_start(self, *troubles: str | None) -> None:
+        logger.info("chopperd %s starts; back end %s", __version__, self._backend)
+        settings = (f"{each.key} = {value!r} ({at})" for each, value, at in effective(self._config))
+        logger.info("configuration: %s", ", ".join(settings))
+        for trouble in filter(None, troubles):
+            logger.error("%s; the agent goes on without", trouble)
+
+    def _start_parts(self, sockets: Sockets) -> None:
+        """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
+        from chopperd.agent.accessing import access_policy
+
+        access = access_policy(self._config)
+        self._starting = threading.Thread(
+            target=self._bring_up, args=(access, sockets), name="chopperd-start", daemon=True
+        )
+        self._starting.start()
+
+    def _bring_up(self, access: "AccessPolicy", sockets: Sockets) -> None:
+        try:
+            from chopperd.agent.parts import Parts
+            from chopperd.agent.snapshots import Snapshots
+
+            sampling = self._sampling
+            self._snapshots = Snapshots(
+                self._clock, backend=self._backend, slow_hz=self._config.sampling.slow_hz
+            )
+            self._parts = Parts(
+                Surroundings(
+                    config=self._config,
+                    state=self._state,
+                    sockets=sockets,
+                    access=access,
+                    snapshots=self._snapshots,
+                    pause=self._pause,
+                    health=self._health,
+                    ring=lambda: sampling.ring,
+                    clock=self._clock,
+                )
+            )
+            self._parts.start(lambda: self._stopping)
+        except Exception:
+            logger.exception("the agent samples, and can't do more")
+        self._wake.call()
+
+    def _loop(self) -> None:
+        """Look after everything five times a second, until told to stop."""
+        supervision = Guard("the sampler's supervision", self._clock, self._health)
+        reporting = Guard("the snapshot", self._clock, self._health)
+        while not self._stopping:
+            turn_ns = self._clock.mono_ns()
+            supervision.run(self._supervise)
+            reporting.run(self._report)
+            self._wake.wait_until(turn_ns + _TURN_NS, self._clock)
+
+    def _supervise(self) -> None:
+        paused = self._pause.current()
+        self._sampling.poll(paused=paused is not None)
+        if self._parts is not None:
+            self._parts.set_paused(paused=paused is not None)
+        lost = self._sampling.lost_driver() if self._config.health.fail_on_lost_driver else None
+        self._health.note_lost_driver(lost)
+
+    def _report(self) -> None:
+        """Take a snapshot each second and say how things stand to whoever is to know."""
+        if self._snapshots is None:
+            return
+        taken = self._snapshots.take_if_due(self._sampling, self._pause.current(), self._parts)
+        if taken is not None:
+            self._note_condition(taken)
+        if self._starting is not None and not self._starting.is_alive():
+            self._starting = None
+            self._become_ready()
+        if self._health.trouble() is None:
+            self._notifier.alive()
+
+    def _become_ready(self) -> None:
+        logger.info("serving: %s", self.addresses)
+        self._notifier.ready()
+        if self._on_ready is not None:
+            self._on_ready(self)
+
+    def _note_condition(self, taken: NodeSnapshot) -> None:
+        """Say how sampling stands, where it stands otherwise than before."""
+        sampler = taken.sampler
+        up_count = sum(gpu.up for gpu in taken.gpus)
+        why = f" ({sampler.reason})" if sampler.reason else ""
+        status = f"sampling {sampler.condition.value}{why}, {up_count} of {len(taken.gpus)} GPUs up"
+        self._notifier.status(status)
+        if sampler.condition is not self._condition:
+            self._condition = sampler.condition
+            names = ", ".join(f"{gpu.info.gpu}: {gpu.info.name}" for gpu in taken.gpus)
+            logger.info("%s by %s, driver %s; %s", status, taken.backend, taken.driver, names)
+
+    def _end(self) -> None:
+        """End everything within 2 s, also what hangs: that is left alone, and said."""
+        self._notifier.stopping()
+        self._sampling.ask_to_end()
+        if self._starting is not None:
+            self._starting.join(_END_SERVING_S)
+        parts = self._parts
+        if parts is not None:
+            parts.stop_serving(_END_SERVING_S)
+        self._sampling.stop(_END_SAMPLER_S)
+        if parts is not None:
+            parts.stop_keeping(_END_KEEPING_S)
+        logger.info("chopperd ends")

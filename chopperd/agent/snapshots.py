@@ -1,0 +1,77 @@
+"""What the agent says of its node: a snapshot each second, the newest one for whoever asks."""
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from chopperd import __version__
+from chopperd.clock import Clock
+from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.processes import ProcessCosts
+from chopperd.model.live import NodeSnapshot, Pause, SamplerCondition, SamplerLive
+from chopperd.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from chopperd.agent.parts import Parts
+    from chopperd.agent.sampling import Sampling
+
+_EVERY_NS: Final = NS_PER_S
+
+
+class Snapshots:
+    """Takes snapshots (`model.services.SnapshotSource`); `latest` is for any thread.
+
+    Args:
+        clock: Tells the time.
+        backend: Back end asked for.
+        slow_hz: Rate of the reads that cover all fields.
+    """
+
+    def __init__(self, clock: Clock, *, backend: str, slow_hz: float) -> None:
+        self._clock = clock
+        self._costs = ProcessCosts(clock)
+        self._due_ns = 0
+        self._node = LiveNode(
+            clock,
+            version=__version__,
+            node=os.uname().nodename,
+            backend=backend,
+            slow_hz=slow_hz,
+        )
+        nothing = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.STARTING))
+        self._latest = self._node.snapshot(nothing)
+
+    def latest(self) -> NodeSnapshot:
+        """The newest snapshot."""
+        return self._latest
+
+    def take_if_due(
+        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
+    ) -> NodeSnapshot | None:
+        """A new snapshot, if the last is a second old or none has shown a GPU; None otherwise."""
+        now_ns = self._clock.mono_ns()
+        is_first = sampling.ring is not None and not self._latest.gpus
+        if now_ns < self._due_ns and not is_first:
+            return None
+        self._due_ns = max(self._due_ns, now_ns - _EVERY_NS) + _EVERY_NS
+        self._node.follow(sampling.ring)
+        self._latest = self._node.snapshot(self._facts(sampling, pause, parts))
+        return self._latest
+
+    def _facts(
+        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
+    ) -> AgentFacts:
+        sampler = sampling.live()
+        pids: dict[str, int | None] = {"agent": os.getpid(), "sampler": sampler.pid}
+        if parts is None:
+            return AgentFacts(sampler=sampler, pause=pause, processes=self._costs.look(pids))
+        analysis = parts.analysis()
+        pids["worker"] = analysis.worker_pid
+        return AgentFacts(
+            sampler=sampler,
+            pause=pause,
+            archive=parts.archive(),
+            store=parts.store(),
+            analysis=analysis,
+            traced=parts.traced(),
+            processes=self._costs.look(pids),
+        )

@@ -1,0 +1,126 @@
+"""The agent's listening sockets: opened before anything else starts, so that a clash is an error.
+
+Clients that come before the web stack is up wait in the sockets' queues.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chopperd.api.binding import bind_tcp, bind_unix
+from chopperd.config.sections import Config
+from chopperd.errors import ConfigError
+
+SOCKET_NAME: Final = "api.sock"
+#: Longest path that fits a Unix socket address.
+#: Source: unix(7), `sun_path` with its final NUL.
+_LONGEST_PATH_BYTES: Final = 107
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where the agent answers; None where it does not."""
+
+    metrics: tuple[str, int] | None
+    api: tuple[str, int] | None
+    api_socket: Path | None
+
+    def __str__(self) -> str:
+        """For people."""
+        metrics = f"metrics at {_url(self.metrics)}/metrics" if self.metrics else "no metrics"
+        api = [_url(self.api)] if self.api else []
+        api += [str(self.api_socket)] if self.api_socket else []
+        return f"{metrics}, API at {' and '.join(api)}" if api else f"{metrics}, no API"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sockets:
+    """Listening sockets; None where the configuration wants none or none can be had.
+
+    Attributes:
+        metrics: For Prometheus.
+        api: Loopback TCP of the API.
+        api_local: Unix socket of the API.
+        addresses: Where they listen; ports as bound, also where any port was asked for.
+    """
+
+    metrics: socket.socket | None
+    api: socket.socket | None
+    api_local: socket.socket | None
+    addresses: Addresses
+
+    def close(self) -> None:
+        """Stop listening, where no listener has done so."""
+        path = self.addresses.api_socket
+        if self.api_local is not None and self.api_local.fileno() >= 0 and path is not None:
+            path.unlink(missing_ok=True)
+        for listening in (self.metrics, self.api, self.api_local):
+            if listening is not None:
+                listening.close()
+
+
+def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Sockets:
+    """All sockets of an agent, listening.
+
+    Args:
+        config: Says where to listen.
+        runtime: Folder of the Unix socket.
+        with_local: Whether to have one; not where the folder can't be written to.
+
+    Raises:
+        ConfigError: Some can't be had: lists each, with whose it is.
+    """
+    problems: list[str] = []
+    path = runtime / SOCKET_NAME
+    metrics, api = config.metrics.listen, config.api.listen
+    secure = not config.api.insecure
+    on_metrics = _opened(metrics, lambda: bind_tcp(metrics, key="metrics.listen"), problems)
+    on_api = _opened(api, lambda: bind_tcp(api, key="api.listen", only_loopback=secure), problems)
+    on_path = _opened(with_local, lambda: _at(path), problems)
+    sockets = Sockets(
+        metrics=on_metrics,
+        api=on_api,
+        api_local=on_path,
+        addresses=Addresses(
+            metrics=_name(on_metrics),
+            api=_name(on_api),
+            api_socket=path if on_path else None,
+        ),
+    )
+    if problems:
+        sockets.close()
+        raise ConfigError(problems)
+    return sockets
+
+
+def _opened(
+    wanted: object, bind: Callable[[], socket.socket], problems: list[str]
+) -> socket.socket | None:
+    """The socket, if one is wanted; None with the problem noted where it can't be had."""
+    try:
+        return bind() if wanted else None
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _at(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
+        most = f"{_LONGEST_PATH_BYTES} bytes at most"
+        raise ConfigError([f"paths.runtime: {path} is too long for a socket ({most})"])
+    return bind_unix(path)
+
+
+def _name(listening: socket.socket | None) -> tuple[str, int] | None:
+    if listening is None:
+        return None
+    address, port = listening.getsockname()[:2]
+    return str(address), int(port)
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,57 @@
+"""What taking in traces needs of the store, and the count of what became of them."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from chopperd.model.captures import AnalysedTrace, CaptureEntry, TraceEntry
+from chopperd.model.report import ReportDocument
+
+
+class TraceStore(Protocol):
+    """Where traces, captures and their documents are kept."""
+
+    def known(self, trace_id: str) -> TraceEntry | None:
+        """A trace by its id, whoever owns it."""
+        ...
+
+    def waiting(self) -> tuple[TraceEntry, ...]:
+        """Queued and spooled traces, oldest first."""
+        ...
+
+    def put_trace(self, entry: TraceEntry) -> None:
+        """Take down a trace, or a change of its state."""
+        ...
+
+    def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
+        """Put a trace into its capture; the capture and the reports of all its traces."""
+        ...
+
+    def put_document(self, capture_id: int, document: ReportDocument) -> None:
+        """Keep a capture's document."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """Outcomes since start; for any thread."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: str) -> None:
+        """Count one."""
+        with self._lock:
+            self._counts[outcome] += 1
+
+    def __getitem__(self, outcome: str) -> int:
+        """How many there were."""
+        with self._lock:
+            return self._counts[outcome]
+
+    def all(self) -> Mapping[str, int]:
+        """All that there were."""
+        with self._lock:
+            return dict(self._counts)

@@ -1,0 +1,210 @@
+"""The applications: routes, refusals of every kind, and the checks that all requests pass."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chopperd.api.access import AccessPolicy, is_same_origin
+from chopperd.api.openapi import OpenApi
+from chopperd.api.places import Places
+from chopperd.api.problems import ProblemError
+from chopperd.api.routes import HEALTH_ROUTES, ROUTES
+from chopperd.api.routing import Call, Route, read_values, viewer_of
+from chopperd.api.services import ApiServices
+
+logger = logging.getLogger(__name__)
+
+MOST_STREAMS: Final = 16
+#: All ranks of a node may hand in their traces at once.
+MOST_UPLOADS: Final = 16
+MOST_LARGE_ANSWERS: Final = 8
+_PIECE_BYTES: Final = 64 * 1024
+_MOST_URL_BYTES: Final = 4096
+_MOST_HEADER_BYTES: Final = 16 * 1024
+_SAFE_HEADERS: Final[Mapping[bytes, bytes]] = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+
+
+def build_api(services: ApiServices) -> Starlette:
+    """The API, with everything that the metrics listener serves too."""
+    return _application(services, ROUTES, Middleware(_Gate, access=services.access))
+
+
+def build_metrics(services: ApiServices) -> Starlette:
+    """Metrics and health only: no names, nothing to change, under any host name."""
+    return _application(services, HEALTH_ROUTES, Middleware(_Gate, access=None))
+
+
+def _application(services: ApiServices, routes: Sequence[Route], gate: Middleware) -> Starlette:
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    shared = _Shared(
+        services=services,
+        description=OpenApi(routes),
+        streams=Places(MOST_STREAMS, "streams"),
+        uploads=Places(MOST_UPLOADS, "places for uploads"),
+        large_answers=asyncio.Semaphore(MOST_LARGE_ANSWERS),
+    )
+    application = Starlette(
+        routes=[
+            StarletteRoute(path, _Endpoint(group, shared), methods=list(group))
+            for path, group in by_path.items()
+        ],
+        middleware=[gate],
+        exception_handlers={HTTPException: _framework_problem},
+    )
+    application.router.redirect_slashes = False
+    return application
+
+
+async def _framework_problem(_request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: paths and methods that do not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = error.headers if isinstance(error, HTTPException) else None
+    details = {
+        HTTPStatus.NOT_FOUND: "there is nothing here; /openapi.json describes what there is",
+        HTTPStatus.METHOD_NOT_ALLOWED: "this can't be done here; see the Allow header",
+    }
+    detail = details.get(HTTPStatus(status), HTTPStatus(status).phrase)
+    return ProblemError(status, detail, headers=headers).response()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all routes of an application answer from."""
+
+    services: ApiServices
+    description: OpenApi
+    streams: Places
+    uploads: Places
+    large_answers: asyncio.Semaphore
+
+
+class _Endpoint:
+    """Answers the requests for one path; what goes wrong is logged, counted, and said.
+
+    Args:
+        group: The path's routes, by method.
+        shared: What to answer from.
+    """
+
+    def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
+        self._group = group
+        self._shared = shared
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        route = self._group["GET" if request.method == "HEAD" else request.method]
+        # An answer is held in memory until its reader has taken it.
+        async with self._shared.large_answers if route.is_large else nullcontext():
+            response = await self._response(route, request)
+            await response(scope, receive, send)
+
+    async def _response(self, route: Route, request: Request) -> Response:
+        try:
+            return await route.handler(await self._call(route, request))
+        except ProblemError as problem:
+            return problem.response()
+        except Exception:  # a request's guard: the agent goes on
+            logger.exception("%s %s failed", route.method, route.path)
+            self._shared.services.failed(route.path)
+            detail = "a fault of the agent; its log says more"
+            return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
+
+    async def _call(self, route: Route, request: Request) -> Call:
+        """The request, once its sender may and its parameters are well."""
+        shared = self._shared
+        viewer = await viewer_of(request, route.access, shared.services.access)
+        query = request.scope["query_string"].decode("latin-1")
+        return Call(
+            services=shared.services,
+            request=request,
+            viewer=viewer,
+            values=read_values(route.parameters, request.path_params, query),
+            description=shared.description,
+            streams=shared.streams,
+            uploads=shared.uploads,
+        )
+
+
+class _Gate:
+    """What every request passes: its size, the name it calls us by, and the page it comes from.
+
+    Args:
+        app: What is behind.
+        access: Knows our names; None: any will do.
+    """
+
+    def __init__(self, app: ASGIApp, access: AccessPolicy | None) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = dict(message.get("headers", ()))
+                extra = [each for each in _SAFE_HEADERS.items() if each[0] not in own]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            for each in _pieces(message):
+                await send(each)
+
+        problem = self._problem(Request(scope)) if scope["type"] == "http" else None
+        answer = problem.response() if problem is not None else self._app
+        await answer(scope, receive, send_safely)
+
+    def _problem(self, request: Request) -> ProblemError | None:
+        """Why a request goes no further; None if it does."""
+        return _too_large(request.scope) or (
+            _misdirected(request, self._access) if self._access is not None else None
+        )
+
+
+def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
+    """Why a request was not meant for us, or not by who seems to send it."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not access.answers_to(host):
+        detail = "the Host header names another host; add it to api.allowed_hosts if it is ours"
+        return ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
+    if origin is not None and not is_same_origin(origin, host):
+        return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not ask here")
+    return None
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message with a large body as several: the server waits for the reader between them."""
+    body = message.get("body", b"")
+    if len(body) <= _PIECE_BYTES:
+        yield message
+        return
+    starts = range(0, len(body), _PIECE_BYTES)
+    for start in starts:
+        more = message.get("more_body", False) or start != starts[-1]
+        yield {**message, "body": body[start : start + _PIECE_BYTES], "more_body": more}
+
+
+def _too_large(scope: Scope) -> ProblemError | None:
+    if len(scope["path"]) + len(scope["query_string"]) > _MOST_URL_BYTES:
+        detail = f"path and query may have {_MOST_URL_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_URI_TOO_LONG, detail)
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > _MOST_HEADER_BYTES:
+        detail = f"headers may have {_MOST_HEADER_BYTES} bytes"
+        return ProblemError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    return None

@@ -1,0 +1,201 @@
+"""Samples of the past of one GPU, as a bounded number of points; long times are read in slices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from chopperd.api.downsample import LONGEST_GAP_NS, BinSums, add_sums, bin_sums, empty_sums
+from chopperd.api.models import Band, GpuHistory
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
+from chopperd.model.services import SampleSource
+from chopperd.units import NS_PER_S
+
+MOST_POINTS: Final = 10_000
+LONGEST_NS: Final = 7 * 86_400 * NS_PER_S
+#: So much is held in memory at a time: 18,000 samples at 10 Hz.
+_SLICE_NS: Final = 1_800 * NS_PER_S
+#: Around a slice lie the samples that the line at its ends hangs on.
+_MARGIN_NS: Final = LONGEST_GAP_NS
+_BAND_COLUMNS: Final = tuple(name for name in VALUE_COLUMNS if name != "energy_j")
+
+
+def history(
+    source: SampleSource, gpu: str, from_unix_ns: int, to_unix_ns: int, points: int
+) -> GpuHistory:
+    """What was sampled of a GPU in [from, to), as at most so many points.
+
+    Each point is a sample where there are few of them, else a bin of equal length.
+
+    Args:
+        source: Where samples are kept.
+        gpu: Label.
+        from_unix_ns: Start; before the end, by at most `LONGEST_NS`.
+        to_unix_ns: End.
+        points: At least one.
+    """
+    if to_unix_ns - from_unix_ns <= _SLICE_NS:
+        found = _slice(source, gpu, from_unix_ns, to_unix_ns)
+        if found is None or _inside(found.samples, from_unix_ns, to_unix_ns).sum() <= points:
+            return _each_sample(found, gpu, from_unix_ns, to_unix_ns)
+    edges_ns = _bin_edges(from_unix_ns, to_unix_ns, points)
+    sums = _HistorySums(edges_ns=edges_ns)
+    for start_ns, end_ns in _slices(from_unix_ns, to_unix_ns):
+        found = _slice(source, gpu, start_ns, end_ns)
+        if found is not None:
+            sums.add(found, start_ns, end_ns)
+    return sums.result(gpu)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    samples: GpuSamples
+    simulated: bool
+
+
+def _slice(source: SampleSource, gpu: str, start_ns: int, end_ns: int) -> _Slice | None:
+    found = source.between(start_ns - _MARGIN_NS, end_ns + _MARGIN_NS, [gpu])
+    if found is None:
+        return None
+    own = next((each for each in found.gpus if each.gpu.gpu == gpu), None)
+    return _Slice(own, found.simulated) if own is not None and len(own) else None
+
+
+def _slices(from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
+    for start_ns in range(from_ns, to_ns, _SLICE_NS):
+        yield start_ns, min(start_ns + _SLICE_NS, to_ns)
+
+
+def _bin_edges(from_ns: int, to_ns: int, points: int) -> Int64s:
+    """(points + 1,) int64: the edges of bins as equal as whole ns allow, none of them empty."""
+    points = min(points, to_ns - from_ns)
+    return from_ns + np.arange(points + 1, dtype=np.int64) * (to_ns - from_ns) // points
+
+
+def _inside(samples: GpuSamples, from_ns: int, to_ns: int) -> Bools:
+    return (samples.t_unix_ns >= from_ns) & (samples.t_unix_ns < to_ns)
+
+
+def _each_sample(found: _Slice | None, gpu: str, from_ns: int, to_ns: int) -> GpuHistory:
+    """Every sample as a point of its own."""
+    samples = found.samples if found is not None else None
+    inside = _inside(samples, from_ns, to_ns) if samples is not None else np.zeros(0, bool)
+    values: dict[str, Band] = {}
+    causes: dict[str, list[float | None]] = {}
+    if samples is not None and inside.any():
+        columns = {name: getattr(samples, name)[inside] for name in _BAND_COLUMNS}
+        values = {
+            name: Band(mean=numbers, min=numbers, max=numbers)
+            for name, column in columns.items()
+            if not np.isnan(column).all() and (numbers := _numbers(column))
+        }
+        each_one = np.arange(int(inside.sum()) + 1)
+        counts = _cause_counts(samples.causes[inside], each_one)
+        causes = _cause_shares(counts, np.diff(each_one))
+    return GpuHistory(
+        gpu=gpu,
+        simulated=found is not None and found.simulated,
+        from_unix_ns=from_ns,
+        to_unix_ns=to_ns,
+        bin_ns=None,
+        samples=int(inside.sum()),
+        t_unix_ns=samples.t_unix_ns[inside].tolist() if samples is not None else [],
+        values=values,
+        energy_j=_numbers(samples.energy_j[inside]) if samples is not None else [],
+        causes=causes,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _HistorySums:
+    """Sums over bins, filled slice by slice."""
+
+    edges_ns: Int64s
+    columns: dict[str, BinSums] = field(default_factory=dict)
+    cause_counts: dict[str, Int64s] = field(default_factory=dict)
+    energy_j: Float64s = field(init=False)
+    samples: Int64s = field(init=False)
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        bins = len(self.edges_ns) - 1
+        self.energy_j = np.full(bins, np.nan)
+        self.samples = np.zeros(bins, np.int64)
+
+    def add(self, found: _Slice, start_ns: int, end_ns: int) -> None:
+        """Add what lies in [start, end)."""
+        samples = found.samples
+        self.simulated |= found.simulated
+        inner = self.edges_ns[(self.edges_ns > start_ns) & (self.edges_ns < end_ns)]
+        edges_ns = np.concatenate(([start_ns], inner, [end_ns]))
+        places = np.searchsorted(self.edges_ns, edges_ns[:-1], "right") - 1
+        for name in _BAND_COLUMNS:
+            column = getattr(samples, name)
+            if not np.isnan(column).all():
+                sums = self.columns.setdefault(name, empty_sums(len(self.samples)))
+                add_sums(sums, bin_sums(samples.t_unix_ns, column, edges_ns), places)
+        first = np.searchsorted(samples.t_unix_ns, edges_ns)
+        np.add.at(self.samples, places, np.diff(first))
+        for cause, count in _cause_counts(samples.causes, first).items():
+            total = self.cause_counts.setdefault(cause, np.zeros_like(self.samples))
+            np.add.at(total, places, count)
+        self._keep_energy(samples.energy_j, first, places)
+
+    def _keep_energy(self, energy_j: Float64s, first: Int64s, places: Int64s) -> None:
+        """Keep the last known value in each bin."""
+        known = np.where(np.isnan(energy_j), -1, np.arange(len(energy_j)))
+        newest = np.concatenate(([-1], np.maximum.accumulate(known)))[first[1:]]
+        held = newest >= first[:-1]
+        self.energy_j[places[held]] = energy_j[newest[held]]
+
+    def result(self, gpu: str) -> GpuHistory:
+        """The sums as points."""
+        from_ns, to_ns = int(self.edges_ns[0]), int(self.edges_ns[-1])
+        return GpuHistory(
+            gpu=gpu,
+            simulated=self.simulated,
+            from_unix_ns=from_ns,
+            to_unix_ns=to_ns,
+            bin_ns=(to_ns - from_ns) / len(self.samples),
+            samples=int(self.samples.sum()),
+            t_unix_ns=self.edges_ns[:-1].tolist(),
+            values={
+                name: Band(
+                    mean=_numbers(sums.mean), min=_numbers(sums.low), max=_numbers(sums.high)
+                )
+                for name, sums in self.columns.items()
+                if sums.count.any() or sums.covered_ns.any()
+            },
+            energy_j=_numbers(self.energy_j),
+            causes=_cause_shares(self.cause_counts, self.samples),
+        )
+
+
+def _cause_counts(causes: Int64s, first: Int64s) -> dict[str, Int64s]:
+    """How many samples of each bin have each limit set; those of bin j begin at first[j]."""
+    counts = {}
+    for cause in Cause:
+        has = causes & cause.bit != 0
+        if has[first[0] : first[-1]].any():
+            counts[cause.label] = np.diff(np.concatenate(([0], np.cumsum(has)))[first])
+    return counts
+
+
+def _cause_shares(counts: dict[str, Int64s], every: Int64s) -> dict[str, list[float | None]]:
+    """Each limit's share of the samples whose limits are known; that of unknown ones, of all."""
+    readable = every - counts.get(Cause.UNKNOWN.label, 0)
+    shares = {}
+    for label, count in sorted(counts.items()):
+        of = every if label == Cause.UNKNOWN.label else readable
+        share = np.full(len(of), np.nan)
+        np.divide(count, of, out=share, where=of > 0)
+        shares[label] = _numbers(share)
+    return shares
+
+
+def _numbers(values: Float64s) -> list[float | None]:
+    """The values as JSON takes them: NaN becomes null."""
+    return [None if np.isnan(value) else value for value in values.tolist()]

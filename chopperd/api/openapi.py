@@ -1,0 +1,165 @@
+"""The OpenAPI 3.1 document, worked out from the table of routes."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from inspect import cleandoc
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chopperd import __version__
+from chopperd.api.access import Access
+from chopperd.api.parameters import Json, Parameter
+from chopperd.api.problems import MEDIA_TYPE as PROBLEM_MEDIA_TYPE
+from chopperd.api.problems import Problem
+from chopperd.api.routing import Reply, Route
+
+_References: TypeAlias = Mapping[type, Json]
+
+_SCHEME: Final = "token"
+_REFERENCE: Final = "#/components/schemas/{name}"
+_WHO: Final[Mapping[Access, str]] = {
+    Access.ANYONE: "Open to anyone who reaches the agent.",
+    Access.VIEWER: "Users see what is of their own jobs; administrators see all.",
+    Access.UPLOADER: "Users hand in what becomes theirs; administrators, anything.",
+    Access.ADMIN: "For administrators only.",
+}
+_COMMON_REFUSALS: Final[Mapping[int, str]] = {
+    HTTPStatus.BAD_REQUEST: "A parameter is unknown or can't be read; `errors` names all",
+    HTTPStatus.MISDIRECTED_REQUEST: "The `Host` header names another host",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "A fault of the agent, which has been logged",
+}
+_ACCESS_REFUSALS: Final[Mapping[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "It can't be told who asks, or the token is wrong",
+    HTTPStatus.FORBIDDEN: "The caller may not",
+}
+_ABOUT: Final = (
+    "What the GPU clock costs each training step on this node. Times are ns since 1970 unless "
+    "their name says otherwise; ratios are 0 to 1; null is unknown, never 0."
+)
+
+
+class OpenApi:
+    """The document of these routes as JSON, worked out when it is first asked for."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._body: bytes | None = None
+
+    def body(self) -> bytes:
+        """The document; may be called from several threads."""
+        if self._body is None:
+            self._body = msgspec.json.encode(openapi_document(self._routes))
+        return self._body
+
+
+def openapi_document(routes: Sequence[Route]) -> Json:
+    """The document of these routes."""
+    types = [reply.holds for route in routes for reply in route.replies if reply.holds is not None]
+    schemas = _schemas([*dict.fromkeys(types), Problem])
+    paths: dict[str, dict[str, Json]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas[0])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "chopperd",
+            "version": __version__,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas[1],
+            "securitySchemes": {_SCHEME: {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas(types: Sequence[type]) -> tuple[_References, Mapping[str, Json]]:
+    """The reference to each type's schema, and all schemas by name."""
+    references, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    cleaned = {name: _with_clean_description(each) for name, each in components.items()}
+    return dict(zip(types, references, strict=True)), cleaned
+
+
+def _with_clean_description(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Descriptions are docstrings, which Python versions indent differently."""
+    description = schema.get("description")
+    return (
+        {**schema, "description": cleandoc(description)} if isinstance(description, str) else schema
+    )
+
+
+def _operation(route: Route, references: _References) -> Json:
+    refusals = {**_COMMON_REFUSALS, **route.refusals}
+    if route.access is not Access.ANYONE:
+        refusals |= _ACCESS_REFUSALS
+    replies = {str(each.status): _reply(each, references) for each in route.replies}
+    problem: Json = {PROBLEM_MEDIA_TYPE: {"schema": references[Problem]}}
+    return {
+        "operationId": _operation_id(route),
+        "summary": route.summary,
+        "description": _WHO[route.access],
+        "tags": [_tag(route)],
+        "parameters": [_parameter(each) for each in route.parameters],
+        **({"requestBody": _FILE_BODY} if route.takes_bytes else {}),
+        "responses": replies
+        | {
+            str(int(status)): {"description": text, "content": problem}
+            for status, text in sorted(refusals.items())
+        },
+        # A token is one way among others: the user at the other end of the connection counts too.
+        "security": [{}] if route.access is Access.ANYONE else [{}, {_SCHEME: []}],
+    }
+
+
+_FILE_BODY: Final[Json] = {
+    "required": False,
+    "description": "The trace file, byte by byte; absent with `path`",
+    "content": {"application/octet-stream": {"schema": {}}},
+}
+
+
+def _reply(reply: Reply, references: _References) -> Json:
+    if not reply.media_types:
+        return {"description": reply.help}
+    return {
+        "description": reply.help,
+        "content": {each: _content(each, reply, references) for each in reply.media_types},
+    }
+
+
+def _content(media_type: str, reply: Reply, references: _References) -> Json:
+    """What stands in a body; only JSON has the type's own form."""
+    if media_type == "application/json" and reply.holds is not None:
+        return {"schema": references[reply.holds]}
+    if media_type == "text/event-stream" and reply.holds is not None:
+        return {"schema": {"type": "string", "contentSchema": references[reply.holds]}}
+    return {"schema": {} if media_type == "application/json" else {"type": "string"}}
+
+
+def _parameter(parameter: Parameter[object]) -> Json:
+    schema = parameter.kind.schema()
+    if parameter.default is not None:
+        schema = {**schema, "default": parameter.default}  # type: ignore[dict-item]
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "required": parameter.where == "path",
+        "description": parameter.help,
+        "schema": schema,
+    }
+
+
+def _operation_id(route: Route) -> str:
+    words = route.path.removeprefix("/api/v1").strip("/")
+    for character in "/.":
+        words = words.replace(character, "_")
+    return f"{route.method.lower()}_{words.replace('{', '').replace('}', '')}"
+
+
+def _tag(route: Route) -> str:
+    first, _, rest = route.path.strip("/").partition("/")
+    return rest.removeprefix("v1/").partition("/")[0] if first == "api" else "agent"

@@ -1,0 +1,233 @@
+"""What a route is, and how its requests are read, allowed and answered."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chopperd.api.access import Access, AccessPolicy
+from chopperd.api.parameters import Parameter
+from chopperd.api.peers import Peer, UnknownPeer
+from chopperd.api.places import Places
+from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters
+from chopperd.api.services import ApiServices
+from chopperd.model.captures import Viewer
+
+V = TypeVar("V")
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+
+logger = logging.getLogger(__name__)
+
+_BEARER: Final = "bearer"
+_MOST_PARAMETERS: Final = 32
+_NOBODY: Final = Viewer(uid=None, is_admin=False)
+_SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of api.token_file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request, read and allowed.
+
+    Attributes:
+        services: What to answer from.
+        request: As it came.
+        viewer: Who asks; nobody in particular where anyone may.
+        values: By parameter name.
+        description: All routes, as OpenAPI.
+        streams, uploads: Places for what holds a connection for long.
+    """
+
+    services: ApiServices
+    request: Request
+    viewer: Viewer
+    values: Mapping[str, object]
+    description: "Description"
+    streams: Places
+    uploads: Places
+
+    def __getitem__(self, parameter: Parameter[V]) -> V:
+        """The value of one of the route's parameters."""
+        return cast(V, self.values[parameter.name])
+
+
+class Description(Protocol):
+    """The API's own document."""
+
+    def body(self) -> bytes:
+        """The document as JSON."""
+        ...
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
+Answer: TypeAlias = Callable[[Call], Response]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer that a route may give.
+
+    Attributes:
+        status: HTTP status.
+        help: When it is given.
+        holds: What its JSON is; None if it is no JSON, or any.
+        media_types: Its forms.
+    """
+
+    status: int
+    help: str
+    holds: type | None = None
+    media_types: tuple[str, ...] = ("application/json",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A path and method: what may be asked, by whom, and what comes back.
+
+    Attributes:
+        path: With its parameters in braces.
+        method: GET also answers HEAD.
+        summary: One line for the API's document.
+        handler: What answers.
+        access: Who may.
+        parameters: All that are known; any other is refused.
+        replies: What it answers when all is well.
+        refusals: Statuses of problems beside those that any route may give, and why.
+        takes_bytes: Whether the body is a file.
+        is_large: Whether an answer may take megabytes.
+    """
+
+    path: str
+    method: Method
+    summary: str
+    handler: Handler
+    access: Access
+    parameters: tuple[Parameter[object], ...] = ()
+    replies: tuple[Reply, ...]
+    refusals: Mapping[int, str]
+    takes_bytes: bool = False
+    is_large: bool = False
+
+
+def at_once(answer: Answer) -> Handler:
+    """A handler for what never blocks."""
+
+    async def handle(call: Call) -> Response:
+        return answer(call)
+
+    return handle
+
+
+def in_pool(answer: Answer) -> Handler:
+    """A handler for what may block: it runs in the event loop's pool of threads."""
+
+    async def handle(call: Call) -> Response:
+        return await asyncio.get_running_loop().run_in_executor(None, answer, call)
+
+    return handle
+
+
+def json_response(
+    value: object, *, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A value as JSON; NaN, as unknown, is `null`."""
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+def read_values(
+    parameters: Sequence[Parameter[object]], path: Mapping[str, str], query: str
+) -> dict[str, object]:
+    """The values of a request's parameters, by name.
+
+    Args:
+        parameters: Those that the route knows.
+        path: The parts of the path, by name.
+        query: What stands behind the question mark.
+
+    Raises:
+        ProblemError: A parameter is unknown, is given twice, or can't be read; names all such.
+    """
+    given = dict(path)
+    problems = []
+    known = {each.name: each for each in parameters}
+    for name, text in _query_pairs(query):
+        parameter = known.get(name)
+        if parameter is None or parameter.where != "query":
+            problems.append(ParameterProblem(parameter=name[:64], detail="no such parameter"))
+        elif name in given:
+            problems.append(ParameterProblem(parameter=name, detail="is given twice"))
+        given[name] = text
+    values = {each.name: each.default for each in parameters}
+    for name in given.keys() & known.keys():
+        try:
+            values[name] = known[name].kind.read(given[name])
+        except ValueError as error:
+            problems.append(ParameterProblem(parameter=name, detail=str(error)))
+    if problems:
+        raise bad_parameters(*problems)
+    return values
+
+
+def _query_pairs(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(
+            query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
+        )
+    except ValueError as error:
+        detail = f"the query can't be read: {error}"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail) from error
+
+
+async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> Viewer:
+    """Who asks, once it is clear that they may.
+
+    Raises:
+        ProblemError: They may not; says how to get in.
+    """
+    if access is Access.ANYONE:
+        return _NOBODY
+    peer: Peer = getattr(request.state, "peer", None) or UnknownPeer()
+    has_token = _has_token(request, policy)
+    loop = asyncio.get_running_loop()
+    viewer = await loop.run_in_executor(
+        None, lambda: policy.viewer(peer.uid(), has_token=has_token)
+    )
+    if viewer.is_admin:
+        return viewer
+    if viewer.uid is None:
+        detail = "it can't be told who asks: connect through the agent's Unix socket, or "
+        raise _unauthorized(detail + _SEND_THE_TOKEN)
+    if access is Access.ADMIN:
+        detail = (
+            f"uid {viewer.uid} is no administrator: be root, the agent's own user or in the "
+            f"group {policy.admin_group}, or {_SEND_THE_TOKEN}"
+        )
+        raise ProblemError(HTTPStatus.FORBIDDEN, detail)
+    return viewer
+
+
+def _has_token(request: Request, policy: AccessPolicy) -> bool:
+    """Whether the request carries the token; it is refused if it carries another."""
+    header = request.headers.get("authorization")
+    if header is None:
+        return False
+    scheme, _, token = header.strip().partition(" ")
+    if scheme.lower() != _BEARER or not policy.accepts_token(token.strip()):
+        raise _unauthorized("the token is not that of api.token_file")
+    return True
+
+
+def _unauthorized(detail: str) -> ProblemError:
+    headers = {"WWW-Authenticate": 'Bearer realm="chopperd"'}
+    return ProblemError(HTTPStatus.UNAUTHORIZED, detail, headers=headers)

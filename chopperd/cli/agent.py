@@ -1,0 +1,48 @@
+"""Starting the agent: its usual command line is read without the libraries of the others."""
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+COMMAND: Final = "run"
+_OUR_THREADS: Final = "chopperd-"
+_CONFIG, _BACKEND = "--config", "--backend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What `chopperd run` is told; None takes what is configured."""
+
+    config: Path | None = None
+    backend: str | None = None
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Run the agent until it is told to stop; its exit status."""
+    from chopperd.agent.service import Agent
+    from chopperd.config.load import DEFAULT_PATH, load_config
+
+    status = Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
+    if any(thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate()):
+        # One hangs, on a disk for one, and the interpreter would wait for it.
+        logging.shutdown()
+        os._exit(status)
+    return status
+
+
+def plain_options(arguments: Sequence[str]) -> AgentOptions | None:
+    """What a command line says that is `run` with options and their values; None for any other.
+
+    Others are for the full parser, which knows more forms and says what is wrong.
+    """
+    if not arguments or arguments[0] != COMMAND or not len(arguments) % 2:
+        return None
+    given = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    if len(given) != len(arguments) // 2 or not given.keys() <= {_CONFIG, _BACKEND}:
+        return None
+    config = Path(given[_CONFIG]) if _CONFIG in given else None
+    return AgentOptions(config=config, backend=given.get(_BACKEND))

@@ -1,0 +1,121 @@
+"""Where state and sockets are kept: as configured, else the system's place, else the user's."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chopperd.config.sections import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemPlaces:
+    """The folders of an agent that runs for the whole machine."""
+
+    state: Path = Path("/var/lib/chopperd")
+    runtime: Path = Path("/run/chopperd")
+
+
+SYSTEM_PLACES: Final = SystemPlaces()
+#: Folder of the flight recorder in the state folder.
+RECORDER_FOLDER: Final = "recorder"
+_NAME: Final = "chopperd"
+
+
+def state_folder(
+    config: Config,
+    environment: Mapping[str, str] | None = None,
+    system: SystemPlaces = SYSTEM_PLACES,
+) -> Path:
+    """Where an agent started now keeps its state; it need not exist.
+
+    `paths.state` where it is set; the system's place for root, or where it exists and may be
+    written to; else `$XDG_STATE_HOME/chopperd`, by default under `~/.local/state`.
+
+    Args:
+        config: The configuration.
+        environment: Variables; None takes those of this process.
+        system: The system's places.
+    """
+    if config.paths.state is not None:
+        return Path(config.paths.state)
+    return system.state if _may_use(system.state) else _own_state(_variables(environment))
+
+
+def runtime_folder(
+    config: Config,
+    environment: Mapping[str, str] | None = None,
+    system: SystemPlaces = SYSTEM_PLACES,
+) -> Path:
+    """Where an agent started now keeps its socket and pause file; it need not exist.
+
+    As `state_folder`, of `paths.runtime` and `$XDG_RUNTIME_DIR/chopperd`; without that variable it
+    is a folder of the user's state: one in a place that all may write to could be another's.
+    """
+    if config.paths.runtime is not None:
+        return Path(config.paths.runtime)
+    return system.runtime if _may_use(system.runtime) else _own_runtime(_variables(environment))
+
+
+def readable_state_folders(
+    config: Config,
+    environment: Mapping[str, str] | None = None,
+    system: SystemPlaces = SYSTEM_PLACES,
+) -> tuple[Path, ...]:
+    """The folders in which an agent's state may be found by who reads it, best first.
+
+    Only those that exist and may be read: `paths.state` where it is set, else the system's and the
+    user's.
+    """
+    configured = config.paths.state
+    own = _own_state(_variables(environment))
+    places = (system.state, own) if configured is None else (Path(configured),)
+    return tuple(place for place in places if _may_read(place))
+
+
+def readable_runtime_folders(
+    config: Config,
+    environment: Mapping[str, str] | None = None,
+    system: SystemPlaces = SYSTEM_PLACES,
+) -> tuple[Path, ...]:
+    """The folders in which an agent's socket may be found by its clients, best first.
+
+    As `readable_state_folders`, of `paths.runtime`.
+    """
+    configured = config.paths.runtime
+    own = _own_runtime(_variables(environment))
+    places = (system.runtime, own) if configured is None else (Path(configured),)
+    return tuple(place for place in places if _may_read(place))
+
+
+def _variables(environment: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if environment is None else environment
+
+
+def _own_state(variables: Mapping[str, str]) -> Path:
+    home = Path(variables["HOME"]) if _is_absolute(variables, "HOME") else Path.home()
+    state = home / ".local" / "state"
+    if _is_absolute(variables, "XDG_STATE_HOME"):
+        state = Path(variables["XDG_STATE_HOME"])
+    return state / _NAME
+
+
+def _own_runtime(variables: Mapping[str, str]) -> Path:
+    if _is_absolute(variables, "XDG_RUNTIME_DIR"):
+        return Path(variables["XDG_RUNTIME_DIR"]) / _NAME
+    return _own_state(variables) / "run"
+
+
+def _is_absolute(variables: Mapping[str, str], name: str) -> bool:
+    """Whether the variable names a folder; the XDG specification has relative ones ignored."""
+    return Path(variables.get(name, "")).is_absolute()
+
+
+def _may_use(folder: Path) -> bool:
+    return os.geteuid() == 0 or (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
+
+
+def _may_read(folder: Path) -> bool:
+    """Whether files in it can be opened by their names."""
+    return os.access(folder, os.X_OK) and folder.is_dir()

@@ -1,0 +1,126 @@
+"""A trace on its way into the spool: written, hashed and measured as it comes."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from chopperd.errors import IngestError, IngestReason
+
+_ID_DIGITS: Final = 16
+#: How much may be written between two looks at how much of the disk is free.
+_LOOK_EVERY_BYTES: Final = 16 << 20
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class Room(Protocol):
+    """Who decides whether there is room."""
+
+    def claim(self, size_bytes: int, more_bytes: int, *, look: bool) -> None:
+        """Let a trace grow.
+
+        Raises:
+            IngestError: It gets too large, or there is no room.
+        """
+        ...
+
+    def unclaim(self, size_bytes: int) -> None:
+        """Take back what was claimed."""
+        ...
+
+
+class Incoming:
+    """Bytes as they come; ended by `close`, once they are kept, or `abort`.
+
+    Args:
+        room: Decides whether there is room.
+        path: Where they are written.
+        fd: The same, open for writing.
+    """
+
+    def __init__(self, room: Room, path: Path, fd: int) -> None:
+        self._room = room
+        self._path = path
+        self._fd = fd
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+        self._looked_at = -_LOOK_EVERY_BYTES
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Forget what came, unless it is kept."""
+        self.abort()
+
+    @property
+    def path(self) -> Path:
+        """Where they are."""
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        """How many there are."""
+        return self._size_bytes
+
+    @property
+    def trace_id(self) -> str:
+        """The id of a trace of just these bytes."""
+        return self._hash.hexdigest()[:_ID_DIGITS]
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises:
+            IngestError: It gets too large, or there is no room.
+        """
+        look = self._size_bytes - self._looked_at >= _LOOK_EVERY_BYTES
+        self._room.claim(self._size_bytes, len(data), look=look)
+        self._looked_at = self._size_bytes if look else self._looked_at
+        self._size_bytes += len(data)
+        self._hash.update(data)
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            raise no_room(error) from error
+
+    def copy(self, fd: int, stopped: Callable[[], bool]) -> bool:
+        """Take all bytes of a file; False if it was stopped on the way.
+
+        Raises:
+            IngestError: It gets too large, or there is no room.
+            OSError: The file can't be read.
+        """
+        while data := os.read(fd, _CHUNK_BYTES):
+            if stopped():
+                return False
+            self.write(data)
+        return True
+
+    def close(self) -> None:
+        """Let go of what is kept elsewhere now."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._room.unclaim(self._size_bytes)
+
+    def abort(self) -> None:
+        """Forget what came."""
+        if self._fd >= 0:
+            self.close()
+            self._path.unlink(missing_ok=True)
+
+
+def no_room(error: OSError) -> IngestError:
+    """What it means that something can't be written."""
+    return IngestError(f"there is no room: {error.strerror or error}", reason=IngestReason.NO_ROOM)

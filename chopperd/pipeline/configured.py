@@ -1,0 +1,23 @@
+"""What the configuration says about reports."""
+
+from chopperd.config.sections import Config
+from chopperd.pipeline.reports import ReportOptions
+from chopperd.report.trace_report import JoinOptions
+from chopperd.traces.source import ReadLimits
+
+
+def configured_options(config: Config) -> ReportOptions:
+    """What a report is to be made with where nobody says otherwise."""
+    return ReportOptions(
+        join=JoinOptions(
+            model_references_mhz=config.reference.models,
+            default_reference_mhz=config.reference.sm_clock_mhz,
+            limit_mhz=config.reference.limit_mhz,
+        ),
+        limits=ReadLimits(
+            stored_bytes=config.ingest.max_stored_bytes,
+            expanded_bytes=config.ingest.max_decompressed_bytes,
+        ),
+        data_wait_patterns=config.traces.data_wait_patterns,
+        names=config.privacy.names,
+    )

@@ -1,0 +1,201 @@
+"""The analysis worker: turns traces into reports and reports into documents, for the agent.
+
+Requests come on standard input, replies leave on standard output. Standard input is the agent's
+lifeline too: a thread of its own reads it, so that the process ends with the agent also while a
+trace is being read.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import msgspec
+
+from chopperd.clock import Clock, SystemClock
+from chopperd.errors import ChopperdError, TraceError
+from chopperd.model.captures import AnalysedTrace
+from chopperd.model.services import SampleSource
+from chopperd.pipeline.background import cap_memory, stand_back
+from chopperd.pipeline.frames import (
+    Analyse,
+    Analysed,
+    Compose,
+    Composed,
+    Failed,
+    FrameBuffer,
+    FrameError,
+    Ready,
+    Reply,
+    Request,
+    Sent,
+    framed,
+    request_of,
+)
+from chopperd.pipeline.reports import FileReport, composed, report_file
+from chopperd.report.privacy import Names, trace_with_names
+from chopperd.report.processes import span_ns
+
+logger = logging.getLogger(__name__)
+
+OpenSamples = Callable[[Path], SampleSource]
+
+_STDIN_FD: Final = 0
+_STDOUT_FD: Final = 1
+_STDERR_FD: Final = 2
+_READ_BYTES: Final = 1 << 20
+_STACK_BYTES: Final = 1 << 20
+
+
+def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: bool) -> int:
+    """Answer requests until standard input ends; the exit status.
+
+    Args:
+        open_samples: Opens the flight recorder in a folder.
+        memory_max_bytes: Allocations beyond this fail.
+        in_background: Whether to take the lowest priorities.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies_fd = _own_stdout()
+    if in_background:
+        stand_back()
+    threading.stack_size(_STACK_BYTES)
+    cap_memory(memory_max_bytes)
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    _send(replies_fd, Ready())
+    threading.Thread(target=_read, args=(requests,), daemon=True, name="chopperd-requests").start()
+    desk = Desk(open_samples, SystemClock())
+    while True:
+        _send(replies_fd, desk.answer(request_of(requests.get())))
+
+
+class Desk:
+    """Answers requests.
+
+    Args:
+        open_samples: Opens the flight recorder in a folder.
+        clock: What documents are dated by.
+    """
+
+    def __init__(self, open_samples: OpenSamples, clock: Clock) -> None:
+        self._open_samples = open_samples
+        self._clock = clock
+
+    def answer(self, request: Request) -> Reply:
+        """The reply; whatever goes wrong is one."""
+        try:
+            match request:
+                case Analyse():
+                    return self._analysed(request)
+                case Compose():
+                    return self._composed(request)
+        except TraceError as error:
+            return Failed(rejected=True, message=str(error), offset=error.offset)
+        except MemoryError:
+            return Failed(rejected=False, message="needs more than analysis.memory_max_bytes")
+        except ChopperdError as error:
+            return Failed(rejected=False, message=str(error))
+        except Exception as error:
+            logger.exception("a request failed")
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            return Failed(rejected=False, message=message)
+
+    def _analysed(self, request: Analyse) -> Analysed:
+        samples = self._open_samples(Path(request.recorder)) if request.recorder else None
+        file = report_file(
+            Path(request.path),
+            samples,
+            request.options,
+            one_of_several=True,
+            origin=request.origin,
+        )
+        file = _shown(file, request.options.names)
+        trace, span = file.report.trace, span_ns(file.report)
+        return Analysed(
+            trace=AnalysedTrace(
+                id=request.id,
+                job=trace.job,
+                run=trace.run,
+                rank=trace.rank,
+                begin_unix_ns=span[0] if span else None,
+                end_unix_ns=span[1] if span else None,
+                report=packed(file),
+            )
+        )
+
+    def _composed(self, request: Compose) -> Composed:
+        files = sorted((unpacked(each) for each in request.reports), key=_order)
+        return Composed(document=composed(files, self._clock))
+
+
+def packed(file: FileReport) -> bytes:
+    """The report as it is kept; NaN stays NaN.
+
+    Raises:
+        FrameError: It holds what can't be kept, such as half a character.
+    """
+    try:
+        return msgspec.msgpack.encode(file)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise FrameError(f"the report can't be kept: {error}") from error
+
+
+def unpacked(data: bytes) -> FileReport:
+    """The report that `packed` made.
+
+    Raises:
+        FrameError: It is none, or of another version of this program.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=FileReport)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"a kept report can't be read: {error}") from error
+
+
+def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
+    """By rank, then by time; unknown ranks last."""
+    trace = file.report.trace
+    return trace.rank is None, trace.rank or 0, span_ns(file.report) or (0, 0), trace.path
+
+
+def _shown(file: FileReport, names: Names) -> FileReport:
+    """The report with no more names than the site wants shown, now and later."""
+    certain = file.certain
+    return FileReport(
+        report=trace_with_names(file.report, names),
+        certain=None if certain is None else trace_with_names(certain, names),
+    )
+
+
+def _own_stdout() -> int:
+    """Where replies go: standard output, which nothing else writes to from now on."""
+    sys.stdout.flush()
+    replies_fd = os.dup(_STDOUT_FD)
+    os.dup2(_STDERR_FD, _STDOUT_FD)
+    return replies_fd
+
+
+def _read(requests: SimpleQueue[bytes]) -> None:
+    """Pass requests on; end the process, whatever it does, when no more can come."""
+    try:
+        frames = FrameBuffer()
+        while data := os.read(_STDIN_FD, _READ_BYTES):
+            frames.feed(data)
+            while (body := frames.next_frame()) is not None:
+                requests.put(body)
+    finally:
+        os._exit(0)
+
+
+def _send(fd: int, message: Sent) -> None:
+    try:
+        data = framed(message)
+    except FrameError as error:
+        data = framed(Failed(rejected=False, message=str(error)))
+    while data:
+        data = data[os.write(fd, data) :]

@@ -1,0 +1,235 @@
+"""The store of traces, captures, steps and families: the agent writes it, the API reads it."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.model.captures import (
+    AnalysedTrace,
+    CaptureEntry,
+    DeviceFamilies,
+    JobEntry,
+    StepPage,
+    StepQuery,
+    TraceEntry,
+    Viewer,
+)
+from chopperd.model.live import StoreLive, TracedTotals
+from chopperd.model.report import ReportDocument, Row
+from chopperd.store import queries, retention
+from chopperd.store.capture_bodies import packed
+from chopperd.store.capture_rows import write_document
+from chopperd.store.database import LOG_BYTES, Change, Database
+from chopperd.store.filing import file_trace
+from chopperd.store.recent import KEPT_NS, RecentCaptures
+from chopperd.store.retention import StoreLimits
+
+logger = logging.getLogger(__name__)
+
+#: The file's log takes at most one part of so many.
+_LOG_PARTS: Final = 8
+
+_PUT_TRACE: Final = """
+    INSERT INTO {at}.traces (
+        id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns,
+        finished_unix_ns, rank, run
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, job = COALESCE(excluded.job, job),
+        owner_uid = excluded.owner_uid, state = excluded.state, reason = excluded.reason,
+        stored_bytes = excluded.stored_bytes, received_unix_ns = excluded.received_unix_ns,
+        finished_unix_ns = excluded.finished_unix_ns,
+        rank = COALESCE(excluded.rank, rank), run = COALESCE(excluded.run, run)
+"""
+
+
+class CaptureStore:
+    """Traces, captures, steps and families on disk, or in memory while the disk refuses.
+
+    It is a `model.services.StepSource`. All methods may be called from any thread; `live` and
+    `traced` never wait for the disk.
+    """
+
+    def __init__(self, database: Database, *, limits: StoreLimits, clock: Clock) -> None:
+        self._database = database
+        self._limits = limits
+        self._clock = clock
+        self._recent = RecentCaptures()
+        self._live_lock = threading.Lock()
+        self._live = StoreLive()
+        self._load_recent()
+        self._look()
+
+    @classmethod
+    def open(cls, path: Path | None, *, limits: StoreLimits, clock: Clock) -> "CaptureStore":
+        """The store in a file, made if it is missing; never fails for what is wrong with the file.
+
+        Args:
+            path: The file; None keeps everything in memory.
+            limits: How much is kept.
+            clock: Tells the time.
+        """
+        database = Database(
+            path,
+            clock=clock,
+            min_free_ratio=limits.min_free_ratio,
+            log_bytes=min(LOG_BYTES, limits.max_bytes // _LOG_PARTS),
+        )
+        return cls(database, limits=limits, clock=clock)
+
+    def close(self) -> None:
+        """Write what can be written and close the file; nothing may be called after."""
+        self._database.close()
+
+    def known(self, trace_id: str) -> TraceEntry | None:
+        """A trace by its id, whoever owns it; None if it never came or was forgotten."""
+        return self._database.read(lambda db: queries.trace_entry(db, trace_id))
+
+    def waiting(self) -> tuple[TraceEntry, ...]:
+        """Queued and spooled traces, oldest first."""
+        return self._database.read(queries.waiting_traces)
+
+    def put_trace(self, entry: TraceEntry) -> None:
+        """Take down a trace, or a change of its state; its capture is left as `file_analysed` said.
+
+        What was known of job, rank and run stays where the entry does not say.
+        """
+
+        def put(change: Change) -> None:
+            change.adopt_trace(entry.id)
+            change.execute(_PUT_TRACE, _trace_values(entry))
+
+        self._database.write(put)
+        self._look()
+
+    def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
+        """Put a trace into the capture that it belongs to; its state is left as it is.
+
+        Traces of one job and run that overlap in time form one capture, those without an anchor
+        another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
+
+        Returns:
+            The capture, and the reports of all its traces in order of arrival.
+        """
+        now_unix_ns = self._clock.unix_ns()
+        filed = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
+        self._recent.absorb(filed.absorbed, filed.entry.id)
+        self._look()
+        return filed.entry, filed.reports
+
+    def put_document(self, capture_id: int, document: ReportDocument) -> None:
+        """Keep a capture's document, with its steps and families in place of what was there.
+
+        Durable on return, unless `live` says that the disk refuses. For a capture that is no
+        longer there nothing is kept, which is said in the log.
+        """
+        body = packed(document)
+        try:
+            end_unix_ns = self._database.write(
+                lambda change: write_document(change, capture_id, document, body)
+            )
+        except LookupError:
+            logger.warning("a report came for a capture that is not in the store any more")
+            return
+        self._recent.put(capture_id, end_unix_ns, document.totals)
+        if retention.is_too_large(self._database, self._limits):
+            self.prune()
+        self._look()
+
+    def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
+        """Jobs, newest first."""
+        return self._database.read(lambda db: queries.job_entries(db, viewer))
+
+    def steps(
+        self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
+    ) -> StepPage:
+        """Step rows that match, newest first.
+
+        Raises:
+            ValueError: The cursor is none that a page gave.
+        """
+        return self._database.read(
+            lambda db: queries.step_page(db, query, viewer, max(limit, 1), cursor)
+        )
+
+    def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
+        """The rows of one step number on all devices, of each job and run that has it."""
+        return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
+
+    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
+        """Kernel families of the captures that hold a step."""
+        return self._database.read(lambda db: queries.step_families(db, step, query, viewer))
+
+    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
+        """The report on the newest capture (of a job); None if there is none to be seen."""
+        return self._database.read(lambda db: queries.newest_document(db, job, viewer))
+
+    def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
+        """Traces, newest first."""
+        return self._database.read(lambda db: queries.trace_entries(db, viewer, limit))
+
+    def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
+        """One trace; None if there is none to be seen."""
+        entry = self.known(trace_id)
+        return entry if entry is not None and viewer.may_see(entry.owner_uid) else None
+
+    def traced(self, now_unix_ns: int, max_age_ns: int) -> Mapping[str, TracedTotals]:
+        """Sums over the captures that ended in the last `max_age_ns`, at most 1 h, by GPU label."""
+        return self._recent.traced(now_unix_ns, max_age_ns)
+
+    def live(self) -> StoreLive:
+        """The store as it was after the last change."""
+        with self._live_lock:
+            return self._live
+
+    def prune(self) -> None:
+        """Give up what is too old or too much, and try the disk again where it refused."""
+        self._database.try_disk()
+        pruned = retention.prune(self._database, self._limits, self._clock.unix_ns())
+        if pruned:
+            self._recent.forget(pruned)
+            self._database.try_disk(at_once=True)
+            logger.info("%d captures were given up for age or room", len(pruned))
+        self._look()
+
+    def _load_recent(self) -> None:
+        """Take from the disk what the metrics still count after a restart."""
+        from_unix_ns = self._clock.unix_ns() - KEPT_NS
+        found = self._database.read(lambda db: queries.totals_since(db, from_unix_ns))
+        for capture_id, end_unix_ns, totals in found:
+            self._recent.put(capture_id, end_unix_ns, totals)
+
+    def _look(self) -> None:
+        """Renew what `live` says."""
+        database = self._database
+        steps, traces = database.read(queries.counts)
+        live = StoreLive(
+            bytes=database.size_bytes(),
+            steps=steps,
+            traces=traces,
+            in_memory=database.in_memory,
+            trouble=database.trouble,
+            dropped=database.dropped,
+            set_aside=database.set_aside,
+        )
+        with self._live_lock:
+            self._live = live
+
+
+def _trace_values(entry: TraceEntry) -> tuple[object, ...]:
+    return (
+        entry.id,
+        entry.name,
+        entry.job,
+        entry.owner_uid,
+        entry.state.value,
+        entry.reason,
+        entry.stored_bytes,
+        entry.received_unix_ns,
+        entry.finished_unix_ns,
+        entry.rank,
+        entry.run,
+    )

@@ -1,0 +1,154 @@
+"""The store's file, attached to a connection: opened, checked, put aside where it must be."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.store.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
+from chopperd.store.migrations import Migration, migrate
+from chopperd.store.set_aside import APPLICATION_ID, check_ours, check_sound, set_aside
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+_CHECK_NS: Final = 2 * NS_PER_S
+_PAGE_BYTES: Final = 4096
+
+
+class DiskFile:
+    """A file attached to a connection as `disk`; not safe against threads.
+
+    Attributes:
+        path: The file; None stands for memory that is never given up.
+        attached: Whether it can be read.
+        read_only: Whether it can't be written.
+        set_aside: What became of a file that could not be used, for people; None if there was none.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        connection: sqlite3.Connection,
+        *,
+        clock: Clock,
+        log_bytes: int,
+        migrations: Sequence[Migration],
+    ) -> None:
+        self.path = path
+        self.attached = False
+        self.read_only = False
+        self.set_aside: str | None = None
+        self._connection = connection
+        self._clock = clock
+        self._log_bytes = log_bytes
+        self._migrations = migrations
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether changes may be tried."""
+        return self.attached and not self.read_only
+
+    def attach(self) -> None:
+        """Open the file, made if it is missing; one that can't be used is put aside first.
+
+        Raises:
+            OSError: It can't be made, or not be put aside.
+            sqlite3.Error: It can't be read now.
+            UnusableFileError: The new one is no better.
+        """
+        try:
+            self._open_checked()
+        except (OSError, UnusableFileError, sqlite3.Error) as error:
+            if trouble_of(error) is Trouble.REFUSED:
+                self.detach()
+                raise
+            self.replace(error)
+
+    def replace(self, error: Exception) -> None:
+        """Put the file aside for what was found of it, and begin a new one; raises as `attach`."""
+        why = "newer" if isinstance(error, NewerError) else "damaged"
+        if self.path is not None:
+            try:
+                kept = set_aside(self.path, why)
+            finally:
+                self.detach()  # only now: closing removes a log that is still in its place
+            self.set_aside = f"{self.path} was put aside as {kept.name}: {error}"
+            logger.warning("the store begins anew: %s", self.set_aside)
+        try:
+            self._open_checked()
+        except BaseException:
+            self.detach()
+            raise
+
+    def detach(self) -> None:
+        """Close the file."""
+        if self.attached:
+            self.attached = False
+            self._connection.execute("DETACH disk")
+
+    def size_bytes(self) -> int:
+        """Size of the file and its log; 0 without one."""
+        if self.path is None:
+            return 0
+        return _size_bytes(self.path) + self.log_size_bytes()
+
+    def log_size_bytes(self) -> int:
+        """Size of the file's log; 0 without one."""
+        return 0 if self.path is None else _size_bytes(_log_of(self.path))
+
+    def _open_checked(self) -> None:
+        if self.path is None:
+            self._attach("file::memory:")
+        else:
+            self._open(self.path)
+            late_mono_ns = self._clock.mono_ns() + _CHECK_NS
+            check_sound(self._connection, "disk", lambda: self._clock.mono_ns() > late_mono_ns)
+        migrate(self._connection, "disk", self._migrations)
+
+    def _open(self, path: Path) -> None:
+        """For writing; where that is refused, for reading, if nothing is left in its log."""
+        self.read_only = False
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._attach(f"{path.absolute().as_uri()}?mode=rw")
+            check_ours(self._connection, "disk", len(self._migrations))
+            self._prepare()
+        except (OSError, sqlite3.Error) as error:
+            refused = trouble_of(error) is Trouble.REFUSED
+            if not refused or self.log_size_bytes() or not path.is_file():
+                raise
+            self.detach()
+            self._attach(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+            self.read_only = True
+            check_ours(self._connection, "disk", len(self._migrations))
+
+    def _attach(self, uri: str) -> None:
+        self._connection.execute("ATTACH ? AS disk", (uri,))
+        self.attached = True
+
+    def _prepare(self) -> None:
+        """Set how the file is written; what lasts is set while it is empty."""
+        run = self._connection.execute
+        if not run("PRAGMA disk.page_count").fetchone()[0]:
+            run(f"PRAGMA disk.page_size = {_PAGE_BYTES}")
+            run("PRAGMA disk.auto_vacuum = INCREMENTAL")
+            run(f"PRAGMA disk.application_id = {APPLICATION_ID}")
+        run("PRAGMA disk.journal_mode = WAL").fetchall()
+        run("PRAGMA disk.synchronous = FULL")
+        run(f"PRAGMA disk.journal_size_limit = {self._log_bytes}").fetchall()
+        run(f"PRAGMA wal_autocheckpoint = {self._log_bytes // _PAGE_BYTES}").fetchall()
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,257 @@
+"""The whole agent in this process, with a real sampler process on the simulated back end."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chopperd.agent.service import Agent
+from chopperd.config.load import load_config
+from chopperd.errors import ConfigError
+from chopperd.model.live import NodeSnapshot, SamplerCondition
+from chopperd.simulation.spec import SimulationSpec
+from tests.agent_http import Asked, ask
+from tests.integration.processes import is_alive
+
+#: Deadlines of the product are asserted with this slack.
+SLACK = 5
+CYCLES = 'chopperd_gpu_sm_cycles_total{gpu="0"}'
+
+
+def wait_for(what: str, condition: Callable[[], object], within_s: float = 30.0) -> None:
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {within_s:g} s in vain: {what}"
+        time.sleep(0.02)
+
+
+class Running:
+    """An agent in a thread.
+
+    Args:
+        folder: Where its state and sockets are.
+        settings: Variables of its configuration, on top of those.
+    """
+
+    def __init__(self, folder: Path, *, backend: str | None = "simulated", **settings: str) -> None:
+        self.runtime = Path(settings.get("CHOPPERD_PATHS__RUNTIME", folder / "run"))
+        variables = {
+            "CHOPPERD_PATHS__STATE": str(folder / "state"),
+            "CHOPPERD_PATHS__RUNTIME": str(self.runtime),
+            "CHOPPERD_METRICS__LISTEN": "127.0.0.1:0",
+            "CHOPPERD_API__LISTEN": "127.0.0.1:0",
+            **settings,
+        }
+        self._ready = threading.Event()
+        simulation = SimulationSpec(start_unix_ns=time.time_ns()) if backend is None else None
+        self.agent = Agent(
+            load_config(None, variables),
+            backend=backend,
+            simulation=simulation,
+            on_ready=lambda _agent: self._ready.set(),
+        )
+        self.statuses: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.statuses.append(self.agent.run())
+
+    def ready(self) -> "Running":
+        assert self._ready.wait(60)
+        return self
+
+    def sampling(self) -> "Running":
+        self.ready()
+        wait_for("a fresh GPU", lambda: self.snapshot.backend_up)
+        return self
+
+    @property
+    def snapshot(self) -> NodeSnapshot:
+        return self.agent.snapshot()
+
+    def ask(self, route: str, method: str = "GET") -> Asked:
+        return ask(self.runtime / "api.sock", route, method)
+
+    def cycles(self) -> float:
+        return self.ask("/metrics").metric(CYCLES) or 0.0
+
+    def stop(self) -> float:
+        """End it; how long that took, in s."""
+        start = time.monotonic()
+        self.agent.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return time.monotonic() - start
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts agents; afterwards all have ended, in time and with status 0."""
+    started: list[Running] = []
+
+    def start(**settings: str | None) -> Running:
+        started.append(Running(tmp_path, **settings))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for running in started:
+        pid = running.snapshot.sampler.pid
+        assert running.stop() < 2.0 * SLACK
+        assert running.statuses == [0]
+        assert pid is None or not is_alive(pid)
+
+
+def test_an_agent_samples_serves_and_says_where(run: Callable[..., Running]) -> None:
+    running = run().sampling()
+    assert running.snapshot.sampler.condition is SamplerCondition.RUNNING
+    assert len(running.snapshot.gpus) == 8
+    assert running.ask("/healthz").status == running.ask("/readyz").status == 200
+    metrics = running.ask("/metrics")
+    assert metrics.metric('chopperd_gpu_up{gpu="7"}') == 1
+    assert metrics.metric('chopperd_agent_backend_up{backend="simulated"}') == 1
+    wait_for("integrals", lambda: running.cycles() > 0)
+    wait_for("the flight recorder", lambda: running.snapshot.archive.bytes > 0)
+    addresses = running.agent.addresses
+    assert addresses.metrics is not None
+    assert addresses.metrics[1] > 0
+    processes = running.ask("/api/v1/status").json["processes"]
+    assert processes["agent"]["cpu_s"] > 0
+    assert processes["sampler"]["resident_bytes"] > 0
+
+
+def test_a_pause_file_stops_sampling_at_once_and_counters_go_on_after(
+    run: Callable[..., Running],
+) -> None:
+    running = run().sampling()
+    wait_for("integrals", lambda: running.cycles() > 0)
+    pid = running.snapshot.sampler.pid
+    assert pid is not None
+    (running.runtime / "pause").write_text("reason=benchmark")
+    wait_for("the sampler's end", lambda: not is_alive(pid), within_s=1.0 * SLACK)
+    wait_for("its being said", lambda: running.snapshot.pause is not None)
+    paused = running.snapshot
+    assert paused.sampler.condition is SamplerCondition.PAUSED
+    assert paused.pause is not None
+    assert paused.pause.reason == "benchmark"
+    assert paused.sampler.abandoned_pids == ()
+    assert running.ask("/healthz").status == 200
+    before = running.cycles()
+    (running.runtime / "pause").unlink()
+    wait_for("more integrals", lambda: running.cycles() > before)
+    after = running.snapshot.sampler
+    assert (after.condition, after.restart_count) == (SamplerCondition.RUNNING, 0)
+
+
+def test_a_pause_by_request_starts_nothing_until_it_is_over(run: Callable[..., Running]) -> None:
+    running = run().sampling()
+    pid = running.snapshot.sampler.pid
+    assert pid is not None
+    assert running.ask("/api/v1/pause?for=3&reason=nccl", "POST").status == 200
+    wait_for("the sampler's end", lambda: not is_alive(pid), within_s=1.0 * SLACK)
+    wait_for("its being said", lambda: running.snapshot.sampler.pid is None)
+    wait_for("the end of the pause", lambda: running.snapshot.sampler.pid is not None)
+    assert not (running.runtime / "pause").exists()
+    wait_for("fresh GPUs", lambda: running.snapshot.backend_up)
+
+
+def test_an_agent_that_starts_paused_does_not_sample(
+    run: Callable[..., Running], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "pause").touch()
+    running = run().ready()
+    wait_for("its being said", lambda: running.snapshot.pause is not None)
+    assert running.snapshot.sampler.condition is SamplerCondition.PAUSED
+    assert running.snapshot.sampler.pid is None
+    assert running.ask("/readyz").status == 503
+
+
+def test_without_a_usable_back_end_the_agent_runs_and_says_why(
+    run: Callable[..., Running],
+) -> None:
+    running = run(backend="replay").ready()
+    unavailable = SamplerCondition.UNAVAILABLE
+    wait_for("the failure", lambda: running.snapshot.sampler.condition is unavailable)
+    reason = running.snapshot.sampler.reason
+    assert reason is not None
+    assert "replay" in reason
+    assert not running.snapshot.backend_up
+    assert running.ask("/healthz").status == 200
+    assert running.ask("/readyz").status == 503
+    metrics = running.ask("/metrics")
+    assert metrics.metric('chopperd_agent_backend_up{backend="replay"}') == 0
+
+
+def test_a_back_end_that_does_not_exist_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+    variables = {
+        "CHOPPERD_PATHS__STATE": str(tmp_path / "state"),
+        "CHOPPERD_PATHS__RUNTIME": str(tmp_path / "run"),
+        "CHOPPERD_METRICS__LISTEN": "",
+        "CHOPPERD_API__LISTEN": "",
+    }
+    with pytest.raises(ConfigError, match="backend 'nvlm' is not known"):
+        Agent(load_config(None, variables), backend="nvlm").run()
+    assert not (tmp_path / "run" / "api.sock").exists()
+
+
+def test_a_second_agent_on_the_same_state_is_refused(
+    run: Callable[..., Running], tmp_path: Path
+) -> None:
+    run().ready()
+    variables = {
+        "CHOPPERD_PATHS__STATE": str(tmp_path / "state"),
+        "CHOPPERD_PATHS__RUNTIME": str(tmp_path / "other"),
+    }
+    with pytest.raises(ConfigError, match=rf"another agent \(pid {os.getpid()}\)"):
+        Agent(load_config(None, variables), backend="simulated").run()
+
+
+def test_where_nothing_can_be_written_the_agent_samples_and_says_so(
+    run: Callable[..., Running], tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text("in the way")
+    running = run(CHOPPERD_PATHS__RUNTIME=str(tmp_path / "state" / "run")).sampling()
+    wait_for("its being said", lambda: running.snapshot.archive.trouble is not None)
+    snapshot = running.snapshot
+    assert snapshot.store.trouble is not None
+    assert snapshot.analysis.trouble is not None
+    assert running.agent.addresses.api_socket is None
+    assert running.agent.addresses.metrics is not None
+
+
+def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise ImportError("no module named pipeline")
+
+    monkeypatch.setattr("chopperd.agent.new_ingest.new_ingest", broken)
+    running = run().sampling()
+    trouble = running.snapshot.analysis.trouble
+    assert trouble is not None
+    assert "no module named pipeline" in trouble
+    assert running.ask("/metrics").status == running.ask("/healthz").status == 200
+    assert running.ask("/api/v1/status").json["analysis"]["trouble"] == trouble
+    assert running.ask("/api/v1/traces", "POST").status == 503
+
+
+def test_a_killed_sampler_is_replaced_and_counters_go_on(run: Callable[..., Running]) -> None:
+    running = run(backend=None).sampling()
+    wait_for("integrals", lambda: running.cycles() > 0)
+    before, pid = running.cycles(), running.snapshot.sampler.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for("a successor", lambda: running.snapshot.sampler.pid not in {None, pid}, 1.0 * SLACK)
+    wait_for("more integrals", lambda: running.cycles() > before)
+    assert running.snapshot.sampler.restart_count == 1
+
+
+def test_an_agent_can_be_stopped_while_it_starts(run: Callable[..., Running]) -> None:
+    running = run()
+    wait_for("a snapshot", lambda: running.agent._snapshots is not None)
+    assert running.stop() < 2.0 * SLACK

@@ -1,0 +1,84 @@
+"""The agent's folders: modes, one agent at a time, and places that can't be written to."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chopperd.agent.folders import claimed_state, made_runtime
+from chopperd.errors import ConfigError
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_folders_are_made_with_their_modes_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        state = claimed_state(tmp_path / "a" / "state")
+        assert made_runtime(tmp_path / "run") is None
+    finally:
+        os.umask(before)
+    assert state.trouble is None
+    modes = {path.name: mode(path) for path in state.path.iterdir() if path.is_dir()}
+    assert modes == {"inbox": 0o1733, "traces": 0o700, "rejected": 0o700, "recorder": 0o755}
+    assert mode(state.path) == mode(tmp_path / "run") == 0o755
+    state.close()
+
+
+def test_folders_that_are_there_are_left_as_their_owner_made_them(tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir(mode=0o700)
+    claimed_state(tmp_path).close()
+    assert mode(tmp_path / "inbox") == 0o700
+
+
+def test_a_second_agent_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    first = claimed_state(tmp_path)
+    with pytest.raises(ConfigError, match=rf"used by another agent \(pid {os.getpid()}\)"):
+        claimed_state(tmp_path)
+    first.close()
+    claimed_state(tmp_path).close()
+
+
+def test_the_claim_ends_with_the_process_and_is_not_inherited(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from chopperd.agent.folders import claimed_state\n"
+        "state = claimed_state(Path(sys.argv[1]))\n"
+        "child = subprocess.Popen(['sleep', '30'], stdout=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        with pytest.raises(ConfigError, match=f"pid {process.pid}"):
+            claimed_state(tmp_path)
+        process.kill()
+    claimed_state(tmp_path).close()
+    os.kill(child, 9)
+
+
+@pytest.mark.parametrize("name", ["file/state", "file"])
+def test_a_place_that_can_not_be_made_is_trouble_and_no_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / name
+    state = claimed_state(path)
+    assert state.trouble is not None
+    assert str(path) in state.trouble
+    assert state.lock_fd is None
+    assert str(path) in (made_runtime(path) or "")
+
+
+def test_a_disk_that_takes_no_file_is_trouble_and_no_error() -> None:
+    """/proc/sys takes no file of anyone."""
+    assert claimed_state(Path("/proc/sys/kernel")).trouble is not None

@@ -1,0 +1,151 @@
+"""Traces that are sent or named to the agent, instead of dropped."""
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from chopperd.errors import IngestError, IngestReason
+from chopperd.model.captures import TraceState
+from tests.integration.agent.node import Node, trace, wait_for
+
+
+def send(
+    node: Node, content: bytes, name: str = "rank5.json", job: str | None = "job"
+) -> tuple[str, bool]:
+    """The id of a trace that was sent in pieces, and whether it is new."""
+    upload = node.service.open_upload(
+        name=name, job=job, owner_uid=1000, expected_bytes=len(content)
+    )
+    for start in range(0, len(content), 100):
+        upload.write(content[start : start + 100])
+    entry, is_new = upload.finish()
+    return entry.id, is_new
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Node:
+    """A node that is not entered yet."""
+    return Node(tmp_path)
+
+
+def started(node: Node) -> None:
+    wait_for(lambda: (node.state / "rejected").is_dir())
+    wait_for(lambda: node.service.is_ready)
+
+
+def test_a_trace_that_is_sent_is_analysed_under_its_job_and_name(ready: Node) -> None:
+    content = trace(1)
+    with ready as node:
+        started(node)
+        trace_id, is_new = send(node, content)
+        assert is_new
+        assert trace_id == hashlib.sha256(content).hexdigest()[:16]
+        assert send(node, content, "other.json", "other") == (trace_id, False)
+        wait_for(lambda: node.ended("rank5.json"))
+        entry = node.traces()["rank5.json"]
+        assert (entry.state, entry.job, entry.rank) == (TraceState.ANALYSED, "job", 5)
+        assert entry.owner_uid == 1000
+        (shown,) = node.document("job").traces
+        assert (shown.path, shown.rank_source) == ("rank5.json", "file name")
+        wait_for(lambda: node.outcomes() == {"analysed": 1, "duplicate": 1})
+
+
+def test_names_from_the_network_are_made_fit(ready: Node) -> None:
+    with ready as node:
+        started(node)
+        send(node, trace(1), "../../etc/rank1\n.json")
+        send(node, trace(2), "")
+        send(node, trace(3), "x\ud800\0y")
+        assert set(node.traces()) == {"rank1\ufffd.json", "trace", "x?\ufffdy"}
+        wait_for(lambda: node.ended(*node.traces()))
+        assert {entry.state for entry in node.traces().values()} == {TraceState.ANALYSED}
+
+
+def test_uploads_that_are_given_up_leave_nothing_and_are_only_so_many(ready: Node) -> None:
+    with ready as node:
+        started(node)
+        uploads = [
+            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
+            for _ in range(8)
+        ]
+        with pytest.raises(IngestError) as raised:
+            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
+        assert raised.value.reason is IngestReason.BUSY
+        for upload in uploads:
+            upload.write(b"abc")
+            upload.abort()
+            upload.abort()
+        assert node.service.live().spool_bytes == 0
+        assert send(node, trace(1))[1]
+
+
+def test_the_same_bytes_sent_by_many_at_once_are_one_trace(ready: Node) -> None:
+    content = trace(1)
+    with ready as node:
+        started(node)
+        outcomes: list[tuple[str, bool]] = []
+        senders = [
+            threading.Thread(target=lambda: outcomes.append(send(node, content))) for _ in range(8)
+        ]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        assert sorted(is_new for _, is_new in outcomes) == [False] * 7 + [True]
+        assert len(node.traces()) == 1
+
+
+def test_with_analysis_off_nothing_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    with Node(tmp_path, analysis__mode="off") as node, pytest.raises(IngestError) as raised:
+        send(node, trace(1))
+    assert raised.value.reason is IngestReason.OFF
+
+
+def test_an_upload_that_grows_too_large_is_refused(tmp_path: Path) -> None:
+    with Node(tmp_path, ingest__max_stored_bytes=1024) as node:
+        started(node)
+        with pytest.raises(IngestError) as raised:
+            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=1025)
+        assert raised.value.reason is IngestReason.TOO_LARGE
+        upload = node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
+        upload.write(b"x" * 1024)
+        with pytest.raises(IngestError) as raised:
+            upload.write(b"x")
+        assert raised.value.reason is IngestReason.TOO_LARGE
+        upload.abort()
+        assert node.service.live().spool_bytes == 0
+
+
+def test_a_file_that_is_named_is_copied(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    path = root / "rank2.json"
+    path.write_bytes(trace(1))
+    with Node(tmp_path / "state", ingest__roots=f'["{root}"]') as node:
+        started(node)
+        entry, is_new = node.service.take_file(str(path), job="job", owner_uid=None)
+        assert (entry.name, is_new) == ("rank2.json", True)
+        assert path.exists()
+        wait_for(lambda: node.ended("rank2.json"))
+        assert node.traces()["rank2.json"].rank == 2
+        assert node.service.take_file(str(path), job=None, owner_uid=None)[1] is False
+        with pytest.raises(IngestError) as raised:
+            node.service.take_file("/etc/passwd", job=None, owner_uid=None)
+        assert raised.value.reason is IngestReason.FORBIDDEN
+
+
+def test_a_state_folder_that_can_not_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "traces").write_text("in the way")
+    (tmp_path / "inbox").mkdir()
+    with Node(tmp_path) as node:
+        wait_for(lambda: node.service.live().trouble)
+        with pytest.raises(IngestError, match="traces can't be taken in") as raised:
+            send(node, trace(1))
+        assert raised.value.reason is IngestReason.NO_ROOM
+        (tmp_path / "traces").unlink()
+        started(node)
+        assert send(node, trace(1))[1]
+        assert node.service.live().trouble is None

@@ -1,0 +1,45 @@
+"""Asking the applications in process, as one user or another."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from chopperd.api.peers import UnixPeer, UnknownPeer
+
+
+@dataclass
+class WithState:
+    """Puts what the server knows into the state of each request."""
+
+    app: ASGIApp
+    state: dict[str, object] = field(default_factory=dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app({**scope, "state": dict(self.state)}, receive, send)
+
+
+def client(app: ASGIApp, **state: object) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(WithState(app, state))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+
+def ask(
+    app: ASGIApp,
+    method: str,
+    url: str,
+    *,
+    uid: int | None = None,
+    content: bytes | AsyncIterator[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> httpx.Response:
+    """The answer to one request of a user; None: nobody knows whose it is."""
+
+    async def go() -> httpx.Response:
+        peer = UnknownPeer() if uid is None else UnixPeer(uid)
+        async with client(app, peer=peer) as asking:
+            return await asking.request(method, url, content=content, headers=headers)
+
+    return asyncio.run(go())

@@ -1,0 +1,57 @@
+"""Reports on a simulated job, stored rank by rank as the agent does it."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from chopperd.model.captures import AnalysedTrace
+from chopperd.pipeline.reports import ReportOptions, report_files
+from chopperd.units import NS_PER_S
+from tests.fakes.clock import ScriptedClock
+from tests.fakes.simulated_job import START_UNIX_NS, play
+from tests.unit.store.captures import ADMIN, EVERYTHING, all_steps, entry, opened, trace_id
+
+
+def test_a_simulated_job_is_stored_rank_by_rank_and_comes_back_whole(tmp_path: Path) -> None:
+    """The last document is over all ranks; rows and sums are worked out from it here."""
+    job = play("fsdp2-h100", tmp_path, seconds=4.0, hz=10.0)
+    clock = ScriptedClock(unix_ns=START_UNIX_NS + 10 * NS_PER_S)
+    with closing(opened(tmp_path / "store.sqlite", clock)) as store:
+        for count in range(1, len(job.paths) + 1):
+            path = job.paths[count - 1]
+            document = report_files(job.paths[:count], samples=job.samples, options=ReportOptions())
+            totals = document.totals[-1]
+            assert totals.start_unix_ns is not None
+            assert totals.window_ns is not None
+            store.put_trace(entry(path.name, received_unix_ns=clock.unix_ns() + count))
+            capture, reports = store.file_analysed(
+                AnalysedTrace(
+                    id=trace_id(path.name),
+                    job=totals.job,
+                    run=totals.run,
+                    rank=totals.rank,
+                    begin_unix_ns=totals.start_unix_ns,
+                    end_unix_ns=totals.start_unix_ns + totals.window_ns,
+                    report=path.name.encode(),
+                )
+            )
+            assert reports == tuple(each.name.encode() for each in job.paths[:count])
+            store.put_document(capture.id, document)
+    with closing(opened(tmp_path / "store.sqlite", clock)) as store:
+        assert store.latest_document(None, ADMIN) == document
+        assert sorted(map(str, all_steps(store))) == sorted(map(str, document.steps))
+        step = document.steps[0].step
+        assert step is not None
+        expected = [row for row in document.steps if row.step == step]
+        assert list(store.step(step, EVERYTHING, ADMIN)) == expected
+        families = store.families(step, EVERYTHING, ADMIN)
+        assert [each.families for each in families] == [row.families for row in document.totals]
+        traced = store.traced(clock.unix_ns(), 900 * NS_PER_S)
+        assert len(traced) == len(job.paths)
+        for row in document.totals:
+            assert row.gpu is not None
+            assert row.window_ns is not None
+            sums = traced[row.gpu]
+            assert sum(sums.window_s.values()) == pytest.approx(row.window_ns / NS_PER_S, rel=1e-9)
+            assert sum(sums.lost_s.values()) == pytest.approx((row.dvfs.lost_ns or 0) / NS_PER_S)

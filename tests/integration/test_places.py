@@ -1,0 +1,104 @@
+"""Where state and sockets are kept, by configuration, user and environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chopperd.config.load import load_config
+from chopperd.config.places import (
+    SystemPlaces,
+    readable_runtime_folders,
+    readable_state_folders,
+    runtime_folder,
+    state_folder,
+)
+from chopperd.config.sections import Config
+
+
+def config(**paths: Path) -> Config:
+    variables = {f"CHOPPERD_PATHS__{name.upper()}": str(path) for name, path in paths.items()}
+    return load_config(None, variables)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> SystemPlaces:
+    """The system's places, which do not exist."""
+    return SystemPlaces(state=tmp_path / "var", runtime=tmp_path / "run")
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is not root's."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_configured_wins(system: SystemPlaces, tmp_path: Path) -> None:
+    given = config(state=tmp_path / "a", runtime=tmp_path / "b")
+    assert state_folder(given, {}, system) == tmp_path / "a"
+    assert runtime_folder(given, {}, system) == tmp_path / "b"
+
+
+@pytest.mark.usefixtures("root")
+def test_root_takes_the_systems_places_also_where_they_are_yet_to_be_made(
+    system: SystemPlaces,
+) -> None:
+    assert state_folder(config(), {}, system) == system.state
+    assert runtime_folder(config(), {}, system) == system.runtime
+
+
+@pytest.mark.usefixtures("user")
+def test_a_user_takes_the_systems_places_where_they_may_be_written(system: SystemPlaces) -> None:
+    system.state.mkdir()
+    system.runtime.mkdir()
+    assert state_folder(config(), {}, system) == system.state
+    assert runtime_folder(config(), {}, system) == system.runtime
+
+
+@pytest.mark.usefixtures("user")
+def test_a_user_without_them_takes_his_own(system: SystemPlaces) -> None:
+    variables = {"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "HOME": "/home/u"}
+    assert state_folder(config(), variables, system) == Path("/s/chopperd")
+    assert runtime_folder(config(), variables, system) == Path("/r/chopperd")
+
+
+@pytest.mark.usefixtures("user")
+@pytest.mark.parametrize("unusable", [{}, {"XDG_STATE_HOME": "s", "XDG_RUNTIME_DIR": ""}])
+def test_variables_that_are_not_set_or_relative_are_passed_over(
+    system: SystemPlaces, unusable: dict[str, str]
+) -> None:
+    variables = {"HOME": "/home/u", **unusable}
+    own = Path("/home/u/.local/state/chopperd")
+    assert state_folder(config(), variables, system) == own
+    assert runtime_folder(config(), variables, system) == own / "run"
+
+
+def test_readers_look_where_something_is_system_first(system: SystemPlaces, tmp_path: Path) -> None:
+    variables = {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    own = tmp_path / "chopperd"
+    assert readable_state_folders(config(), variables, system) == ()
+    own.mkdir()
+    assert readable_state_folders(config(), variables, system) == (own,)
+    system.state.mkdir()
+    system.runtime.mkdir()
+    assert readable_state_folders(config(), variables, system) == (system.state, own)
+    assert readable_runtime_folders(config(), variables, system) == (system.runtime, own)
+
+
+def test_readers_of_a_configured_place_look_nowhere_else(
+    system: SystemPlaces, tmp_path: Path
+) -> None:
+    system.state.mkdir()
+    system.runtime.mkdir()
+    given = config(state=tmp_path / "a", runtime=tmp_path / "b")
+    assert readable_state_folders(given, {}, system) == ()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert readable_state_folders(given, {}, system) == (tmp_path / "a",)
+    assert readable_runtime_folders(given, {}, system) == (tmp_path / "b",)

@@ -1,0 +1,130 @@
+"""Kinds of parameters: what is read, what is refused, what the document says of them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopperd.api.parameters import Duration, FileName, Instant, Kind, OneOf, Text, Whole
+from chopperd.units import NS_PER_S
+
+# date -u -d '2026-11-27T10:00:00Z' +%s
+TEN_O_CLOCK_NS = 1_795_773_600 * NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_ns"),
+    [
+        ("2026-11-27T10:00:00Z", TEN_O_CLOCK_NS),
+        ("2026-11-27t10:00:00z", TEN_O_CLOCK_NS),
+        ("2026-11-27 10:00:00Z", TEN_O_CLOCK_NS),
+        ("2026-11-27T11:30:00+01:30", TEN_O_CLOCK_NS),
+        ("2026-11-27T11:30:00 01:30", TEN_O_CLOCK_NS),
+        ("2026-11-27T05:00:00-05:00", TEN_O_CLOCK_NS),
+        ("2026-11-27T10:00:00.1Z", TEN_O_CLOCK_NS + 100_000_000),
+        ("2026-11-27T10:00:00.123456789Z", TEN_O_CLOCK_NS + 123_456_789),
+        ("1795773600000000001", TEN_O_CLOCK_NS + 1),
+        ("0", 0),
+    ],
+)
+def test_times_are_read_to_the_ns(text: str, unix_ns: int) -> None:
+    assert Instant().read(text) == unix_ns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "2026-11-27",
+        "2026-11-27T10:00:00",
+        "2026-13-27T10:00:00Z",
+        "2026-11-27T25:00:00Z",
+        "2026-11-27T10:00:00.1234567890Z",
+        "1969-12-31T23:59:59Z",
+        "1795773600",
+        "1795773600000",
+        "-1",
+        "99999999999999999999",
+        "9300000000000000000",
+        "٢٠٢٦",
+    ],
+)
+def test_what_is_no_time_in_ns_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must|is "):
+        Instant().read(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    moment=st.datetimes(datetime(1975, 1, 1), datetime(2200, 1, 1)),  # noqa: DTZ001 -- they are given zones
+    offset_min=st.integers(-14 * 60, 14 * 60),
+)
+def test_times_agree_with_the_standard_library(moment: datetime, offset_min: int) -> None:
+    local = moment.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
+    since = local - datetime(1970, 1, 1, tzinfo=UTC)
+    assert Instant().read(local.isoformat()) == since // timedelta(microseconds=1) * 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "value_s"),
+    [("90", 90), ("1.5", 1.5), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400)],
+)
+def test_lengths_of_time_are_read(text: str, value_s: float) -> None:
+    assert Duration(86_400).read(text) == value_s
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1w", "m", "2d", "inf", "nan", "1e3", "1 h"])
+def test_other_lengths_of_time_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a time"):
+        Duration(86_400).read(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", "11", "0x1", " 1", "²", "1" * 30])
+def test_other_numbers_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="whole number from 0 to 10"):
+        Whole(0, 10).read(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "..", ".x", "a/b", "/a", "a\0", "a\n", "x" * 201, "é" * 101]
+)
+def test_names_that_are_no_plain_names_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        FileName().read(text)
+
+
+@pytest.mark.parametrize("text", ["rank0.pt.trace.json.gz", "a b", "é", "x" * 200, "-rf"])
+def test_plain_names_are_taken(text: str) -> None:
+    assert FileName().read(text) == text
+
+
+def test_text_has_no_control_characters() -> None:
+    assert Text(5).read("a/b c") == "a/b c"
+    for text in ("", "abcdef", "a\x1b", "a\n"):
+        with pytest.raises(ValueError, match="1 to 5 printable"):
+            Text(5).read(text)
+
+
+def test_words_are_those_listed() -> None:
+    assert OneOf(("family",)).read("family") == "family"
+    with pytest.raises(ValueError, match="one of: family"):
+        OneOf(("family",)).read("layer")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Text(5), "abc", "abcdef"),
+        (FileName(), "a.json", "a/b"),
+        (Whole(1, 10), 3, 11),
+        (OneOf(("a", "b")), "b", "c"),
+        (Duration(100), "10m", "10 m"),
+    ],
+)
+def test_the_document_says_what_is_read(kind: Kind[object], good: object, bad: object) -> None:
+    validator = jsonschema.Draft202012Validator(kind.schema())
+    assert validator.is_valid(good)
+    assert not validator.is_valid(bad)

@@ -1,0 +1,98 @@
+"""Messages between agent and worker as bytes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chopperd.model.captures import AnalysedTrace
+from chopperd.pipeline.frames import (
+    MOST_BYTES,
+    Analyse,
+    Analysed,
+    Compose,
+    Failed,
+    FrameBuffer,
+    FrameError,
+    Ready,
+    Request,
+    Sent,
+    framed,
+    request_of,
+    sent_of,
+)
+from chopperd.pipeline.reports import Origin, ReportOptions
+from chopperd.report.trace_report import JoinOptions
+
+REQUESTS: tuple[Request, ...] = (
+    Analyse(
+        id="00ff",
+        path="/traces/00ff",
+        origin=Origin(name="größe.json", job=None),
+        recorder=None,
+        options=ReportOptions(
+            join=JoinOptions(device_map={3: "GPU-3"}, model_references_mhz={"H100": 1755.0}),
+            data_wait_patterns=("dali",),
+            names="classes",
+        ),
+    ),
+    Compose(reports=(b"", b"\x00\xff")),
+)
+SENT: tuple[Sent, ...] = (
+    Ready(),
+    Failed(rejected=True, message="is no trace", offset=7),
+    Analysed(
+        trace=AnalysedTrace(
+            id="x",
+            job=None,
+            run="r",
+            rank=0,
+            begin_unix_ns=None,
+            end_unix_ns=None,
+            report=b"report",
+        )
+    ),
+)
+
+
+def bodies(data: bytes, pieces: list[int]) -> list[bytes]:
+    """What a buffer makes of data that arrives in pieces of these sizes, then the rest."""
+    buffer, found = FrameBuffer(), []
+    for size in [*pieces, len(data)]:
+        buffer.feed(data[:size])
+        data = data[size:]
+        while (body := buffer.next_frame()) is not None:
+            found.append(body)
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 400), max_size=20))
+def test_messages_arrive_as_they_were_sent_however_the_pipe_cuts_them(pieces: list[int]) -> None:
+    data = b"".join(framed(request) for request in REQUESTS)
+    assert tuple(request_of(body) for body in bodies(data, pieces)) == REQUESTS
+    data = b"".join(framed(sent) for sent in SENT)
+    assert tuple(sent_of(body) for body in bodies(data, pieces)) == SENT
+
+
+def test_what_is_no_message_is_an_error() -> None:
+    with pytest.raises(FrameError, match="not a request"):
+        request_of(b"\xc1")
+    with pytest.raises(FrameError, match="not a reply"):
+        sent_of(framed(REQUESTS[1])[4:])
+    buffer = FrameBuffer()
+    buffer.feed((MOST_BYTES + 1).to_bytes(4, "little"))
+    with pytest.raises(FrameError, match="too large to be taken"):
+        buffer.next_frame()
+
+
+def test_what_can_not_be_sent_is_an_error() -> None:
+    with pytest.raises(FrameError, match="can't be sent"):
+        framed(Failed(rejected=True, message="half a character: \ud800"))
+    with pytest.raises(FrameError, match="can't be sent"):
+        framed(Failed(rejected=True, message="", offset=1 << 64))
+
+
+def test_half_a_frame_is_none() -> None:
+    buffer = FrameBuffer()
+    buffer.feed(framed(Ready())[:-1])
+    assert buffer.next_frame() is None
