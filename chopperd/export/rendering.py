@@ -1,12 +1,8 @@
 """The text that is scraped: made once for a snapshot and format, whoever asks and how often."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from chopperd.clock import Clock
 from chopperd.export.agent_metrics import EXPORT_METRICS
@@ -14,6 +10,7 @@ from chopperd.export.catalogue import metrics_of
 from chopperd.export.collector import FaultCount, SnapshotCollector
 from chopperd.export.metric import Profile
 from chopperd.export.negotiation import TextFormat, text_format
+from chopperd.export.text import exposition_text
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.services import SnapshotSource
@@ -21,11 +18,6 @@ from chopperd.units import NS_PER_S
 
 #: A snapshot older than this stands for now no more: whoever takes them is stuck.
 STALE_NS: Final = 5 * NS_PER_S
-
-_GENERATORS: Final[Mapping[TextFormat, Callable[[CollectorRegistry], bytes]]] = {
-    TextFormat.PLAIN: generate_latest,
-    TextFormat.OPENMETRICS: generate_openmetrics,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +70,8 @@ class MetricsText:
         return _without_gpus(snapshot) if is_stale else snapshot
 
     def _body(self, shown: NodeSnapshot, wanted: TextFormat) -> bytes:
-        registry = CollectorRegistry()
-        registry.register(SnapshotCollector(shown, self._metrics, self._own, self._faults))
-        return _GENERATORS[wanted](registry)
+        collector = SnapshotCollector(shown, self._metrics, self._own, self._faults)
+        return exposition_text(collector.collect(), wanted).encode()
 
 
 def _without_gpus(snapshot: NodeSnapshot) -> NodeSnapshot:

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 #: A wait is cut into naps of this length, so that a stop is seen soon.
 _NAP_NS: Final = 250 * NS_PER_MS
+#: What driver calls take is judged over so long: over less, single slow reads would swing it.
+_JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 #: A trouble that lasts is logged once in this time.
 _LOG_EVERY_NS: Final = 60 * NS_PER_S
 
@@ -64,7 +66,8 @@ class DeviceLoop:
         )
         self._integrals = LiveIntegrals(device)
         self._integrated_count = 0
-        self._tend_at_ns = 0
+        self._integrate_at_ns = 0
+        self._judge_at_ns = 0
         self._logged_at_ns: dict[str, int] = {}
         self._is_lost = False
 
@@ -73,7 +76,7 @@ class DeviceLoop:
         self._resume_totals()
         while self._follow(self._new_schedule()):
             pass
-        self._integrate()
+        self._integrate(self._clock.mono_ns())
 
     def _follow(self, schedule: Schedule) -> bool:
         """Sample by a schedule while it fits; False if told to stop meanwhile."""
@@ -87,7 +90,9 @@ class DeviceLoop:
             now_ns = self._take(tick)
             if self._is_lost:
                 return self._wait_until_found()
-            if now_ns >= self._tend_at_ns and self._tend(now_ns):
+            if now_ns >= self._integrate_at_ns:
+                self._integrate(now_ns)
+            if now_ns >= self._judge_at_ns and self._judge(now_ns):
                 return True
         return True
 
@@ -197,14 +202,14 @@ class DeviceLoop:
             self._integrals.resume(totals, held[: max(0, len(held) - unseen_count)])
         self._gpu.set_state(GpuState.UP)
 
-    def _tend(self, now_ns: int) -> bool:
-        """Do what is due now and then; whether the period to keep has changed by it."""
-        self._tend_at_ns = now_ns + round(self._settings.totals_every_s * NS_PER_S)
-        self._integrate()
+    def _judge(self, now_ns: int) -> bool:
+        """Look at what driver calls take; whether the period to keep has changed by it."""
+        self._judge_at_ns = now_ns + _JUDGE_EVERY_NS
         return self._budget.judge(now_ns, self._gpu.driver_ns)
 
-    def _integrate(self) -> None:
+    def _integrate(self, now_ns: int) -> None:
         """Bring the live integrals up to the newest record."""
+        self._integrate_at_ns = now_ns + round(self._settings.totals_every_s * NS_PER_S)
         records = self._gpu.records(self._integrated_count)
         self._integrated_count = self._gpu.written_count
         self._integrals.add(records, self._budget.period_ns)

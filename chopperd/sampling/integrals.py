@@ -5,7 +5,7 @@ All are cumulative and never fall; one that was never known is NaN, not 0.
 """
 
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 from typing import Final
 
 import numpy as np
@@ -80,8 +80,7 @@ class GapRule:
             -max(_SPACINGS, len(spacing_ns)) :
         ]
         self._spacings_ns = recent_ns[-_SPACINGS:]
-        achieved_ns = float(np.median(recent_ns)) if len(recent_ns) else 0.0
-        covered: Bools = spacing_ns <= _GAP_PERIODS * max(achieved_ns, period_ns)
+        covered: Bools = spacing_ns <= _GAP_PERIODS * max(_median(recent_ns), period_ns)
         return covered & (spacing_ns > 0)
 
 
@@ -183,7 +182,8 @@ class LiveIntegrals:
 
     def _add(self, name: str, amount: float) -> None:
         place = TOTAL_NAMES.index(name)
-        self.totals[place] = _grown(self.totals[place], amount)
+        total = float(self.totals[place])
+        self.totals[place] = amount if isnan(total) else total + amount
 
     def _count_limits(self, limited_ns: Float64s) -> Float64s:
         """Add the driver's counters to their totals; the increment at each record, (n, causes), s.
@@ -285,9 +285,17 @@ def _blamed(causes: Int64s, *, has_limit: bool) -> Float64s:
     return shared
 
 
-def _grown(total: Float64s, amount: Float64s | float) -> Float64s:
-    """The total with the amount added; a total that was never known begins at 0."""
-    return np.where(np.isnan(total), 0.0, total) + amount
+def _grown(totals: Float64s, amounts: Float64s) -> Float64s:
+    """The totals with the amounts added; one that was never known begins at 0."""
+    return np.where(np.isnan(totals), 0.0, totals) + amounts
+
+
+def _median(values: Int64s) -> float:
+    """The median; 0 of none. For few values much cheaper than numpy's, which runs all the time."""
+    if not len(values):
+        return 0.0
+    ordered = np.sort(values)
+    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
 def _ends(values: np.ndarray) -> np.ndarray:
@@ -304,5 +312,5 @@ def _at_both_ends(values: Float64s) -> Bools:
 def _filled(values: Float64s) -> Float64s:
     """Rows in which NaN is replaced by the last number above it in the column, if any."""
     rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, np.newaxis])
-    filled: Float64s = np.take_along_axis(values, np.maximum.accumulate(rows, axis=0), axis=0)
+    filled: Float64s = values[np.maximum.accumulate(rows, axis=0), np.arange(values.shape[1])]
     return filled

@@ -20,7 +20,8 @@ class SamplerSettings:
         slow_hz: Rate of the slow loop (everything the device answers).
         budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
         history_s: How long the ring keeps samples for a reader that is late.
-        totals_every_s: How often the live integrals are brought up to date.
+        totals_every_s: How often the live integrals are brought up to date. Each time costs about
+            as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
         seed: Draws the point of each read in its period.
     """
@@ -29,7 +30,7 @@ class SamplerSettings:
     slow_hz: float = 1.0
     budget_ratio: float = 0.02
     history_s: float = 30.0
-    totals_every_s: float = 5.0
+    totals_every_s: float = 2.0
     probe_every_s: float = 60.0
     seed: int = 0
 

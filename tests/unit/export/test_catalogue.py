@@ -42,6 +42,7 @@ def test_help_is_one_line_without_a_stop_and_the_documentation_names_the_unit(
     assert "\n" not in metric.help
     assert not metric.help.endswith(".")
     assert "|" not in metric.help  # it stands in a Markdown table
+    assert not set(metric.help) & set('"\\')  # and needs no escape where it is scraped
     assert metric.documentation.endswith(f"({metric.unit})." if metric.unit else ".")
 
 

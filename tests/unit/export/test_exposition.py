@@ -1,11 +1,14 @@
 """What is scraped: nothing unknown as 0, nothing stale; a fault costs its metric only."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, isfinite, nan
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from chopperd.export.catalogue import CATALOGUE
 from chopperd.export.collector import FaultCount, SnapshotCollector
@@ -36,6 +39,9 @@ EMPTY_GPU = replace(
     excess_s=None,
     residency_s={},
 )
+#: The library's writers, which are not typed.
+_PLAIN: Callable[[CollectorRegistry], bytes] = generate_latest
+_OPENMETRICS: Callable[[CollectorRegistry], bytes] = generate_openmetrics
 BOTH_FORMATS = pytest.mark.parametrize("accept", [None, OPENMETRICS])
 
 
@@ -264,7 +270,7 @@ def expected_values(snapshot: NodeSnapshot) -> dict[tuple[str, str], float]:
 
 
 @given(snapshot=snapshots, accept=st.sampled_from([None, OPENMETRICS]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_snapshot_is_exported_with_its_own_values(
     snapshot: NodeSnapshot, accept: str | None
 ) -> None:
@@ -281,6 +287,16 @@ def test_any_snapshot_is_exported_with_its_own_values(
     assert [(info["uuid"], info["name"]) for info in infos] == [
         (gpu.info.uuid, gpu.info.name) for gpu in snapshot.gpus if gpu.up
     ]
+
+
+@given(snapshot=snapshots)
+@settings(max_examples=25, deadline=None)
+def test_the_text_is_the_client_librarys_own(snapshot: NodeSnapshot) -> None:
+    registry = CollectorRegistry()
+    collector = SnapshotCollector(snapshot, CATALOGUE[:-2], CATALOGUE[-2:], FaultCount())
+    registry.register(collector)
+    assert rendered(snapshot) == _PLAIN(registry).decode()
+    assert rendered(snapshot, accept=OPENMETRICS) == _OPENMETRICS(registry).decode()
 
 
 def test_openmetrics_has_units_and_info_and_nothing_created() -> None:
