@@ -43,3 +43,12 @@ def ask(
             return await asking.request(method, url, content=content, headers=headers)
 
     return asyncio.run(go())
+
+
+def check_problem(answer: httpx.Response, status: int) -> dict[str, object]:
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, object] = answer.json()
+    assert problem["status"] == status
+    assert problem["title"]
+    return problem

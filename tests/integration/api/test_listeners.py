@@ -15,6 +15,7 @@ from chopperd.api.app import MOST_LARGE_ANSWERS, MOST_STREAMS, build_api, build_
 from chopperd.api.binding import bind_tcp
 from chopperd.api.listeners import Listener
 from chopperd.api.protocol import MOST_CONNECTIONS, Patience
+from chopperd.errors import ChopperdError
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
 from tests.integration.api.serving import (
     connected,
@@ -317,6 +318,37 @@ def test_a_client_that_waits_to_be_told_is_told_to_go_on(tcp: socket.socket) -> 
         assert read_until(client, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
         client.sendall(b"abc")
         assert read_all(client).startswith(b"HTTP/1.1 202 ")
+
+
+def test_a_listener_that_can_not_start_says_so(
+    agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening = loopback()
+    listener = Listener(build_api(agent.services()), [listening], "api")
+    listening.close()
+    with pytest.raises(ChopperdError, match="the api listener does not start"):
+        listener.start()
+    assert "the api listener failed" in caplog.text
+    assert listener.stop()
+
+
+def test_it_tells_where_it_is_to_be_found(agent: FakeAgent, tmp_path: Path) -> None:
+    tcp, unix = loopback(), unix_socket(tmp_path)
+    with serving(build_api(agent.services()), [tcp, unix]) as listener:
+        assert listener.is_serving
+        port = tcp.getsockname()[1]
+        assert listener.addresses == (f"http://127.0.0.1:{port}", str(tmp_path / "api.sock"))
+    assert not listener.is_serving
+
+
+def test_a_body_that_is_no_http_is_forgotten(agent: FakeAgent, tcp: socket.socket) -> None:
+    request = head("POST", "/api/v1/traces?name=bad", "Transfer-Encoding: chunked")
+    with connected(tcp) as client:
+        client.sendall(request + b"3\r\nabc\r\n")
+        assert eventually(lambda: agent.ingest.expected == [None])
+        client.sendall(b"nonsense\r\n")
+        assert read_all(client) == b""
+    assert eventually(lambda: agent.ingest.aborted == ["bad"])
 
 
 def test_metrics_are_served_under_any_name(agent: FakeAgent) -> None:
