@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.e2e.running import SLACK, Chopperd
+from tests.e2e.running import SLACK, Chopperd, complaints
 
 STAY: Final = ("demo", "--stay", "--seconds", "1")
 END_S: Final = 2.0 * SLACK
@@ -60,8 +60,8 @@ def running(chopperd: Chopperd) -> Iterator[Staying]:
     demo = staying(chopperd)
     yield demo
     os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
-    _, complaints = demo.process.communicate(timeout=END_S)
-    assert (demo.process.returncode, complaints) == (0, "")
+    _, said = demo.process.communicate(timeout=END_S)
+    assert (demo.process.returncode, complaints(said)) == (0, [])
 
 
 def test_it_answers_where_it_says_it_does(running: Staying) -> None:
