@@ -38,6 +38,8 @@ class GpuTrack:
         self._busy = BusyClocks(info)
         self._residency = ClockResidency(info)
         self._excess_s: float | None = None
+        self._excess_ratio: float | None = None
+        self._is_compared = False
         self._last_mono_ns: int | None = None
 
     def leave_ring(self) -> None:
@@ -65,9 +67,23 @@ class GpuTrack:
         """Its busy clock over the window that ends then; see `BusyClocks`."""
         return self._busy.close_window(end_mono_ns, self._status.period_ns if self._status else 0)
 
-    def add_excess(self, lost_s: float) -> None:
-        """Add what it lost against its peers in a window."""
-        self._excess_s = (self._excess_s or 0.0) + lost_s
+    def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
+        """Take down what a window says of it.
+
+        A sum that stood still while there are no peers would read as no loss, so it is not shown
+        then; where the GPU was not busy nothing was lost, and it stays.
+
+        Args:
+            clock: Its busy clock over the window, as `close_window` gave it.
+            lost_s: What it lost against its peers; None if it could not be compared.
+        """
+        self._excess_ratio = None
+        if clock is None:
+            return
+        self._is_compared = lost_s is not None
+        if lost_s is not None:
+            self._excess_s = (self._excess_s or 0.0) + lost_s
+            self._excess_ratio = lost_s / clock.sampled_s
 
     def live(self, now: TimeTriple, *, has_driver: bool, has_process: bool) -> GpuLive:
         """The GPU now.
@@ -88,7 +104,8 @@ class GpuTrack:
             last_sample_unix_ns=None if last_ns is None else now.unix_ns - now.mono_ns + last_ns,
             reading=self._newest.reading(now.mono_ns, period_ns) if up else DeviceReading(),
             totals=counted.totals,
-            excess_s=self._excess_s,
+            excess_s=self._excess_s if self._is_compared else None,
+            excess_ratio=self._excess_ratio if up else None,
             residency_s=self._residency.seconds(),
             ticks_count=counted.ticks_count,
             missed_count=counted.missed_count,

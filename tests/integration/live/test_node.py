@@ -273,14 +273,38 @@ def test_excess_is_counted_against_the_median_once_a_window_is_over(rig_of_five:
     assert rig.now().gpus[4].excess_s == pytest.approx(last + 0.115)
 
 
-def test_excess_stands_still_while_fewer_than_four_are_there(rig_of_five: Rig) -> None:
-    rig = rig_of_five
+def test_excess_is_absent_while_fewer_than_four_are_there_and_goes_on_afterwards(
+    rig_of_five: Rig,
+) -> None:
+    rig, all_gpus = rig_of_five, rig_of_five.gpus
     rig.sample(12.0, gpu4=1350.0)
     before = [gpu.excess_s for gpu in rig.now().gpus]
-    rig.start_sampler(*rig.gpus[2:])
-    rig.sample(30.0, gpu4=1350.0)
+    rig.start_sampler(*all_gpus[2:])
+    rig.sample(9.5, gpu4=1350.0)
+    still_there = [gpu.excess_s for gpu in rig.now().gpus]
+    rig.sample(20.5, gpu4=1350.0)
+    too_few = rig.now().gpus
+    rig.start_sampler(*all_gpus)
+    rig.sample(20.0, gpu4=1350.0)  # until 162 s: one window of all five is over
     after = [gpu.excess_s for gpu in rig.now().gpus]
     # Two went 2 s into the second window, which still has the mean of all; no later one has.
     assert before == [0, 0, 0, 0, pytest.approx(0.98)]
-    assert after == [0, 0, 0, 0, pytest.approx(1.98)]
-    assert [gpu.up for gpu in rig.now().gpus] == [False, False, True, True, True]
+    assert still_there == [0, 0, 0, 0, pytest.approx(1.98)]
+    assert [gpu.up for gpu in too_few] == [False, False, True, True, True]
+    # A sum that stood still would read as no loss. Those that are down were not busy since.
+    assert [gpu.excess_s for gpu in too_few] == [0, 0, None, None, None]
+    # 142 to 150 s have the means of all again, and 150 to 160 s.
+    assert after == [0, 0, 0, 0, pytest.approx(3.98)]
+
+
+def test_the_excess_of_the_last_window_is_a_share_of_sampled_time(rig_of_five: Rig) -> None:
+    """1350 instead of 1500 MHz: a tenth of each second, however long ago the window ended."""
+    rig = rig_of_five
+    rig.sample(10.5, gpu4=1350.0)
+    assert [gpu.excess_ratio for gpu in rig.now().gpus] == [None] * 5
+    rig.sample(1.0, gpu4=1350.0)
+    for _ in range(9):
+        assert [gpu.excess_ratio for gpu in rig.now().gpus] == [0, 0, 0, 0, pytest.approx(0.1)]
+        rig.sample(1.0, gpu4=1350.0)
+    rig.clock.advance(4 * NS_PER_S)
+    assert [gpu.excess_ratio for gpu in rig.now().gpus] == [None] * 5  # none of them is up
