@@ -12,6 +12,7 @@ from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import HEADER, GpuState, RingDescription, SamplerState
 from chopperd.sampling.ring import RingWriter
@@ -69,6 +70,14 @@ class Rig:
 
     def sample(self, seconds: float, **clocks_mhz: float) -> None:
         """Let time pass with a sample of each GPU each period, at the clock given by its label."""
+        for gpu, to in self.take_samples(seconds, **clocks_mhz).items():
+            totals = self.integrals[gpu.uuid]
+            done, _ = to.totals()
+            totals.add(to.records(done), PERIOD_NS)
+            to.write_totals(totals.totals, to.written_count)
+
+    def take_samples(self, seconds: float, **clocks_mhz: float) -> dict[GpuInfo, GpuWriter]:
+        """The same, not yet integrated; the writers."""
         writers = {gpu: self.writer.gpu(self.slot(gpu)) for gpu in self.gpus}
         for _ in range(round(seconds * 10)):
             self.clock.advance(PERIOD_NS)
@@ -81,11 +90,7 @@ class Rig:
                     late_ns=0,
                     scope=ReadScope.FULL,
                 )
-        for gpu, to in writers.items():
-            totals = self.integrals[gpu.uuid]
-            done, _ = to.totals()
-            totals.add(to.records(done), PERIOD_NS)
-            to.write_totals(totals.totals, to.written_count)
+        return writers
 
     def now(self, facts: AgentFacts = RUNNING) -> NodeSnapshot:
         return self.node.snapshot(facts)
@@ -142,6 +147,22 @@ def test_a_gpu_that_samples_is_up_with_its_values_and_totals(rig: Rig) -> None:
     assert edges == [pytest.approx(1980 * 0.8)]
     assert sum(zero.residency_s.values()) == pytest.approx(1.9)
     assert zero.excess_s is None  # two GPUs of a model have no peers
+
+
+def test_residency_sums_to_the_sampled_time_also_between_two_integrations(rig: Rig) -> None:
+    rig.sample(2.0, gpu0=990.0)
+    before = rig.now().gpus[0]
+    rig.take_samples(0.7, gpu0=1980.0)  # not yet integrated by the sampler
+    between = rig.now().gpus[0]
+    assert between.last_sample_unix_ns == rig.clock.unix_ns()
+    rig.sample(0.1, gpu0=1980.0)
+    after = rig.now().gpus[0]
+    for gpu, seconds in ((before, 1.9), (between, 1.9), (after, 2.7)):
+        assert gpu.totals is not None
+        assert gpu.totals.sampled_s == pytest.approx(seconds)
+        assert sum(gpu.residency_s.values()) == pytest.approx(seconds)
+    # The last second but half an interval was at the top clock.
+    assert after.residency_s[1980.0] == pytest.approx(0.75)
 
 
 def test_silence_makes_a_gpu_go_down_after_three_seconds_and_its_totals_stay(rig: Rig) -> None:
