@@ -119,3 +119,17 @@ class AgentUnreachableError(ChopperdError):
     """No agent answers where one was looked for."""
 
     exit_code = 1
+
+
+class AgentRefusedError(ChopperdError):
+    """The agent answered, and its answer is no.
+
+    Attributes:
+        status: HTTP status of the answer.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status

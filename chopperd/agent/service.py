@@ -67,6 +67,7 @@ class Agent:
         self._on_ready = on_ready
         self._wake = Wake()
         self._stopping = False
+        self._stopped_by: int | None = None
         self._state = state_folder(config)
         self._runtime = runtime_folder(config)
         self._health = Health(self._clock)
@@ -93,6 +94,11 @@ class Agent:
         return self._snapshots.latest()
 
     @property
+    def stopped_by(self) -> int | None:
+        """The signal that ended `run`; None if `stop` did."""
+        return self._stopped_by
+
+    @property
     def abandoned_pids(self) -> tuple[int, ...]:
         """Sampler processes that did not end and were left alone, and still exist."""
         return self._sampling.abandoned_pids
@@ -101,6 +107,10 @@ class Agent:
         """Have `run` return soon; from any thread or signal handler."""
         self._stopping = True
         self._wake.call()
+
+    def _stop_by_signal(self, number: int) -> None:
+        self._stopped_by = number
+        self.stop()
 
     def run(self) -> int:
         """Sample, keep and serve until told to stop, by `stop`, SIGTERM or SIGINT; gives 0.
@@ -111,7 +121,7 @@ class Agent:
         """
         with ExitStack() as stack:
             stack.callback(self._wake.close)
-            stack.enter_context(stopped_by_signals(self.stop))
+            stack.enter_context(stopped_by_signals(self._stop_by_signal))
             state = claimed_state(self._state)
             stack.callback(state.close)
             runtime_trouble = made_runtime(self._runtime)

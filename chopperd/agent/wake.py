@@ -42,14 +42,14 @@ class Wake:
 
 
 @contextmanager
-def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call `stop` meanwhile, where this is the main thread."""
+def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call `stop` with their number meanwhile, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop()
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop(number)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

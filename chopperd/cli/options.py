@@ -18,12 +18,25 @@ Format: TypeAlias = Literal["text", "json", "csv"]
 ListFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
-Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Kineto traces.")]
+Traces = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[TRACE]...", help="Kineto traces; without any the agent is asked."),
+]
 Command = Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to check.")]
 Samples = Annotated[Path | None, typer.Option("--samples", help="Clock samples.")]
 Step = Annotated[int | None, typer.Option("--step", help="Only this step.")]
 Last = Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps.")]
+Job = Annotated[str | None, typer.Option("--job", help="Only of this job.")]
+Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
+Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="Only the GPU of this label.")]
+LastSteps = Annotated[int, typer.Option("--last", min=1, help="How many steps.")]
+Stay = Annotated[
+    bool | None,
+    typer.Option("--stay/--no-stay", help="Go on until Ctrl-C; the default at a terminal."),
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
 By = Annotated[Literal["family"] | None, typer.Option("--by", help="Break kernels down.")]
 Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
 ListForm = Annotated[ListFormat, typer.Option("--format", help="Form of the list.")]

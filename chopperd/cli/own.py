@@ -1,6 +1,7 @@
 """The processes that chopperd starts for itself, by hidden commands; people never run them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from chopperd.errors import ConfigError
@@ -49,6 +50,13 @@ def _sampler(arguments: Sequence[str]) -> int:
     return process.main(int(given["--ring-fd"]), lambda: open_backend(name, which), how)
 
 
+def _sweep(arguments: Sequence[str]) -> int:
+    """Remove a temporary folder of the parent once that has ended."""
+    from chopperd.cli.scratch import sweep
+
+    return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
+
+
 def _analysis(arguments: Sequence[str]) -> int:
     """Analyse traces for the parent until it ends or closes standard input."""
     from chopperd.pipeline.background import one_thread_each
@@ -69,4 +77,5 @@ def _analysis(arguments: Sequence[str]) -> int:
 _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "_analysis": _analysis,
     "_sampler": _sampler,
+    "_sweep": _sweep,
 }

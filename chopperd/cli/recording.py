@@ -59,8 +59,12 @@ def _recorder(
         # There is no driver to spare in a simulation.
         budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
     )
-    # -P: the job's working directory must not shadow a module of ours.
-    start_sampler = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", name]
-    if simulation is not None:
-        start_sampler += ["--simulation", simulation.to_json()]
-    return Recorder(SamplerSupervisor(start_sampler, settings, clock), clock)
+    command = sampler_command(name, simulation)
+    return Recorder(SamplerSupervisor(command, settings, clock), clock)
+
+
+def sampler_command(backend: str, simulation: "SimulationSpec | None" = None) -> list[str]:
+    """What starts a sampler process on a back end."""
+    # -P: the working directory must not shadow a module of ours.
+    command = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", backend]
+    return command if simulation is None else [*command, "--simulation", simulation.to_json()]

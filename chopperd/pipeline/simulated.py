@@ -1,52 +1,45 @@
-"""The report on a simulated job, and the traces that such a job writes."""
+"""The traces that a simulated job writes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryFile
+from typing import Final
 
-from chopperd.clock import Clock
-from chopperd.model.report import ReportDocument
-from chopperd.model.samples import SampleSet
-from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
-from chopperd.units import NS_PER_S
+
+#: A file with this end is passed over by the inbox.
+_UNFINISHED: Final = ".part"
 
 
-def report_simulation(
-    spec: SimulationSpec,
-    seconds: float,
-    finish: Callable[[], SampleSet] | None,
-    clock: Clock,
-) -> ReportDocument:
-    """The report on a simulated job, from the traces that it writes and samples taken meanwhile.
-
-    The traces are files without a name: nothing of them is left, however the process ends.
+def write_traces(
+    node: SimulatedNode, begin_unix_ns: int, end_unix_ns: int, folder: Path, prefix: str = ""
+) -> Iterator[Path]:
+    """Write each rank's trace of the steps inside a time under a name that says it is unfinished.
 
     Args:
-        spec: What is simulated; it has started.
-        seconds: How long it goes on from now.
-        finish: Ends the sampling that is under way and gives its samples.
-        clock: Tells and waits for the time.
+        node: Where the job runs.
+        begin_unix_ns: Start of the time.
+        end_unix_ns: Its end; at least one step is written.
+        folder: Made if it is not there.
+        prefix: Of the files' names.
+
+    Yields:
+        What is to be given to `finish_trace`, by rank, when it is written.
+
+    Raises:
+        OSError: A file can't be written.
     """
-    begin_unix_ns = clock.unix_ns()
-    end_unix_ns = begin_unix_ns + round(seconds * NS_PER_S)
-    names: dict[str, str] = {}
-    with ExitStack() as files:
-        for name, content in simulated_traces(SimulatedNode(spec), begin_unix_ns, end_unix_ns):
-            file = files.enter_context(TemporaryFile(prefix="chopperd-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in simulated_traces(node, begin_unix_ns, end_unix_ns):
+        path = folder / f"{prefix}{name}{_UNFINISHED}"
+        with path.open("wb") as file:
             file.writelines(content)
-            file.flush()
-            names[f"/proc/self/fd/{file.fileno()}"] = name
-        clock.sleep_until(clock.mono_ns() + end_unix_ns - clock.unix_ns())
-        samples = finish() if finish is not None else None
-        paths = [Path(path) for path in names]
-        document = report_files(paths, samples=samples, options=ReportOptions(), clock=clock)
-    traces = tuple(replace(trace, path=names[trace.path]) for trace in document.traces)
-    return replace(document, trace=traces[0], traces=traces)
+        yield path
+
+
+def finish_trace(path: Path) -> Path:
+    """Give a trace of `write_traces` its name."""
+    return path.rename(path.with_name(path.name.removesuffix(_UNFINISHED)))
 
 
 def simulated_traces(

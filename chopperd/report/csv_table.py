@@ -1,7 +1,7 @@
 """The report as one flat table: a line a step and device, then a line a device in total."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from io import StringIO
 from math import isfinite
@@ -21,14 +21,24 @@ def render_csv(document: ReportDocument) -> str:
     Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families)
     are in the JSON form only.
     """
+    rows = {"step": document.steps, "total": document.totals}
+    return _csv(rows, simulated=document.generated.simulated)
+
+
+def render_steps_csv(steps: Sequence[Row], *, simulated: bool | None) -> str:
+    """Step rows alone, in the same form; `simulated` None is unknown."""
+    return _csv({"step": steps}, simulated=simulated)
+
+
+def _csv(rows: Mapping[str, Sequence[Row]], *, simulated: bool | None) -> str:
     paths = tuple(_paths(Row))
     buffer = StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*_ADDED, *("_".join(path) for path in paths)])
-    simulated = _cell(document.generated.simulated)
-    for kind, rows in (("step", document.steps), ("total", document.totals)):
-        for row in rows:
-            writer.writerow([kind, simulated, *(_cell(_at(row, path)) for path in paths)])
+    for kind, those in rows.items():
+        for row in those:
+            cells = (_cell(_at(row, path)) for path in paths)
+            writer.writerow([kind, _cell(simulated), *cells])
     return buffer.getvalue()
 
 

@@ -63,9 +63,7 @@ def build_document(
     numbers = processes(reports)
     steps = across_devices(_placed(reports, numbers, [report.steps for report in reports]))
     totals = across_devices(_placed(reports, numbers, [report.totals for report in reports]))
-    rows = [*(each.row for each in steps), *_host_steps(reports)]
-    selected = _selected(rows, selection)
-    return ReportDocument(
+    document = ReportDocument(
         schema=SCHEMA,
         generated=_generated(reports, version, time),
         summary=summarise(steps, totals, _common_reference(devices)),
@@ -78,12 +76,18 @@ def build_document(
         framework=_framework(reports),
         devices=devices,
         totals=tuple(each.row for each in totals),
-        steps=selected,
+        steps=(*(each.row for each in steps), *_host_steps(reports)),
         drops=(),
-        notes=tuple(
-            dict.fromkeys((*notes, *_notes(reports, totals), *_selection_notes(rows, selected)))
-        ),
+        notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
     )
+    return with_selection(document, selection)
+
+
+def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
+    """The document with the selected steps only, in order; a note where there are none such."""
+    selected = _selected(document.steps, selection)
+    notes = dict.fromkeys((*document.notes, *_selection_notes(document.steps, selected)))
+    return replace(document, steps=selected, notes=tuple(notes))
 
 
 def _placed(

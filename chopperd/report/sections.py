@@ -50,6 +50,12 @@ _WATERFALL_LABELS: Final = {
     "idle_launch_prep": "idle, host prepares a launch",
     "idle_other": "idle, no next launch known",
 }
+#: Columns of a table of steps, whose cells `step_cells` gives, and what stands below it.
+STEP_COLUMNS: Final = (
+    *("step", "<gpu", "window", "compute", "comm*", "idle", "MHz", "lost"),
+    *("<lost % [95 %]", "excess", "<"),
+)
+STEP_CAPTION: Final = "times in ms; comm*: with no compute beside it"
 _IDLE_ROWS: Final = tuple(name for name in _WATERFALL_LABELS if name.startswith("idle_"))
 
 
@@ -120,20 +126,16 @@ def steps(document: ReportDocument) -> Group | None:
         title += "  critical device of each"
     if len(shown) < len(chosen):
         title += f"  last {len(shown)} of {count(len(chosen))} (--step N, --last N, --format csv)"
-    columns = (
-        *("step", "<gpu", "window", "compute", "comm*", "idle", "MHz", "lost"),
-        *("<lost % [95 %]", "excess", "<"),
-    )
     return table(
         title,
-        columns,
-        [_step_cells(row) for row in shown],
+        STEP_COLUMNS,
+        [step_cells(row) for row in shown],
         caption=_steps_caption(document, shown),
     )
 
 
 def _steps_caption(document: ReportDocument, shown: Sequence[Row]) -> str:
-    caption = "times in ms; comm*: with no compute beside it"
+    caption = STEP_CAPTION
     unclear = any((share := row_share(row)) and not share.resolved for row in shown)
     pooled = pooled_share(document.totals)
     if unclear and pooled is not None:
@@ -148,7 +150,8 @@ def _critical_rows(rows: Sequence[Row]) -> list[Row]:
     return critical if several and any(row.is_critical for row in rows) else list(rows)
 
 
-def _step_cells(row: Row) -> tuple[str, ...]:
+def step_cells(row: Row) -> tuple[str, ...]:
+    """The cells of one row under `STEP_COLUMNS`."""
     parts = row.waterfall_ns
     clock = row.clock.compute if row.clock is not None else None
     return (

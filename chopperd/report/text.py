@@ -49,14 +49,15 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
 
 def render_rich(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> Group:
     """The report as something a rich console prints; styles show on a terminal only."""
-    parts: list[RenderableType] = [_simulated()] if document.generated.simulated else []
+    parts: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
     parts.append(_headline(headline(document), width))
     for section in _sections(document, width, by_family=by_family):
         parts += ["", section]
     return Group(*parts)
 
 
-def _simulated() -> Text:
+def simulated_mark() -> Text:
+    """The line above pages with simulated data."""
     return Text(f" {_SIMULATED}", style="bold reverse")
 
 

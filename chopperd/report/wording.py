@@ -3,10 +3,11 @@
 A value that is known but too small to print is written `<0.1`, never `0.0`; unknown is never `0`.
 """
 
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Final, TypeGuard
 
-from chopperd.units import ms_from_ns
+from chopperd.units import NS_PER_S, ms_from_ns
 
 UNKNOWN: Final = "-"
 ELLIPSIS: Final = "…"
@@ -102,3 +103,25 @@ def bar(share: float | None, width: int) -> str:
     eighths = min(max(round(share * width * 8), 1), width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (_EIGHTHS[rest - 1] if rest else "")
+
+
+def size(value_bytes: float) -> str:
+    """A number of bytes in MiB, or GiB where it is that many."""
+    in_mib = value_bytes / 2**20
+    return f"{decimal(in_mib / 1024, 1)} GiB" if in_mib >= 1024 else f"{decimal(in_mib, 1)} MiB"
+
+
+def duration(value_s: float) -> str:
+    """A time in its largest unit and the next: "3 d 4 h", "12 min 5 s", "8 s"."""
+    rest_s = max(round(value_s), 0)
+    parts: list[str] = []
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, rest_s = divmod(rest_s, length_s)
+        if parts or number or unit == "s":
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2])
+
+
+def moment(unix_ns: int) -> str:
+    """A time of day to the second, UTC."""
+    return f"{datetime.fromtimestamp(unix_ns // NS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"

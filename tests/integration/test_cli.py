@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from chopperd import __version__, cli
-from chopperd.cli import commands
+from chopperd.cli import report_commands
 from chopperd.cli.job import run_command
 from chopperd.errors import (
     BackendUnavailableError,
@@ -57,15 +57,15 @@ def logging_as_before() -> Iterator[None]:
 @pytest.fixture
 def document(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report is the hand-built one of eight GPUs."""
-    monkeypatch.setattr(commands, "report_options", lambda *_, **__: None)
-    monkeypatch.setattr(commands, "_document", lambda *_: eight_gpus())
+    monkeypatch.setattr(report_commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(report_commands, "_document", lambda *_: eight_gpus())
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """`record` samples nothing and finds these trace files."""
     found: list[Path] = []
-    monkeypatch.setattr(commands, "recording", lambda *_: nullcontext(None))
+    monkeypatch.setattr(report_commands, "recording", lambda *_: nullcontext(None))
     monkeypatch.setattr(
         "chopperd.pipeline.reports.kineto_files", lambda *_, **__: list(found), raising=False
     )
@@ -76,8 +76,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(commands, "report_options", lambda *_, **__: None)
-    monkeypatch.setattr(commands, "_document", fail)
+    monkeypatch.setattr(report_commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(report_commands, "_document", fail)
 
 
 def complaints(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -103,7 +103,8 @@ def test_no_command_prints_the_help_and_is_a_usage_error(
     [
         ["--nope"],
         ["nope"],
-        ["report"],
+        ["report", "x.json", "--job", "llama"],
+        ["report", "--tz", "UTC"],
         ["report", "x.json", "--last", "0"],
         ["report", "x.json", "--format", "xml"],
         ["report", "x.json", "--reference-mhz", "-5"],
@@ -131,8 +132,10 @@ def test_a_device_map_that_is_none_says_which_part(
 
 def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, object] = {}
-    monkeypatch.setattr(commands, "report_options", lambda _, **options: given.update(options))
-    monkeypatch.setattr(commands, "_document", lambda *_: eight_gpus())
+    monkeypatch.setattr(
+        report_commands, "report_options", lambda _, **options: given.update(options)
+    )
+    monkeypatch.setattr(report_commands, "_document", lambda *_: eight_gpus())
     arguments = ["--device-map", "0=GPU-a, 1 =GPU-b", "--reference-mhz", "1755", "--last", "3"]
     assert cli.run(["report", "x.json", *arguments]) == 0
     assert given == {
@@ -247,7 +250,7 @@ def test_not_even_a_fault_of_ours_hides_the_commands_status(
     def broken() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(commands, "recording", lambda *_: nullcontext(broken))
+    monkeypatch.setattr(report_commands, "recording", lambda *_: nullcontext(broken))
     assert cli.run(["record", "--", PYTHON, "-c", "raise SystemExit(6)"]) == 6
     assert complaints(capsys) == ["chopperd: RuntimeError('a bug')"]
     with pytest.raises(RuntimeError, match="a bug"):

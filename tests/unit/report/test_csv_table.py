@@ -4,7 +4,7 @@ from io import StringIO
 from math import nan
 
 from chopperd.model.report import ReportDocument
-from chopperd.report.csv_table import render_csv
+from chopperd.report.csv_table import render_csv, render_steps_csv
 from tests.unit.report.documents import eight_gpus, host_only, single_gpu, without_clocks
 
 
@@ -57,3 +57,11 @@ def test_the_columns_are_the_same_for_every_document() -> None:
     headers = {render_csv(build()).splitlines()[0] for build in (eight_gpus, host_only)}
     (header,) = headers
     assert len(set(header.split(","))) == len(header.split(","))
+
+
+def test_steps_alone_have_the_same_columns_and_may_be_of_unknown_origin() -> None:
+    document = single_gpu()
+    table = list(csv.DictReader(StringIO(render_steps_csv(document.steps, simulated=None))))
+    assert table[0].keys() == lines(document)[0].keys()
+    assert [line["row"] for line in table] == ["step"] * len(document.steps)
+    assert {line["simulated"] for line in table} == {""}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import Note
-from chopperd.report.document import StepSelection
+from chopperd.report.document import StepSelection, with_selection
 from chopperd.report.headline import headline
 from chopperd.report.trace_report import JoinOptions
 from tests.document_checks import check_document
@@ -32,6 +32,12 @@ def test_the_selection_shows_steps_and_leaves_the_summary(
     assert made.summary == document(jobs).summary
     assert len(made.totals) == 2
     check_document(made)
+
+
+@pytest.mark.parametrize("selection", [StepSelection(last=2), StepSelection(step=9)])
+def test_selecting_later_gives_the_same_document(selection: StepSelection) -> None:
+    jobs = [Job(rank=0), Job(rank=1)]
+    assert with_selection(document(jobs), selection) == document(jobs, selection=selection)
 
 
 def test_a_step_that_is_not_there_is_noted() -> None:

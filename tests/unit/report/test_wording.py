@@ -10,10 +10,13 @@ from chopperd.report.wording import (
     bar,
     brief_milliseconds,
     decimal,
+    duration,
     milliseconds,
+    moment,
     percent,
     plural,
     shorten,
+    size,
     spread,
 )
 
@@ -93,3 +96,30 @@ def test_half_a_bar_is_half_as_long() -> None:
 def test_a_count_of_one_is_singular() -> None:
     assert plural(1, "step") == "1 step"
     assert plural(1240, "sample") == "1,240 samples"
+
+
+@pytest.mark.parametrize(
+    ("value_bytes", "text"),
+    [(0, "0 MiB"), (100, "<0.1 MiB"), (3 * 2**20, "3.0 MiB"), (2**30, "1.0 GiB")],
+)
+def test_a_size_is_in_mib_or_gib(value_bytes: int, text: str) -> None:
+    assert size(value_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [
+        (-1.0, "0 s"),
+        (8.4, "8 s"),
+        (725.0, "12 min 5 s"),
+        (3600.0, "1 h 0 min"),
+        (273_700, "3 d 4 h"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(value_s: float, text: str) -> None:
+    assert duration(value_s) == text
+
+
+def test_a_moment_is_to_the_second_in_utc() -> None:
+    """86,400 s a day: 1,800,000,000 s are 20,833 days and 8 hours after 1970."""
+    assert moment(1_800_000_000_999_999_999) == "2027-01-15 08:00:00 UTC"

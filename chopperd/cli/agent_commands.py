@@ -1,0 +1,83 @@
+"""Running the agent of this node, and asking it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from chopperd.cli import options
+from chopperd.cli.agent import AgentOptions, run_agent
+from chopperd.cli.output import print_page, write
+from chopperd.config.load import DEFAULT_PATH, load_config
+
+if TYPE_CHECKING:
+    from chopperd.client.agent import AgentClient
+
+
+def run(backend: options.Backend = None, config: options.ConfigPath = None) -> None:
+    """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
+    raise typer.Exit(run_agent(AgentOptions(config=config, backend=backend)))
+
+
+def status(form: options.ListForm = "text", config: options.ConfigPath = None) -> None:
+    """Say how the agent and its GPUs stand; exits with 1 where something is not well."""
+    from chopperd.client.node import snapshot_of
+    from chopperd.report.status_page import node_troubles, status_page
+
+    client = agent_client(config)
+    said, body = client.status_and_json()
+    now = snapshot_of(said, client.gpus())
+    troubles = [*([said.trouble] if said.trouble else []), *node_troubles(now)]
+    if form == "json":
+        _write_json(body)
+    else:
+        print_page(status_page(now, troubles))
+    raise typer.Exit(1 if troubles else 0)
+
+
+def steps(
+    job: options.Job = None,
+    run: options.Run = None,
+    rank: options.Rank = None,
+    gpu: options.Gpu = None,
+    last: options.LastSteps = 10,
+    form: options.Form = "text",
+    config: options.ConfigPath = None,
+) -> None:
+    """List the last steps that the agent has seen in traces."""
+    from chopperd.model.captures import StepQuery
+
+    client = agent_client(config)
+    query = StepQuery(job=job, run=run, rank=rank, gpu=gpu)
+    rows = client.last_steps(query, last)
+    simulated = client.status().backend.simulated
+    if form == "csv":
+        from chopperd.report.csv_table import render_steps_csv
+
+        write(render_steps_csv(rows, simulated=simulated))
+        return
+    from chopperd.report.step_list import critical_rows, encode_steps, render_steps
+
+    if form == "json":
+        write(encode_steps(rows, simulated=simulated).decode())
+        return
+    is_of_all = rank is None and gpu is None
+    print_page(render_steps(critical_rows(rows) if is_of_all else rows, simulated=simulated))
+
+
+def metrics(config: options.ConfigPath = None) -> None:
+    """Print what the agent gives to Prometheus."""
+    write(agent_client(config).metrics())
+
+
+def agent_client(config: Path | None) -> "AgentClient":
+    """The agent of this node, where the configuration has it."""
+    from chopperd.client.agent import AgentClient
+
+    return AgentClient.of(load_config(config or DEFAULT_PATH))
+
+
+def _write_json(body: bytes) -> None:
+    import msgspec
+
+    write(msgspec.json.format(body, indent=2).decode() + "\n")

@@ -1,0 +1,138 @@
+"""Reports: on what a recorded job wrote, on files, and on what the agent took in."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from chopperd.cli import options
+from chopperd.cli.agent_commands import agent_client
+from chopperd.cli.job import run_command
+from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
+from chopperd.cli.output import complain, print_report
+from chopperd.cli.recording import recording
+from chopperd.cli.samples import samples_to_join
+from chopperd.clock import SystemClock
+from chopperd.config.load import DEFAULT_PATH, load_config
+from chopperd.config.sections import Config
+from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
+
+if TYPE_CHECKING:
+    from chopperd.model.report import ReportDocument
+    from chopperd.model.samples import SampleSet
+    from chopperd.pipeline.reports import ReportOptions, Samples
+
+
+def record(
+    command: options.Command,
+    output: options.Output = None,
+    hz: options.Hz = None,
+    traces: options.TraceFolder = Path(),
+    backend: options.Backend = None,
+    config: options.ConfigPath = None,
+) -> None:
+    """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
+    settings = load_config(config or DEFAULT_PATH)
+    if output is not None and not output.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {output.parent}"])
+    started_unix_ns = SystemClock().unix_ns()
+    with recording(settings, backend, hz) as finish:
+        status = run_command(command)
+        try:
+            samples = finish() if finish is not None else None
+            _keep(output, samples)
+            _report_recorded(settings, traces, started_unix_ns, samples)
+        except Exception as error:
+            if status == 0:
+                raise
+            complain(str(error) if isinstance(error, ChopperdError) else repr(error))
+    raise typer.Exit(status)
+
+
+def _keep(output: Path | None, samples: "SampleSet | None") -> None:
+    """Write the samples to a file, where one was asked for and there are any."""
+    if output is not None and samples is not None:
+        from chopperd.store.samples import write_samples
+
+        write_samples(output, samples)
+
+
+def _report_recorded(
+    config: Config, folder: Path, started_unix_ns: int, samples: "SampleSet | None"
+) -> None:
+    from chopperd.pipeline.reports import kineto_files
+
+    found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
+    if not found:
+        complain(f"no Kineto trace written since the start under {folder.resolve()}; no report")
+        return
+    print_report(_document(found, samples, report_options(config)), "text")
+
+
+def report(
+    traces: options.Traces = None,
+    samples: options.Samples = None,
+    job: options.Job = None,
+    step: options.Step = None,
+    last: options.Last = None,
+    by: options.By = None,
+    form: options.Form = "text",
+    device_map: options.DeviceMap = None,
+    reference_mhz: options.Reference = None,
+    tz: options.Zone = None,
+    config: options.ConfigPath = None,
+) -> None:
+    """Say what the clock cost in the steps of one job, by its traces or by the agent's last."""
+    files_only: dict[str, object] = {
+        "--samples": samples,
+        "--device-map": device_map,
+        "--reference-mhz": reference_mhz,
+        "--tz": tz,
+    }
+    if traces:
+        _refuse({"--job": job}, "which job's traces they are is told by the traces")
+        settings = load_config(config or DEFAULT_PATH)
+        how = report_options(
+            settings,
+            device_map=parsed_device_map(device_map),
+            reference_mhz=reference_mhz,
+            step=step,
+            last=last,
+        )
+        clocks = samples_to_join(settings, samples, parsed_zone(tz))
+        document = _document(traces, clocks, how)
+    else:
+        _refuse(files_only, "the agent has analysed its traces already; name trace files")
+        document = _agents_document(config, job, step, last)
+    print_report(document, form, by_family=by == "family")
+
+
+def _refuse(given: Mapping[str, object], why: str) -> None:
+    """Refuse options that would have no effect."""
+    problems = [f"{name}: {why}" for name, value in given.items() if value is not None]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _agents_document(
+    config: Path | None, job: str | None, step: int | None, last: int | None
+) -> "ReportDocument":
+    """The agent's report on its newest capture, with the selected steps."""
+    client = agent_client(config)
+    from chopperd.report.document import StepSelection, with_selection
+
+    try:
+        document = client.report_latest(job)
+    except AgentUnreachableError as error:
+        raise AgentUnreachableError(f"{error}, or name trace files") from error
+    return with_selection(document, StepSelection(step=step, last=last))
+
+
+def _document(traces: Sequence[Path], samples: "Samples", how: "ReportOptions") -> "ReportDocument":
+    from chopperd.pipeline.reports import report_files
+    from chopperd.report.progress import reading_progress
+
+    with reading_progress(sys.stderr) as progress:
+        return report_files(traces, samples=samples, options=how, progress=progress)

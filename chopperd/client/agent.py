@@ -1,0 +1,171 @@
+"""The agent as a program asks it: one method a question, answers as typed values."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from chopperd.api import models
+from chopperd.client.endpoints import api_endpoints, metrics_endpoints
+from chopperd.client.node import snapshot_of
+from chopperd.client.transport import Transport
+from chopperd.config.sections import Config
+from chopperd.errors import AgentUnreachableError
+from chopperd.model.captures import StepQuery, TraceEntry
+from chopperd.model.live import NodeSnapshot
+from chopperd.model.report import ReportDocument, Row
+
+Answer = TypeVar("Answer")
+
+_API: Final = "/api/v1"
+_JSON: Final = "application/json"
+_NEWS: Final = b"event: snapshot"
+_PAGE_ROWS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AgentClient:
+    """The agent of this node.
+
+    Every question may end in `AgentUnreachableError` or `AgentRefusedError`, whose text is one
+    line for a person.
+
+    Attributes:
+        api: Where its API answers.
+        exposition: Where its metrics are had.
+    """
+
+    api: Transport
+    exposition: Transport
+
+    @staticmethod
+    def of(config: Config) -> "AgentClient":
+        """The agent where this configuration has it."""
+        api = api_endpoints(config)
+        return AgentClient(
+            api=Transport(api, token=_token(config.api.token_file)),
+            exposition=Transport((*api, *metrics_endpoints(config))),
+        )
+
+    def status(self) -> models.Status:
+        """The agent itself."""
+        return self.status_and_json()[0]
+
+    def status_and_json(self) -> tuple[models.Status, bytes]:
+        """The agent itself, also as it wrote it."""
+        body = self.api.fetch(f"{_API}/status", accept=_JSON)
+        return _decoded(body, models.Status), body
+
+    def gpus(self) -> models.Gpus:
+        """All GPUs now."""
+        return self._get("/gpus", models.Gpus)
+
+    def snapshot(self) -> NodeSnapshot:
+        """The agent and its GPUs now."""
+        return snapshot_of(self.status(), self.gpus())
+
+    def snapshots(self) -> Generator[NodeSnapshot]:
+        """The agent and its GPUs as each of its snapshots is taken.
+
+        Raises:
+            AgentUnreachableError: It ended meanwhile.
+        """
+        with self.api.opened(f"{_API}/stream", accept="text/event-stream") as events:
+            try:
+                for line in events:
+                    if line.rstrip() == _NEWS:
+                        yield self.snapshot()
+            except (OSError, HTTPException) as error:
+                raise AgentUnreachableError("the agent broke off its stream") from error
+        raise AgentUnreachableError("the agent has ended")
+
+    def report_latest(self, job: str | None = None) -> ReportDocument:
+        """The report on the newest capture, of a job or of any, with its kernel families."""
+        query = {"job": job, "include": "families"}
+        return _decoded(
+            self.api.fetch(f"{_API}/report/latest", query, accept=_JSON), ReportDocument
+        )
+
+    def steps(self, query: StepQuery, *, limit: int, cursor: str | None = None) -> models.Steps:
+        """Step rows, newest first.
+
+        Args:
+            query: Which; its `step` is not looked at.
+            limit: Most rows of a page.
+            cursor: Where a page before said to go on.
+        """
+        asked = {
+            "job": query.job,
+            "run": query.run,
+            "rank": query.rank,
+            "gpu": query.gpu,
+            "from": query.from_unix_ns,
+            "to": query.to_unix_ns,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return _decoded(self.api.fetch(f"{_API}/steps", asked, accept=_JSON), models.Steps)
+
+    def last_steps(self, query: StepQuery, count: int) -> tuple[Row, ...]:
+        """All rows of the last `count` steps that match, oldest first."""
+        found: list[Row] = []
+        cursor: str | None = None
+        while True:
+            page = self.steps(query, limit=_PAGE_ROWS, cursor=cursor)
+            found += page.steps
+            cursor = page.cursor
+            if cursor is None or len(_step_keys(found)) > count:
+                break
+        wanted = _step_keys(found)[:count]
+        return tuple(
+            row
+            for key in reversed(wanted)
+            for row in sorted(found, key=_place)
+            if _step_key(row) == key
+        )
+
+    def traces(self) -> tuple[TraceEntry, ...]:
+        """Traces that it took in, newest first."""
+        return self._get("/traces", models.Traces).traces
+
+    def metrics(self) -> str:
+        """What Prometheus gets."""
+        return self.exposition.fetch("/metrics").decode()
+
+    def _get(self, path: str, answer: type[Answer]) -> Answer:
+        return _decoded(self.api.fetch(f"{_API}{path}", accept=_JSON), answer)
+
+
+def _decoded(body: bytes, answer: type[Answer]) -> Answer:
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except msgspec.MsgspecError as error:
+        message = f"what answers is no chopperd agent of this version: {error}"
+        raise AgentUnreachableError(message) from error
+
+
+def _step_keys(rows: Sequence[Row]) -> list[tuple[str | None, str | None, int | None]]:
+    """The steps that rows are of, in the order in which they first occur."""
+    return list(dict.fromkeys(map(_step_key, rows)))
+
+
+def _step_key(row: Row) -> tuple[str | None, str | None, int | None]:
+    return row.job, row.run, row.step
+
+
+def _place(row: Row) -> tuple[int, int]:
+    """The order of rows inside a step: by rank, then by device; unknown first."""
+    return (-1 if row.rank is None else row.rank, -1 if row.device is None else row.device)
+
+
+def _token(path: str | None) -> str | None:
+    """The token in a file, if there is one that this user may read."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,93 @@
+"""Where an agent of this node may answer: Unix sockets, then loopback TCP."""
+
+import socket
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from chopperd.config.places import readable_runtime_folders
+from chopperd.config.sections import Config
+
+SOCKET_NAME: Final = "api.sock"
+_HOST: Final = "localhost"
+#: Where to knock for a server that listens on every address.
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True)
+class SocketEndpoint:
+    """A Unix socket, by which the agent knows the user who asks."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return str(self.path)
+
+    def connect(self, timeout_s: float) -> HTTPConnection:
+        """An open connection.
+
+        Raises:
+            OSError: Nothing listens there, or this user may not connect.
+        """
+        connection = HTTPConnection(_HOST, timeout=timeout_s)
+        connection.sock = _connected_socket(self.path, timeout_s)
+        return connection
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """An IP address and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        """As people and configurations write it."""
+        shown = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{shown}:{self.port}"
+
+    def connect(self, timeout_s: float) -> HTTPConnection:
+        """An open connection.
+
+        Raises:
+            OSError: Nothing listens there.
+        """
+        connection = HTTPConnection(self.address, self.port, timeout=timeout_s)
+        connection.connect()
+        return connection
+
+
+Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
+
+
+def api_endpoints(config: Config) -> tuple[Endpoint, ...]:
+    """Where the API may answer, best first."""
+    sockets = (SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config))
+    return (*sockets, *_tcp_endpoints(config.api.listen))
+
+
+def metrics_endpoints(config: Config) -> tuple[Endpoint, ...]:
+    """Where the metrics may answer."""
+    return _tcp_endpoints(config.metrics.listen)
+
+
+def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
+    """Where to find what listens as configured; none for "nowhere", or a port not known before."""
+    address, _, port = listen.rpartition(":")
+    bare = address.removeprefix("[").removesuffix("]")
+    if not port or int(port) == 0:
+        return ()
+    return (TcpEndpoint(_LOOPBACK.get(bare, bare), int(port)),)
+
+
+def _connected_socket(path: Path, timeout_s: float) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(str(path))
+    except OSError:
+        opened.close()
+        raise
+    return opened

@@ -1,0 +1,87 @@
+"""The GPUs of a node as they are now: the table of `chopperd top`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group
+
+from chopperd.model.devices import DeviceReading
+from chopperd.model.live import GpuLive, NodeSnapshot
+from chopperd.report.live_rates import LiveRates, live_rates, window
+from chopperd.report.sections import table
+from chopperd.report.text import simulated_mark
+from chopperd.report.wording import UNKNOWN, decimal, percent, whole, words
+
+_COLUMNS: Final = (
+    *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %", "Hz"),
+    *("lost ms/s", "excess ms/s", "<held by"),
+)
+_CAPTION: Final = (
+    "lost: live ceiling against the top clock, excess: against peers, over the last 10 s; q ends"
+)
+
+
+def live_page(history: Sequence[NodeSnapshot]) -> Group:
+    """A line a GPU; unknown is a dash.
+
+    Args:
+        history: At least one snapshot, oldest first; rates are made over the last 10 s of it.
+    """
+    now = history[-1]
+    rates = live_rates(window(history))
+    rows = [_cells(gpu, rates[gpu.info.gpu]) for gpu in now.gpus]
+    body = table(_title(now), _COLUMNS, rows, caption=_CAPTION)
+    return Group(simulated_mark(), body) if now.simulated else body
+
+
+def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
+    """Clock, share of the top clock, power and its limit, temperature, busy share."""
+    reading, info = gpu.reading, gpu.info
+    ratio = None
+    if reading.sm_clock_mhz is not None and info.sm_clock_max_mhz:
+        ratio = reading.sm_clock_mhz / info.sm_clock_max_mhz
+    return (
+        whole(reading.sm_clock_mhz),
+        percent(ratio, 0),
+        whole(reading.power_w),
+        whole(info.power_limit_w),
+        whole(reading.temperature_c),
+        percent(reading.activity_ratio, 0),
+    )
+
+
+def gpu_condition(gpu: GpuLive) -> str:
+    """Why the GPU does not answer, else the limits that hold its clock now."""
+    if gpu.hung is not None:
+        return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
+    if not gpu.up:
+        return "no sample yet" if gpu.last_sample_unix_ns is None else "does not answer"
+    return _limits(gpu.reading)
+
+
+def _limits(reading: DeviceReading) -> str:
+    if reading.causes is None:
+        return UNKNOWN
+    return " + ".join(words(cause.label) for cause in sorted(reading.causes)) or "nothing"
+
+
+def _cells(gpu: GpuLive, rates: LiveRates) -> tuple[str, ...]:
+    return (
+        gpu.info.gpu,
+        *gpu_values(gpu),
+        decimal(gpu.kept_hz if gpu.up else None, 1),
+        _per_second_ms(rates.lost_ratio),
+        _per_second_ms(rates.excess_ratio),
+        gpu_condition(gpu),
+    )
+
+
+def _per_second_ms(ratio: float | None) -> str:
+    """A share of time as milliseconds of each second."""
+    return UNKNOWN if ratio is None else decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
+
+
+def _title(now: NodeSnapshot) -> str:
+    backend = now.backend or "no back end"
+    driver = f", driver {now.driver}" if now.driver else ""
+    return f"GPUS  {now.node}, {backend}{driver}, {now.sampler.condition.value}"

@@ -1,0 +1,120 @@
+"""The agent of `demo --stay`: it answers where it says it does, and goes without a trace."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+import pytest
+
+from tests.e2e.running import SLACK, Chopperd, complaints
+
+STAY: Final = ("demo", "--stay", "--seconds", "1")
+END_S: Final = 2.0 * SLACK
+LAST_LINE: Final = "chopperd report"
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    """A demo whose report is out, and what it printed."""
+
+    process: "subprocess.Popen[str]"
+    printed: str
+    client: Chopperd
+
+    def url(self, name: str) -> str:
+        """The address printed under a name."""
+        (found,) = re.findall(rf"^{name} +(?:curl )?(http://\S+)$", self.printed, re.MULTILINE)
+        return str(found)
+
+    def fetched(self, name: str) -> str:
+        """What is answered there."""
+        with urlopen(self.url(name), timeout=10) as answer:
+            return str(answer.read().decode())
+
+
+def staying(chopperd: Chopperd) -> Staying:
+    process = chopperd.start(*STAY)
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.rstrip().endswith(LAST_LINE):
+            break
+    printed = "".join(lines)
+    (runtime,) = set(re.findall(r"CHOPPERD_PATHS__RUNTIME=(\S+) ", printed))
+    environment = {**chopperd.environment, "CHOPPERD_PATHS__RUNTIME": runtime}
+    return Staying(process, printed, replace(chopperd, environment=environment))
+
+
+@pytest.fixture
+def running(chopperd: Chopperd) -> Iterator[Staying]:
+    demo = staying(chopperd)
+    yield demo
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
+    _, said = demo.process.communicate(timeout=END_S)
+    assert (demo.process.returncode, complaints(said)) == (0, [])
+
+
+def test_it_answers_where_it_says_it_does(running: Staying) -> None:
+    assert running.printed.startswith(" SIMULATED DATA: ")
+    metrics = running.fetched("metrics")
+    assert 'chopperd_gpu_up{gpu="7"} 1' in metrics
+    assert "chopperd_agent_simulated 1" in metrics
+    status = json.loads(running.fetched("API"))
+    assert status["backend"]["simulated"] is True
+    assert status["gpus_up"] == 8
+    assert "<html" in running.fetched("docs")
+    _check_commands(running.client)
+
+
+def _check_commands(client: Chopperd) -> None:
+    """The commands that it names, asked over its socket."""
+    status, top = client.run("status"), client.run("top", "--once")
+    for done in (status, top):
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert done.stdout.startswith(" SIMULATED DATA: ")
+    assert " 8 analysed" in status.stdout
+    assert len([line for line in top.stdout.splitlines() if line[:1].isdecimal()]) == 8
+    document = client.document("report")
+    assert document.generated.simulated
+    assert {trace.job for trace in document.traces} == {"demo"}
+    listed = json.loads(client.run("steps", "--job", "demo", "--format", "json").stdout)
+    assert listed["simulated"] is True
+    assert {row["gpu"] for row in listed["steps"]} == {str(index) for index in range(8)}
+    assert client.run("metrics").stdout.count("chopperd_gpu_up{") == 8
+
+
+def test_it_takes_other_ports_where_the_usual_ones_are_taken(chopperd: Chopperd) -> None:
+    with ExitStack() as taken:
+        for port in (9469, 9470):
+            listening = taken.enter_context(socket.socket())
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("127.0.0.1", port))
+            listening.listen()
+        demo = staying(chopperd)
+        ports = {demo.url(name).split(":")[2].split("/")[0] for name in ("metrics", "API")}
+        assert len(ports) == 2
+        assert ports.isdisjoint({"9469", "9470"})
+        assert "chopperd_gpu_up" in demo.fetched("metrics")
+        demo.process.send_signal(signal.SIGTERM)
+        demo.process.communicate(timeout=END_S)
+        assert demo.process.returncode == 0
+
+
+def test_killed_it_leaves_neither_process_nor_folder(chopperd: Chopperd) -> None:
+    demo = staying(chopperd)
+    (folder,) = chopperd.temporary.glob("chopperd*")
+    assert (folder / "api.sock").is_socket()
+    demo.process.kill()
+    demo.process.communicate()
+    chopperd.nothing_left(within_s=END_S)
+    assert not Path(folder).exists()

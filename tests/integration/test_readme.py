@@ -1,0 +1,40 @@
+"""What the README says of settings and commands is so."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from chopperd.cli.commands import app
+from chopperd.config.table import SETTINGS, Setting
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
+def test_every_setting_is_listed_with_its_default(setting: Setting) -> None:
+    (line,) = [line for line in README.splitlines() if line.startswith(f"| `{setting.key}` |")]
+    shown = "not set" if setting.default is None else f"`{json.dumps(setting.default)}`"
+    assert line.split("|")[2].strip() == shown
+    assert setting.help in line
+
+
+def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
+    commands = {
+        info.name or (info.callback.__name__ if info.callback else "")
+        for info in app.registered_commands
+    }
+    code = _code()
+    mentioned = {
+        word for text in code for word in re.findall(r"^chopperd ([a-z][a-z-]*)", text, re.M)
+    }
+    assert mentioned - commands == set()
+    words = set(re.findall(r"[a-z-]+", " ".join(code)))
+    assert commands - words <= {"version"}
+
+
+def _code() -> list[str]:
+    """What stands between backquotes, and in blocks of code."""
+    block = re.compile(r"```\n(.*?)```", re.DOTALL)
+    return [*block.findall(README), *re.findall(r"`([^`\n]+)`", block.sub("", README))]

@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+
+from chopperd.model.devices import DeviceReading
+from chopperd.model.live import HungCall
+from chopperd.report.live_page import live_page
+from chopperd.report.text import page_text
+from tests.unit.report.live import READING, live_gpu, snapshot, totals
+
+
+def cells(text: str, gpu: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{gpu} ")]
+    return line.split()[1:]
+
+
+def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
+    """1485 of 1980 MHz are 75 %; of 4 s sampled 1 s is lost: 250 ms of each second."""
+    before = snapshot(live_gpu(totals=totals(100.0, 7.0), excess_s=1.0))
+    after = snapshot(live_gpu(totals=totals(104.0, 8.0), excess_s=1.006), after_s=4.0)
+    text = page_text(live_page([before, after]))
+    assert text.startswith("GPUS  node7, nvml, driver 560.35.03, running\n")
+    assert cells(text, "0") == [
+        *("1485", "75", "698", "700", "66", "98", "10.0", "250", "1.5"),
+        *("power", "cap", "+", "thermal"),
+    ]
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    gpu = live_gpu(reading=DeviceReading(), max_mhz=None)
+    assert cells(page_text(live_page([snapshot(gpu)])), "0") == [*["-"] * 6, "10.0", *["-"] * 3]
+
+
+def test_known_zeros_are_zeros_and_no_limit_is_said() -> None:
+    reading = replace(READING, activity_ratio=0.0, causes=frozenset())
+    before = snapshot(live_gpu(totals=totals(1.0, 0.0)))
+    after = snapshot(live_gpu(reading=reading, totals=totals(3.0, 0.0)), after_s=2.0)
+    assert cells(page_text(live_page([before, after])), "0")[5:] == [
+        *("0", "10.0", "0", "-", "nothing"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hung", "said"),
+    [(None, "does not answer"), (HungCall(scope="fast", age_s=12.4), "fast call hangs for 12 s")],
+)
+def test_a_gpu_that_is_down_has_no_values_and_says_why(hung: HungCall | None, said: str) -> None:
+    gpu = replace(live_gpu(up=False, reading=DeviceReading()), hung=hung)
+    shown = cells(page_text(live_page([snapshot(gpu)])), "0")
+    assert shown[:3] == ["-", "-", "-"]
+    assert shown[6] == "-"
+    assert " ".join(shown[9:]) == said
+
+
+def test_simulated_gpus_are_marked() -> None:
+    text = page_text(live_page([snapshot(live_gpu(), simulated=True)]))
+    assert text.startswith(" SIMULATED DATA: ")
+    assert "SIMULATED" not in page_text(live_page([snapshot(live_gpu())]))
+
+
+def test_eight_gpus_fit_the_page() -> None:
+    gpus = [live_gpu(str(label), totals=totals(1e4, 5e3), excess_s=9.0) for label in range(8)]
+    text = page_text(live_page([snapshot(*gpus)]))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+
+
+def test_a_gpu_not_sampled_yet_is_not_said_to_be_down() -> None:
+    gpu = replace(live_gpu(up=False, reading=DeviceReading()), last_sample_unix_ns=None)
+    assert "no sample yet" in page_text(live_page([snapshot(gpu)]))

@@ -1,0 +1,47 @@
+import json
+from dataclasses import replace
+
+from chopperd.report.step_list import critical_rows, encode_steps, render_steps
+from chopperd.report.text import page_text
+from tests.unit.report.documents import row
+
+ROWS = [row(device, step, critical=device == 5) for step in (2, 1) for device in (4, 5)]
+
+
+def test_each_run_has_a_table_of_its_own() -> None:
+    other = replace(row(0, 9), job=None, run=None, rank=None, start=None)
+    text = page_text(render_steps([*ROWS, other], simulated=False))
+    titles = [line for line in text.splitlines() if line.startswith("STEPS")]
+    assert titles == ["STEPS  job llama, run r1", "STEPS  job unknown, run unknown"]
+    assert text.startswith("STEPS  job llama")
+    assert "SIMULATED" not in text
+
+
+def test_a_row_says_when_it_began_and_whose_it_is() -> None:
+    begun = replace(ROWS[0], start="2027-01-15T08:00:00.123456789Z")
+    text = page_text(render_steps([begun], simulated=False))
+    (line,) = [line for line in text.splitlines() if line.startswith("01-15 08:00:00")]
+    # DESIGN's example step: 1412 ms with 131 ms lost.
+    assert line.split()[2:6] == ["4", "2", "4", "1412"]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_simulated_steps_are_marked() -> None:
+    assert page_text(render_steps(ROWS, simulated=True)).startswith(" SIMULATED DATA: ")
+
+
+def test_no_step_is_said() -> None:
+    assert page_text(render_steps([], simulated=True)) == "no such steps\n"
+
+
+def test_of_each_step_the_critical_device_is_chosen_where_it_is_known() -> None:
+    assert [(each.step, each.device) for each in critical_rows(ROWS)] == [(2, 5), (1, 5)]
+    unknown = [replace(each, is_critical=None) for each in ROWS]
+    assert critical_rows(unknown) == unknown
+
+
+def test_in_json_rows_keep_their_published_names_and_unknown_is_null() -> None:
+    said = json.loads(encode_steps([replace(ROWS[0], mem_clock_mhz=None)], simulated=None))
+    assert said["simulated"] is None
+    (only,) = said["steps"]
+    assert (only["step"], only["device"], only["mem_clock_mhz"]) == (2, 4, None)
