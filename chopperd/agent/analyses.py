@@ -11,7 +11,7 @@ from chopperd.agent.trace_store import Tally, TraceStore
 from chopperd.clock import Clock
 from chopperd.live.spool import Spool
 from chopperd.model.captures import AnalysedTrace, TraceEntry, TraceState
-from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, Reply
+from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
 from chopperd.units import NS_PER_S
@@ -24,8 +24,9 @@ _MOST_DEATHS: Final = 2
 _MOST_STARTS: Final = 6
 #: The samples of a trace's last moments are recorded so long after its end.
 _RECORDED_AFTER_NS: Final = 2 * NS_PER_S
-#: After so many traces a document is made, also if more wait.
+#: After so many traces, or so long, a document is made also if more traces wait.
 _MOST_UNCOMPOSED: Final = 16
+_LONGEST_UNCOMPOSED_NS: Final = 10 * NS_PER_S
 #: A worker that does not start is tried again after so long.
 _PAUSE_NS: Final = 5 * NS_PER_S
 
@@ -54,6 +55,7 @@ class _Capture:
     id: int
     reports: tuple[bytes, ...]
     traces: dict[str, tuple[TraceEntry, AnalysedTrace]]
+    since_mono_ns: int
     deaths: int = 0
 
 
@@ -135,11 +137,7 @@ class Analyses:
         outcome = self._worker.poll(wait_s)
         if outcome is not None:
             self._trouble = None
-            work, self._work = self._work, None
-            if isinstance(work, str):
-                self._end_analysis(work, outcome)
-            elif work is not None:
-                self._end_composing(work, outcome)
+            self._end_work(outcome)
         if not self._worker.busy and not paused and self._clock.mono_ns() >= self._not_before_ns:
             self._begin_next()
 
@@ -157,12 +155,19 @@ class Analyses:
     def _begin_next(self) -> None:
         """Begin a document, if traces wait for that and no others or enough of them; or a trace."""
         trace_id = self._next_ready()
-        uncomposed_count = sum(len(capture.traces) for capture in self._due.values())
-        if uncomposed_count and (trace_id is None or uncomposed_count >= _MOST_UNCOMPOSED):
+        if self._due and (trace_id is None or self._is_document_overdue()):
             self._begin_composing(self._due.pop(next(iter(self._due))))
         elif trace_id is not None:
             self._queue.remove(trace_id)
             self._begin_analysis(trace_id)
+
+    def _is_document_overdue(self) -> bool:
+        traces_count = sum(len(capture.traces) for capture in self._due.values())
+        first_mono_ns = min(capture.since_mono_ns for capture in self._due.values())
+        return (
+            traces_count >= _MOST_UNCOMPOSED
+            or self._clock.mono_ns() - first_mono_ns >= _LONGEST_UNCOMPOSED_NS
+        )
 
     def _next_ready(self) -> str | None:
         """The first trace whose samples are all recorded; None if there is none."""
@@ -190,12 +195,32 @@ class Analyses:
             recorder=None if recorder is None else str(recorder),
             options=self._settings.options,
         )
-        self._work = trace_id
         self._worker.ask(request, self._settings.timeout_s)
+        self._work = trace_id
 
     def _begin_composing(self, capture: _Capture) -> None:
-        self._work = capture
-        self._worker.ask(Compose(reports=capture.reports), self._settings.timeout_s)
+        try:
+            self._worker.ask(Compose(reports=capture.reports), self._settings.timeout_s)
+        except FrameError as error:
+            self._give_up_capture(capture, str(error))
+        else:
+            self._work = capture
+
+    def _end_work(self, outcome: Reply | Lost) -> None:
+        """Do with an outcome what is to be done; where that fails, the work is done again later."""
+        work, self._work = self._work, None
+        try:
+            if isinstance(work, str):
+                self._end_analysis(work, outcome)
+            elif work is not None:
+                self._end_composing(work, outcome)
+        except BaseException:
+            self._not_before_ns = self._clock.mono_ns() + _PAUSE_NS
+            if isinstance(work, str):
+                self._queue.append(work)
+            elif work is not None:
+                self._due.setdefault(work.id, work)
+            raise
 
     def _end_analysis(self, trace_id: str, outcome: Reply | Lost) -> None:
         spooled = self._spool.get(trace_id)
@@ -241,11 +266,14 @@ class Analyses:
     def _file(self, entry: TraceEntry, trace: AnalysedTrace) -> None:
         """Put a report into its capture, which may be several that were due made one by it."""
         capture, reports = self._store.file_analysed(trace)
-        traces = {entry.id: (entry, trace)}
+        traces, since_mono_ns = {entry.id: (entry, trace)}, self._clock.mono_ns()
         for other in tuple(self._due.values()):
             if other.id == capture.id or other.traces.keys() & set(capture.trace_ids):
                 traces |= self._due.pop(other.id).traces
-        self._due[capture.id] = _Capture(id=capture.id, reports=reports, traces=traces)
+                since_mono_ns = min(since_mono_ns, other.since_mono_ns)
+        self._due[capture.id] = _Capture(
+            id=capture.id, reports=reports, traces=traces, since_mono_ns=since_mono_ns
+        )
 
     def _end_composing(self, capture: _Capture, outcome: Reply | Lost) -> None:
         match outcome:

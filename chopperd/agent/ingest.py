@@ -202,7 +202,7 @@ class IngestService:
             self._analyses.close()
 
     def _turn(self) -> None:
-        paused = self._paused.is_set()
+        paused = self._paused.is_set() or self._stopped.is_set()
         if self._policy.mode != "off" and not self._is_open:
             self._open()
         if self._policy.mode != "off" and not paused:

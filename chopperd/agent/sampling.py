@@ -71,6 +71,11 @@ class Sampling:
         """The sampler process."""
         return self._supervisor.pid
 
+    @property
+    def abandoned_pids(self) -> tuple[int, ...]:
+        """Processes that did not end and were left alone, and still exist."""
+        return self._supervisor.left_pids
+
     def live(self) -> SamplerLive:
         """How sampling stands."""
         supervisor = self._supervisor

@@ -25,7 +25,7 @@ from chopperd.config.sections import Config
 from chopperd.config.service_manager import service_manager
 from chopperd.model.live import NodeSnapshot, SamplerCondition
 from chopperd.simulation.spec import SimulationSpec
-from chopperd.units import NS_PER_MS
+from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.agent.parts import Parts
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 200 * NS_PER_MS
-#: Time for each stage of the end; in all they keep within the budget of 2 s.
-_END_SERVING_S: Final = 0.8
-_END_SAMPLER_S: Final = 0.3
-_END_KEEPING_S: Final = 0.6
+#: By when each stage of the end is over, since it began; the budget for all is 2 s.
+_SERVING_ENDS_NS: Final = 800 * NS_PER_MS
+_SAMPLER_ENDS_NS: Final = 1300 * NS_PER_MS
+_KEEPING_ENDS_NS: Final = 1800 * NS_PER_MS
 
 
 class Agent:
@@ -97,6 +97,11 @@ class Agent:
     def stopped_by(self) -> int | None:
         """The signal that ended `run`; None if `stop` did."""
         return self._stopped_by
+
+    @property
+    def abandoned_pids(self) -> tuple[int, ...]:
+        """Sampler processes that did not end and were left alone, and still exist."""
+        return self._sampling.abandoned_pids
 
     def stop(self) -> None:
         """Have `run` return soon; from any thread or signal handler."""
@@ -225,19 +230,39 @@ class Agent:
         self._notifier.status(status)
         if sampler.condition is not self._condition:
             self._condition = sampler.condition
-            names = ", ".join(f"{gpu.info.gpu}: {gpu.info.name}" for gpu in taken.gpus)
-            logger.info("%s by %s, driver %s; %s", status, taken.backend, taken.driver, names)
+            names = ", ".join(f"{gpu.info.gpu}: {gpu.info.name}" for gpu in taken.gpus) or "none"
+            logger.info(
+                "%s; back end %s, driver %s, GPUs %s", status, taken.backend, taken.driver, names
+            )
 
     def _end(self) -> None:
         """End everything within 2 s, also what hangs: that is left alone, and said."""
+        begin_ns = self._clock.mono_ns()
+        for stage, end_ns in (
+            (self._end_sampler, 0),
+            (self._end_start, _SERVING_ENDS_NS),
+            (self._end_serving, _SERVING_ENDS_NS),
+            (self._sampling.stop, _SAMPLER_ENDS_NS),
+            (self._end_keeping, _KEEPING_ENDS_NS),
+        ):
+            try:
+                stage(max(0.0, (begin_ns + end_ns - self._clock.mono_ns()) / NS_PER_S))
+            except Exception:
+                logger.exception("a part does not end well")
+        logger.info("chopperd ends")
+
+    def _end_sampler(self, _timeout_s: float) -> None:
         self._notifier.stopping()
         self._sampling.ask_to_end()
+
+    def _end_start(self, timeout_s: float) -> None:
         if self._starting is not None:
-            self._starting.join(_END_SERVING_S)
-        parts = self._parts
-        if parts is not None:
-            parts.stop_serving(_END_SERVING_S)
-        self._sampling.stop(_END_SAMPLER_S)
-        if parts is not None:
-            parts.stop_keeping(_END_KEEPING_S)
-        logger.info("chopperd ends")
+            self._starting.join(timeout_s)
+
+    def _end_serving(self, timeout_s: float) -> None:
+        if self._parts is not None:
+            self._parts.stop_serving(timeout_s)
+
+    def _end_keeping(self, timeout_s: float) -> None:
+        if self._parts is not None:
+            self._parts.stop_keeping(timeout_s)

@@ -60,7 +60,8 @@ def main(open_samples: OpenSamples, *, memory_max_bytes: int, in_background: boo
         memory_max_bytes: Allocations beyond this fail.
         in_background: Whether to take the lowest priorities.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for asked in (signal.SIGINT, signal.SIGTERM):  # whoever ends the agent ends us through it
+        signal.signal(asked, signal.SIG_IGN)
     replies_fd = _own_stdout()
     if in_background:
         stand_back()

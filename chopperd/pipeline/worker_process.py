@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -138,8 +139,9 @@ class AnalysisWorker:
         self._busy = False
         self._end()
         for process in self._ending:
-            process.wait(_END_S)
-        self._ending.clear()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+        self._reap()
 
     def _start(self) -> None:
         self._ready, self._frames = False, FrameBuffer()

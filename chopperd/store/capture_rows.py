@@ -8,7 +8,6 @@ from typing import Final
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.capture_bodies import packed, packed_step
 from chopperd.store.database import Change
-from chopperd.store.filing import capture_entry
 
 #: Stands for a number that is not known where rows are ordered by it.
 UNKNOWN: Final = -1
@@ -27,6 +26,8 @@ class _Capture:
     made_unix_ns: int
     owner_by_rank: dict[int, int | None]
     owner_uid: int | None
+    end_unix_ns: int | None
+    step_count: int
 
     def owner_of(self, row: Row) -> int | None:
         """Owner of the trace that a row came from; of all traces where that can't be told."""
@@ -38,10 +39,18 @@ def known(number: int | None) -> int:
     return UNKNOWN if number is None else number
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A capture whose rows were replaced: when it ended, and how many step rows more it has."""
+
+    end_unix_ns: int | None
+    added_steps: int
+
+
 def write_document(
     change: Change, capture_id: int, document: ReportDocument, body: bytes
-) -> int | None:
-    """Replace a capture's rows by those of its document; the time that the capture ended.
+) -> Written:
+    """Replace a capture's rows by those of its document.
 
     Raises:
         LookupError: There is no such capture.
@@ -56,16 +65,18 @@ def write_document(
     change.execute(
         "UPDATE {at}.captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id)
     )
-    return capture_entry(change.connection, capture_id).end_unix_ns
+    added_steps = len(document.steps) - capture.step_count
+    return Written(end_unix_ns=capture.end_unix_ns, added_steps=added_steps)
 
 
 def _capture(change: Change, capture_id: int) -> _Capture:
     found = change.connection.execute(
-        "SELECT job, run, owner_uid FROM captures WHERE id = ?", (capture_id,)
+        "SELECT job, run, owner_uid, end_unix_ns, step_count FROM captures WHERE id = ?",
+        (capture_id,),
     ).fetchone()
     if found is None:
         raise LookupError(capture_id)
-    job, run, owner_uid = found
+    job, run, owner_uid, end_unix_ns, step_count = found
     owners = change.connection.execute(
         """
         SELECT COALESCE(rank, -1), CASE WHEN count(owner_uid) = count(*)
@@ -81,6 +92,8 @@ def _capture(change: Change, capture_id: int) -> _Capture:
         made_unix_ns=capture_id * 1_000_000,
         owner_by_rank=dict(owners.fetchall()),
         owner_uid=owner_uid,
+        end_unix_ns=end_unix_ns,
+        step_count=step_count,
     )
 
 

@@ -61,7 +61,7 @@ class CaptureStore:
         self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._load_recent()
-        self._look()
+        self._count()
 
     @classmethod
     def open(cls, path: Path | None, *, limits: StoreLimits, clock: Clock) -> "CaptureStore":
@@ -98,12 +98,14 @@ class CaptureStore:
         What was known of job, rank and run stays where the entry does not say.
         """
 
-        def put(change: Change) -> None:
+        def put(change: Change) -> bool:
+            is_new = queries.trace_entry(change.connection, entry.id) is None
             change.adopt_trace(entry.id)
             change.execute(_PUT_TRACE, _trace_values(entry))
+            return is_new
 
-        self._database.write(put)
-        self._look()
+        is_new = self._database.write(put)
+        self._look(added_traces=int(is_new))
 
     def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
         """Put a trace into the capture that it belongs to; its state is left as it is.
@@ -117,7 +119,7 @@ class CaptureStore:
         now_unix_ns = self._clock.unix_ns()
         filed = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
         self._recent.absorb(filed.absorbed, filed.entry.id)
-        self._look()
+        self._look(added_traces=int(filed.is_new))
         return filed.entry, filed.reports
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
@@ -128,16 +130,16 @@ class CaptureStore:
         """
         body = packed(document)
         try:
-            end_unix_ns = self._database.write(
+            written = self._database.write(
                 lambda change: write_document(change, capture_id, document, body)
             )
         except LookupError:
             logger.warning("a report came for a capture that is not in the store any more")
             return
-        self._recent.put(capture_id, end_unix_ns, document.totals)
+        self._recent.put(capture_id, written.end_unix_ns, document.totals)
+        self._look(added_steps=written.added_steps)
         if retention.is_too_large(self._database, self._limits):
             self.prune()
-        self._look()
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
         """Jobs, newest first."""
@@ -193,7 +195,7 @@ class CaptureStore:
             self._recent.forget(pruned)
             self._database.try_disk(at_once=True)
             logger.info("%d captures were given up for age or room", len(pruned))
-        self._look()
+        self._count()
 
     def _load_recent(self) -> None:
         """Take from the disk what the metrics still count after a restart."""
@@ -202,10 +204,21 @@ class CaptureStore:
         for capture_id, end_unix_ns, totals in found:
             self._recent.put(capture_id, end_unix_ns, totals)
 
-    def _look(self) -> None:
-        """Renew what `live` says."""
+    def _count(self) -> None:
+        """Renew what `live` says, counting all there is."""
+        steps, traces = self._database.read(queries.counts)
+        self._show(steps, traces)
+
+    def _look(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
+        """Renew what `live` says after a change; counted anew only where that went amiss."""
+        before, database = self.live(), self._database
+        if database.trouble or before.trouble or database.set_aside != before.set_aside:
+            self._count()
+        else:
+            self._show(before.steps + added_steps, before.traces + added_traces)
+
+    def _show(self, steps: int, traces: int) -> None:
         database = self._database
-        steps, traces = database.read(queries.counts)
         live = StoreLive(
             bytes=database.size_bytes(),
             steps=steps,

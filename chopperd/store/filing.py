@@ -71,11 +71,13 @@ class Filed:
         entry: The capture, with this trace.
         reports: Reports of all its traces, in order of arrival.
         absorbed: Captures that have become part of it.
+        is_new: Whether the trace had not been put before.
     """
 
     entry: CaptureEntry
     reports: tuple[bytes, ...]
     absorbed: tuple[int, ...]
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,7 @@ def file_trace(change: Change, trace: AnalysedTrace, now_unix_ns: int) -> Filed:
         entry=capture_entry(change.connection, capture),
         reports=_reports(change.connection, capture),
         absorbed=place.absorbed,
+        is_new=found is None,
     )
 
 

@@ -47,8 +47,9 @@ _FIRST: Final[Migration] = (
     )
     """,
     "CREATE INDEX {at}.steps_by_capture ON steps (capture)",
-    "CREATE INDEX {at}.steps_by_time ON steps (order_unix_ns)",
-    "CREATE INDEX {at}.steps_by_job ON steps (job, order_unix_ns)",
+    # With what else is asked for, so that rows that do not match are not looked up.
+    "CREATE INDEX {at}.steps_by_time ON steps (order_unix_ns, step, rank, gpu)",
+    "CREATE INDEX {at}.steps_by_job ON steps (job, order_unix_ns, step, rank, gpu)",
     "CREATE INDEX {at}.steps_by_owner ON steps (owner_uid, order_unix_ns)",
     "CREATE INDEX {at}.steps_by_number ON steps (step, job, order_unix_ns)",
     """

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import gpu_info
+
+#: Multiplying by it (splitmix64's first step) scatters neighbours over all 64 bits.
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def records_of(samples: GpuSamples, unix_less_mono_ns: int) -> Records:
@@ -71,8 +75,10 @@ def second_of_records(
 
 def clock_mhz_at(t_mono_ns: Int64s) -> Float64s:
     """The clock in hand-made records: told from the time, yet with nothing to compress."""
-    scattered = t_mono_ns // NS_PER_US * 2_654_435_761 % 2**32 // 2**8
-    return np.divide(scattered, 1_000)
+    scattered = (t_mono_ns // NS_PER_US).astype(np.uint64)
+    for shift in (15, 29):
+        scattered = (scattered ^ (scattered >> np.uint64(shift))) * _ODD
+    return np.divide((scattered >> np.uint64(40)).astype(np.int64), 1_000)
 
 
 def _records(begin_mono_ns: int, hz: int) -> Records:

@@ -171,7 +171,7 @@ def test_a_trace_of_a_million_events_is_read_in_little_memory_while_nobody_waits
         while not node.ended("plain.json", "packed.json.gz"):
             slowest_s = max(slowest_s, longest_call_s(node))
             peak_kib = max(peak_kib, peak_rss_kib(node))
-            CLOCK.sleep_until(CLOCK.mono_ns() + 20_000_000)
+            CLOCK.sleep_until(CLOCK.mono_ns() + 100_000_000)
         totals = [node.document(job).totals[0] for job in ("plain", "packed")]
     print(f"worker's peak RSS {peak_kib / 1024:.0f} MiB; longest call {1000 * slowest_s:.1f} ms")
     for row in totals:
@@ -260,7 +260,7 @@ def test_what_was_spooled_is_analysed_by_the_first_agent_that_does_that(tmp_path
         for number, name in enumerate(names):
             node.drop(name, trace(rank=number))
         wait_for(lambda: node.outcomes() == {"spooled": 40})
-    with Node(tmp_path, analysis__keep_traces=True) as node:
+    with Node(tmp_path, analysis__keep_traces="true") as node:
         wait_for(lambda: node.outcomes() == {"analysed": 40})
         assert [each.rank for each in node.document().traces] == list(range(40))
         entries = node.traces()

@@ -55,8 +55,8 @@ def test_a_trace_whose_worker_is_killed_from_outside_is_tried_again(tmp_path: Pa
 def test_a_trace_over_its_deadline_and_one_over_the_memory_cap_fail_and_the_next_goes_on(
     tmp_path: Path,
 ) -> None:
-    """The deadline is 2 s; 400 MiB are asked for under a cap of 300."""
-    with Node(tmp_path, command=SCRIPTED, analysis__timeout_s=2) as node:
+    """The deadline is 5 s; 400 MiB are asked for under a cap of 300."""
+    with Node(tmp_path, command=SCRIPTED, analysis__timeout_s=5) as node:
         script(node, 1, "hang")
         script(node, 2, "eat")
         for second in (1, 2, 3):

@@ -1,5 +1,6 @@
 """The node followed through a real ring, by a scripted clock."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import GpuState, RingDescription, SamplerState
+from chopperd.sampling.layout import HEADER, GpuState, RingDescription, SamplerState
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -234,6 +235,26 @@ def test_gpus_keep_labels_and_counts_when_the_driver_counts_anew_in_a_new_ring(r
     assert [gpu.up for gpu in (gone, kept, new)] == [False, True, True]
     assert cycles(kept) > before
     assert cycles(new) == pytest.approx(0.9 * 1500e6)
+
+
+def test_following_the_same_ring_again_changes_nothing(rig: Rig) -> None:
+    rig.sample(1.0)
+    before = rig.now().gpus
+    rig.node.follow(rig.reader)
+    assert rig.now().gpus == before
+
+
+def test_a_description_left_unfinished_by_a_killed_sampler_is_passed_over(rig: Rig) -> None:
+    rig.sample(1.0)
+    before = rig.now()
+    sequence = HEADER.fields["description_sequence"][1] if HEADER.fields else 0
+    with mmap.mmap(rig.fd, 0) as memory:
+        memory[sequence] |= 1  # odd: being written
+    rig.sample(0.1)
+    after = rig.now()
+    assert [gpu.info for gpu in after.gpus] == [gpu.info for gpu in before.gpus]
+    assert after.backend == "scripted"
+    assert after.gpus[0].ticks_count == 11
 
 
 def test_excess_is_counted_against_the_median_once_a_window_is_over(rig_of_five: Rig) -> None:

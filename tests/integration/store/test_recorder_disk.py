@@ -67,10 +67,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk_costs_what_memory_can_not_hold_and_is_recovered_from(disk: Path) -> None:
     feed = recorder_on(disk / "recorder")
     while not trouble(feed):
-        feed.seconds(5, hz=100)
+        feed.seconds(5, hz=1_000)
     assert trouble(feed).endswith("No space left on device")
     assert feed.recorder.live.lost_samples == 0
-    feed.seconds(300, hz=100)
+    feed.seconds(25, hz=1_000)
     lost_count = feed.recorder.live.lost_samples
     assert 0 < lost_count <= rows_given(feed)
     # What is on the disk is whole.
@@ -179,9 +179,9 @@ def test_below_the_floor_with_nothing_to_delete_nothing_is_kept(disk: Path) -> N
     filler = fill(disk, free_ratio=0.1)
     folder = disk / "recorder"
     feed = recorder_on(folder, replace(ROOMY, min_free_ratio=0.2))
-    feed.seconds(200, hz=100)
+    feed.seconds(20, hz=1_000)
     assert trouble(feed) == "the disk is nearly full: samples are not kept"
-    assert feed.recorder.live.lost_samples == 200 * 200 - 30_000
+    assert feed.recorder.live.lost_samples == 20 * 2_000 - 30_000
     assert rows_read(folder) == 0
     filler.unlink()
     feed.seconds(10, hz=100)

@@ -24,7 +24,8 @@ def kept_before_kill(folder: Path, begin_s: int, seed: int) -> int:
     command = [sys.executable, str(WRITER), str(folder), str(begin_s), "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = [process.stdout.readline()]
+        # A chunk is written at the third second.
+        said = [process.stdout.readline() for _ in range(5)]
         wait_ns = random.Random(seed).randrange(400 * NS_PER_MS)
         CLOCK.sleep_until(CLOCK.mono_ns() + wait_ns)
         process.kill()

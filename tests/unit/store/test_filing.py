@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.store.capture_store import CaptureStore
-from tests.unit.store.captures import analysed, entry, opened, trace_id
+from tests.unit.store.captures import analysed, document, entry, opened, step_row, trace_id
 
 Span = tuple[int, int] | None
 
@@ -28,6 +28,11 @@ def filed(store: CaptureStore, spans: list[Span]) -> set[frozenset[int]]:
         times = None if span is None else (float(span[0]), float(span[1]))
         capture, reports = store.file_analysed(analysed(f"{number}", times, rank=number))
         assert len(reports) == len(capture.trace_ids)
+        store.put_document(capture.id, document([step_row(number)]))
+    live = store.live()
+    assert live.traces == len(spans)
+    store.prune()
+    assert store.live() == live, "what was counted by changes is what is there"
     captures: dict[int | None, set[int]] = {}
     for number in range(len(spans)):
         known = store.known(trace_id(f"{number}"))
