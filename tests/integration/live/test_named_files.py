@@ -1,7 +1,9 @@
 """Files that somebody names: only below the roots, only plain, only what he could read himself."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,12 +15,19 @@ STRANGER = 3_999_999
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A root that everyone may enter, as are the folders above it."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
-    folder = tmp_path / "root"
+def place() -> Iterator[Path]:
+    """A folder that everyone may enter, as are those above it: pytest's own are closed to others."""
+    with TemporaryDirectory(prefix="chopperd-") as folder:
+        place = Path(folder)
+        place.chmod(0o755)
+        if not all(each.stat().st_mode & 0o001 for each in place.parents):
+            pytest.skip("others may not enter the folder for temporary files here")
+        yield place
+
+
+@pytest.fixture
+def root(place: Path) -> Path:
+    folder = place / "root"
     folder.mkdir(mode=0o755)
     return folder
 
@@ -44,17 +53,17 @@ def test_a_file_below_a_root_is_read_also_through_links_that_stay_there(root: Pa
 
 
 def test_what_is_not_below_a_root_is_forbidden_whether_it_is_there_or_not(
-    root: Path, tmp_path: Path
+    root: Path, place: Path
 ) -> None:
-    (tmp_path / "secret").write_bytes(b"secret")
-    (tmp_path / "root-2").mkdir()
-    (tmp_path / "root-2" / "a").write_bytes(b"secret")
-    (root / "link").symlink_to(tmp_path / "secret")
+    (place / "secret").write_bytes(b"secret")
+    (place / "root-2").mkdir()
+    (place / "root-2" / "a").write_bytes(b"secret")
+    (root / "link").symlink_to(place / "secret")
     (root / "up").symlink_to("..")
     for path in (
-        tmp_path / "secret",
-        tmp_path / "absent",
-        tmp_path / "root-2" / "a",
+        place / "secret",
+        place / "absent",
+        place / "root-2" / "a",
         root / ".." / "secret",
         root / "link",
         root / "up" / "secret",
