@@ -9,7 +9,8 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test bench format schema metrics-table compiler prometheus clean
+.PHONY: demo check coverage test bench format schema dashboards metrics-table compiler prometheus \
+  systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -38,6 +39,9 @@ format: $(VENV)/.ready-dev
 schema: $(VENV)/.ready-dev
 	$(PY) -m chopperd.report.schema > chopperd/report/report.schema.json
 
+dashboards: $(VENV)/.ready-dev
+	$(PY) -m dashboards
+
 # The README's table of metrics and the shape of a scrape that the tests expect.
 metrics-table: $(VENV)/.ready-dev
 	$(PY) -m chopperd.export.table
@@ -46,7 +50,7 @@ metrics-table: $(VENV)/.ready-dev
 check: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/ruff check -q .
-	$(VENV)/bin/mypy chopperd tests bench
+	$(VENV)/bin/mypy chopperd dashboards tests bench
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/lint-imports
 	$(PY) -m pytest tests/unit -q
 
@@ -56,7 +60,7 @@ coverage: $(VENV)/.ready-dev
 	  --cov=chopperd.model --cov=chopperd.correlate --cov-branch --cov-fail-under=100 \
 	  --cov-report=term-missing:skip-covered
 
-test: check coverage compiler prometheus $(VENV)/.ready-$(TORCH)
+test: check coverage compiler prometheus systemd $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
@@ -92,6 +96,15 @@ prometheus:
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -y -qq --no-install-recommends prometheus > /dev/null
+
+# The tests check the unit with systemd's own programs; none of it has to run.
+systemd:
+	@if command -v systemd-analyze > /dev/null; then exit 0; fi; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
+	  echo 'this needs systemd: apt-get install -y systemd' >&2; exit 1; \
+	fi; \
+	apt-get update -qq; \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd > /dev/null
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

@@ -1,6 +1,7 @@
 """The installed program as a user runs it: real processes, their output, and what they leave."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -93,6 +94,14 @@ class Chopperd:
         left = {pid: _arguments(pid) for pid in self.processes()}
         assert not left, f"processes left behind: {left}"
         assert list(self.temporary.glob("chopperd*")) == []
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def complaints(stderr: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Trains a small network on the CPU, profiles three of its steps; leaves with its argument."""
+"""Trains a small network on the CPU and profiles three of its steps: STATUS [FOLDER].
+
+It leaves with the status; the profile is written into the folder, which it makes.
+"""
 
 import sys
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-FOLDER = Path("profiles")
+FOLDER = Path(sys.argv[2] if len(sys.argv) > 2 else "profiles")
 
 
 def save(profiler: profile) -> None:

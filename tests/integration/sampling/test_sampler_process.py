@@ -375,9 +375,10 @@ def test_gpus_that_turn_up_later_are_sampled_with_a_whole_history(
     supervisor = SamplerSupervisor(command, SamplerSettings(hz=100.0), CLOCK, policy)
     supervisor.launch()
     wait_for(lambda: supervisor.poll() is SupervisorState.WAITING)
-    assert supervisor.failure is not None
-    assert "no driver is loaded" in supervisor.failure.reason
-    assert supervisor.failure.exit_status == 3
+    failure = supervisor.failure
+    assert failure is not None
+    assert "no driver is loaded" in failure.reason
+    assert failure.exit_status == 3
     assert not supervisor.has_run
     (tmp_path / "fail-open").unlink()
     wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)

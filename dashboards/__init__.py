@@ -1,0 +1,1 @@
+"""The Grafana boards: sources by grafanalib, checks, and the generator of `generated/*.json`."""

@@ -1,0 +1,249 @@
+"""Panels, queries and variables as Grafana 11 reads them; nothing about any one board.
+
+What grafanalib lacks of Grafana's present schema is added here; what it emits too much is taken
+away by `dashboards.document`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import attr
+from grafanalib.core import GridPos, Panel, Stat, TimeSeries
+
+Variable: TypeAlias = Mapping[str, object]
+
+DATASOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
+
+#: The least step of queries, from which Grafana makes `$__rate_interval`: four of these. It goes
+#: before the data source's own, which is 15 s unless somebody has set it.
+MIN_STEP: Final = "$scrape"
+
+_COLUMNS: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A PromQL expression and how its series are named; `instant` asks for one value, of now."""
+
+    expr: str
+    legend: str
+    instant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The colour of values from `start` on; None is "from the lowest on"."""
+
+    colour: str
+    start: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Panels of one height, side by side and equally wide."""
+
+    height: int
+    panels: Sequence[Panel]
+
+
+PLAIN: Final = (Step("green"),)
+
+
+def time_series(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    stacked: bool = False,
+    overrides: Sequence[Mapping[str, object]] = (),
+) -> Panel:
+    """Lines over time from 0 up, or areas on top of each other."""
+    return TimeSeries(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets(queries),
+        unit=unit,
+        axisSoftMin=0,
+        fillOpacity=60 if stacked else 0,
+        stacking={"mode": "normal" if stacked else "none", "group": "A"},
+        showPoints="never",
+        tooltipMode="multi",
+        tooltipSort="desc",
+        thresholds=_steps(PLAIN),
+        overrides=list(overrides),
+        extraJson={"options": {"legend": {"showLegend": True}}},
+    )
+
+
+def stat(
+    title: str,
+    description: str,
+    query: Query,
+    *,
+    unit: str,
+    steps: Sequence[Step] = PLAIN,
+    texts: Mapping[str, str] | None = None,
+    absent: str = "unknown",
+) -> Panel:
+    """The newest value of each series.
+
+    Args:
+        title: What it is.
+        description: What it means.
+        query: Instant.
+        unit: Grafana's name of the unit.
+        steps: Colours by value.
+        texts: What to show instead of a value.
+        absent: What to show where there is no value.
+    """
+    options = {value: {"text": text} for value, text in (texts or {}).items()}
+    return Stat(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets([query]),
+        format=unit,
+        graphMode="none",
+        reduceCalc="lastNotNull",
+        color={"mode": "thresholds"},
+        thresholds=_steps(steps),
+        mappings=[{"type": "value", "options": options}] if options else [],
+        noValue=absent,
+    )
+
+
+def share_bars(title: str, description: str, query: Query, *, absent: str) -> Panel:
+    """A horizontal bar for each series, from 0 to 1, in the order of the query."""
+    return _BarGauge(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets([query]),
+        thresholds=_steps(PLAIN),
+        extraJson={"fieldConfig": {"defaults": {"noValue": absent}}},
+    )
+
+
+def dashed(series: str) -> Mapping[str, object]:
+    """How the series whose names match the pattern are drawn: as limits, out of the legend."""
+    hidden = {"legend": True, "tooltip": False, "viz": False}
+    return {
+        "matcher": {"id": "byRegexp", "options": f"/{series}/"},
+        "properties": [
+            {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
+            {"id": "custom.hideFrom", "value": hidden},
+        ],
+    }
+
+
+def datasource_variable() -> Variable:
+    """Lets the reader choose among the Prometheus servers that Grafana knows."""
+    return {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,  # when the board is loaded
+    }
+
+
+def scrape_variable() -> Variable:
+    """Lets the reader say how often agents are scraped; at first as rarely as is supported."""
+    rarest = "1m"
+    choices = ("15s", "30s", rarest)
+    return {
+        "name": "scrape",
+        "label": "Scraped every",
+        "type": "custom",
+        "query": ",".join(choices),
+        "options": [_choice(text, selected=text == rarest) for text in choices],
+        "current": _choice(rarest, selected=True),
+        "includeAll": False,
+        "multi": False,
+    }
+
+
+def label_variable(name: str, label: str, query: str, *, every: bool = False) -> Variable:
+    """Lets the reader choose one value that a query finds; with `every` several, at first all."""
+    several = {
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "query": query,
+        "datasource": DATASOURCE,
+        "refresh": 2,  # when the time range changes
+        "sort": 3,  # by number
+        **(several if every else {"includeAll": False, "multi": False}),
+    }
+
+
+def arranged(shelves: Sequence[Shelf]) -> list[Panel]:
+    """The panels with their places in Grafana's grid of 24 columns."""
+    placed = []
+    y = 0
+    for shelf in shelves:
+        width = _COLUMNS // len(shelf.panels)
+        for column, panel in enumerate(shelf.panels):
+            place = GridPos(h=shelf.height, w=width, x=column * width, y=y)
+            placed.append(attr.evolve(panel, gridPos=place))
+        y += shelf.height
+    return placed
+
+
+class _BarGauge(Panel):  # type: ignore[misc]
+    """Grafanalib's own lacks options that Grafana 11 needs."""
+
+    def to_json_data(self) -> object:
+        """The panel for the encoder."""
+        defaults = {
+            "unit": "percentunit",
+            "min": 0,
+            "max": 1,
+            "color": {"mode": "continuous-BlPu"},
+            "mappings": [],
+        }
+        options = {
+            "displayMode": "basic",
+            "orientation": "horizontal",
+            "showUnfilled": True,
+            "valueMode": "color",
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        }
+        config = {"defaults": defaults, "overrides": []}
+        return self.panel_json({"type": "bargauge", "fieldConfig": config, "options": options})
+
+
+def _choice(text: str, *, selected: bool) -> Mapping[str, object]:
+    return {"selected": selected, "text": text, "value": text}
+
+
+def _targets(queries: Sequence[Query]) -> list[Mapping[str, object]]:
+    """The queries as Grafana 11 expects them; grafanalib's `Target` is of an older form."""
+    return [
+        {
+            "datasource": DATASOURCE,
+            "editorMode": "code",
+            "expr": query.expr,
+            "format": "time_series",
+            "instant": query.instant,
+            "interval": MIN_STEP,
+            "legendFormat": query.legend,
+            "range": not query.instant,
+            "refId": chr(ord("A") + index),
+        }
+        for index, query in enumerate(queries)
+    ]
+
+
+def _steps(steps: Sequence[Step]) -> list[Mapping[str, object]]:
+    """Thresholds; without any Grafana does not draw a panel of grafanalib's."""
+    return [{"color": step.colour, "value": step.start} for step in steps]

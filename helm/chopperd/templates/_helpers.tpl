@@ -1,0 +1,54 @@
+{{- define "chopperd.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "chopperd.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "chopperd.labels" -}}
+{{ include "chopperd.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "chopperd.image" -}}
+{{- with .Values.image }}{{ .repository }}
+{{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
+{{- end }}
+
+{{- /*
+A value as TOML. Helm reads every number as a float, and its toToml writes 512 as 512.0, which is no
+whole number: those are written without a point here. Strings and lists of strings are the same in
+JSON.
+*/ -}}
+{{- define "chopperd.toml" -}}
+{{- if kindIs "map" . -}}
+{ {{- range $index, $key := keys . | sortAlpha }}{{ if $index }},{{ end }} {{ $key | toJson }} = {{ include "chopperd.toml" (get $ $key) }}{{ end }} }
+{{- else if and (kindIs "float64" .) (eq . (floor .)) -}}
+{{ printf "%.0f" . }}
+{{- else -}}
+{{ toJson . }}
+{{- end -}}
+{{- end }}
+
+{{- define "chopperd.config" -}}
+[paths]
+state = "/var/lib/chopperd"
+runtime = "/run/chopperd"
+
+[health]
+fail_on_lost_driver = true
+{{- $metrics := dict "listen" (printf "%s:%d" .Values.metrics.address (int .Values.metrics.port)) }}
+{{- $sections := mergeOverwrite (deepCopy .Values.config) (dict "metrics" $metrics) }}
+{{- range $section, $keys := $sections }}
+
+[{{ $section }}]
+{{- range $key, $value := $keys }}
+{{ $key }} = {{ include "chopperd.toml" $value }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,34 @@
+"""The whole agent on a simulation of which the test knows the truth: its argument is the spec.
+
+It is started as a process by `tests.e2e.agents`.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+from chopperd.agent.service import Agent
+from chopperd.config.load import load_config
+from chopperd.logs import configure_logging
+from chopperd.simulation.spec import SimulationSpec
+
+
+def main(spec: str) -> int:
+    """Run until told to end; the addresses are written to `addresses` where it is started."""
+    configure_logging("info", as_json=False)
+    agent = Agent(load_config(None), simulation=SimulationSpec.from_json(spec), on_ready=_ready)
+    return agent.run()
+
+
+def _ready(agent: Agent) -> None:
+    metrics, api = agent.addresses.metrics, agent.addresses.api
+    assert metrics is not None
+    assert api is not None
+    part = Path("addresses.part")
+    part.write_text(f"{metrics[0]}:{metrics[1]} {api[0]}:{api[1]}")
+    part.replace("addresses")
+    logging.getLogger(__name__).info("the test's agent is ready")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

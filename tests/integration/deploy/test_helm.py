@@ -1,0 +1,262 @@
+"""The Helm chart by Helm's own code, its manifests by Kubernetes' own schemas."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import msgspec
+import pytest
+
+from chopperd import __version__
+from chopperd.config.load import load_config
+from chopperd.config.sections import Config
+from chopperd.config.table import SETTINGS
+from tests.tools import ROOT
+
+Values: TypeAlias = Mapping[str, object]
+Manifest: TypeAlias = dict[str, object]
+
+CHART = ROOT / "helm/chopperd"
+KUBERNETES = ("1.27", "1.28", "1.29", "1.30", "1.31")
+IMAGE: Values = {"repository": "registry.example/chopperd"}
+#: Keys of the configuration that the chart sets itself.
+OWN_KEYS = {
+    "paths.state",
+    "paths.runtime",
+    "metrics.listen",
+    "api.listen",
+    "api.insecure",
+    "health.fail_on_lost_driver",
+}
+EVERYTHING: Values = {
+    "image": {**IMAGE, "digest": "sha256:" + "0" * 64, "pullSecrets": [{"name": "registry"}]},
+    "gpu": {"runtimeClassName": "", "access": "volume"},
+    "metrics": {"address": "[::]", "port": 9500},
+    "config": {
+        "metrics": {"profile": "minimal"},
+        "sampling": {"hz": 12.5, "slow_hz": 2},
+        "store": {"max_bytes": 2**41},
+        "api": {"allowed_hosts": ["gpu-1.example"]},
+        "traces": {"data_wait_patterns": ['"quoted" \\w+ <b>']},
+        "reference": {"models": {"NVIDIA H100 80GB HBM3": 1980, "b": 1500.5}},
+    },
+    "hostPaths": {"state": "/data/chopperd", "run": "/run/gpu"},
+    "nodeSelector": {"nvidia.com/gpu.present": "true"},
+    "affinity": {"nodeAffinity": {}},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    "priorityClassName": "system-node-critical",
+    "maxUnavailable": 1,
+    "podAnnotations": {"example.com/team": "gpu"},
+    "podLabels": {"team": "gpu"},
+    "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
+    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
+    "dashboards": {"enabled": True},
+}
+DEFAULTS: Values = {"image": IMAGE}
+SETS = {
+    "defaults": DEFAULTS,
+    "everything": EVERYTHING,
+    "little": {"image": IMAGE, "gpu": {"access": "none"}, "networkPolicy": {"enabled": False}},
+}
+
+
+@pytest.fixture(scope="module")
+def chart() -> Iterator[helm_python.Chart]:
+    with helm_python.Chart.load(CHART) as loaded:
+        yield loaded
+
+
+def _manifests(chart: helm_python.Chart, values: Values) -> dict[str, Manifest]:
+    """What is installed, by kind; the one of two ConfigMaps that holds boards as "Dashboards"."""
+    rendered = chart.render(dict(values), name="gpu", namespace="monitoring")
+    found: dict[str, Manifest] = {}
+    for file, text in rendered.items():
+        if file.endswith(".yaml") and text.strip():
+            manifest = msgspec.yaml.decode(text, type=Manifest)
+            kind = "Dashboards" if file.endswith("dashboards.yaml") else str(manifest["kind"])
+            assert kind not in found
+            found[kind] = manifest
+    return found
+
+
+def _at(manifest: object, *path: str | int) -> object:
+    for key in path:
+        if isinstance(key, int):
+            assert isinstance(manifest, list)
+            manifest = manifest[key]
+        else:
+            assert isinstance(manifest, dict)
+            manifest = manifest[key]
+    return manifest
+
+
+def _pod(chart: helm_python.Chart, values: Values) -> object:
+    return _at(_manifests(chart, values)["DaemonSet"], "spec", "template", "spec")
+
+
+def _config(chart: helm_python.Chart, values: Values, folder: Path) -> Config:
+    """The agent's reading of the configuration that the pods get."""
+    text = _at(_manifests(chart, values)["ConfigMap"], "data", "config.toml")
+    file = folder / "config.toml"
+    file.write_text(str(text), encoding="utf-8")
+    return load_config(file, {})
+
+
+@pytest.mark.parametrize("values", SETS.values(), ids=SETS)
+def test_helm_finds_nothing_wrong(values: Values) -> None:
+    findings = helm_python.lint(CHART, values=dict(values))
+    assert findings["errors"] == []
+    assert [found["error"] for found in findings["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", SETS.values(), ids=SETS)
+def test_kubernetes_takes_every_manifest(
+    chart: helm_python.Chart, values: Values, version: str
+) -> None:
+    manifests = _manifests(chart, values)
+    # Of another maker's type, which has no schema here.
+    manifests.pop("PodMonitor", None)
+    assert {"DaemonSet", "ConfigMap", "ServiceAccount", "Service"} <= manifests.keys()
+    for manifest in manifests.values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_agent_gets_the_charts_own_settings(chart: helm_python.Chart, tmp_path: Path) -> None:
+    config = _config(chart, DEFAULTS, tmp_path)
+    assert config.metrics.listen == "0.0.0.0:9469"
+    assert config.api.listen == "127.0.0.1:9470"
+    assert config.health.fail_on_lost_driver
+    set_here = {key for key, origin in config.origins.items() if origin != "default"}
+    assert set_here == OWN_KEYS - {"api.listen", "api.insecure"}
+
+
+def test_the_agent_reads_what_the_values_say(chart: helm_python.Chart, tmp_path: Path) -> None:
+    config = _config(chart, EVERYTHING, tmp_path)
+    assert config.metrics.listen == "[::]:9500"
+    assert config.metrics.profile == "minimal"
+    assert config.sampling.hz == 12.5
+    assert config.store.max_bytes == 2**41
+    assert config.api.allowed_hosts == ("gpu-1.example",)
+    assert config.traces.data_wait_patterns == ('"quoted" \\w+ <b>',)
+    assert config.reference.models == {"NVIDIA H100 80GB HBM3": 1980.0, "b": 1500.5}
+
+
+@pytest.mark.parametrize("values", SETS.values(), ids=SETS)
+def test_the_pod_has_no_privilege(chart: helm_python.Chart, values: Values) -> None:
+    pod = _pod(chart, values)
+    assert isinstance(pod, dict)
+    assert not {"hostPID", "hostIPC", "hostNetwork"} & pod.keys()
+    assert pod["automountServiceAccountToken"] is False
+    assert _at(pod, "securityContext", "seccompProfile") == {"type": "RuntimeDefault"}
+    assert _at(pod, "containers", 0, "securityContext") == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("access", "devices"),
+    [("env", "all"), ("volume", "/var/run/nvidia-container-devices"), ("none", None)],
+)
+def test_all_gpus_are_asked_for_as_the_values_say(
+    chart: helm_python.Chart, access: str, devices: str | None
+) -> None:
+    container = _at(_pod(chart, {"image": IMAGE, "gpu": {"access": access}}), "containers", 0)
+    assert isinstance(container, dict)
+    variables = {entry["name"]: entry["value"] for entry in container.get("env", [])}
+    assert variables.get("NVIDIA_VISIBLE_DEVICES") == devices
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert ("/var/run/nvidia-container-devices/all" in mounts) == (access == "volume")
+
+
+def test_every_mount_is_of_a_volume(chart: helm_python.Chart) -> None:
+    pod = _pod(chart, EVERYTHING)
+    volumes, mounts = _at(pod, "volumes"), _at(pod, "containers", 0, "volumeMounts")
+    assert isinstance(volumes, list)
+    assert isinstance(mounts, list)
+    assert {mount["name"] for mount in mounts} == {volume["name"] for volume in volumes}
+
+
+def test_a_changed_configuration_starts_the_pods_anew(chart: helm_python.Chart) -> None:
+    def checksum(values: Values) -> object:
+        template = _at(_manifests(chart, values)["DaemonSet"], "spec", "template")
+        return _at(template, "metadata", "annotations", "checksum/config")
+
+    faster: Values = {**DEFAULTS, "config": {"sampling": {"hz": 20}}}
+    assert checksum(DEFAULTS) == checksum(DEFAULTS) != checksum(faster)
+
+
+def test_the_network_lets_in_scrapes_and_lets_nothing_out(chart: helm_python.Chart) -> None:
+    policy = _at(_manifests(chart, EVERYTHING)["NetworkPolicy"], "spec")
+    assert _at(policy, "policyTypes") == ["Ingress", "Egress"]
+    assert _at(policy, "egress") == []
+    assert _at(policy, "ingress", 0, "ports") == [{"port": "metrics", "protocol": "TCP"}]
+    assert _at(policy, "ingress", 0, "from") == _at(EVERYTHING, "networkPolicy", "from")
+    assert "NetworkPolicy" not in _manifests(chart, SETS["little"])
+
+
+def test_selectors_find_the_pods_and_nothing_else_of_the_release(
+    chart: helm_python.Chart,
+) -> None:
+    manifests = _manifests(chart, EVERYTHING)
+    labels = _at(manifests["DaemonSet"], "spec", "template", "metadata", "labels")
+    own = {"app.kubernetes.io/name": "chopperd", "app.kubernetes.io/instance": "gpu"}
+    assert isinstance(labels, dict)
+    assert own.items() <= labels.items()
+    assert _at(manifests["DaemonSet"], "spec", "selector", "matchLabels") == own
+    assert _at(manifests["Service"], "spec", "selector") == own
+    assert _at(manifests["PodMonitor"], "spec", "selector", "matchLabels") == own
+    assert _at(manifests["NetworkPolicy"], "spec", "podSelector", "matchLabels") == own
+
+
+def test_the_boards_are_installed_where_asked_for(chart: helm_python.Chart) -> None:
+    data = _at(_manifests(chart, EVERYTHING)["Dashboards"], "data")
+    file = CHART / "dashboards/node-and-gpu.json"
+    assert data == {file.name: file.read_text(encoding="utf-8")}
+    assert "Dashboards" not in _manifests(chart, DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({}, "/image/repository"),
+        ({"image": IMAGE, "mage": 1}, "mage"),
+        ({"image": {**IMAGE, "digest": "latest"}}, "/image/digest"),
+        ({"image": IMAGE, "metrics": {"port": 0}}, "/metrics/port"),
+        ({"image": IMAGE, "gpu": {"access": "privileged"}}, "/gpu/access"),
+        ({"image": IMAGE, "hostPaths": {"state": "var"}}, "/hostPaths/state"),
+        ({"image": IMAGE, "config": {"sampling": {"hz": 5000}}}, "/config/sampling/hz"),
+        ({"image": IMAGE, "config": {"sampling": {"hertz": 5}}}, "hertz"),
+        ({"image": IMAGE, "config": {"metrics": {"listen": "0.0.0.0:1"}}}, "listen"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(
+    chart: helm_python.Chart, wrong: Values, named: str
+) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=named):
+        chart.render(dict(wrong), name="gpu")
+
+
+def test_the_schema_knows_every_key_of_the_configuration_with_its_default() -> None:
+    schema = msgspec.json.decode((CHART / "values.schema.json").read_bytes())
+    sections = schema["properties"]["config"]["properties"]
+    known = {
+        f"{section}.{key}": part
+        for section, keys in sections.items()
+        for key, part in keys["properties"].items()
+    }
+    settings = {setting.key: setting for setting in SETTINGS if setting.key not in OWN_KEYS}
+    assert known.keys() == settings.keys()
+    for key, setting in settings.items():
+        if setting.default is not None:
+            jsonschema.validate(setting.default, known[key])
+
+
+def test_the_chart_is_of_the_programs_version(chart: helm_python.Chart) -> None:
+    assert chart.metadata["appVersion"] == __version__
