@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, pss_mib, wait_until
+from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, print_report, pss_mib, wait_until
 from bench.markdown import Figure, figure_table, table
 from bench.processes import cpu_ns
 from chopperd.pipeline.simulated import finish_trace, write_traces
@@ -61,7 +61,9 @@ def idle_cpu_percent(under: BenchAgent, seconds: float) -> dict[str, float]:
 def analyse_capture(under: BenchAgent) -> None:
     """Have a trace of each of eight ranks analysed, and the worker end."""
     before, now_ns = under.finished_count(), CLOCK.unix_ns()
-    paths = list(write_traces(under.node, now_ns - 2 * _TRACED_NS, now_ns - _TRACED_NS, under.inbox))
+    paths = list(
+        write_traces(under.node, now_ns - 2 * _TRACED_NS, now_ns - _TRACED_NS, under.inbox)
+    )
     for path in paths:
         finish_trace(path)
     wait_until("the capture", lambda: under.finished_count() == before + GPUS)
@@ -146,7 +148,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--captures", type=int, default=8, help="of the fast life")
     parser.add_argument("--fast-seconds", type=float, default=120.0)
     chosen = parser.parse_args(argv)
-    print(report(chosen.seconds, chosen.captures, chosen.fast_seconds))
+    print_report(lambda: report(chosen.seconds, chosen.captures, chosen.fast_seconds))
 
 
 if __name__ == "__main__":

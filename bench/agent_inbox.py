@@ -16,6 +16,7 @@ from bench.agents import (
     BenchAgent,
     good_agent,
     kernel_kib,
+    print_report,
     wait_until,
 )
 from bench.big_trace import trace_path
@@ -128,7 +129,8 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    print(report(parser.parse_args(argv).runs))
+    chosen = parser.parse_args(argv)
+    print_report(lambda: report(chosen.runs))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from bench.agent_inbox import dropped
-from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, wait_until
+from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, print_report, wait_until
 from bench.big_trace import trace_path
 from bench.markdown import Figure, figure_table, table
 from chopperd.model.arrays import Float64s
@@ -63,9 +63,7 @@ def report(analyses: int, seconds: float) -> str:
     rest, busy = [], []
     for _ in range(analyses):
         # A fresh agent each time: it would not analyse the same bytes again.
-        with good_agent(
-            SAMPLING__HZ=f"{HZ:g}", SAMPLING__DRIVER_BUDGET_RATIO="0.5"
-        ) as under:
+        with good_agent(SAMPLING__HZ=f"{HZ:g}", SAMPLING__DRIVER_BUDGET_RATIO="0.5") as under:
             rest.append(late_at_rest_ms(under, seconds))
             busy.append(late_in_analysis_ms(under, 0))
     rest_ms, busy_ms = np.concatenate(rest), np.concatenate(busy)
@@ -106,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--analyses", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0, help="of rest before each")
     chosen = parser.parse_args(argv)
-    print(report(chosen.analyses, chosen.seconds))
+    print_report(lambda: report(chosen.analyses, chosen.seconds))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.agent_idle import analyse_capture
 from bench.agent_inbox import dropped
-from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, idle, wait_until
+from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, idle, print_report, wait_until
 from bench.big_trace import trace_path
 from bench.markdown import Figure, figure_table, table
 from bench.processes import ROOT, ended
@@ -112,7 +112,8 @@ def a_hung_call(under: BenchAgent, seconds: float) -> Iterator[None]:
 def heavy_clients(under: BenchAgent) -> Iterator[None]:
     """Other clients ask for much, slowly."""
     analyse_capture(under)
-    command = [sys.executable, "-m", "bench.agent_clients", under.socket, str(under.metrics_port)]
+    addresses = (str(under.socket), str(under.metrics_port))
+    command = [sys.executable, "-m", "bench.agent_clients", *addresses]
     clients = subprocess.Popen(command, cwd=ROOT)
     try:
         idle(1.0)
@@ -201,7 +202,8 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
-    print(report(parser.parse_args(argv).seconds))
+    chosen = parser.parse_args(argv)
+    print_report(lambda: report(chosen.seconds))
 
 
 if __name__ == "__main__":

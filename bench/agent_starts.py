@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.agents import CLOCK, BenchAgent, agent, idle, wait_until
+from bench.agents import CLOCK, BenchAgent, agent, idle, print_report, wait_until
 from bench.markdown import Figure, figure_table, median_and_range
 from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.units import NS_PER_MS
@@ -100,7 +100,8 @@ def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=5)
-    print(report(parser.parse_args(argv).starts))
+    chosen = parser.parse_args(argv)
+    print_report(lambda: report(chosen.starts))
 
 
 if __name__ == "__main__":

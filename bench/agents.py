@@ -27,7 +27,7 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.agent_http import Asked, ask
 from tests.e2e.running import free_port
-from tests.fakes.nvml.build import build
+from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario, Segment
 
@@ -59,6 +59,14 @@ def wait_until(
         if CLOCK.mono_ns() > until_ns:
             raise NotInTimeError(f"waited {within_s:g} s in vain: {what}")
         CLOCK.sleep_until(CLOCK.mono_ns() + every_ms * NS_PER_MS)
+
+
+def print_report(made: Callable[[], str]) -> None:
+    """Print what was measured, or why nothing can be."""
+    try:
+        print(made())
+    except BuildUnavailableError as error:
+        print(f"Skipped: the fake driver can't be built: {error}.")
 
 
 def idle(seconds: float) -> None:
