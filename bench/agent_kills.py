@@ -1,8 +1,8 @@
-"""kill -9 of the whole agent at random moments: what is lost, torn or left, and how soon it goes on.
+"""kill -9 of the whole agent at random moments: what is lost, torn or left, and what follows.
 
-`python -m bench.agent_kills` prints Markdown. Each life is fed traces of an own job and killed while
-it starts, takes one in, analyses it, stores it or rests; the next life must show each step that any
-earlier one has shown.
+`python -m bench.agent_kills` prints Markdown. Each life is fed a trace and killed while it starts,
+takes it in, analyses it, stores it or rests; the next life must show each step that any earlier one
+has shown.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """How long a scrape takes over HTTP, whatever else the agent has to do.
 
-`python -m bench.agent_scrapes` prints Markdown. A snapshot is rendered by the first scrape that asks
-for it; Prometheus scrapes so seldom that this one is always its own. Those are found among many
-scrapes by their new text, and they are what counts.
+`python -m bench.agent_scrapes` prints Markdown. A snapshot is rendered by the first scrape that
+asks for it; Prometheus scrapes so seldom that this one is always its own. Those are found among
+many scrapes by their new text, and they are what counts.
 """
 
 import argparse
@@ -168,8 +168,8 @@ def report(seconds: float) -> str:
     ]
     header = ("beside", "format", "n", "first of a snapshot", "n", "all")
     lines = [
-        f"{GPUS} GPUs, standard profile, TCP, a connection that stays open, gzip accepted; a scrape "
-        f"each {_EVERY_NS // NS_PER_MS} ms for {seconds:g} s. Only the first scrape of each "
+        f"{GPUS} GPUs, standard profile, TCP, a connection that stays open, gzip accepted; a "
+        f"scrape each {_EVERY_NS // NS_PER_MS} ms for {seconds:g} s. Only the first scrape of each "
         "snapshot (each second) renders: Prometheus' own always do, so their p99 counts, of both "
         "formats.",
         figure_table(figures),
