@@ -45,6 +45,7 @@ class Toll:
         left: Files in the runtime folder or temporary ones in the state folder, at the very end.
         damaged_count: Torn pieces in the flight recorder.
         unrecorded_count: Kills before which samples older than 3 s were not in the recorder.
+        given_up_count: Traces put aside, with the reason, after kills in six of their analyses.
         sampling_ms: From each start to the first sample of all GPUs.
         fd_counts: Open files of the agent at rest, before and after all the kills.
     """
@@ -55,6 +56,7 @@ class Toll:
     left: tuple[str, ...] = ()
     damaged_count: int = 0
     unrecorded_count: int = 0
+    given_up_count: int = 0
     sampling_ms: list[float] = field(default_factory=list)
     fd_counts: list[int] = field(default_factory=list)
 
@@ -158,14 +160,15 @@ def kill_often(kills: int) -> Toll:
 
 
 def whole_life(under: BenchAgent, toll: Toll, dropped: list[tuple[str, bytes]]) -> None:
-    """Start it, drop the last trace, wait until all are analysed and the worker has ended; stop."""
+    """Start it, drop the last trace, wait until nothing is left to do and no worker; stop."""
     under.start()
     wait_until("a good scrape", under.is_good)
     drop(under, *dropped[-1])
-    wait_until("all traces", lambda: analysed_count(under) == len(dropped))
+    wait_until("all traces", lambda: under.finished_count() == len(dropped))
     wait_until("the worker to end", lambda: under.worker_pid() is None)
     toll.lost |= toll.told - shown_steps(under)
     toll.fd_counts.append(open_file_count(under))
+    toll.given_up_count = given_up_count(under)
     under.stop()
 
 
@@ -176,9 +179,9 @@ def open_file_count(under: BenchAgent) -> int:
     return sum(not link.startswith(state) for link in links)
 
 
-def analysed_count(under: BenchAgent) -> int:
-    """Traces that were analysed."""
-    return sum(trace.state is TraceState.ANALYSED for trace in under.traces())
+def given_up_count(under: BenchAgent) -> int:
+    """Traces that were not analysed, as the kills fell into too many of their analyses."""
+    return sum(trace.state is TraceState.KILLED for trace in under.traces())
 
 
 def report(kills: int) -> str:
@@ -193,6 +196,11 @@ def report(kills: int) -> str:
         _count("processes that outlived the agent by 5 s", toll.orphan_count),
         _count("files left in the runtime folder or the inbox at the end", len(toll.left)),
         _count("open files at rest, more than before the kills", max(0, fds[-1] - fds[0])),
+        Figure(
+            what="traces put aside after kills in six of their analyses",
+            shown=f"{toll.given_up_count}",
+            value=float(toll.given_up_count),
+        ),
         Figure(
             what="sampling again, ms p50/max",
             shown=f"{np.median(sampling_ms):.0f}/{sampling_ms.max():.0f}",
