@@ -30,6 +30,9 @@ class Stage(Enum):
     CLOSE = "the end"
 
 
+_IDLE: Final = frozenset({Stage.HEAD, Stage.REST, Stage.ANSWER})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long a connection may stay in a stage without at least `_LEAST_BYTES` of progress."""
@@ -53,7 +56,10 @@ class Patience:
 
 
 class ApiProtocol(H11Protocol):
-    """HTTP/1.1 that tells the application its peer, and refuses connections past a number.
+    """HTTP/1.1 that tells the application its peer, and keeps the number of connections bounded.
+
+    Past it the one that has let us wait longest gives way: who holds many and asks nothing keeps
+    nobody out. Where all are at work, the newcomer is refused.
 
     It reads more of the state of uvicorn's protocol than uvicorn documents: tests on real sockets
     hold each use of it.
@@ -73,12 +79,12 @@ class ApiProtocol(H11Protocol):
         self._stage_mark_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Note who connected; too many at a time are sent away."""
+        """Note who connected; one too many is sent away."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         peer = peer_of(connection) if connection is not None else UnknownPeer()
         self.app_state = {**self.app_state, "peer": peer}
-        if len(self.connections) > MOST_CONNECTIONS:
+        if not self._has_place():
             self._refuse(ProblemError(503, "too many connections are open: try later"))
 
     def data_received(self, data: bytes) -> None:
@@ -93,6 +99,36 @@ class ApiProtocol(H11Protocol):
             self.transport.abort()
             return
         self._refuse(ProblemError(400, f"{msg} A head may have {MOST_HEAD_BYTES} bytes."))
+
+    def _has_place(self) -> bool:
+        """Whether we may stay; another may have had to go for that."""
+        others = [
+            each
+            for each in self.connections
+            if isinstance(each, ApiProtocol) and each is not self and not each.is_leaving
+        ]
+        if len(others) < MOST_CONNECTIONS:
+            return True
+        idle = [each for each in others if each.is_idle]
+        if not idle:
+            return False
+        min(idle, key=lambda each: each.stage_since_s).transport.abort()
+        return True
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the connection is as good as gone."""
+        return self.transport.is_closing()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under work or on its way to us that somebody would miss."""
+        return self._where()[0] in _IDLE
+
+    @property
+    def stage_since_s(self) -> float:
+        """When it began to wait for what it waits for, by the event loop's clock."""
+        return self._stage_since_s
 
     def _refuse(self, problem: ProblemError) -> None:
         """Answer without the application, and close."""

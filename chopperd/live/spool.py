@@ -64,7 +64,7 @@ class Spooled:
 
 
 class Spool:
-    """The keep; for any thread.
+    """The keep; for any thread. `all`, `get` and `bytes` never wait for the disk.
 
     Args:
         folder: Where `traces` and `rejected` are.
@@ -75,7 +75,10 @@ class Spool:
         self._traces = folder / "traces"
         self._rejected = folder / "rejected"
         self._limits = limits
-        self._lock = threading.RLock()
+        #: Held while room is made and entries are written, by who may wait for the disk.
+        self._disk_lock = threading.Lock()
+        #: Held for no longer than it takes to look at, or change, what follows.
+        self._lock = threading.Lock()
         self._kept: dict[str, Spooled] = {}
         self._sizes: dict[Path, int] = {}
         self._incoming_bytes = 0
@@ -88,20 +91,29 @@ class Spool:
             return sum(self._sizes.values()) + self._incoming_bytes
 
     def open(self) -> None:
-        """Make the folders and find what an earlier run left; what it had not done is removed.
+        """Find what an earlier run left; what it had not done is removed.
 
         Raises:
-            OSError: They can't be made or read.
+            OSError: The folders can't be made or read.
+        """
+        self.make_folders()
+        for path in self._traces.glob(f"{_INCOMING}*"):
+            path.unlink(missing_ok=True)
+        sizes = dict(_sizes(self._traces)) | dict(_sizes(self._rejected))
+        kept = {one.entry.id: one for one in self._read_entries(sizes)}
+        with self._lock:
+            self._sizes, self._kept = sizes, kept
+
+    def make_folders(self) -> None:
+        """Make the folders that are not there.
+
+        Raises:
+            OSError: They can't be made.
         """
         for folder in (self._traces, self._rejected):
             if not folder.is_dir():
                 folder.mkdir(parents=True)
                 folder.chmod(_FOLDER_MODE)
-        for path in self._traces.glob(f"{_INCOMING}*"):
-            path.unlink(missing_ok=True)
-        with self._lock:
-            self._sizes = dict(_sizes(self._traces)) | dict(_sizes(self._rejected))
-            self._kept = {one.entry.id: one for one in self._read_entries()}
 
     def all(self) -> tuple[Spooled, ...]:
         """What is kept, those that came first first."""
@@ -124,7 +136,7 @@ class Spool:
             IngestError: It is too large, or there is no room.
         """
         self._check_size(expected_bytes or 0)
-        with self._lock:
+        with self._disk_lock:
             self._make_room(expected_bytes or 0)
             self._check_free(expected_bytes or 0)
             self._incoming_count += 1
@@ -147,11 +159,12 @@ class Spool:
             IngestError: It gets too large, or there is no room.
         """
         self._check_size(size_bytes + more_bytes)
-        with self._lock:
+        with self._disk_lock:
             self._make_room(more_bytes)
             if look:
                 self._check_free(more_bytes)
-            self._incoming_bytes += more_bytes
+            with self._lock:
+                self._incoming_bytes += more_bytes
 
     def unclaim(self, size_bytes: int) -> None:
         """Take back what was claimed: the trace is not on its way any more."""
@@ -186,8 +199,8 @@ class Spool:
 
     def retain(self, entry: TraceEntry) -> None:
         """Go on to keep an analysed trace, for as long as there is room."""
-        with self._lock:
-            spooled = self._kept.get(entry.id)
+        with self._disk_lock:
+            spooled = self.get(entry.id)
             if spooled is not None:
                 self._replace(replace(spooled, entry=entry))
 
@@ -250,11 +263,14 @@ class Spool:
             reason=IngestReason.NO_ROOM,
         )
 
-    def _dispensable(self) -> Iterator[tuple[Path, int]]:
-        for path, size_bytes in self._sizes.items():
-            spooled = self._kept.get(path.name)
-            if spooled is None or spooled.entry.state is TraceState.ANALYSED:
-                yield path, size_bytes
+    def _dispensable(self) -> list[tuple[Path, int]]:
+        with self._lock:
+            waiting = {
+                one.entry.id
+                for one in self._kept.values()
+                if one.entry.state is not TraceState.ANALYSED
+            }
+            return [each for each in self._sizes.items() if each[0].name not in waiting]
 
     def _check_free(self, more_bytes: int) -> None:
         try:
@@ -269,8 +285,8 @@ class Spool:
             )
 
     def _note(self, trace_id: str, change: int) -> int:
-        with self._lock:
-            spooled = self._kept.get(trace_id)
+        with self._disk_lock:
+            spooled = self.get(trace_id)
             if spooled is None:
                 return 1
             spooled = replace(spooled, start_count=max(spooled.start_count + change, 0))
@@ -279,7 +295,8 @@ class Spool:
 
     def _replace(self, spooled: Spooled) -> None:
         """Put down anew what is known of a trace; where that fails, it is only remembered."""
-        self._kept[spooled.entry.id] = spooled
+        with self._lock:
+            self._kept[spooled.entry.id] = spooled
         try:
             self._write_entry(spooled)
         except OSError as error:
@@ -294,15 +311,16 @@ class Spool:
     def _entry_path(self, trace_id: str) -> Path:
         return self._traces / f"{trace_id}{_ENTRY}"
 
-    def _read_entries(self) -> Iterator[Spooled]:
+    def _read_entries(self, sizes: dict[Path, int]) -> Iterator[Spooled]:
         """What is known of the traces that are there; one of which nothing is known is removed."""
-        for path in sorted(self._sizes):
+        for path in sorted(sizes):
             if path.parent != self._traces:
                 continue
             try:
                 yield msgspec.json.decode(self._entry_path(path.name).read_bytes(), type=Spooled)
             except (OSError, msgspec.DecodeError) as error:
                 logger.warning("the trace %s has lost its entry: %s", path.name, error)
+                del sizes[path]
                 self.discard(path.name)
 
     def _forget(self, trace_id: str) -> None:

@@ -110,8 +110,8 @@ class CaptureStore:
     def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
         """Put a trace into the capture that it belongs to; its state is left as it is.
 
-        Traces of one job and run that overlap in time form one capture, those without an anchor
-        another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
+        Traces of one owner, job and run that overlap in time form one capture, those without an
+        anchor another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
 
         Returns:
             The capture, and the reports of all its traces in order of arrival.

@@ -16,9 +16,11 @@ MAX_TRACES: Final = 64
 
 _MS: Final = 1_000_000
 
+#: Anyone may say that a trace is of a job: the traces of two users are never put together.
 _OF_JOB: Final = """
     SELECT id, (SELECT count(*) FROM traces WHERE capture = captures.id) FROM captures
     WHERE job IS :job AND run IS :run
+        AND owner_uid IS (SELECT owner_uid FROM traces WHERE id = :trace)
 """
 
 #: Times of captures and of the trace are taken as closed: touching is overlapping. The newest

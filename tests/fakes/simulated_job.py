@@ -77,15 +77,14 @@ def play(
 def _samples(node: SimulatedNode, begin_ns: int, end_ns: int, hz: float) -> SampleSet:
     """One second before to one second after, so that every window is covered."""
     taken = tuple(
-        _gpu_samples(node, index, max(begin_ns - NS_PER_S, START_UNIX_NS), end_ns + NS_PER_S, hz)
+        sampled(node, index, max(begin_ns - NS_PER_S, START_UNIX_NS), end_ns + NS_PER_S, hz)
         for index in range(len(node.gpus))
     )
     return SampleSet(gpus=taken, asked_hz=hz, simulated=True, backend="simulated", source="test")
 
 
-def _gpu_samples(
-    node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: float
-) -> GpuSamples:
+def sampled(node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: float) -> GpuSamples:
+    """One GPU as the sampler would have read it."""
     schedule = staggered_schedule(
         start_mono_ns=start_ns,
         period_ns=period_ns_of(hz),

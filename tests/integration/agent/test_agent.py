@@ -110,8 +110,8 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 def test_an_agent_samples_serves_and_says_where(run: Callable[..., Running]) -> None:
     running = run().sampling()
+    wait_for("all GPUs", lambda: sum(gpu.up for gpu in running.snapshot.gpus) == 8)
     assert running.snapshot.sampler.condition is SamplerCondition.RUNNING
-    assert len(running.snapshot.gpus) == 8
     assert running.ask("/healthz").status == running.ask("/readyz").status == 200
     metrics = running.ask("/metrics")
     assert metrics.metric('chopperd_gpu_up{gpu="7"}') == 1

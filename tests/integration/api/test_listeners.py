@@ -5,7 +5,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,11 +14,12 @@ import pytest
 from chopperd.api.app import MOST_LARGE_ANSWERS, MOST_STREAMS, build_api, build_metrics
 from chopperd.api.binding import bind_tcp
 from chopperd.api.listeners import Listener
-from chopperd.api.protocol import MOST_CONNECTIONS, Patience
+from chopperd.api.protocol import Patience
 from chopperd.errors import ChopperdError
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
 from tests.integration.api.serving import (
     connected,
+    eventually,
     exchange,
     head,
     loopback,
@@ -193,19 +194,6 @@ def test_many_requests_leave_threads_and_files_unchanged(
         assert (sorted(each.name for each in threading.enumerate()), open_files()) == before
 
 
-def test_connections_are_bounded(tcp: socket.socket) -> None:
-    idle = [connected(tcp) for _ in range(MOST_CONNECTIONS)]
-    try:
-        with connected(tcp) as one_more:
-            assert read_all(one_more).startswith(b"HTTP/1.1 503 ")
-    finally:
-        for each in idle:
-            each.close()
-    assert eventually(
-        lambda: exchange(tcp, head("GET", "/healthz", CLOSE)).startswith(b"HTTP/1.1 200 ")
-    )
-
-
 def test_streams_are_bounded_and_give_their_place_back(tcp: socket.socket) -> None:
     streams = [connected(tcp) for _ in range(MOST_STREAMS)]
     for each in streams:
@@ -375,12 +363,3 @@ def test_the_token_lets_in_who_is_not_known(agent: FakeAgent, tcp: socket.socket
 
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def eventually(is_so: Callable[[], bool], timeout_s: float = 5.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if is_so():
-            return True
-        time.sleep(0.05)
-    return False

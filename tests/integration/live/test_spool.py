@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -199,3 +201,27 @@ def test_a_copy_ends_when_it_is_told_to(tmp_path: Path, stop_after: int) -> None
         assert not incoming.copy(fd, stops)
         assert incoming.size_bytes == stop_after << 20
     os.close(fd)
+
+
+def test_what_is_kept_can_be_told_while_the_disk_hangs(tmp_path: Path) -> None:
+    """A pipe that nobody reads stands for a disk on which a write does not return."""
+    spool = opened(tmp_path)
+    kept = put(spool, CONTENT)
+    pipe = tmp_path / "traces" / f".incoming-{ID}.entry"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=spool.note_start, args=(ID,))
+    told: SimpleQueue[object] = SimpleQueue()
+    teller = threading.Thread(target=lambda: told.put((spool.all(), spool.bytes, spool.get(ID))))
+    writer.start()
+    try:
+        while spool.get(ID) == kept:
+            pass
+        teller.start()
+        started = replace(kept, start_count=1)
+        assert told.get(timeout=5.0) == ((started,), len(CONTENT), started)
+        assert writer.is_alive()
+    finally:
+        with pipe.open("rb") as reader:
+            reader.read()
+        writer.join()
+        teller.join()
