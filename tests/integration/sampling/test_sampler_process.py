@@ -21,19 +21,11 @@ from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S
+from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).with_name("scripted_sampler.py")
 CLOCK = SystemClock()
 QUICK = RestartPolicy(start_s=10.0, hung_s=0.3)
-
-
-def wait_for(condition: Callable[[], object], limit_s: float = 10.0) -> float:
-    """Poll until the condition holds; how long that took, in s."""
-    start_ns = CLOCK.mono_ns()
-    while not condition():
-        assert CLOCK.mono_ns() - start_ns < limit_s * NS_PER_S, "waited in vain"
-        CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
-    return (CLOCK.mono_ns() - start_ns) / NS_PER_S
 
 
 def wait_for_hang(supervisor: SamplerSupervisor, slot: int) -> None:
