@@ -360,7 +360,3 @@ def test_the_token_lets_in_who_is_not_known(agent: FakeAgent, tcp: socket.socket
     for token, status in ((TOKEN, 200), (TOKEN + "x", 401), ("", 401)):
         request = head("GET", "/api/v1/jobs", f"Authorization: Bearer {token}", CLOSE)
         assert exchange(tcp, request).startswith(b"HTTP/1.1 %d " % status)
-
-
-def open_files_count() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
