@@ -82,3 +82,9 @@ def cpu_ns(pid: int) -> int:
         `CPUCLOCK_SCHED` (2) in its lowest bits.
     """
     return time.clock_gettime_ns(~pid << 3 | 2)
+
+
+def ended(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that we have started, and wait for its end."""
+    process.kill()
+    process.wait()

@@ -1,7 +1,6 @@
 """The thread that takes what is sampled to the flight recorder, and waits for the disk alone."""
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -41,6 +40,7 @@ class ArchiveThread:
         recorder: From now on this thread's own.
         reader: Gives the ring that is written now; None while there is none. A ring must stay
             mapped until the next one is given and a second has passed, or `stop` returned.
+        node: Name of the node.
         asked_hz: Rate that the sampler was asked for.
         clock: Tells the time.
         damaged_count: How many damaged chunks were met by who reads them; for `live`.
@@ -51,12 +51,13 @@ class ArchiveThread:
         recorder: FlightRecorder,
         reader: Callable[[], RingReader | None],
         *,
+        node: str,
         asked_hz: float,
         clock: Clock,
         damaged_count: Callable[[], int] = lambda: 0,
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
-        self._asked_hz, self._damaged_count = asked_hz, damaged_count
+        self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
         self._positions: WeakKeyDictionary[RingReader, _Positions] = WeakKeyDictionary()
         self._busy_since_mono_ns: int | None = None
         self._failure: str | None = None
@@ -133,7 +134,7 @@ class ArchiveThread:
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,
-            node=os.uname().nodename,
+            node=self._node,
             asked_hz=self._asked_hz,
             boot_id=boot_id(),
         )

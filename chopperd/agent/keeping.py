@@ -5,6 +5,7 @@ from typing import Final
 from chopperd.agent.archiving import ArchiveThread
 from chopperd.agent.store_keeping import StoreKeeper
 from chopperd.agent.surroundings import Surroundings
+from chopperd.config.naming import node_name
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
@@ -40,6 +41,7 @@ def new_archive(around: Surroundings, recorded: RecordedSamples) -> ArchiveThrea
     return ArchiveThread(
         FlightRecorder(recorded.folder, limits, around.clock),
         around.ring,
+        node=node_name(around.config),
         asked_hz=around.config.sampling.hz,
         clock=around.clock,
         damaged_count=lambda: recorded.damaged_count,

@@ -20,6 +20,7 @@ from chopperd.agent.surroundings import Surroundings
 from chopperd.agent.wake import Wake, stopped_by_signals
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
+from chopperd.config.naming import node_name
 from chopperd.config.places import runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.config.service_manager import service_manager
@@ -164,7 +165,10 @@ class Agent:
 
             sampling = self._sampling
             self._snapshots = Snapshots(
-                self._clock, backend=self._backend, slow_hz=self._config.sampling.slow_hz
+                self._clock,
+                node=node_name(self._config),
+                backend=self._backend,
+                slow_hz=self._config.sampling.slow_hz,
             )
             self._parts = Parts(
                 Surroundings(

@@ -22,18 +22,19 @@ class Snapshots:
 
     Args:
         clock: Tells the time.
+        node: Name of the node.
         backend: Back end asked for.
         slow_hz: Rate of the reads that cover all fields.
     """
 
-    def __init__(self, clock: Clock, *, backend: str, slow_hz: float) -> None:
+    def __init__(self, clock: Clock, *, node: str, backend: str, slow_hz: float) -> None:
         self._clock = clock
         self._costs = ProcessCosts(clock)
         self._due_ns = 0
         self._node = LiveNode(
             clock,
             version=__version__,
-            node=os.uname().nodename,
+            node=node,
             backend=backend,
             slow_hz=slow_hz,
         )

@@ -109,7 +109,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now."""
+    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s."""
 
     gpu: str
     up: bool
@@ -118,6 +118,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     reading: Reading
     totals: Totals | None
     excess_live_s: float | None
+    excess_live_ratio: float | None = None
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
 
@@ -275,6 +276,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         reading=reading_of(live.reading),
         totals=_totals_of(live.totals) if live.totals is not None else None,
         excess_live_s=live.excess_s,
+        excess_live_ratio=live.excess_ratio,
         residency=tuple(
             ResidencyBucket(up_to_mhz=edge if math.isfinite(edge) else None, time_s=time_s)
             for edge, time_s in sorted(live.residency_s.items())

@@ -1,12 +1,12 @@
 """Sampling of the command's own, for a page of the node where no agent is asked."""
 
-import os
 from collections.abc import Generator
 from typing import Final
 
 from chopperd import __version__
 from chopperd.cli.recording import sampler_command
 from chopperd.clock import Clock, SystemClock
+from chopperd.config.naming import node_name
 from chopperd.config.sections import Config
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
@@ -44,7 +44,7 @@ def own_snapshots(
     node = LiveNode(
         clock,
         version=__version__,
-        node=os.uname().nodename,
+        node=node_name(config),
         backend=backend,
         slow_hz=settings.slow_hz,
     )

@@ -62,10 +62,10 @@ def _print_once(snapshots: "Iterable[NodeSnapshot]") -> None:
 
 def _has_losses(history: "Sequence[NodeSnapshot]") -> bool:
     """Whether the losses of all GPUs that answer, of which there are some, are known by now."""
-    from chopperd.report.live_rates import live_rates
+    from chopperd.report.live_rates import lost_ratios
 
-    rates = live_rates(history)
-    known = [rates[gpu.info.gpu].lost_ratio is not None for gpu in history[-1].gpus if gpu.up]
+    ratios = lost_ratios(history)
+    known = [ratios[gpu.info.gpu] is not None for gpu in history[-1].gpus if gpu.up]
     return bool(known) and all(known)
 
 

@@ -39,6 +39,7 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         reading=_reading(gpu.reading),
         totals=None if gpu.totals is None else _totals(gpu.totals),
         excess_s=gpu.excess_live_s,
+        excess_ratio=gpu.excess_live_ratio,
         residency_s={
             math.inf if bucket.up_to_mhz is None else bucket.up_to_mhz: bucket.time_s
             for bucket in gpu.residency

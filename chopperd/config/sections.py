@@ -6,6 +6,13 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """`[node]`: what this node is called; None takes the host's name, in a pod the pod's."""
+
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PathsConfig:
     """`[paths]`: where state and sockets are; None takes the system's place, or the user's."""
 
@@ -121,6 +128,7 @@ class PrivacyConfig:
 class Config:
     """The whole configuration; `origins` says for each key ("sampling.hz") where it was set."""
 
+    node: NodeConfig
     paths: PathsConfig
     sampling: SamplingConfig
     ingest: IngestConfig

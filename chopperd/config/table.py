@@ -40,6 +40,7 @@ _GIB: Final = 2**30
 SETTINGS: Final = tuple(
     Setting(key=key, kind=kind, default=default, help=help_text)
     for key, kind, default, help_text in (
+        ("node.name", Name(), None, "what this node is called; its host name if not set"),
         (
             "paths.state",
             Folder(),

@@ -28,11 +28,13 @@ class BusyClock:
 
     Attributes:
         model: GPUs of one model are compared.
-        busy_s: Busy time with known clock.
-        mean_hz: Mean SM clock over it.
+        sampled_s: Time with known clock.
+        busy_s: The part of it that was busy.
+        mean_hz: Mean SM clock over the busy part.
     """
 
     model: str
+    sampled_s: float
     busy_s: float
     mean_hz: float
 
@@ -64,7 +66,10 @@ class BusyClocks:
         cycles = (after.busy_sm_cycles or 0.0) - (before.busy_sm_cycles or 0.0)
         if busy_s < _LEAST_BUSY_S:
             return None
-        return BusyClock(model=self._model, busy_s=busy_s, mean_hz=cycles / busy_s)
+        sampled_s = (after.sampled_s or 0.0) - (before.sampled_s or 0.0)
+        return BusyClock(
+            model=self._model, sampled_s=sampled_s, busy_s=busy_s, mean_hz=cycles / busy_s
+        )
 
 
 def window_excess_s(clocks: Sequence[BusyClock | None]) -> tuple[float | None, ...]:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import numpy as np
+
 from chopperd.live.counters import GpuCounters, counters_of
 from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.newest import NewestValues, fresh_ns
@@ -9,8 +11,8 @@ from chopperd.live.residency import ClockResidency
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import GpuState
-from chopperd.sampling.ring_reader import GpuStatus, RingReader
+from chopperd.sampling.layout import RECORD, GpuState, Records
+from chopperd.sampling.ring_reader import GpuStatus, Integrated, RingReader
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A driver call that lasts longer is named.
@@ -37,13 +39,17 @@ class GpuTrack:
         self._newest = NewestValues(slow_period_ns)
         self._busy = BusyClocks(info)
         self._residency = ClockResidency(info)
+        self._unintegrated: Records = np.zeros(0, RECORD)
         self._excess_s: float | None = None
+        self._excess_ratio: float | None = None
+        self._is_compared = False
         self._last_mono_ns: int | None = None
 
     def leave_ring(self) -> None:
         """Forget the ring that it was read from, and let its counts go on over the next one."""
         self._earlier = self._earlier.plus(self._present)
         self._present = GpuCounters()
+        self._unintegrated = np.zeros(0, RECORD)
         self._position = 0
         self._status = None
 
@@ -52,22 +58,46 @@ class GpuTrack:
         self._status = reader.status(slot)
         drained = reader.drain(slot, self._position)
         self._position = drained.position
-        totals = reader.totals(slot) or self._present.totals
-        self._present = counters_of(self._status, totals)
+        self._integrate(reader.integrated(slot), drained.records, self._status)
         if not len(drained.records):
             return
         self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
         self._newest.take(drained.records)
-        self._residency.add(drained.records, self._status.period_ns)
         self._busy.add(drained.records)
+
+    def _integrate(
+        self, integrated: Integrated | None, records: Records, status: GpuStatus
+    ) -> None:
+        """Take over the integrals, and the residency of the very records that they cover."""
+        self._unintegrated = np.concatenate([self._unintegrated, records])
+        totals = integrated.totals if integrated else self._present.totals
+        self._present = counters_of(status, totals)
+        if integrated is not None:
+            is_covered = self._unintegrated["sequence"] <= integrated.records_count
+            self._residency.add(self._unintegrated[is_covered], status.period_ns)
+            self._unintegrated = self._unintegrated[~is_covered]
 
     def close_window(self, end_mono_ns: int) -> BusyClock | None:
         """Its busy clock over the window that ends then; see `BusyClocks`."""
         return self._busy.close_window(end_mono_ns, self._status.period_ns if self._status else 0)
 
-    def add_excess(self, lost_s: float) -> None:
-        """Add what it lost against its peers in a window."""
-        self._excess_s = (self._excess_s or 0.0) + lost_s
+    def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
+        """Take down what a window says of it.
+
+        A sum that stood still while there are no peers would read as no loss, so it is not shown
+        then; where the GPU was not busy nothing was lost, and it stays.
+
+        Args:
+            clock: Its busy clock over the window, as `close_window` gave it.
+            lost_s: What it lost against its peers; None if it could not be compared.
+        """
+        self._excess_ratio = None
+        if clock is None:
+            return
+        self._is_compared = lost_s is not None
+        if lost_s is not None:
+            self._excess_s = (self._excess_s or 0.0) + lost_s
+            self._excess_ratio = lost_s / clock.sampled_s
 
     def live(self, now: TimeTriple, *, has_driver: bool, has_process: bool) -> GpuLive:
         """The GPU now.
@@ -88,7 +118,8 @@ class GpuTrack:
             last_sample_unix_ns=None if last_ns is None else now.unix_ns - now.mono_ns + last_ns,
             reading=self._newest.reading(now.mono_ns, period_ns) if up else DeviceReading(),
             totals=counted.totals,
-            excess_s=self._excess_s,
+            excess_s=self._excess_s if self._is_compared else None,
+            excess_ratio=self._excess_ratio if up else None,
             residency_s=self._residency.seconds(),
             ticks_count=counted.ticks_count,
             missed_count=counted.missed_count,

@@ -142,7 +142,7 @@ class LiveNode:
         """Compare GPUs over each window that has ended."""
         while now_mono_ns >= self._window_end_ns + _GRACE_NS:
             clocks = [track.close_window(self._window_end_ns) for track in self._tracks]
-            for track, lost_s in zip(self._tracks, window_excess_s(clocks), strict=True):
-                if lost_s is not None:
-                    track.add_excess(lost_s)
+            losses_s = window_excess_s(clocks)
+            for track, clock, lost_s in zip(self._tracks, clocks, losses_s, strict=True):
+                track.note_window(clock, lost_s)
             self._window_end_ns += WINDOW_NS

@@ -54,7 +54,9 @@ class GpuLive:
         last_sample_unix_ns: Time of its newest sample; None before the first.
         reading: Its newest values; fields that are not fresh are None (all, where it is not up).
         totals: Integrals; they stay where they are while it is not up.
-        excess_s: Live loss against its peers; None with fewer than four of one model.
+        excess_s: Live loss against its peers; None while fewer than four of one model are busy.
+        excess_ratio: The same in the last whole window of 10 s, as a share of sampled time; None
+            where it was not busy then, too.
         residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz:
             tenths of the highest SM clock, then infinity; empty where that clock is not known.
         ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
@@ -81,6 +83,7 @@ class GpuLive:
     hung: HungCall | None
     driver_fast_s: float = 0.0
     driver_full_s: float = 0.0
+    excess_ratio: float | None = None
 
 
 class SamplerCondition(StrEnum):

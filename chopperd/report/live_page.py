@@ -7,7 +7,7 @@ from rich.console import Group
 
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import GpuLive, NodeSnapshot
-from chopperd.report.live_rates import LiveRates, live_rates, window
+from chopperd.report.live_rates import lost_ratios, window
 from chopperd.report.sections import table
 from chopperd.report.text import simulated_mark
 from chopperd.report.wording import UNKNOWN, decimal, percent, whole, words
@@ -17,7 +17,8 @@ _COLUMNS: Final = (
     *("lost ms/s", "excess ms/s", "<held by"),
 )
 _CAPTION: Final = (
-    "lost: live ceiling against the top clock, excess: against peers, over the last 10 s; q ends"
+    "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, in the "
+    "last whole 10 s; q ends"
 )
 
 
@@ -25,11 +26,11 @@ def live_page(history: Sequence[NodeSnapshot]) -> Group:
     """A line a GPU; unknown is a dash.
 
     Args:
-        history: At least one snapshot, oldest first; rates are made over the last 10 s of it.
+        history: At least one snapshot, oldest first; losses are those of the last 10 s of it.
     """
     now = history[-1]
-    rates = live_rates(window(history))
-    rows = [_cells(gpu, rates[gpu.info.gpu]) for gpu in now.gpus]
+    ratios = lost_ratios(window(history))
+    rows = [_cells(gpu, ratios[gpu.info.gpu]) for gpu in now.gpus]
     body = table(_title(now), _COLUMNS, rows, caption=_CAPTION)
     return Group(simulated_mark(), body) if now.simulated else body
 
@@ -65,13 +66,13 @@ def _limits(reading: DeviceReading) -> str:
     return " + ".join(words(cause.label) for cause in sorted(reading.causes)) or "nothing"
 
 
-def _cells(gpu: GpuLive, rates: LiveRates) -> tuple[str, ...]:
+def _cells(gpu: GpuLive, lost_ratio: float | None) -> tuple[str, ...]:
     return (
         gpu.info.gpu,
         *gpu_values(gpu),
         decimal(gpu.kept_hz if gpu.up else None, 1),
-        _per_second_ms(rates.lost_ratio),
-        _per_second_ms(rates.excess_ratio),
+        _per_second_ms(lost_ratio),
+        _per_second_ms(gpu.excess_ratio),
         gpu_condition(gpu),
     )
 

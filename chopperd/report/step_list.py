@@ -11,8 +11,10 @@ from chopperd.report.sections import STEP_CAPTION, STEP_COLUMNS, step_cells, tab
 from chopperd.report.text import simulated_mark
 from chopperd.report.wording import UNKNOWN
 
-#: Of an RFC 3339 time: from the month to the second.
-_MONTH_TO_SECOND: Final = slice(5, 19)
+#: Parts of an RFC 3339 time.
+_DAY: Final = slice(0, 10)
+_TIME_OF_DAY: Final = slice(11, 19)
+_MONTH_TO_MINUTE: Final = slice(5, 16)
 
 
 def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
@@ -26,8 +28,11 @@ def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
     runs = dict.fromkeys((row.job, row.run) for row in rows)
     for job, run in runs:
         those = [row for row in rows if (row.job, row.run) == (job, run)]
-        cells = [(_started(row), _rank(row), *step_cells(row)) for row in those]
+        days = {row.start[_DAY] for row in those if row.start}
+        shown = _TIME_OF_DAY if len(days) == 1 else _MONTH_TO_MINUTE
+        cells = [(_started(row, shown), _rank(row), *step_cells(row)) for row in those]
         title = f"STEPS  job {job or 'unknown'}, run {run or 'unknown'}"
+        title += f", {days.pop()}" if len(days) == 1 else ""
         columns = ("<started (UTC)", "rank", *STEP_COLUMNS)
         parts += ["", table(title, columns, cells, caption=STEP_CAPTION)]
     return Group(*(parts if simulated else parts[1:])) if runs else Group("no such steps")
@@ -45,8 +50,8 @@ def critical_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.is_critical or (row.job, row.run, row.step) not in known]
 
 
-def _started(row: Row) -> str:
-    return row.start[_MONTH_TO_SECOND].replace("T", " ") if row.start else UNKNOWN
+def _started(row: Row, shown: slice) -> str:
+    return row.start[shown].replace("T", " ") if row.start else UNKNOWN
 
 
 def _rank(row: Row) -> str:

@@ -70,6 +70,7 @@ class DeviceLoop:
         self._judge_at_ns = 0
         self._logged_at_ns: dict[str, int] = {}
         self._is_lost = False
+        self._owes_full_read = False
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
@@ -83,7 +84,7 @@ class DeviceLoop:
         now_ns = self._clock.mono_ns()
         for tick in schedule.ticks():
             if now_ns >= tick.end_mono_ns:
-                self._gpu.missed_count += 1
+                self._miss(tick)
                 continue
             if not self._wait_until(tick.deadline_mono_ns, now_ns):
                 return False
@@ -100,22 +101,29 @@ class DeviceLoop:
         """Read and record one tick; the time when that is done."""
         started_ns = self._clock.mono_ns()
         if started_ns >= tick.end_mono_ns:  # woken too late: this period has no read
-            self._gpu.missed_count += 1
+            self._miss(tick)
             return started_ns
-        self._gpu.begin_call(started_ns, tick.scope)
-        reading = self._read(tick.scope)
+        scope = ReadScope.FULL if self._owes_full_read else tick.scope
+        self._owes_full_read = False
+        self._gpu.begin_call(started_ns, scope)
+        reading = self._read(scope)
         ended_ns = self._clock.mono_ns()
         if reading is None:
-            self._gpu.end_call(ended_ns - started_ns, tick.scope)
+            self._gpu.end_call(ended_ns - started_ns, scope)
         else:
             self._gpu.write(
                 reading,
                 t_mono_ns=(started_ns + ended_ns) // 2,
                 span_ns=ended_ns - started_ns,
                 late_ns=started_ns - tick.deadline_mono_ns,
-                scope=tick.scope,
+                scope=scope,
             )
         return ended_ns
+
+    def _miss(self, tick: Tick) -> None:
+        """Count a period without a read; what only a full one would have read, the next reads."""
+        self._gpu.missed_count += 1
+        self._owes_full_read |= tick.scope is ReadScope.FULL
 
     def _read(self, scope: ReadScope) -> DeviceReading | None:
         """One look at the GPU; None if it failed, which is counted."""

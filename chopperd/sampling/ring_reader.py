@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import LiveTotals
 from chopperd.model.timebase import TimeTriple
@@ -46,6 +45,14 @@ class Drained:
     records: Records
     overwritten_count: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Integrated:
+    """Live integrals, and how many records since the ring was made they cover."""
+
+    totals: LiveTotals
+    records_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +204,16 @@ class RingReader:
 
     def totals(self, slot: int) -> LiveTotals | None:
         """The live integrals of a GPU; None before its first sample."""
+        integrated = self.integrated(slot)
+        return integrated.totals if integrated else None
+
+    def integrated(self, slot: int) -> Integrated | None:
+        """The live integrals of a GPU and what they cover; None before its first sample."""
         for _ in range(_ATTEMPTS):
             sequence = int(self._status["totals_sequence"][slot])
-            values: Float64s = self._status["totals"]["values"][slot, sequence % 2].copy()
+            count, values = self._status["totals"][slot, sequence % 2].tolist()
             if sequence == int(self._status["totals_sequence"][slot]):
-                return live_totals(values.tolist()) if sequence else None
+                return Integrated(live_totals(values.tolist()), count) if sequence else None
         return None
 
 

@@ -77,15 +77,14 @@ def play(
 def _samples(node: SimulatedNode, begin_ns: int, end_ns: int, hz: float) -> SampleSet:
     """One second before to one second after, so that every window is covered."""
     taken = tuple(
-        _gpu_samples(node, index, max(begin_ns - NS_PER_S, START_UNIX_NS), end_ns + NS_PER_S, hz)
+        sampled(node, index, max(begin_ns - NS_PER_S, START_UNIX_NS), end_ns + NS_PER_S, hz)
         for index in range(len(node.gpus))
     )
     return SampleSet(gpus=taken, asked_hz=hz, simulated=True, backend="simulated", source="test")
 
 
-def _gpu_samples(
-    node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: float
-) -> GpuSamples:
+def sampled(node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: float) -> GpuSamples:
+    """One GPU as the sampler would have read it."""
     schedule = staggered_schedule(
         start_mono_ns=start_ns,
         period_ns=period_ns_of(hz),
@@ -94,9 +93,11 @@ def _gpu_samples(
         position=index,
         device_count=len(node.gpus),
     )
-    t_ns = schedule.deadlines_mono_ns(np.arange((end_ns - start_ns) // schedule.period_ns))
+    periods = np.arange((end_ns - start_ns) // schedule.period_ns)
+    t_ns = schedule.deadlines_mono_ns(periods)
     readings = [
-        node.reading(index, t, schedule.scope(period)) for period, t in enumerate(t_ns.tolist())
+        node.reading(index, t, scope)
+        for t, scope in zip(t_ns.tolist(), schedule.scopes(periods), strict=True)
     ]
     return GpuSamples(
         gpu=node.gpus[index],

@@ -353,6 +353,15 @@ def test_starting_up_loads_neither_numpy_nor_rich() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_an_agent_does_not_load_numpy_before_its_sampler_starts() -> None:
+    code = (
+        "import sys; import chopperd.cli, chopperd.agent.service;"
+        "print([m for m in ('numpy', 'starlette', 'prometheus_client') if m in sys.modules])"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_a_process_that_was_started_without_standard_files_works(tmp_path: Path) -> None:
     """As some service managers do; the shell closes all three before it starts the command."""
     script = f"exec {PYTHON} -m chopperd check-config <&- >&- 2>&-"

@@ -88,7 +88,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 def test_an_unknown_key_like_no_other_lists_those_there_are() -> None:
     (problem,) = problems_of({"CHOPPERD_X__Y": "1"})
-    assert "unknown key x.y; known are: paths.state, " in problem
+    assert "unknown key x.y; known are: node.name, " in problem
 
 
 @pytest.mark.parametrize(

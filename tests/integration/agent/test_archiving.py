@@ -20,6 +20,7 @@ from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.store.recorder_files import RecorderLimits
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.samples import gpu_info
+from tests.waiting import wait_for
 
 CLOCK = SystemClock()
 ROOMY = RecorderLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
@@ -73,16 +74,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def archive(folder: Path, reader: Callable[[], RingReader | None]) -> ArchiveThread:
     recorder = FlightRecorder(folder, ROOMY, CLOCK)
-    thread = ArchiveThread(recorder, reader, asked_hz=10.0, clock=CLOCK, damaged_count=lambda: 3)
+    thread = ArchiveThread(
+        recorder, reader, node="n1", asked_hz=10.0, clock=CLOCK, damaged_count=lambda: 3
+    )
     thread.start()
     return thread
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    limit_ns = CLOCK.mono_ns() + 10 * NS_PER_S
-    while not condition():
-        assert CLOCK.mono_ns() < limit_ns, "waited in vain"
-        CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
 
 
 def everything(folder: Path) -> SampleSet:
@@ -101,7 +97,7 @@ def test_what_is_in_the_ring_at_the_end_is_kept_as_it_was_sampled(
     assert CLOCK.mono_ns() - begin_ns < 5 * NS_PER_S
     samples = everything(tmp_path)
     assert (samples.backend, samples.driver, samples.simulated) == ("scripted", "1", True)
-    assert (samples.node, samples.asked_hz, samples.notes) == (os.uname().nodename, 10.0, ())
+    assert (samples.node, samples.asked_hz, samples.notes) == ("n1", 10.0, ())
     direct = ring.reader.drain(0).records
     offset_ns = ring.reader.triples()[0][0].unix_ns - ring.reader.triples()[0][0].mono_ns
     for gpu in samples.gpus:
@@ -193,10 +189,9 @@ def test_a_disk_that_hangs_is_said_and_left_alone(
     wait_for(lambda: hung[0])
     wait_for(lambda: thread.live().trouble == "the disk has not answered for 0 s")
     assert not thread.stop(timeout_s=0.05)
-    monkeypatch.setattr("chopperd.agent.archiving._EVERY_S", 10.0)
-    while thread._thread.is_alive():
-        (tmp_path / "pipe").read_bytes()
-        thread._thread.join(0.05)
+    answering = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert thread.stop(timeout_s=10.0)
+    os.close(answering)
     assert thread.live().trouble is None
 
 

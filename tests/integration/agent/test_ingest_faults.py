@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from tests.integration.agent.node import BASE_S, CLOCK, SCRIPTED, Node, trace, wait_for
+from tests.integration.agent.node import BASE_S, CLOCK, SCRIPTED, Node, trace
 from tests.integration.processes import is_alive
+from tests.waiting import wait_for
 
 
 def script(node: Node, second: int, deed: str) -> None:
@@ -204,11 +205,12 @@ def test_with_analysis_off_nothing_is_touched(tmp_path: Path) -> None:
 _AGENT = """
 import sys
 from pathlib import Path
-from tests.integration.agent.node import Node, SCRIPTED, trace, wait_for
+from tests.integration.agent.node import Node, SCRIPTED
+from tests.waiting import wait_for
 with Node(Path(sys.argv[1]), command=SCRIPTED) as node:
     wait_for((node.recorder / "hanging").exists)
     print(node.service.live().worker_pid, flush=True)
-    wait_for(lambda: False, 60)
+    wait_for(lambda: False, within_s=60)
 """
 
 

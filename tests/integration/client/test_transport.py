@@ -23,6 +23,8 @@ from chopperd.client.transport import Transport
 from chopperd.config.load import load_config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving
+from tests.integration.processes import open_files_count
+from tests.ports import free_port
 
 STRANGER_UID = 54321
 
@@ -41,15 +43,6 @@ def raw_server(answer: Callable[[socket.socket], object]) -> Iterator[TcpEndpoin
         thread.start()
         yield TcpEndpoint("127.0.0.1", listening.getsockname()[1])
         thread.join()
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def test_a_socket_and_loopback_give_the_same_answer(tmp_path: Path) -> None:
@@ -177,12 +170,12 @@ def test_requests_leave_no_connection_open(tmp_path: Path) -> None:
     agent = FakeAgent({"/a": Reply(body=b"x"), "/no": problem(404, "no")})
     with serving(agent, tmp_path / "s"):
         transport = Transport([SocketEndpoint(tmp_path / "s")])
-        before = open_files()
+        before = open_files_count()
         for _ in range(5):
             transport.fetch("/a")
             with pytest.raises(AgentRefusedError):
                 transport.fetch("/no")
-        assert open_files() == before
+        assert open_files_count() == before
 
 
 def test_the_socket_is_tried_before_the_port(tmp_path: Path) -> None:

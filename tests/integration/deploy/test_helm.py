@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from chopperd import __version__
-from chopperd.config.load import load_config
+from chopperd.config.load import load_config, variable
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
 from tests.tools import ROOT
@@ -24,6 +24,7 @@ KUBERNETES = ("1.27", "1.28", "1.29", "1.30", "1.31")
 IMAGE: Values = {"repository": "registry.example/chopperd"}
 #: Keys of the configuration that the chart sets itself.
 OWN_KEYS = {
+    "node.name",
     "paths.state",
     "paths.runtime",
     "metrics.listen",
@@ -131,7 +132,7 @@ def test_the_agent_gets_the_charts_own_settings(chart: helm_python.Chart, tmp_pa
     assert config.api.listen == "127.0.0.1:9470"
     assert config.health.fail_on_lost_driver
     set_here = {key for key, origin in config.origins.items() if origin != "default"}
-    assert set_here == OWN_KEYS - {"api.listen", "api.insecure"}
+    assert set_here == OWN_KEYS - {"node.name", "api.listen", "api.insecure"}
 
 
 def test_the_agent_reads_what_the_values_say(chart: helm_python.Chart, tmp_path: Path) -> None:
@@ -169,10 +170,17 @@ def test_all_gpus_are_asked_for_as_the_values_say(
 ) -> None:
     container = _at(_pod(chart, {"image": IMAGE, "gpu": {"access": access}}), "containers", 0)
     assert isinstance(container, dict)
-    variables = {entry["name"]: entry["value"] for entry in container.get("env", [])}
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert variables.get("NVIDIA_VISIBLE_DEVICES") == devices
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert ("/var/run/nvidia-container-devices/all" in mounts) == (access == "volume")
+
+
+def test_reports_name_the_node_and_not_the_pod(chart: helm_python.Chart) -> None:
+    container = _at(_pod(chart, DEFAULTS), "containers", 0)
+    assert isinstance(container, dict)
+    (entry,) = (each for each in container["env"] if each["name"] == variable("node.name"))
+    assert _at(entry, "valueFrom", "fieldRef", "fieldPath") == "spec.nodeName"
 
 
 def test_every_mount_is_of_a_volume(chart: helm_python.Chart) -> None:

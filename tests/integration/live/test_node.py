@@ -12,6 +12,7 @@ from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
+from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import HEADER, GpuState, RingDescription, SamplerState
 from chopperd.sampling.ring import RingWriter
@@ -69,6 +70,14 @@ class Rig:
 
     def sample(self, seconds: float, **clocks_mhz: float) -> None:
         """Let time pass with a sample of each GPU each period, at the clock given by its label."""
+        for gpu, to in self.take_samples(seconds, **clocks_mhz).items():
+            totals = self.integrals[gpu.uuid]
+            done, _ = to.totals()
+            totals.add(to.records(done), PERIOD_NS)
+            to.write_totals(totals.totals, to.written_count)
+
+    def take_samples(self, seconds: float, **clocks_mhz: float) -> dict[GpuInfo, GpuWriter]:
+        """The same, not yet integrated; the writers."""
         writers = {gpu: self.writer.gpu(self.slot(gpu)) for gpu in self.gpus}
         for _ in range(round(seconds * 10)):
             self.clock.advance(PERIOD_NS)
@@ -81,11 +90,7 @@ class Rig:
                     late_ns=0,
                     scope=ReadScope.FULL,
                 )
-        for gpu, to in writers.items():
-            totals = self.integrals[gpu.uuid]
-            done, _ = to.totals()
-            totals.add(to.records(done), PERIOD_NS)
-            to.write_totals(totals.totals, to.written_count)
+        return writers
 
     def now(self, facts: AgentFacts = RUNNING) -> NodeSnapshot:
         return self.node.snapshot(facts)
@@ -142,6 +147,22 @@ def test_a_gpu_that_samples_is_up_with_its_values_and_totals(rig: Rig) -> None:
     assert edges == [pytest.approx(1980 * 0.8)]
     assert sum(zero.residency_s.values()) == pytest.approx(1.9)
     assert zero.excess_s is None  # two GPUs of a model have no peers
+
+
+def test_residency_sums_to_the_sampled_time_also_between_two_integrations(rig: Rig) -> None:
+    rig.sample(2.0, gpu0=990.0)
+    before = rig.now().gpus[0]
+    rig.take_samples(0.7, gpu0=1980.0)  # not yet integrated by the sampler
+    between = rig.now().gpus[0]
+    assert between.last_sample_unix_ns == rig.clock.unix_ns()
+    rig.sample(0.1, gpu0=1980.0)
+    after = rig.now().gpus[0]
+    for gpu, seconds in ((before, 1.9), (between, 1.9), (after, 2.7)):
+        assert gpu.totals is not None
+        assert gpu.totals.sampled_s == pytest.approx(seconds)
+        assert sum(gpu.residency_s.values()) == pytest.approx(seconds)
+    # The last second but half an interval was at the top clock.
+    assert after.residency_s[1980.0] == pytest.approx(0.75)
 
 
 def test_silence_makes_a_gpu_go_down_after_three_seconds_and_its_totals_stay(rig: Rig) -> None:
@@ -273,14 +294,38 @@ def test_excess_is_counted_against_the_median_once_a_window_is_over(rig_of_five:
     assert rig.now().gpus[4].excess_s == pytest.approx(last + 0.115)
 
 
-def test_excess_stands_still_while_fewer_than_four_are_there(rig_of_five: Rig) -> None:
-    rig = rig_of_five
+def test_excess_is_absent_while_fewer_than_four_are_there_and_goes_on_afterwards(
+    rig_of_five: Rig,
+) -> None:
+    rig, all_gpus = rig_of_five, rig_of_five.gpus
     rig.sample(12.0, gpu4=1350.0)
     before = [gpu.excess_s for gpu in rig.now().gpus]
-    rig.start_sampler(*rig.gpus[2:])
-    rig.sample(30.0, gpu4=1350.0)
+    rig.start_sampler(*all_gpus[2:])
+    rig.sample(9.5, gpu4=1350.0)
+    still_there = [gpu.excess_s for gpu in rig.now().gpus]
+    rig.sample(20.5, gpu4=1350.0)
+    too_few = rig.now().gpus
+    rig.start_sampler(*all_gpus)
+    rig.sample(20.0, gpu4=1350.0)  # until 162 s: one window of all five is over
     after = [gpu.excess_s for gpu in rig.now().gpus]
     # Two went 2 s into the second window, which still has the mean of all; no later one has.
     assert before == [0, 0, 0, 0, pytest.approx(0.98)]
-    assert after == [0, 0, 0, 0, pytest.approx(1.98)]
-    assert [gpu.up for gpu in rig.now().gpus] == [False, False, True, True, True]
+    assert still_there == [0, 0, 0, 0, pytest.approx(1.98)]
+    assert [gpu.up for gpu in too_few] == [False, False, True, True, True]
+    # A sum that stood still would read as no loss. Those that are down were not busy since.
+    assert [gpu.excess_s for gpu in too_few] == [0, 0, None, None, None]
+    # 142 to 150 s have the means of all again, and 150 to 160 s.
+    assert after == [0, 0, 0, 0, pytest.approx(3.98)]
+
+
+def test_the_excess_of_the_last_window_is_a_share_of_sampled_time(rig_of_five: Rig) -> None:
+    """1350 instead of 1500 MHz: a tenth of each second, however long ago the window ended."""
+    rig = rig_of_five
+    rig.sample(10.5, gpu4=1350.0)
+    assert [gpu.excess_ratio for gpu in rig.now().gpus] == [None] * 5
+    rig.sample(1.0, gpu4=1350.0)
+    for _ in range(9):
+        assert [gpu.excess_ratio for gpu in rig.now().gpus] == [0, 0, 0, 0, pytest.approx(0.1)]
+        rig.sample(1.0, gpu4=1350.0)
+    rig.clock.advance(4 * NS_PER_S)
+    assert [gpu.excess_ratio for gpu in rig.now().gpus] == [None] * 5  # none of them is up

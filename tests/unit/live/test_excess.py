@@ -17,7 +17,7 @@ GPU = replace(gpu_info(), sm_clock_max_mhz=2000.0)
 
 
 def busy(mean_mhz: float, busy_s: float = 10.0, model: str = "H100") -> BusyClock:
-    return BusyClock(model=model, busy_s=busy_s, mean_hz=mean_mhz * 1e6)
+    return BusyClock(model=model, sampled_s=10.0, busy_s=busy_s, mean_hz=mean_mhz * 1e6)
 
 
 def test_a_gpu_below_the_median_of_its_model_loses_the_share_of_its_busy_time() -> None:

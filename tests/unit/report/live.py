@@ -38,6 +38,7 @@ def live_gpu(
     reading: DeviceReading = READING,
     totals: LiveTotals | None = None,
     excess_s: float | None = None,
+    excess_ratio: float | None = None,
     max_mhz: float | None = 1980.0,
 ) -> GpuLive:
     return GpuLive(
@@ -55,6 +56,7 @@ def live_gpu(
         reading=reading,
         totals=totals,
         excess_s=excess_s,
+        excess_ratio=excess_ratio,
         residency_s={},
         ticks_count=100,
         missed_count=0,

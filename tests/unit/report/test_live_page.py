@@ -16,8 +16,8 @@ def cells(text: str, gpu: str) -> list[str]:
 
 def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
     """1485 of 1980 MHz are 75 %; of 4 s sampled 1 s is lost: 250 ms of each second."""
-    before = snapshot(live_gpu(totals=totals(100.0, 7.0), excess_s=1.0))
-    after = snapshot(live_gpu(totals=totals(104.0, 8.0), excess_s=1.006), after_s=4.0)
+    before = snapshot(live_gpu(totals=totals(100.0, 7.0), excess_ratio=0.0015))
+    after = snapshot(live_gpu(totals=totals(104.0, 8.0), excess_ratio=0.0015), after_s=4.0)
     text = page_text(live_page([before, after]))
     assert text.startswith("GPUS  node7, nvml, driver 560.35.03, running\n")
     assert cells(text, "0") == [
@@ -29,6 +29,15 @@ def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
 def test_what_is_not_known_is_a_dash() -> None:
     gpu = live_gpu(reading=DeviceReading(), max_mhz=None)
     assert cells(page_text(live_page([snapshot(gpu)])), "0") == [*["-"] * 6, "10.0", *["-"] * 3]
+
+
+def test_a_sum_of_excess_that_stands_still_between_two_looks_is_not_shown_as_none() -> None:
+    """It grows once in 10 s: what the last window said is shown, whenever one looks."""
+    looks = [
+        snapshot(live_gpu(totals=totals(at_s, 0.0), excess_s=1.0, excess_ratio=0.05), after_s=at_s)
+        for at_s in (1.0, 2.0)
+    ]
+    assert cells(page_text(live_page(looks)), "0")[8] == "50.0"
 
 
 def test_known_zeros_are_zeros_and_no_limit_is_said() -> None:
@@ -59,7 +68,7 @@ def test_simulated_gpus_are_marked() -> None:
 
 
 def test_eight_gpus_fit_the_page() -> None:
-    gpus = [live_gpu(str(label), totals=totals(1e4, 5e3), excess_s=9.0) for label in range(8)]
+    gpus = [live_gpu(str(label), totals=totals(1e4, 5e3), excess_ratio=0.9) for label in range(8)]
     text = page_text(live_page([snapshot(*gpus)]))
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text

@@ -3,23 +3,19 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.live import LiveTotals
-from chopperd.report.live_rates import LiveRates, live_rates, lost_s, window
+from chopperd.report.live_rates import lost_ratios, lost_s, window
 from tests.unit.report.live import live_gpu, snapshot, totals
-
-UNKNOWN = LiveRates()
 
 
 def test_a_rate_is_growth_over_sampled_time() -> None:
-    """4 s more sampled, of them 1 s lost and 0.2 s to excess."""
-    before = snapshot(live_gpu(totals=totals(100.0, 7.0), excess_s=1.0))
-    after = snapshot(live_gpu(totals=totals(104.0, 8.0), excess_s=1.2), after_s=5.0)
-    (rates,) = live_rates([before, after]).values()
-    assert rates.lost_ratio == pytest.approx(0.25)
-    assert rates.excess_ratio == pytest.approx(0.05)
+    """4 s more sampled, of them 1 s lost."""
+    before = snapshot(live_gpu(totals=totals(100.0, 7.0)))
+    after = snapshot(live_gpu(totals=totals(104.0, 8.0)), after_s=5.0)
+    assert lost_ratios([before, after]) == {"0": pytest.approx(0.25)}
 
 
 def test_what_is_not_known_at_both_ends_has_no_rate() -> None:
-    known = live_gpu(totals=totals(100.0, 7.0), excess_s=1.0)
+    known = live_gpu(totals=totals(100.0, 7.0))
     for first, last in [
         (replace(known, totals=None), known),
         (known, replace(known, totals=None)),
@@ -27,38 +23,34 @@ def test_what_is_not_known_at_both_ends_has_no_rate() -> None:
         (known, live_gpu(totals=totals(50.0, 1.0))),  # begun anew
         (known, live_gpu(totals=LiveTotals(sampled_s=110.0))),
     ]:
-        (rates,) = live_rates([snapshot(first), snapshot(last, after_s=5.0)]).values()
-        assert rates == UNKNOWN
+        assert lost_ratios([snapshot(first), snapshot(last, after_s=5.0)]) == {"0": None}
 
 
 def test_a_rate_begins_where_its_total_is_first_known() -> None:
     looks = [
         live_gpu(totals=None),
         live_gpu(totals=totals(1.0, 0.0)),
-        live_gpu(totals=totals(2.0, 0.3), excess_s=0.5),
-        live_gpu(totals=totals(5.0, 0.8), excess_s=0.8),
+        live_gpu(totals=totals(5.0, 0.8)),
     ]
     history = [snapshot(gpu, after_s=float(second)) for second, gpu in enumerate(looks)]
-    rates = live_rates(history)["0"]
-    assert rates.lost_ratio == pytest.approx(0.8 / 4.0)
-    assert rates.excess_ratio == pytest.approx(0.3 / 3.0)
-    assert live_rates([*history, snapshot(looks[0], after_s=4.0)])["0"] == UNKNOWN
+    assert lost_ratios(history) == {"0": pytest.approx(0.8 / 4.0)}
+    assert lost_ratios([*history, snapshot(looks[0], after_s=4.0)]) == {"0": None}
 
 
 def test_a_gpu_without_busy_time_in_between_lost_nothing() -> None:
     before = snapshot(live_gpu(totals=totals(100.0, 7.0)))
     after = snapshot(live_gpu(totals=totals(104.0, 7.0)), after_s=4.0)
-    assert live_rates([before, after])["0"] == LiveRates(lost_ratio=0.0, excess_ratio=None)
+    assert lost_ratios([before, after]) == {"0": 0.0}
 
 
 def test_a_gpu_that_came_meanwhile_has_no_rate_yet() -> None:
     gpu = live_gpu(totals=totals(10.0, 1.0))
     come = live_gpu("1", totals=totals(1.0, 0.1))
-    assert live_rates([snapshot(gpu), snapshot(gpu, come, after_s=1.0)])["1"] == UNKNOWN
+    assert lost_ratios([snapshot(gpu), snapshot(gpu, come, after_s=1.0)])["1"] is None
 
 
 def test_one_look_gives_no_rate() -> None:
-    assert live_rates([snapshot(live_gpu(totals=totals(10.0, 1.0)))]) == {"0": UNKNOWN}
+    assert lost_ratios([snapshot(live_gpu(totals=totals(10.0, 1.0)))]) == {"0": None}
 
 
 def test_a_loss_never_known_is_not_zero() -> None:

@@ -12,7 +12,7 @@ def test_each_run_has_a_table_of_its_own() -> None:
     other = replace(row(0, 9), job=None, run=None, rank=None, start=None)
     text = page_text(render_steps([*ROWS, other], simulated=False))
     titles = [line for line in text.splitlines() if line.startswith("STEPS")]
-    assert titles == ["STEPS  job llama, run r1", "STEPS  job unknown, run unknown"]
+    assert titles == ["STEPS  job llama, run r1, 2023-11-14", "STEPS  job unknown, run unknown"]
     assert text.startswith("STEPS  job llama")
     assert "SIMULATED" not in text
 
@@ -20,10 +20,25 @@ def test_each_run_has_a_table_of_its_own() -> None:
 def test_a_row_says_when_it_began_and_whose_it_is() -> None:
     begun = replace(ROWS[0], start="2027-01-15T08:00:00.123456789Z")
     text = page_text(render_steps([begun], simulated=False))
-    (line,) = [line for line in text.splitlines() if line.startswith("01-15 08:00:00")]
+    assert text.splitlines()[0].endswith("2027-01-15")
+    (line,) = [line for line in text.splitlines() if line.startswith("08:00:00")]
     # DESIGN's example step: 1412 ms with 131 ms lost.
-    assert line.split()[2:6] == ["4", "2", "4", "1412"]
+    assert line.split()[1:5] == ["4", "2", "4", "1412"]
+    _nothing_is_cut(text)
+
+
+def test_steps_of_several_days_have_their_day() -> None:
+    starts = ("2027-01-15T23:59:59.5Z", "2027-01-16T00:00:01.5Z")
+    text = page_text(
+        render_steps([replace(ROWS[0], start=start) for start in starts], simulated=False)
+    )
+    assert [line[:11] for line in text.splitlines()[2:4]] == ["01-15 23:59", "01-16 00:00"]
+    _nothing_is_cut(text)
+
+
+def _nothing_is_cut(text: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
 
 
 def test_simulated_steps_are_marked() -> None:

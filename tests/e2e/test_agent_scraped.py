@@ -1,10 +1,11 @@
-"""A real Prometheus scrapes the agent: what PromQL says of the clock is what the simulation did.
+"""An agent that is scraped: it holds no more for it, and PromQL says what the simulation did.
 
 The truth is integrated exactly over the simulation's own track, between the very times at which
 Prometheus scraped; it knows nothing of samples.
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,14 +18,30 @@ from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.simulation.track import Track, joined_truth
-from tests.e2e.agents import agent_under, now_spec
+from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, Series, prometheus
+from tests.waiting import wait_for
 
 #: Two scrapes at 30 s and a little; both jobs are asked over the same stretch.
 LENGTH_S: Final = 64
 RANGE: Final = "70s"
 TOLERANCE: Final = 0.01
 REFERENCE_MHZ: Final = 1980.0
+CALLS: Final = 200
+#: Every kind of question; what is not there yet is an answer too.
+PATHS: Final = (
+    "/api/v1/status",
+    "/api/v1/gpus",
+    "/api/v1/gpus/3",
+    "/api/v1/gpus/3/samples?points=100",
+    "/api/v1/jobs",
+    "/api/v1/steps",
+    "/api/v1/traces",
+    "/openapi.json",
+)
+#: `rate` extrapolates a series that begins in its range to no less than 0, each by its own slope:
+#: ratios of rates are exact only where the agent is older than the range is long.
+LEAST_AGE_S: Final = 45
 SCRAPES: Final = """
   - job_name: every-second
     scrape_interval: 1s
@@ -93,17 +110,55 @@ def _interval(begin_ns: int, end_ns: int) -> Intervals:
     return Intervals(start_ns=np.array([begin_ns]), end_ns=np.array([end_ns]))
 
 
-def test_clock_and_gap_by_promql_are_the_simulations(tmp_path: Path) -> None:
-    spec = now_spec(seed=3)
-    with agent_under(tmp_path, spec) as agent:
-        scrapes = SCRAPES.format(address=agent.metrics)
-        with prometheus(tmp_path, scrapes) as server:
-            time.sleep(LENGTH_S)
-            asked = Asked(server, time.time())
-            truth = Truth(spec, time.time_ns())
-            for job in ("every-second", "every-half-minute"):
-                _clock_is_right(asked, job, truth)
-                _gap_is_right(asked, job, truth)
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """One agent for all tests here."""
+    with agent_under(tmp_path_factory.mktemp("scraped"), now_spec(seed=3)) as running:
+        yield running
+        assert running.stop() == 0
+
+
+def test_200_scrapes_and_200_calls_leave_threads_and_files_as_they_were(
+    agent: RunningAgent,
+) -> None:
+    wait_for(lambda: sum(_up(agent)) == 8, "all GPUs")
+    for path in PATHS:
+        agent.text(path)
+    before = _held(agent)
+    for number in range(CALLS):
+        assert agent.scrape()
+        assert agent.text(PATHS[number % len(PATHS)])
+    wait_for(lambda: _held(agent) == before, "connections to close", 10)
+
+
+def test_clock_and_gap_by_promql_are_the_simulations(agent: RunningAgent, tmp_path: Path) -> None:
+    ready_s = agent.spec.start_unix_ns / 1e9 + LEAST_AGE_S
+    time.sleep(max(0.0, ready_s - time.time()))
+    with prometheus(tmp_path, SCRAPES.format(address=agent.metrics)) as server:
+        time.sleep(LENGTH_S)
+        asked = Asked(server, time.time())
+        truth = Truth(agent.spec, time.time_ns())
+        for job in ("every-second", "every-half-minute"):
+            _clock_is_right(asked, job, truth)
+            _gap_is_right(asked, job, truth)
+
+
+def _up(agent: RunningAgent) -> list[float]:
+    return [value for name, value in agent.scrape().items() if name.startswith("chopperd_gpu_up[")]
+
+
+def _held(agent: RunningAgent) -> tuple[list[tuple[str, int, int]], int]:
+    """Threads and open files of the agent and of its children, by program; and how many."""
+    held = []
+    for pid in agent.chopperd.processes():
+        process = Path("/proc") / str(pid)
+        name = process.joinpath("cmdline").read_bytes().split(b"\0")[3].decode()
+        held.append((name, _entries(process / "task"), _entries(process / "fd")))
+    return sorted(held), len(held)
+
+
+def _entries(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir())
 
 
 def _clock_is_right(asked: Asked, job: str, truth: Truth) -> None:

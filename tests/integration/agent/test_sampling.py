@@ -1,0 +1,134 @@
+"""How the agent sees its sampler fare: real processes over scripted GPUs."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chopperd.agent.sampling import Sampling
+from chopperd.clock import SystemClock
+from chopperd.model.live import SamplerCondition
+from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_MS, NS_PER_S
+from tests.integration.sampling import scripted_sampler
+
+CLOCK = SystemClock()
+POLICY = RestartPolicy(hung_s=0.3, longest_pause_s=0.05, unavailable_pause_s=0.2)
+
+
+class Scripted:
+    """Sampling over one GPU that does what files in a folder say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = str(Path(scripted_sampler.__file__))
+        command = [sys.executable, script, "--gpus", "1", "--folder", str(folder)]
+        self.sampling = Sampling(SamplerSupervisor(command, SamplerSettings(), CLOCK, POLICY))
+
+    def wait_for(self, condition: Callable[[], object], *, paused: bool = False) -> None:
+        """Look after the sampler until the condition holds."""
+        until_ns = CLOCK.mono_ns() + 30 * NS_PER_S
+        self.sampling.poll(paused=paused)
+        while not condition():
+            assert CLOCK.mono_ns() < until_ns, "waited in vain"
+            CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
+            self.sampling.poll(paused=paused)
+
+    def condition(self) -> SamplerCondition:
+        return self.sampling.live().condition
+
+    def becomes(self, condition: SamplerCondition, *, paused: bool = False) -> None:
+        self.wait_for(lambda: self.condition() is condition, paused=paused)
+
+    def kill(self) -> None:
+        pid = self.sampling.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: self.sampling.pid != pid)
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[Scripted]:
+    made = Scripted(tmp_path)
+    yield made
+    for path in tmp_path.iterdir():
+        path.unlink()
+    made.sampling.stop(10.0)
+    until_ns = CLOCK.mono_ns() + 30 * NS_PER_S
+    while made.sampling.abandoned_pids and CLOCK.mono_ns() < until_ns:
+        CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
+    assert not made.sampling.abandoned_pids
+    made.sampling.close()
+
+
+def test_it_starts_with_the_first_look_and_has_samples_once_it_runs(scripted: Scripted) -> None:
+    assert scripted.condition() is SamplerCondition.STOPPED
+    scripted.sampling.poll(paused=False)
+    assert scripted.condition() is SamplerCondition.STARTING
+    scripted.becomes(SamplerCondition.RUNNING)
+    ring = scripted.sampling.ring
+    assert ring is not None
+    assert ring.gpu_slots > 0
+    assert scripted.sampling.live().reason is None
+    scripted.kill()
+    live = scripted.sampling.live()
+    assert (live.condition, live.restart_count) == (SamplerCondition.RESTARTING, 1)
+    assert live.reason is not None
+    scripted.becomes(SamplerCondition.RUNNING)
+
+
+def test_a_driver_that_never_came_up_is_unavailable_and_not_lost(scripted: Scripted) -> None:
+    (scripted.folder / "fail-open").touch()
+    scripted.becomes(SamplerCondition.UNAVAILABLE)
+    scripted.wait_for(lambda: scripted.sampling.live().restart_count >= 6)
+    live = scripted.sampling.live()
+    assert live.condition is SamplerCondition.UNAVAILABLE
+    assert live.reason == "no driver is loaded"
+    assert scripted.sampling.lost_driver() is None
+    (scripted.folder / "fail-open").unlink()
+    scripted.becomes(SamplerCondition.RUNNING)
+
+
+def test_a_driver_that_had_worked_is_lost_after_five_failures_until_it_is_back(
+    scripted: Scripted,
+) -> None:
+    scripted.becomes(SamplerCondition.RUNNING)
+    (scripted.folder / "fail-open").touch()
+    scripted.kill()
+    assert scripted.sampling.lost_driver() is None
+    scripted.wait_for(scripted.sampling.lost_driver)
+    lost = scripted.sampling.lost_driver()
+    assert lost is not None
+    assert "no driver is loaded" in lost
+    (scripted.folder / "fail-open").unlink()
+    scripted.becomes(SamplerCondition.RUNNING)
+    assert scripted.sampling.lost_driver() is None
+
+
+def test_two_processes_that_hang_are_said_with_the_call_and_its_age(scripted: Scripted) -> None:
+    scripted.becomes(SamplerCondition.RUNNING)
+    (scripted.folder / "hang-0").touch()
+    scripted.becomes(SamplerCondition.HUNG)
+    live = scripted.sampling.live()
+    assert live.reason is not None
+    assert "GPU 0" in live.reason
+    assert len(live.abandoned_pids) == 1
+    (scripted.folder / "hang-0").unlink()
+    scripted.becomes(SamplerCondition.RUNNING)
+
+
+def test_a_pause_holds_over_a_hang_and_ends_with_a_successor(scripted: Scripted) -> None:
+    scripted.becomes(SamplerCondition.RUNNING)
+    (scripted.folder / "hang-0").touch()
+    scripted.becomes(SamplerCondition.PAUSED, paused=True)
+    scripted.wait_for(lambda: scripted.sampling.abandoned_pids, paused=True)
+    assert scripted.sampling.pid is None
+    (scripted.folder / "hang-0").unlink()
+    scripted.wait_for(lambda: not scripted.sampling.abandoned_pids, paused=True)
+    assert scripted.sampling.pid is None
+    scripted.becomes(SamplerCondition.RUNNING)
