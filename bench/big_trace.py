@@ -24,8 +24,8 @@ SHARED: Final = Path(os.environ.get("CHOPPERD_SHARED", ROOT.parent / "shared"))
 MAKER: Final = SHARED / "tools" / "make_big_trace.py"
 #: Said where there is no big trace.
 NO_BIG_TRACE: Final = (
-    "The big trace is made by tools/make_big_trace.py of CHOPPERD_SHARED, which was not found: what "
-    "needs it was skipped."
+    "The big trace is made by tools/make_big_trace.py of CHOPPERD_SHARED, which was not found: "
+    "what needs it was skipped."
 )
 #: Events of each trace. The maker writes whole copies of a real step: about 0.1 and 0.5 GB.
 EVENTS: Final = {"small": 340_000, "big": 1_720_000}
