@@ -194,6 +194,9 @@ class IngestService:
             while not self._stopped.is_set():
                 try:
                     self._turn()
+                except OSError as error:
+                    self._note_trouble(f"{error.filename}: {error.strerror}")
+                    self._wait()
                 except Exception as error:  # noqa: BLE001 one bad turn must not end the thread
                     self._note_trouble(f"{type(error).__name__}: {error}", error)
                     self._wait()
@@ -257,6 +260,8 @@ class IngestService:
         """Take files that stand still, for a moment; the rest has its turn in the next one."""
         begin_ns = self._clock.mono_ns()
         if not self._arrivals and begin_ns >= self._scan_ns:
+            self._spool.make_folders()  # somebody may have removed them
+            self._inbox.open()
             self._arrivals.extend(self._inbox.scan())
             end_ns = self._clock.mono_ns()
             self._scan_ns = end_ns + max(_SCAN_EVERY_NS, _SCAN_SHARE * (end_ns - begin_ns))

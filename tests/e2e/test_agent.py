@@ -84,6 +84,27 @@ def start(tmp_path: Path) -> Iterator[Start]:
         agent.chopperd.nothing_left(within_s=2 * SLACK)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_each_signal_that_asks_for_an_end_is_heeded(start: Start, number: signal.Signals) -> None:
+    agent = start("--backend", "simulated")
+    agent.process.send_signal(number)
+    status, log = agent.ended()
+    assert status == 0, log
+    assert "chopperd ends" in log
+    assert not (agent.chopperd.folder / "run" / "api.sock").exists()
+
+
+def test_it_is_told_to_end_before_it_has_begun(start: Start) -> None:
+    """At any moment from when its own code runs: an exit status that no service manager minds."""
+    for delay_s in (0.3, 0.5, 0.7):
+        agent = start("--backend", "simulated", wait=False)
+        time.sleep(delay_s)
+        agent.process.send_signal(signal.SIGTERM)
+        status, log = agent.ended()
+        assert status in (0, -signal.SIGTERM), log
+        assert "Traceback" not in log
+
+
 def test_it_ends_with_status_0_also_while_a_client_listens(start: Start) -> None:
     agent = start("--backend", "simulated")
     with socket.socket(socket.AF_UNIX) as client:

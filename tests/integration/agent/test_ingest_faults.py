@@ -235,3 +235,18 @@ def test_the_worker_ends_with_an_agent_that_is_killed_also_in_the_middle_of_a_tr
     with Node(tmp_path, command=SCRIPTED) as node:
         wait_for(lambda: node.ended("trace.json"))
         assert node.traces()["trace.json"].state is TraceState.ANALYSED
+
+
+def test_folders_that_are_removed_are_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    with Node(state, command=SCRIPTED) as node:
+        for name in ("inbox", "traces", "rejected"):
+            (state / name).rename(tmp_path / name)
+        wait_for(lambda: all((state / name).is_dir() for name in ("inbox", "traces", "rejected")))
+        assert (state / "inbox").stat().st_mode & 0o7777 == 0o1733
+        assert (state / "traces").stat().st_mode & 0o7777 == 0o700
+        node.drop("fine.json", trace(1))
+        wait_for(lambda: node.outcomes() == {"analysed": 1})
+    assert "Traceback" not in caplog.text

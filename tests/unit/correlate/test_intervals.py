@@ -1,6 +1,5 @@
 """Sets of time against brute force: each law is checked ns by ns on a small grid."""
 
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
