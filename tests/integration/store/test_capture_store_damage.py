@@ -22,6 +22,7 @@ from tests.unit.store.captures import (
     all_steps,
     opened,
 )
+from tests.waiting import wait_for
 
 
 def garbage(path: Path) -> None:
@@ -102,7 +103,15 @@ def test_the_check_at_start_ends_in_time_whatever_the_size(tmp_path: Path) -> No
         file.seek(3 * 4096)
         file.write(b"\xff" * 16)
     with closing(sqlite3.connect(path, check_same_thread=False)) as connection:
-        check_sound(connection, "main", 0.001)
+
+        def ends_early() -> bool:
+            try:
+                check_sound(connection, "main", 0.001)
+            except DamagedError:
+                return False
+            return True
+
+        wait_for(ends_early, "an end in time")  # on a busy machine the timer may come late
         with pytest.raises(DamagedError, match="btreeInitPage"):
             check_sound(connection, "main", 60)
 
