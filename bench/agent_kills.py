@@ -216,7 +216,7 @@ def report(kills: int) -> str:
     ]
     return (
         f"{kills} kills, one in {_STARTING_IN} in the first {_STARTING_MS} ms of a start, the "
-        f"others within {toll.serving_ms} ms after the first good scrape, in which a trace arrives, "
+        f"others within {toll.serving_ms} ms after the first good scrape, in which a trace comes, "
         f"is analysed and stored; {len(toll.told):,} steps were shown and asked for again.\n\n"
         f"{figure_table(figures)}"
     )
