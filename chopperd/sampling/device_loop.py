@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import Final
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
@@ -23,7 +23,6 @@ _NAP_NS: Final = 250 * NS_PER_MS
 #: What driver calls take is judged over so long: over less, single slow reads would swing it.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 #: A trouble that lasts is logged once in this time.
-_LOG_EVERY_NS: Final = 60 * NS_PER_S
 
 
 class DeviceLoop:
@@ -68,7 +67,7 @@ class DeviceLoop:
         self._integrated_count = 0
         self._integrate_at_ns = 0
         self._judge_at_ns = 0
-        self._logged_at_ns: dict[str, int] = {}
+        self._logging = RepeatLimiter(clock)
         self._is_lost = False
         self._owes_full_read = False
 
@@ -225,8 +224,5 @@ class DeviceLoop:
 
     def _warn_rarely(self, message: str, *values: object) -> None:
         """Log a trouble that may come again and again, at most once a minute."""
-        now_ns = self._clock.mono_ns()
-        logged_at_ns = self._logged_at_ns.get(message)
-        if logged_at_ns is None or now_ns - logged_at_ns > _LOG_EVERY_NS:
-            self._logged_at_ns[message] = now_ns
+        if self._logging.is_due(message):
             logger.warning(message, *values)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.agent.ingest import IngestService
-from chopperd.agent.new_ingest import new_ingest, worker_command
+from chopperd.agent.ingest_setup import new_ingest, worker_command
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.model.captures import TraceEntry, TraceState, Viewer

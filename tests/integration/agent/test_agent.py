@@ -229,7 +229,7 @@ def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
     def broken(*_arguments: object) -> None:
         raise ImportError("no module named pipeline")
 
-    monkeypatch.setattr("chopperd.agent.new_ingest.new_ingest", broken)
+    monkeypatch.setattr("chopperd.agent.ingest_setup.new_ingest", broken)
     running = run().sampling()
     trouble = running.snapshot.analysis.trouble
     assert trouble is not None
