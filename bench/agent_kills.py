@@ -216,8 +216,9 @@ def report(kills: int) -> str:
     ]
     return (
         f"{kills} kills, one in {_STARTING_IN} in the first {_STARTING_MS} ms of a start, the "
-        f"others within {toll.serving_ms} ms after the first good scrape, in which a trace comes, "
-        f"is analysed and stored; {len(toll.told):,} steps were shown and asked for again.\n\n"
+        f"others within {toll.serving_ms} ms after the first good scrape, in which a trace "
+        f"arrives, is analysed and stored; {len(toll.told):,} steps were shown and asked for "
+        "again.\n\n"
         f"{figure_table(figures)}"
     )
 
