@@ -1,4 +1,7 @@
-"""The only place that reads or waits on a clock; everything else is handed a `Clock`."""
+"""The only place that reads or waits on a clock; everything else is handed a `Clock`.
+
+What is decided by nothing but a clock is here too, for those that may import no one else.
+"""
 
 import time
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.live.file_names import is_being_written, shown_name
 from chopperd.units import NS_PER_S
 
@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 _MODE: Final = 0o1733
 #: One look at the inbox goes no further; what lies beyond has its turn when those are taken.
 _MOST_ENTRIES: Final = 50_000
-#: Anyone can make any number of odd entries: the log has one of them a minute, and their number.
-_LOG_EVERY_NS: Final = 60 * NS_PER_S
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: O_NONBLOCK: what has become a pipe in the meantime must not hold us up.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -95,7 +93,8 @@ class Inbox:
         self._passed_over: dict[_Key, _Stand] = {}
         self._odd: dict[_Key, _Stand] = {}
         self._odd_count = 0
-        self._logged_ns: int | None = None
+        # Anyone can make any number of odd entries: the log has one a minute, and their number.
+        self._logging = RepeatLimiter(clock)
 
     @property
     def odd_count(self) -> int:
@@ -178,9 +177,7 @@ class Inbox:
             return
         self._odd[key] = stand
         self._odd_count += 1
-        now_ns = self._clock.mono_ns()
-        if self._logged_ns is None or now_ns - self._logged_ns >= _LOG_EVERY_NS:
-            self._logged_ns = now_ns
+        if self._logging.is_due():
             text = "inbox: %s %s: it stays where it is (%d such so far)"
             logger.warning(text, shown_name(key.name), why, self._odd_count)
 

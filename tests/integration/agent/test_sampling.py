@@ -14,8 +14,9 @@ from chopperd.model.live import SamplerCondition
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.integration.sampling import scripted_sampler
+from tests.integration.sampling.supervised import wait_for_hang
+from tests.waiting import wait_for
 
 CLOCK = SystemClock()
 POLICY = RestartPolicy(hung_s=0.3, longest_pause_s=0.05, unavailable_pause_s=0.2)
@@ -28,22 +29,28 @@ class Scripted:
         self.folder = folder
         script = str(Path(scripted_sampler.__file__))
         command = [sys.executable, script, "--gpus", "1", "--folder", str(folder)]
-        self.sampling = Sampling(SamplerSupervisor(command, SamplerSettings(), CLOCK, POLICY))
+        self._supervisor = SamplerSupervisor(command, SamplerSettings(), CLOCK, POLICY)
+        self.sampling = Sampling(self._supervisor)
 
     def wait_for(self, condition: Callable[[], object], *, paused: bool = False) -> None:
         """Look after the sampler until the condition holds."""
-        until_ns = CLOCK.mono_ns() + 30 * NS_PER_S
-        self.sampling.poll(paused=paused)
-        while not condition():
-            assert CLOCK.mono_ns() < until_ns, "waited in vain"
-            CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
+
+        def holds() -> object:
             self.sampling.poll(paused=paused)
+            return condition()
+
+        wait_for(holds)
 
     def condition(self) -> SamplerCondition:
         return self.sampling.live().condition
 
     def becomes(self, condition: SamplerCondition, *, paused: bool = False) -> None:
         self.wait_for(lambda: self.condition() is condition, paused=paused)
+
+    def hang(self) -> None:
+        """Have the driver hang, and return once a call does."""
+        (self.folder / "hang-0").touch()
+        wait_for_hang(self._supervisor, 0)
 
     def kill(self) -> None:
         pid = self.sampling.pid
@@ -59,10 +66,7 @@ def scripted(tmp_path: Path) -> Iterator[Scripted]:
     for path in tmp_path.iterdir():
         path.unlink()
     made.sampling.stop(10.0)
-    until_ns = CLOCK.mono_ns() + 30 * NS_PER_S
-    while made.sampling.abandoned_pids and CLOCK.mono_ns() < until_ns:
-        CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
-    assert not made.sampling.abandoned_pids
+    wait_for(lambda: not made.sampling.abandoned_pids)
     made.sampling.close()
 
 
@@ -112,7 +116,7 @@ def test_a_driver_that_had_worked_is_lost_after_five_failures_until_it_is_back(
 
 def test_two_processes_that_hang_are_said_with_the_call_and_its_age(scripted: Scripted) -> None:
     scripted.becomes(SamplerCondition.RUNNING)
-    (scripted.folder / "hang-0").touch()
+    scripted.hang()
     scripted.becomes(SamplerCondition.HUNG)
     live = scripted.sampling.live()
     assert live.reason is not None
@@ -124,7 +128,7 @@ def test_two_processes_that_hang_are_said_with_the_call_and_its_age(scripted: Sc
 
 def test_a_pause_holds_over_a_hang_and_ends_with_a_successor(scripted: Scripted) -> None:
     scripted.becomes(SamplerCondition.RUNNING)
-    (scripted.folder / "hang-0").touch()
+    scripted.hang()
     scripted.becomes(SamplerCondition.PAUSED, paused=True)
     scripted.wait_for(lambda: scripted.sampling.abandoned_pids, paused=True)
     assert scripted.sampling.pid is None
