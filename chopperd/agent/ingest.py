@@ -296,10 +296,13 @@ class IngestService:
         self._inbox.remove(arrival)
 
     def _refuse(self, arrival: Arrival, reason: str) -> None:
-        """Take away a file that is too large to be taken or kept, and say why."""
-        logger.warning("%s: it is removed from the inbox", reason)
+        """Leave a file that is too large to be taken or kept where it is, and say why.
+
+        It may be the only one; with other limits it is taken at the next start.
+        """
+        logger.warning("%s: it stays in the inbox", reason)
         self._spool.explain(arrival.name, reason)
-        self._inbox.remove(arrival)
+        self._inbox.pass_over(arrival)
         self._analyses.tally.add("rejected")
 
     def _take_in(
