@@ -96,9 +96,10 @@ def _placed(
     drafts: Sequence[Sequence[DraftRow]],
 ) -> list[DraftRow]:
     """All rows, each with the process and the cycle that its trace is of."""
+    firsts = [first_step(report) for report in reports]
     return [
-        replace(draft, process=number, first_step=first_step(report))
-        for report, number, those in zip(reports, numbers, drafts, strict=True)
+        replace(draft, process=number, first_step=first)
+        for first, number, those in zip(firsts, numbers, drafts, strict=True)
         for draft in those
     ]
 

@@ -1,15 +1,17 @@
 """Documents of one and of several traces: selection, notes, and what is common to all."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from chopperd.model.report import Note
-from chopperd.report.document import StepSelection, with_selection
+from chopperd.report.document import StepSelection, build_document, with_selection
 from chopperd.report.headline import headline
+from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import JoinOptions
 from tests.document_checks import check_document
-from tests.unit.report.traced import Job, document, node, sample_set, sampled
+from tests.unit.report.traced import Job, document, node, reported, sample_set, sampled
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,27 @@ def test_rows_come_by_step_rank_and_device() -> None:
     order = [(row.step, row.rank, row.device) for row in made.steps]
     assert order[:3] == [(1, 0, 0), (1, 1, 0), (1, 1, 1)]
     assert order[-1] == (4, 0, None)
+
+
+class Watched(tuple[DraftRow, ...]):
+    """Rows that count how often they are gone through."""
+
+    __slots__ = ()
+    passes = 0
+
+    def __iter__(self) -> Iterator[DraftRow]:
+        Watched.passes += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("host_steps", [0, 200])
+def test_the_work_grows_with_the_steps_and_not_with_their_square(host_steps: int) -> None:
+    """60,000 steps took minutes when each row went through all of them again."""
+    report = reported(Job(host_only_steps=tuple(range(10, 10 + host_steps))))
+    many = Watched(report.steps * (1 + host_steps))
+    Watched.passes = 0
+    build_document([replace(report, steps=many)], version="", time="", selection=StepSelection())
+    assert Watched.passes < 10
 
 
 def test_a_note_of_all_traces_comes_once_and_others_say_whose_they_are() -> None:
