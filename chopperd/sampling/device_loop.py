@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 _NAP_NS: Final = 250 * NS_PER_MS
 #: What driver calls take is judged over so long: over less, single slow reads would swing it.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
-#: A trouble that lasts is logged once in this time.
 
 
 class DeviceLoop:

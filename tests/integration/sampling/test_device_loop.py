@@ -159,12 +159,12 @@ def test_after_a_stall_periods_are_missed_and_counted_not_made_up_for(
 
 
 def test_a_full_read_whose_period_is_missed_is_the_next_one(make: Callable[..., Bench]) -> None:
-    """Periods 0, 10, 20 and 30 are full; the read of period 15 lasts into period 23."""
-    bench = make(3.2, budget_ratio=1.0)
+    """By the schedule 0, 1, 14, 29 and 31 are full; the read of period 26 lasts into period 30."""
+    bench = make(3.3, budget_ratio=1.0)
 
     def answer(n: int) -> DeviceReading:
-        if n == 15:
-            bench.clock.now_ns = SECOND + 2300 * MS
+        if n == 26:
+            bench.clock.now_ns = SECOND + 3000 * MS
         return DeviceReading(sm_clock_mhz=1500.0)
 
     bench.driver.answer = answer
@@ -172,7 +172,7 @@ def test_a_full_read_whose_period_is_missed_is_the_next_one(make: Callable[..., 
     records = bench.reader.drain(0).records
     begun_ns = records["t_mono_ns"] - records["span_ns"] // 2 - SECOND
     full = begun_ns[records["scope"] == 1] // (100 * MS)
-    assert full.tolist() == [0, 10, 23, 30]
+    assert full.tolist() == [0, 1, 14, 30, 31]
 
 
 def test_failed_reads_are_counted_by_kind_and_do_not_end_the_loop(

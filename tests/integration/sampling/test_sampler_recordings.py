@@ -51,7 +51,7 @@ def test_a_recording_at_100_hz_keeps_the_rate_and_ends_cleanly(
         assert gpu.t_unix_ns[-1] < after_ns
         assert set(gpu.sm_clock_mhz) == {1500.0 + n}
         assert set(gpu.causes.tolist()) == {Cause.POWER_CAP.bit}
-        assert 1 <= (~np.isnan(gpu.power_w)).sum() <= 2 + lasted_s  # full reads: once a second
+        assert 1 <= (~np.isnan(gpu.power_w)).sum() <= 3 + lasted_s  # full: the first, one a second
         assert set(gpu.limited_ns) == {
             Cause.POWER_CAP,
             Cause.SYNC_BOOST,
