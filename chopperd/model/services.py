@@ -46,7 +46,7 @@ class StepSource(Protocol):
         ...
 
     def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
-        """The rows of one step number on all devices; of several jobs or runs if it is ambiguous."""
+        """The rows of one step number on all devices, of each job and run that has it."""
         ...
 
     def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
