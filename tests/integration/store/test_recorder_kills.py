@@ -61,3 +61,23 @@ def test_successors_go_on_where_killed_writers_stopped(tmp_path: Path) -> None:
         "samples-00000002.rec",
         "samples-00000003.rec",
     ]
+
+
+def test_a_reader_beside_a_writer_sees_all_that_was_kept_and_no_damage(tmp_path: Path) -> None:
+    # Chunks are written and the journal is replaced dozens of times while this reads.
+    command = [sys.executable, str(WRITER), str(tmp_path), "1", "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(25):
+                said_count = int([process.stdout.readline() for _ in range(4)][-1])
+                samples = RecordedSamples(tmp_path).between(*ALL_TIME)
+                assert samples is not None
+                assert samples.notes == ()
+                for slot, gpu in enumerate(samples.gpus):
+                    assert len(gpu) >= said_count
+                    t_mono_ns = gpu.t_unix_ns - UNIX_LESS_MONO_NS
+                    expected = NS_PER_S + 1_000 * slot + np.arange(len(gpu)) * (NS_PER_S // 10)
+                    np.testing.assert_array_equal(t_mono_ns, expected)
+        finally:
+            process.kill()
