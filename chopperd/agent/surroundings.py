@@ -10,10 +10,10 @@ from chopperd.agent.pause import PauseFile
 from chopperd.agent.sockets import Sockets
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
-from chopperd.model.services import SnapshotSource
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded by whoever makes the parts, after the sampler has started
     from chopperd.api.access import AccessPolicy
+    from chopperd.model.services import SnapshotSource
     from chopperd.sampling.ring_reader import RingReader
 
 
@@ -35,7 +35,7 @@ class Surroundings:
     state: Path
     sockets: Sockets
     access: "AccessPolicy"
-    snapshots: SnapshotSource
+    snapshots: "SnapshotSource"
     pause: PauseFile
     health: Health
     ring: "Callable[[], RingReader | None]"
