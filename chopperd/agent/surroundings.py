@@ -11,7 +11,7 @@ from chopperd.agent.sockets import Sockets
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded by whoever makes the parts, after the sampler has started
     from chopperd.api.access import AccessPolicy
     from chopperd.model.services import SnapshotSource
     from chopperd.sampling.ring_reader import RingReader
