@@ -16,7 +16,7 @@ STRANGER = 3_999_999
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that everyone may enter, as are those above it: pytest's own are closed to others."""
+    """A folder that everyone may enter, as are those above it, which pytest's own are not."""
     with TemporaryDirectory(prefix="chopperd-") as folder:
         place = Path(folder)
         place.chmod(0o755)
