@@ -61,7 +61,7 @@ class Node:
         self.inbox = state / "inbox"
         self.recorder = state / "recorder"
         self.recorder.mkdir(parents=True, exist_ok=True)
-        given = {"ingest__settle_s": 0.2, **settings}
+        given = {"ingest__settle_s": 0.1, **settings}
         environment = {f"CHOPPERD_{k.upper()}": str(v) for k, v in given.items()}
         config = load_config(None, environment)
         limits = StoreLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)

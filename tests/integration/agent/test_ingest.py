@@ -169,7 +169,9 @@ def test_a_trace_of_a_million_events_is_read_in_little_memory_while_nobody_waits
         node.drop("packed.json.gz", igzip.compress(content, 1), "packed")
         slowest_s = 0.0
         peak_kib = 0
+        last_ns = CLOCK.mono_ns() + 120 * NS_PER_S
         while not node.ended("plain.json", "packed.json.gz"):
+            assert CLOCK.mono_ns() < last_ns, "waited in vain"
             slowest_s = max(slowest_s, longest_call_s(node))
             peak_kib = max(peak_kib, peak_rss_kib(node))
             CLOCK.sleep_until(CLOCK.mono_ns() + 100_000_000)
@@ -256,14 +258,14 @@ def test_a_thousand_files_at_once_are_all_taken(tmp_path: Path) -> None:
 
 
 def test_what_was_spooled_is_analysed_by_the_first_agent_that_does_that(tmp_path: Path) -> None:
-    names = [f"rank{number}.json" for number in range(40)]
+    names = [f"rank{number}.json" for number in range(12)]
     with Node(tmp_path, analysis__mode="spool") as node:
         for number, name in enumerate(names):
             node.drop(name, trace(rank=number))
-        wait_for(lambda: node.outcomes() == {"spooled": 40})
+        wait_for(lambda: node.outcomes() == {"spooled": 12})
     with Node(tmp_path, analysis__keep_traces="true") as node:
-        wait_for(lambda: node.outcomes() == {"analysed": 40})
-        assert [each.rank for each in node.document().traces] == list(range(40))
+        wait_for(lambda: node.outcomes() == {"analysed": 12})
+        assert [each.rank for each in node.document().traces] == list(range(12))
         entries = node.traces()
         assert {entry.state for entry in entries.values()} == {TraceState.ANALYSED}
         kept = {path.name for path in (tmp_path / "traces").iterdir() if not path.suffix}
