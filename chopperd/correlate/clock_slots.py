@@ -3,8 +3,9 @@
 What is made of the slots is not known here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import isnan
 from typing import Final
 
 import numpy as np
@@ -105,21 +106,26 @@ class SlotCutter:
         busy_s = sums.of(samples.busy_s)
         shares = samples.busy_s[:, np.newaxis] * bit_shares(samples.causes)
         cause_shares = np.stack([sums.of(shares[:, each]) for each in CAUSES], axis=1)
+        cause_shares /= busy_s[:, np.newaxis]
+        clock_mhz = (sums.of(samples.busy_s * samples.sm_clock_mhz) / busy_s).tolist()
         begin_ns = samples.t_ns[starts].tolist()
         end_ns = samples.t_ns[[*(starts[1:] - 1), -1]].tolist()
-        columns: Iterable[tuple[int, int, int, float, float, Float64s, float, float]] = zip(
-            begin_ns,
-            end_ns,
-            np.bincount(sums.slot).tolist(),
-            busy_s.tolist(),
-            (sums.of(samples.busy_s * samples.sm_clock_mhz) / busy_s).tolist(),
-            cause_shares / busy_s[:, np.newaxis],
-            self._power.filled(sums.mean_of(samples.power_w), end_ns),
-            self._temperature.filled(sums.mean_of(samples.temperature_c), end_ns),
-            strict=True,
-        )
-        names = [each.name for each in fields(ClockSlot)]
-        return [ClockSlot(**dict(zip(names, row, strict=True))) for row in columns]
+        counts = np.bincount(sums.slot).tolist()
+        power_w = self._power.filled(sums.mean_of(samples.power_w), end_ns)
+        temperature_c = self._temperature.filled(sums.mean_of(samples.temperature_c), end_ns)
+        return [
+            ClockSlot(
+                begin_ns=begin_ns[each],
+                end_ns=end_ns[each],
+                count=counts[each],
+                busy_s=float(busy_s[each]),
+                clock_mhz=clock_mhz[each],
+                cause_shares=cause_shares[each],
+                power_w=power_w[each],
+                temperature_c=temperature_c[each],
+            )
+            for each in range(len(starts))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,7 @@ class _SlotSums:
 
     def of(self, values: Float64s) -> Float64s:
         """The sum of (n,) values in each slot; one after the other, so that it is always equal."""
-        summed: Float64s = np.bincount(self.slot, values)
-        return summed
+        return np.bincount(self.slot, values).astype(np.float64)
 
     def mean_of(self, values: Float64s) -> Float64s:
         """The mean in each slot of the values that are not NaN; NaN without any."""
@@ -153,7 +158,7 @@ class _Held:
         """The values of successive slots, those that are NaN filled while the last one stands."""
         filled = []
         for value, at_ns in zip(values.tolist(), t_ns, strict=True):
-            if value == value:  # not NaN
+            if not isnan(value):
                 self._value, self._since_ns = value, at_ns
             elif at_ns - self._since_ns > HELD_NS:
                 self._value = np.nan

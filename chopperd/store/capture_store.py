@@ -50,8 +50,8 @@ _PUT_TRACE: Final = """
 class CaptureStore:
     """Traces, captures, steps, families and drops on disk, or in memory while the disk refuses.
 
-    It is a `model.services.StepSource` and `DropSource`. All methods may be called from any thread; `live` and
-    `traced` never wait for the disk.
+    It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
+    thread; `live` and `traced` never wait for the disk.
     """
 
     def __init__(self, database: Database, *, limits: StoreLimits, clock: Clock) -> None:
