@@ -77,7 +77,8 @@ def test_documented_parameters_are_those_that_are_read(api: Starlette) -> None:
 
 def test_drops_are_for_everyone_by_gpu_and_time(agent: FakeAgent, api: Starlette) -> None:
     agent.drops.held = [gpu_drop(20, None), gpu_drop(10)]
-    answer = ask(api, "GET", f"{V1}/drops?gpu=0&from=1750000000&to=1750000060&limit=1", uid=None)
+    query = f"gpu=0&from={START_UNIX_NS}&to={START_UNIX_NS + 60 * NS_PER_S}&limit=1"
+    answer = ask(api, "GET", f"{V1}/drops?{query}")
     (drop,) = answer.json()["drops"]
     assert (drop["gpu"], drop["state"], drop["end_unix_ns"]) == ("0", "open", None)
     assert (drop["cause"], drop["lost_by_cause_s"]) == (

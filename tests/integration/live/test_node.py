@@ -339,12 +339,14 @@ def test_a_drop_of_the_clock_waits_to_be_kept_and_is_counted_over_rings(rig: Rig
     zero, one = rig.now().gpus
     assert zero.drops == DropTotals()
     assert one.drops is not None
-    assert (one.drops.count, one.drops.length_s) == (1, 5.0)
-    assert one.drops.lost_s == pytest.approx(0.5)
+    assert one.drops.count == 1
+    assert one.drops.length_s == pytest.approx(5.0, abs=0.21)  # its ends are told to a slot
+    assert one.drops.lost_s == pytest.approx(0.5, abs=0.01)
     (drop,) = rig.node.drops.take()
     assert (drop.gpu, drop.state, drop.cause) == ("1", "recovered", "power_cap")
     # The first sample is 0.1 s after the start, at 100 s.
-    assert drop.begin_unix_ns == rig.clock.unix_ns() - 20 * NS_PER_S + PERIOD_NS
+    begin_ns = rig.clock.unix_ns() - 20 * NS_PER_S + PERIOD_NS
+    assert drop.begin_unix_ns == pytest.approx(begin_ns, abs=200 * NS_PER_MS)
     rig.node.follow(None)
     rig.open_ring(*rig.gpus)
     rig.sample(1.0)

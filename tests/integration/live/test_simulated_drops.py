@@ -1,6 +1,5 @@
 """Drops on the simulated node: known truth, sampled as the agent samples it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +44,7 @@ class Sampled:
 
 
 @pytest.fixture(scope="module", params=["fsdp2-h100", "fsdp2-mi300x"])
-def sampled(request: pytest.FixtureRequest) -> Iterator[Sampled]:
+def sampled(request: pytest.FixtureRequest) -> Sampled:
     node = SimulatedNode(SimulationSpec(preset=request.param, seed=1, start_unix_ns=START_NS))
     records = {gpu: np.zeros(SECONDS * 10, RECORD) for gpu in (COOL, HOT)}
     for place in range(SECONDS * 10):
@@ -57,7 +56,7 @@ def sampled(request: pytest.FixtureRequest) -> Iterator[Sampled]:
                 value = getattr(reading, name)
                 made[name][place] = np.nan if value is None else value
             made["causes"][place] = sum(cause.bit for cause in reading.causes or ())
-    yield Sampled(node, records)
+    return Sampled(node, records)
 
 
 def test_a_steady_job_has_no_drops_also_on_a_gpu_that_warms_up(sampled: Sampled) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.drops import DropQuery, DropState
-from chopperd.store import database as database_module
 from chopperd.store.migrations import MIGRATIONS, migrate, version_of
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.drops import gpu_drop
+from tests.fakes.samples import START_UNIX_NS
 from tests.unit.store.captures import LIMITS, entry, opened, trace_id
 
 ALL = DropQuery()
@@ -54,15 +54,13 @@ def test_a_store_without_drops_is_brought_up_with_what_it_holds(tmp_path: Path) 
 def test_while_the_disk_lacks_room_drops_are_kept_in_memory_and_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, clock = tmp_path / "store.sqlite", ScriptedClock()
+    path, clock = tmp_path / "store.sqlite", ScriptedClock(unix_ns=START_UNIX_NS)
     limits = replace(LIMITS, min_free_ratio=0.1)
     usage = shutil.disk_usage(tmp_path)
     with closing(opened(path, clock, limits)) as store:
         store.put_drops([gpu_drop(10, None), gpu_drop(20)])
         with monkeypatch.context() as patched:
-            patched.setattr(
-                database_module.shutil, "disk_usage", lambda _path: usage._replace(free=0)
-            )
+            patched.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=0))
             store.put_drops([gpu_drop(10, 8.0), gpu_drop(30)])
             assert (store.live().in_memory, store.live().trouble is None) == (2, False)
             # Memory's version of a drop stands for the disk's.

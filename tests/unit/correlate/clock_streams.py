@@ -72,9 +72,9 @@ def _window(slots: Sequence[_Slot], rules: DropRules) -> int:
     for first in range(len(slots) - 1, -1, -1):
         tail = slots[first:]
         count = sum(len(slot.samples) for slot in tail)
-        if sum(slot.busy_s for slot in tail) >= rules.window_s - 1e-6:
-            if count >= rules.least_samples:
-                return first
+        busy_s = sum(slot.busy_s for slot in tail)
+        if busy_s >= rules.window_s - 1e-6 and count >= rules.least_samples:
+            return first
     return -1
 
 
@@ -86,47 +86,68 @@ def _turn(slots: Sequence[_Slot], level_mhz: float, sign: int) -> int:
     return max(f for f in range(len(slots)) if tail(f) >= best - 1e-9)
 
 
+def _reference(
+    means: Sequence[tuple[int, float, float]], now_mhz: float, rules: DropRules
+) -> float | None:
+    """The reference that a mean lies so far below that a drop begins; None if it does not."""
+    if sum(busy for *_, busy in means) < rules.warm_up_s:
+        return None
+    reference = median(mhz for _, mhz, _ in means)
+    spread = rules.spread_count * pstdev([mhz for _, mhz, _ in means])
+    least = min((1 - rules.depth_ratio) * reference, reference - spread)
+    return reference if now_mhz < least else None
+
+
 def drops_by_loops(samples: ClockSamples, rules: DropRules) -> list[tuple[str, int, int, float]]:
     """State, begin, last or end time, and mean clock of each drop, from the whole stream."""
+    stretches: list[list[_Slot]] = [[]]
+    for slot in _slots(samples):
+        last = stretches[-1]
+        if last and slot.begin_ns - last[-1].end_ns > rules.gap_s * NS_PER_S:
+            stretches.append([])
+        stretches[-1].append(slot)
+    found = [_drops_of(stretch, rules, "interrupted") for stretch in stretches[:-1]]
+    found.append(_drops_of(stretches[-1], rules, "open"))
+    return [drop for drops in found for drop in drops]
+
+
+def _drops_of(
+    slots: Sequence[_Slot], rules: DropRules, last_state: str
+) -> list[tuple[str, int, int, float]]:
+    """The drops of a stretch without long gaps."""
     found: list[tuple[str, int, int, float]] = []
     past: list[_Slot] = []  # what a window may reach back to
-    drop: list[_Slot] = []  # the slots of the open drop; `past` holds the same ones
+    drop: list[_Slot] = []  # the slots of the open drop
     means: list[tuple[int, float, float]] = []
-    reference, before_ns = 0.0, None
-    for slot in _slots(samples):
-        if before_ns is not None and slot.begin_ns - before_ns > rules.gap_s * NS_PER_S:
-            if drop:
-                found.append(("interrupted", drop[0].begin_ns, drop[-1].end_ns, mean_mhz(drop)))
-            past, drop, means = [], [], []
-        before_ns = slot.end_ns
+    reference, low = 0.0, 1 - rules.recovered_ratio
+    for slot in slots:
         past.append(slot)
         if drop:
             drop.append(slot)
         first = _window(past, rules)
         if first < 0:
             continue
-        now_mhz, low = mean_mhz(past[first:]), 1 - rules.recovered_ratio
+        now_mhz = mean_mhz(past[first:])
         if not drop:
             since = slot.end_ns - rules.trailing_s * NS_PER_S
             means = [each for each in means if each[0] >= since]
-            if sum(busy for *_, busy in means) >= rules.warm_up_s:
-                reference = median(mhz for _, mhz, _ in means)
-                spread = rules.spread_count * pstdev([mhz for _, mhz, _ in means])
-                if now_mhz < min((1 - rules.depth_ratio) * reference, reference - spread):
-                    past = past[first:]
-                    past = past[_turn(past, low * reference, -1) :]
-                    drop = list(past)
-                    continue
-            means.append((slot.end_ns, now_mhz, slot.busy_s))
+            undercut = _reference(means, now_mhz, rules)
+            if undercut is None:
+                means.append((slot.end_ns, now_mhz, slot.busy_s))
+                continue
+            reference = undercut
+            past = past[first:]
+            past = past[_turn(past, low * reference, -1) :]
+            drop = list(past)
         elif now_mhz > low * reference:
             turn = first + _turn(past[first:], low * reference, 1)
             end_ns, begin_ns = past[turn].begin_ns, drop[0].begin_ns
             found.append(("recovered", begin_ns, end_ns, mean_mhz(drop[:turn])))
-            means = [(t + end_ns - begin_ns, *rest) for t, *rest in means]  # type: ignore[misc]
+            means = [(t + end_ns - begin_ns, mhz, busy) for t, mhz, busy in means]
             past, drop = past[turn:], []
         elif slot.end_ns - drop[0].begin_ns >= rules.new_level_s * NS_PER_S:
             found.append(("new_level", drop[0].begin_ns, slot.end_ns, mean_mhz(drop)))
             past, drop, means = [], [], []
     if drop:
-        found.append(("open", drop[0].begin_ns, drop[-1].end_ns, mean_mhz(drop)))
+        found.append((last_state, drop[0].begin_ns, drop[-1].end_ns, mean_mhz(drop)))
     return found
