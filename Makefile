@@ -55,10 +55,12 @@ check: $(VENV)/.ready-dev
 	$(PY) -m pytest tests/unit -q
 
 # The parts that every figure rests on are covered to the last branch.
+COVERED := model correlate export live.excess live.newest live.residency live.traced api.downsample
+
 coverage: $(VENV)/.ready-dev
-	$(PY) -m pytest tests/unit/model tests/unit/correlate tests/unit/report tests/unit/traces -q \
-	  --cov=chopperd.model --cov=chopperd.correlate --cov-branch --cov-fail-under=100 \
-	  --cov-report=term-missing:skip-covered
+	$(PY) -m pytest $(addprefix tests/unit/,model correlate export live api report traces) -q \
+	  $(addprefix --cov=chopperd.,$(COVERED)) \
+	  --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 test: check coverage compiler prometheus systemd $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q

@@ -19,7 +19,7 @@ from bench.agents import (
     print_report,
     wait_until,
 )
-from bench.big_trace import trace_path
+from bench.big_trace import NO_BIG_TRACE, made
 from bench.markdown import Figure, figure_table, median_and_range, table
 from bench.processes import cpu_ns
 from chopperd.simulation.kineto import rank_trace
@@ -90,9 +90,8 @@ def small_trace(folder: Path) -> Path:
 def report(runs: int) -> str:
     """Everything as Markdown."""
     with TemporaryDirectory(prefix="chopperd-bench-") as folder:
-        sources = [small_trace(Path(folder))]
-        if trace_path("big").exists():
-            sources.append(trace_path("big"))
+        big = made("big")
+        sources = [small_trace(Path(folder)), *([big] if big else [])]
         seen = {
             f"{path.stat().st_size / 1e6:.0f} MB": [passage(path) for _ in range(runs)]
             for path in sources
@@ -120,8 +119,8 @@ def report(runs: int) -> str:
         table(("trace", "in the API after s", "worker's CPU s", "worker's peak MiB"), rows),
         figure_table([peak]),
     ]
-    if len(sources) == 1:
-        lines.append("The big trace was skipped: bench.trace_to_report makes it.")
+    if big is None:
+        lines.append(NO_BIG_TRACE)
     return "\n\n".join(lines)
 
 

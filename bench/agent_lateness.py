@@ -5,13 +5,14 @@ turns with a process that only sleeps as often, as `bench.sampling` has it.
 """
 
 import argparse
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from bench.agent_inbox import dropped
 from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, print_report, wait_until
-from bench.big_trace import trace_path
+from bench.big_trace import NO_BIG_TRACE, made
 from bench.markdown import Figure, figure_table, table
 from chopperd.model.arrays import Float64s
 from chopperd.sampling.ring_reader import RingReader
@@ -41,9 +42,9 @@ def late_at_rest_ms(under: BenchAgent, seconds: float) -> Float64s:
         return late_ms_between(ring, begin_ns, CLOCK.mono_ns())
 
 
-def late_in_analysis_ms(under: BenchAgent, number: int) -> Float64s:
+def late_in_analysis_ms(under: BenchAgent, source: Path) -> Float64s:
     """(n,) lateness from the start of the analysis of the big trace to its end."""
-    dropped(under, trace_path("big"), f"big{number}.json")
+    dropped(under, source)
     wait_until("the worker to work", lambda: under.status()["analysis"]["working_on"])
     with under.ring() as ring:
         begin_ns = CLOCK.mono_ns()
@@ -58,14 +59,15 @@ def late_in_analysis_ms(under: BenchAgent, number: int) -> Float64s:
 
 def report(analyses: int, seconds: float) -> str:
     """Everything as Markdown."""
-    if not trace_path("big").exists():
-        return "Skipped: bench.trace_to_report makes the trace that is analysed."
+    source = made("big")
+    if source is None:
+        return NO_BIG_TRACE
     rest, busy = [], []
     for _ in range(analyses):
         # A fresh agent each time: it would not analyse the same bytes again.
         with good_agent(SAMPLING__HZ=f"{HZ:g}", SAMPLING__DRIVER_BUDGET_RATIO="0.5") as under:
             rest.append(late_at_rest_ms(under, seconds))
-            busy.append(late_in_analysis_ms(under, 0))
+            busy.append(late_in_analysis_ms(under, source))
     rest_ms, busy_ms = np.concatenate(rest), np.concatenate(busy)
     p99_ms, most_ms = float(np.quantile(busy_ms, 0.99)), float(busy_ms.max())
     figures = [

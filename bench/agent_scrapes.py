@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from bench.agent_idle import analyse_capture
 from bench.agent_inbox import dropped
 from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, idle, print_report, wait_until
-from bench.big_trace import trace_path
+from bench.big_trace import NO_BIG_TRACE, made
 from bench.markdown import Figure, figure_table, table
 from bench.processes import ROOT, ended
 from chopperd.model.arrays import Float64s
@@ -122,10 +123,10 @@ def heavy_clients(under: BenchAgent) -> Iterator[None]:
         ended(clients)
 
 
-def analysed_big_trace(under: BenchAgent) -> Callable[[], bool]:
+def analysed_big_trace(under: BenchAgent, source: Path) -> Callable[[], bool]:
     """Have the big trace analysed; tells when it is over."""
     before = under.finished_count()
-    dropped(under, trace_path("big"), f"big{before}.json")
+    dropped(under, source)
     wait_until("the worker to work", lambda: under.status()["analysis"]["working_on"])
     looked_ns = [CLOCK.mono_ns()]
 
@@ -139,7 +140,7 @@ def analysed_big_trace(under: BenchAgent) -> Callable[[], bool]:
     return is_over
 
 
-def measured(seconds: float) -> dict[str, dict[str, Scrapes]]:
+def measured(seconds: float, big: Path | None) -> dict[str, dict[str, Scrapes]]:
     """Scrapes by what else went on, and by format."""
     with good_agent(ANALYSIS__IDLE_S="2") as under:
         beside: dict[str, AbstractContextManager[None]] = {
@@ -152,14 +153,15 @@ def measured(seconds: float) -> dict[str, dict[str, Scrapes]]:
         for name, load in beside.items():
             with load:
                 seen[name] = scrapes(under, for_s(seconds))
-            if name == "nothing" and trace_path("big").exists():
-                seen["470 MB being analysed"] = scrapes(under, analysed_big_trace(under))
+            if name == "nothing" and big is not None:
+                seen["470 MB being analysed"] = scrapes(under, analysed_big_trace(under, big))
         return seen
 
 
 def report(seconds: float) -> str:
     """Everything as Markdown."""
-    seen = measured(seconds)
+    big = made("big")
+    seen = measured(seconds, big)
     figures = [_figure(beside, by_format) for beside, by_format in seen.items()]
     rows = [
         [beside, name, *_cells(each.taken_ms[each.is_new]), *_cells(each.taken_ms)]
@@ -175,6 +177,7 @@ def report(seconds: float) -> str:
         figure_table(figures),
         "ms p50/p99/max:",
         table(header, rows),
+        *([NO_BIG_TRACE] if big is None else []),
     ]
     return "\n\n".join(lines)
 

@@ -26,10 +26,10 @@ from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.agent_http import Asked, ask
-from tests.e2e.running import free_port
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario, Segment
+from tests.ports import free_port
 
 GPUS: Final = 8
 JOB: Final = "bench"

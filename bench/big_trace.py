@@ -22,6 +22,11 @@ from chopperd.units import NS_PER_S
 #: The public inputs, where the tests look for them too.
 SHARED: Final = Path(os.environ.get("CHOPPERD_SHARED", ROOT.parent / "shared"))
 MAKER: Final = SHARED / "tools" / "make_big_trace.py"
+#: Said where there is no big trace.
+NO_BIG_TRACE: Final = (
+    "The big trace is made by tools/make_big_trace.py of CHOPPERD_SHARED, which was not found: "
+    "what needs it was skipped."
+)
 #: Events of each trace. The maker writes whole copies of a real step: about 0.1 and 0.5 GB.
 EVENTS: Final = {"small": 340_000, "big": 1_720_000}
 UUID: Final = "GPU-benchmark-0"
@@ -42,6 +47,13 @@ def samples_path(name: str) -> Path:
 def device_of(name: str) -> int:
     """The trace's own number of its only device."""
     return int((WORK / f"{name}-device").read_text())
+
+
+def made(name: str) -> Path | None:
+    """Where a trace lies, made by a process of its own if need be; None where it can't be made."""
+    if not trace_path(name).exists() and MAKER.exists():
+        subprocess.run([sys.executable, "-m", "bench.big_trace", name], cwd=ROOT, check=True)
+    return trace_path(name) if trace_path(name).exists() else None
 
 
 def make(name: str) -> None:

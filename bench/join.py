@@ -1,6 +1,6 @@
 """Seconds for the join of one device over one hour: 2 M kernels with 360 k samples at 100 Hz.
 
-`python -m bench.join` prints the best of some runs and, with `--profile`, where the time goes.
+`python -m bench.join` prints Markdown and, with `--profile`, where the time goes.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 
+from bench.markdown import Figure, figure_table, median_and_range
 from chopperd.correlate import intervals
 from chopperd.correlate.join import join_device
 from chopperd.model.causes import Cause
@@ -22,6 +23,9 @@ from chopperd.units import NS_PER_S
 KERNELS = 2_000_000
 SAMPLES = 360_000
 STEPS = 3_600
+#: CPU time of the join: what it must and should take.
+MOST_S = 1.5
+AIM_S = 0.5
 SPAN_NS = 3_600 * NS_PER_S
 CLASSES = [KernelClass.GEMM] * 5 + [KernelClass.ELEMENTWISE] * 3 + [KernelClass.COMM] * 2
 
@@ -103,8 +107,15 @@ def main() -> None:
         before = time.process_time()
         join_device(*arguments)
         taken.append(time.process_time() - before)
-    print(f"join of {KERNELS:,} kernels with {SAMPLES:,} samples: {min(taken):.2f} s of CPU")
-    print("budget: 1.5 s, aim 0.5 s; runs: " + ", ".join(f"{each:.2f}" for each in taken))
+    figure = Figure(
+        what="join, s of CPU",
+        shown=median_and_range(taken),
+        value=float(np.median(taken)),
+        must=MOST_S,
+        aim=AIM_S,
+    )
+    print(f"{KERNELS:,} kernels with {SAMPLES:,} samples, {chosen.runs} times.\n")
+    print(figure_table([figure]))
     if chosen.profile:
         profile = cProfile.Profile()
         profile.runcall(join_device, *arguments)

@@ -15,7 +15,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from bench.markdown import table, verdict
+from bench.markdown import Figure, figure_table, table
 from chopperd.clock import SystemClock
 from chopperd.export.agent_metrics import EXPORT_METRICS
 from chopperd.export.catalogue import metrics_of
@@ -28,6 +28,7 @@ from tests.fakes.snapshots import OneSnapshot, full_snapshot
 GPUS: Final = 8
 #: 99th percentile of a scrape, at most.
 MOST_SCRAPE_MS: Final = 20.0
+AIM_SCRAPE_MS: Final = 5.0
 _FORMATS: Final = {"text": "text/plain", "OpenMetrics": "application/openmetrics-text"}
 
 
@@ -80,12 +81,18 @@ def report(repeats: int) -> str:
     ]
     header = ("profile", "format", "series", "KiB", "rendering ms p50/p99", "peer", "cached p99")
     worst_ms = max(float(np.quantile(times, 0.99)) for _, times in rows)
+    worst = Figure(
+        what="a scrape that renders, worst row, p99 ms",
+        shown=f"{worst_ms:.1f}",
+        value=worst_ms,
+        must=MOST_SCRAPE_MS,
+        aim=AIM_SCRAPE_MS,
+    )
     lines = [
         f"{GPUS} GPUs of which everything is known, {repeats} times each, CPU "
         "time. Once a snapshot (a second) the first scrape renders; all others get the same bytes.",
         table(header, [cells for cells, _ in rows]),
-        f"A scrape that renders, p99 of the worst row: {worst_ms:.1f} ms, at most "
-        f"{MOST_SCRAPE_MS:.0f}: {verdict(met=worst_ms <= MOST_SCRAPE_MS)}.",
+        figure_table([worst]),
     ]
     return "\n\n".join(lines)
 

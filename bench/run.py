@@ -89,7 +89,7 @@ PARTS: Final = (
     Part(
         title="Agent: CPU and memory at rest",
         module="bench.agent_idle",
-        arguments=("--seconds", "60", "--captures", "10", "--fast-seconds", "120"),
+        arguments=("--seconds", "45", "--captures", "8", "--fast-seconds", "100"),
         quick_arguments=("--seconds", "15", "--captures", "2", "--fast-seconds", "20"),
     ),
     Part(

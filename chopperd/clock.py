@@ -2,10 +2,12 @@
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from chopperd.model.timebase import TimeTriple
 from chopperd.units import NS_PER_S
+
+_REPEAT_EVERY_NS: Final = 60 * NS_PER_S
 
 
 class Clock(Protocol):
@@ -53,3 +55,24 @@ class SystemClock:
         remaining_ns = deadline_mono_ns - self.mono_ns()
         if remaining_ns > 0:
             time.sleep(remaining_ns / NS_PER_S)
+
+
+class RepeatLimiter:
+    """Says when what comes again and again is to be said: the first time, then once a minute.
+
+    Args:
+        clock: Tells the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said_ns: dict[str, int] = {}
+
+    def is_due(self, what: str = "") -> bool:
+        """Whether to say it now; if so, it counts as said."""
+        now_ns = self._clock.mono_ns()
+        said_ns = self._said_ns.get(what)
+        if said_ns is not None and now_ns - said_ns < _REPEAT_EVERY_NS:
+            return False
+        self._said_ns[what] = now_ns
+        return True

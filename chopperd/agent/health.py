@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import ConfigError
 from chopperd.units import NS_PER_S
 
@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 
 #: A part that has not worked for so long has stalled.
 _STALLED_NS: Final = 10 * NS_PER_S
-_LOG_EVERY_NS: Final = 60 * NS_PER_S
 
 
 class Health:
@@ -66,16 +65,10 @@ class Guard:
 
     def __init__(self, part: str, clock: Clock, health: Health) -> None:
         self._part = part
-        self._clock = clock
         self._health = health
-        self._logged_ns: int | None = None
+        self._logging = RepeatLimiter(clock)
         self._failures_count = 0
         health.beat(part)
-
-    @property
-    def failures_count(self) -> int:
-        """How often it failed."""
-        return self._failures_count
 
     def run(self, work: Callable[[], object]) -> bool:
         """Do the work once; whether it succeeded.
@@ -87,15 +80,10 @@ class Guard:
             work()
         except ConfigError:
             raise
-        except Exception:  # noqa: BLE001 - the loop outlives any fault of a part
+        except Exception:
             self._failures_count += 1
-            self._log()
+            if self._logging.is_due():
+                logger.exception("%s failed (%d times so far)", self._part, self._failures_count)
             return False
         self._health.beat(self._part)
         return True
-
-    def _log(self) -> None:
-        now_ns = self._clock.mono_ns()
-        if self._logged_ns is None or now_ns - self._logged_ns >= _LOG_EVERY_NS:
-            self._logged_ns = now_ns
-            logger.exception("%s failed (%d times so far)", self._part, self._failures_count)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from chopperd.agent.analyses import Analyses
 from chopperd.agent.trace_store import TraceStore
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import IngestError, IngestReason
 from chopperd.live.file_names import sent_name, shown_name
 from chopperd.live.inbox import Arrival, ChangedError, Inbox
@@ -33,7 +33,6 @@ _SCAN_SHARE: Final = 20
 _TURN_S: Final = 0.25
 _TAKE_NS: Final = 250 * NS_PER_MS
 _RETRY_NS: Final = 5 * NS_PER_S
-_LOG_EVERY_NS: Final = 60 * NS_PER_S
 _MOST_UPLOADS: Final = 8
 _END_S: Final = 1.0
 
@@ -89,7 +88,7 @@ class IngestService:
         self._is_open = False
         self._uploads_count = 0
         self._trouble: str | None = None
-        self._logged_ns: int | None = None
+        self._logging = RepeatLimiter(clock)
 
     def start(self) -> None:
         """Begin to take in traces."""
@@ -195,6 +194,9 @@ class IngestService:
             while not self._stopped.is_set():
                 try:
                     self._turn()
+                except OSError as error:
+                    self._note_trouble(f"{error.filename}: {error.strerror}")
+                    self._wait()
                 except Exception as error:  # noqa: BLE001 one bad turn must not end the thread
                     self._note_trouble(f"{type(error).__name__}: {error}", error)
                     self._wait()
@@ -258,6 +260,8 @@ class IngestService:
         """Take files that stand still, for a moment; the rest has its turn in the next one."""
         begin_ns = self._clock.mono_ns()
         if not self._arrivals and begin_ns >= self._scan_ns:
+            self._spool.make_folders()  # somebody may have removed them
+            self._inbox.open()
             self._arrivals.extend(self._inbox.scan())
             end_ns = self._clock.mono_ns()
             self._scan_ns = end_ns + max(_SCAN_EVERY_NS, _SCAN_SHARE * (end_ns - begin_ns))
@@ -344,9 +348,7 @@ class IngestService:
     def _note_trouble(self, trouble: str, error: Exception | None = None) -> None:
         """Say why traces are not taken in, in the log now and then."""
         self._trouble = trouble
-        now_ns = self._clock.mono_ns()
-        if self._logged_ns is None or now_ns - self._logged_ns >= _LOG_EVERY_NS:
-            self._logged_ns = now_ns
+        if self._logging.is_due():
             logger.warning("traces are not taken in: %s", trouble, exc_info=error)
 
     @contextmanager

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from chopperd.agent.ending import end_within
-from chopperd.agent.late_ingest import LateIngest
+from chopperd.agent.deferred_ingest import DeferredIngest
+from chopperd.agent.shutdown import end_within
 from chopperd.agent.surroundings import Surroundings
 from chopperd.live.traced import TracedLedger
 from chopperd.model.live import AnalysisLive, ArchiveLive, StoreLive, TracedTotals
@@ -20,7 +20,7 @@ from chopperd.store.recorded_samples import RecordedSamples
 if TYPE_CHECKING:
     from chopperd.agent.archiving import ArchiveThread
     from chopperd.agent.ingest import IngestService
-    from chopperd.agent.store_keeping import StoreKeeper
+    from chopperd.agent.store_keeper import StoreKeeper
     from chopperd.api.listeners import Listener
     from chopperd.api.services import ApiServices
 
@@ -43,7 +43,7 @@ class Parts:
         self._troubles: dict[str, str] = {}
         self._ledger = TracedLedger(around.clock)
         self._recorded = RecordedSamples(around.recorder_folder)
-        self._late_ingest = LateIngest()
+        self._deferred_ingest = DeferredIngest()
         self._archive: ArchiveThread | None = None
         self._keeper: StoreKeeper | None = None
         self._services: ApiServices | None = None
@@ -123,16 +123,16 @@ class Parts:
             logger.exception("%s can't be started; the agent goes on without", name)
             self._troubles[name] = trouble = f"it could not be started: {error!r}"
             if name == _INGEST:
-                self._late_ingest.give_up(trouble)
+                self._deferred_ingest.give_up(trouble)
 
     def _open_store(self) -> None:
-        from chopperd.agent.keeping import opened_store
+        from chopperd.agent.storage_setup import opened_store
 
         self._keeper = opened_store(self._around)
         self._keeper.start()
 
     def _serve_metrics(self) -> None:
-        from chopperd.agent.serving import metrics_listener, new_services
+        from chopperd.agent.listener_setup import metrics_listener, new_services
 
         if self._keeper is None:
             raise RuntimeError(self._troubles[_STORE])
@@ -141,12 +141,12 @@ class Parts:
             steps=self._keeper.store,
             drops=self._keeper.store,
             samples=self._recorded,
-            ingest=self._late_ingest,
+            ingest=self._deferred_ingest,
         )
         self._serve("metrics", metrics_listener(self._around, self._services))
 
     def _serve_api(self) -> None:
-        from chopperd.agent.serving import api_listener
+        from chopperd.agent.listener_setup import api_listener
 
         if self._services is not None:
             self._serve("api", api_listener(self._around, self._services))
@@ -158,7 +158,7 @@ class Parts:
             self._around.health.watch(f"{name} listener", lambda: listener.is_serving)
 
     def _start_archive(self) -> None:
-        from chopperd.agent.keeping import new_archive
+        from chopperd.agent.storage_setup import new_archive
 
         archive = new_archive(self._around, self._recorded)
         archive.start()
@@ -166,7 +166,7 @@ class Parts:
 
     def _start_ingest(self) -> None:
         from chopperd.agent.counted_store import CountedStore
-        from chopperd.agent.new_ingest import new_ingest
+        from chopperd.agent.ingest_setup import new_ingest
 
         if self._keeper is None:
             raise RuntimeError(self._troubles[_STORE])
@@ -175,5 +175,5 @@ class Parts:
         self._ingest = ingest
         self.set_paused(paused=around.pause.current() is not None)
         ingest.start()
-        self._late_ingest.give(ingest)
+        self._deferred_ingest.give(ingest)
         around.health.watch("trace taking", lambda: ingest.is_alive)

@@ -150,7 +150,7 @@ class Agent:
 
     def _start_parts(self, sockets: Sockets) -> None:
         """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
-        from chopperd.agent.accessing import access_policy
+        from chopperd.agent.access_setup import access_policy
 
         access = access_policy(self._config)
         self._starting = threading.Thread(

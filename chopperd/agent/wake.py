@@ -12,7 +12,7 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.units import NS_PER_S
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wake:
@@ -43,7 +43,10 @@ class Wake:
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call `stop` with their number meanwhile, in the main thread."""
+    """Have SIGTERM, SIGINT and SIGHUP call `stop` with their number, in the main thread.
+
+    One that is ignored, as `nohup` has it, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,7 +54,8 @@ def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         stop(number)
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield
     finally:

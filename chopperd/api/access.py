@@ -37,10 +37,18 @@ def is_member(uid: int, group: str) -> bool:
     """Whether a user is in a group, also as one of many; False where either has no name here."""
     try:
         wanted = grp.getgrnam(group).gr_gid
+    except KeyError:
+        return False
+    return is_member_of(uid, wanted)
+
+
+def is_member_of(uid: int, gid: int) -> bool:
+    """The same by the group's number."""
+    try:
         user = pwd.getpwuid(uid)
     except KeyError:
         return False
-    return wanted in os.getgrouplist(user.pw_name, user.pw_gid)
+    return gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

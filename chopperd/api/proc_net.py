@@ -51,14 +51,14 @@ def uid_of_client(client: Address, server: Address, proc: Path = _PROC) -> int |
     return None
 
 
+def uids_listening_on(port: int, proc: Path = _PROC) -> frozenset[int]:
+    """Whose sockets listen on a port of this machine, at whichever address."""
+    return frozenset(each.uid for each in _listening_on(port, proc))
+
+
 def listener_on(port: int, proc: Path = _PROC) -> str | None:
     """Who listens on a port, for people: "pid 12 (name)"; None if that can't be told."""
-    inodes = {
-        each.inode
-        for each in _sockets(proc)
-        if each.state == _LISTENING and int(each.local.rpartition(":")[2], 16) == port
-    }
-    links = {f"socket:[{inode}]" for inode in inodes}
+    links = {f"socket:[{each.inode}]" for each in _listening_on(port, proc)}
     for process in proc.glob("[0-9]*"):
         if _holds(process, links):
             return f"pid {process.name} ({program_name(int(process.name), proc)})"
@@ -79,6 +79,12 @@ def _holds(process: Path, links: set[str]) -> bool:
         return any(str(each.readlink()) in links for each in (process / "fd").iterdir())
     except OSError:
         return False
+
+
+def _listening_on(port: int, proc: Path) -> Iterator[TcpSocket]:
+    for each in _sockets(proc):
+        if each.state == _LISTENING and int(each.local.rpartition(":")[2], 16) == port:
+            yield each
 
 
 def _sockets(proc: Path) -> Iterator[TcpSocket]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from chopperd.cli.agent import AgentOptions, plain_options, run_agent
-from chopperd.cli.output import complain
+from chopperd.cli.output import complain, open_standard_files
 from chopperd.errors import ChopperdError, ConfigError
 from chopperd.logs import configure_logging
 
@@ -22,6 +22,7 @@ _EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 
 def main() -> None:
     """Run the command line of this process and exit with its status, also when terminated."""
+    open_standard_files()
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.exit(run(sys.argv[1:]))

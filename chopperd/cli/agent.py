@@ -23,15 +23,22 @@ class AgentOptions:
 
 def run_agent(options: AgentOptions) -> int:
     """Run the agent until it is told to stop; its exit status."""
-    from chopperd.agent.service import Agent
-    from chopperd.config.load import DEFAULT_PATH, load_config
-
-    status = Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
+    try:
+        status = _served(options)
+    except SystemExit:  # SIGTERM (`cli._terminate`) before there was anything to end
+        return 0
     if any(thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate()):
         # One hangs, on a disk for one, and the interpreter would wait for it.
         logging.shutdown()
         os._exit(status)
     return status
+
+
+def _served(options: AgentOptions) -> int:
+    from chopperd.agent.service import Agent
+    from chopperd.config.load import DEFAULT_PATH, load_config
+
+    return Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
 
 
 def plain_options(arguments: Sequence[str]) -> AgentOptions | None:

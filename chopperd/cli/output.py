@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
+def open_standard_files() -> None:
+    """Give this process the standard files that it was started without; they lead nowhere.
+
+    Else what is opened next, such as a socket, takes their numbers, and is written to as one.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
+
+
 def print_report(document: "ReportDocument", form: "Format", *, by_family: bool = False) -> None:
     """Print a report in one of its forms."""
     from chopperd.report.formats import formatted

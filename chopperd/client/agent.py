@@ -3,7 +3,6 @@
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from chopperd.api import models
 from chopperd.client.endpoints import api_endpoints, metrics_endpoints
 from chopperd.client.node import snapshot_of
+from chopperd.client.token import read_token
 from chopperd.client.transport import Transport
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
@@ -46,7 +46,7 @@ class AgentClient:
         """The agent where this configuration has it."""
         api = api_endpoints(config)
         return AgentClient(
-            api=Transport(api, token=_token(config.api.token_file)),
+            api=Transport(api, token=read_token(config.api.token_file)),
             exposition=Transport((*api, *metrics_endpoints(config))),
         )
 
@@ -159,13 +159,3 @@ def _step_key(row: Row) -> tuple[str | None, str | None, int | None]:
 def _place(row: Row) -> tuple[int, int]:
     """The order of rows inside a step: by rank, then by device; unknown first."""
     return (-1 if row.rank is None else row.rank, -1 if row.device is None else row.device)
-
-
-def _token(path: str | None) -> str | None:
-    """The token in a file, if there is one that this user may read."""
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -1,11 +1,13 @@
 """Where an agent of this node may answer: Unix sockets, then loopback TCP."""
 
 import socket
+import stat
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from chopperd.api.proc_net import uids_listening_on
 from chopperd.config.places import readable_runtime_folders
 from chopperd.config.sections import Config
 
@@ -35,6 +37,15 @@ class SocketEndpoint:
         connection.sock = _connected_socket(self.path, timeout_s)
         return connection
 
+    def server_uids(self) -> frozenset[int]:
+        """The user who may make a socket in that folder: its owner; empty if that is anyone."""
+        try:
+            folder = self.path.parent.stat()
+        except OSError:
+            return frozenset()
+        is_for_all = folder.st_mode & stat.S_IWOTH
+        return frozenset() if is_for_all else frozenset({folder.st_uid})
+
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
@@ -57,6 +68,10 @@ class TcpEndpoint:
         connection = HTTPConnection(self.address, self.port, timeout=timeout_s)
         connection.connect()
         return connection
+
+    def server_uids(self) -> frozenset[int]:
+        """The users who listen on this port: anyone may, where no agent does."""
+        return uids_listening_on(self.port)
 
 
 Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint

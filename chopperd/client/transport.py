@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from chopperd.client.endpoints import Endpoint
+from chopperd.client.token import Token
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 
 _FIRST_FAILURE: Final = 400
@@ -32,12 +33,12 @@ class Transport:
 
     Attributes:
         endpoints: Where it may answer, best first.
-        token: Makes its bearer an admin; None if there is none.
+        token: Makes its bearer an admin; None if there is none. Only sent to who knows it.
         timeout_s: Longest wait to connect, and for each part of an answer.
     """
 
     endpoints: Sequence[Endpoint]
-    token: str | None = None
+    token: Token | None = None
     timeout_s: float = 5.0
 
     def fetch(
@@ -68,7 +69,9 @@ class Transport:
         endpoint, connection = self._connect()
         with closing(connection):
             try:
-                connection.request(method, _target(path, query), headers=self._headers(accept))
+                connection.request(
+                    method, _target(path, query), headers=self._headers(accept, endpoint)
+                )
                 response = connection.getresponse()
             except (OSError, HTTPException) as error:
                 message = f"what listens at {endpoint} does not answer: {_reason(error)}"
@@ -88,10 +91,10 @@ class Transport:
         where = f" at {', '.join(tried)}" if tried else ": no address is configured"
         raise AgentUnreachableError(f"no agent answers{where}; {_START_ONE}")
 
-    def _headers(self, accept: str) -> dict[str, str]:
+    def _headers(self, accept: str, endpoint: Endpoint) -> dict[str, str]:
         headers = {"Accept": accept, "Connection": "close"}
-        if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
+        if self.token is not None and self.token.is_known_to(endpoint.server_uids()):
+            headers["Authorization"] = f"Bearer {self.token.text}"
         return headers
 
 

@@ -1,12 +1,13 @@
 """Where state and sockets are kept: as configured, else the system's place, else the user's."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from chopperd.config.sections import Config
+from chopperd.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ def state_folder(
         config: The configuration.
         environment: Variables; None takes those of this process.
         system: The system's places.
+
+    Raises:
+        ConfigError: It would be the user's, who has no home.
     """
     if config.paths.state is not None:
         return Path(config.paths.state)
@@ -52,6 +56,9 @@ def runtime_folder(
 
     As `state_folder`, of `paths.runtime` and `$XDG_RUNTIME_DIR/chopperd`; without that variable it
     is a folder of the user's state: one in a place that all may write to could be another's.
+
+    Raises:
+        ConfigError: It would be the user's, who has no home.
     """
     if config.paths.runtime is not None:
         return Path(config.paths.runtime)
@@ -69,8 +76,8 @@ def readable_state_folders(
     user's.
     """
     configured = config.paths.state
-    own = _own_state(_variables(environment))
-    places = (system.state, own) if configured is None else (Path(configured),)
+    own = _if_any(_own_state, environment)
+    places = (system.state, *own) if configured is None else (Path(configured),)
     return tuple(place for place in places if _may_read(place))
 
 
@@ -84,8 +91,8 @@ def readable_runtime_folders(
     As `readable_state_folders`, of `paths.runtime`.
     """
     configured = config.paths.runtime
-    own = _own_runtime(_variables(environment))
-    places = (system.runtime, own) if configured is None else (Path(configured),)
+    own = _if_any(_own_runtime, environment)
+    places = (system.runtime, *own) if configured is None else (Path(configured),)
     return tuple(place for place in places if _may_read(place))
 
 
@@ -93,12 +100,30 @@ def _variables(environment: Mapping[str, str] | None) -> Mapping[str, str]:
     return os.environ if environment is None else environment
 
 
+def _if_any(
+    own: Callable[[Mapping[str, str]], Path], environment: Mapping[str, str] | None
+) -> tuple[Path, ...]:
+    """The user's folder; none for a user without a home."""
+    try:
+        return (own(_variables(environment)),)
+    except ConfigError:
+        return ()
+
+
 def _own_state(variables: Mapping[str, str]) -> Path:
-    home = Path(variables["HOME"]) if _is_absolute(variables, "HOME") else Path.home()
-    state = home / ".local" / "state"
     if _is_absolute(variables, "XDG_STATE_HOME"):
-        state = Path(variables["XDG_STATE_HOME"])
-    return state / _NAME
+        return Path(variables["XDG_STATE_HOME"]) / _NAME
+    return _home(variables) / ".local" / "state" / _NAME
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    if _is_absolute(variables, "HOME"):
+        return Path(variables["HOME"])
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a user that the machine has no name for, as in containers
+        problem = "paths.state and paths.runtime: must be set, as this user has no home folder"
+        raise ConfigError([problem]) from error
 
 
 def _own_runtime(variables: Mapping[str, str]) -> Path:

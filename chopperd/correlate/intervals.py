@@ -122,16 +122,3 @@ def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
     part_ns = np.minimum(points_ns - a.start_ns[at], lengths_ns[at])
     before_ns: Int64s = np.where(at < 0, 0, whole_ns[np.maximum(at, 0)] + part_ns)
     return before_ns
-
-
-def lengths_between_ns(a: Intervals, edges_ns: Int64s) -> Int64s:
-    """The time of the set in each of the abutting windows between consecutive edges.
-
-    Args:
-        a: The set.
-        edges_ns: (n + 1,) int64, never falling; window k is `[edges_ns[k], edges_ns[k + 1])`.
-
-    Returns:
-        (n,) int64.
-    """
-    return np.diff(length_before_ns(a, edges_ns))

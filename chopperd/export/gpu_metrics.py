@@ -146,7 +146,7 @@ GPU_METRICS: Final = (
         "seconds",
         _M,
         "Busy time lost against the median busy clock of at least four GPUs of the same model, "
-        "over 10 s windows: what can be fixed",
+        "over 10 s windows: what can be fixed; absent while fewer are busy",
         per_gpu(lambda gpu: gpu.excess_s),
         GPU,
     ),

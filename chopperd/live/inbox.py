@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _MODE: Final = 0o1733
 #: One look at the inbox goes no further; what lies beyond has its turn when those are taken.
 _MOST_ENTRIES: Final = 50_000
+#: Anyone can make any number of odd entries: the log has one of them a minute, and their number.
+_LOG_EVERY_NS: Final = 60 * NS_PER_S
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: O_NONBLOCK: what has become a pipe in the meantime must not hold us up.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -93,6 +95,7 @@ class Inbox:
         self._passed_over: dict[_Key, _Stand] = {}
         self._odd: dict[_Key, _Stand] = {}
         self._odd_count = 0
+        self._logged_ns: int | None = None
 
     @property
     def odd_count(self) -> int:
@@ -175,7 +178,11 @@ class Inbox:
             return
         self._odd[key] = stand
         self._odd_count += 1
-        logger.warning("inbox: %s %s: it stays where it is", shown_name(key.name), why)
+        now_ns = self._clock.mono_ns()
+        if self._logged_ns is None or now_ns - self._logged_ns >= _LOG_EVERY_NS:
+            self._logged_ns = now_ns
+            text = "inbox: %s %s: it stays where it is (%d such so far)"
+            logger.warning(text, shown_name(key.name), why, self._odd_count)
 
     def _entries(self) -> Iterator[tuple[_Key, os.stat_result]]:
         """All but folders in the inbox, and in the folders in it; nothing that is being written."""

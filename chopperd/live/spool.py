@@ -91,21 +91,29 @@ class Spool:
             return sum(self._sizes.values()) + self._incoming_bytes
 
     def open(self) -> None:
-        """Make the folders and find what an earlier run left; what it had not done is removed.
+        """Find what an earlier run left; what it had not done is removed.
 
         Raises:
-            OSError: They can't be made or read.
+            OSError: The folders can't be made or read.
         """
-        for folder in (self._traces, self._rejected):
-            if not folder.is_dir():
-                folder.mkdir(parents=True)
-                folder.chmod(_FOLDER_MODE)
+        self.make_folders()
         for path in self._traces.glob(f"{_INCOMING}*"):
             path.unlink(missing_ok=True)
         sizes = dict(_sizes(self._traces)) | dict(_sizes(self._rejected))
         kept = {one.entry.id: one for one in self._read_entries(sizes)}
         with self._lock:
             self._sizes, self._kept = sizes, kept
+
+    def make_folders(self) -> None:
+        """Make the folders that are not there.
+
+        Raises:
+            OSError: They can't be made.
+        """
+        for folder in (self._traces, self._rejected):
+            if not folder.is_dir():
+                folder.mkdir(parents=True)
+                folder.chmod(_FOLDER_MODE)
 
     def all(self) -> tuple[Spooled, ...]:
         """What is kept, those that came first first."""

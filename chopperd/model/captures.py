@@ -7,7 +7,7 @@ several ranks. Its report is made over all of them; the store keeps it with its 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from chopperd.model.report import Family, ReportDocument, Row
+from chopperd.model.report import Family, Row
 
 
 class TraceState(StrEnum):
@@ -149,11 +149,3 @@ class DeviceFamilies:
     device: int | None
     gpu: str | None
     families: tuple[Family, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredCapture:
-    """A capture with its document."""
-
-    entry: CaptureEntry
-    document: ReportDocument

@@ -12,8 +12,11 @@ from chopperd.pipeline.reports import Origin, ReportOptions
 
 _LENGTH: Final = struct.Struct("<I")
 _MIB: Final = 1 << 20
-#: A document over hundreds of traces takes tens of MiB.
-MOST_BYTES: Final = 512 * _MIB
+#: Reports of all traces of a capture.
+MOST_REQUEST_BYTES: Final = 512 * _MIB
+#: What the agent takes, and decodes, of one trace or capture: thousands of step rows. Anyone can
+#: make a small trace of a hundred thousand steps; as objects its report takes ten times its bytes.
+MOST_REPLY_BYTES: Final = 16 * _MIB
 
 
 class FrameError(ChopperdError):
@@ -92,15 +95,23 @@ def framed(message: Request | Sent) -> bytes:
         data = msgspec.msgpack.encode(message)
     except (UnicodeEncodeError, OverflowError, msgspec.MsgspecError) as error:
         raise FrameError(f"a message can't be sent: {error}") from error
-    if len(data) > MOST_BYTES:
-        raise FrameError(f"a message of {len(data) // _MIB} MiB is too large to be sent")
+    most_bytes = MOST_REQUEST_BYTES if isinstance(message, Request) else MOST_REPLY_BYTES
+    if len(data) > most_bytes:
+        raise FrameError(
+            f"a report of {len(data) / _MIB:.1f} MiB is too large: {most_bytes // _MIB} MiB at most"
+        )
     return _LENGTH.pack(len(data)) + data
 
 
 class FrameBuffer:
-    """Bytes as they arrive, and the messages that they complete."""
+    """Bytes as they arrive, and the messages that they complete.
 
-    def __init__(self) -> None:
+    Args:
+        most_bytes: What one message may have.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._data = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -116,7 +127,7 @@ class FrameBuffer:
         if len(self._data) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._data)
-        if length > MOST_BYTES:
+        if length > self._most_bytes:
             raise FrameError(f"a message of {length // _MIB} MiB is too large to be taken")
         end = _LENGTH.size + length
         if len(self._data) < end:

@@ -23,6 +23,7 @@ from chopperd.model.captures import AnalysedTrace
 from chopperd.model.services import SampleSource
 from chopperd.pipeline.background import cap_memory, stand_back
 from chopperd.pipeline.frames import (
+    MOST_REQUEST_BYTES,
     Analyse,
     Analysed,
     Compose,
@@ -184,7 +185,7 @@ def _own_stdout() -> int:
 def _read(requests: SimpleQueue[bytes]) -> None:
     """Pass requests on; end the process, whatever it does, when no more can come."""
     try:
-        frames = FrameBuffer()
+        frames = FrameBuffer(MOST_REQUEST_BYTES)
         while data := os.read(_STDIN_FD, _READ_BYTES):
             frames.feed(data)
             while (body := frames.next_frame()) is not None:

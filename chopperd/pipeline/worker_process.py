@@ -15,6 +15,7 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.pipeline.frames import (
+    MOST_REPLY_BYTES,
     FrameBuffer,
     FrameError,
     Ready,
@@ -74,7 +75,7 @@ class AnalysisWorker:
         self._interrupted = False
         self._start_error = ""
         self._unsent = memoryview(b"")
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(MOST_REPLY_BYTES)
         self._since_ns = 0
         self._deadline_ns = 0
 
@@ -144,7 +145,7 @@ class AnalysisWorker:
         self._reap()
 
     def _start(self) -> None:
-        self._ready, self._frames = False, FrameBuffer()
+        self._ready, self._frames = False, FrameBuffer(MOST_REPLY_BYTES)
         try:
             self._process = subprocess.Popen(
                 self._command,

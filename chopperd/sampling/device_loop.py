@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import Final
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
@@ -23,7 +23,6 @@ _NAP_NS: Final = 250 * NS_PER_MS
 #: What driver calls take is judged over so long: over less, single slow reads would swing it.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 #: A trouble that lasts is logged once in this time.
-_LOG_EVERY_NS: Final = 60 * NS_PER_S
 
 
 class DeviceLoop:
@@ -68,8 +67,9 @@ class DeviceLoop:
         self._integrated_count = 0
         self._integrate_at_ns = 0
         self._judge_at_ns = 0
-        self._logged_at_ns: dict[str, int] = {}
+        self._logging = RepeatLimiter(clock)
         self._is_lost = False
+        self._owes_full_read = False
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
@@ -83,7 +83,7 @@ class DeviceLoop:
         now_ns = self._clock.mono_ns()
         for tick in schedule.ticks():
             if now_ns >= tick.end_mono_ns:
-                self._gpu.missed_count += 1
+                self._miss(tick)
                 continue
             if not self._wait_until(tick.deadline_mono_ns, now_ns):
                 return False
@@ -100,22 +100,29 @@ class DeviceLoop:
         """Read and record one tick; the time when that is done."""
         started_ns = self._clock.mono_ns()
         if started_ns >= tick.end_mono_ns:  # woken too late: this period has no read
-            self._gpu.missed_count += 1
+            self._miss(tick)
             return started_ns
-        self._gpu.begin_call(started_ns, tick.scope)
-        reading = self._read(tick.scope)
+        scope = ReadScope.FULL if self._owes_full_read else tick.scope
+        self._owes_full_read = False
+        self._gpu.begin_call(started_ns, scope)
+        reading = self._read(scope)
         ended_ns = self._clock.mono_ns()
         if reading is None:
-            self._gpu.end_call(ended_ns - started_ns, tick.scope)
+            self._gpu.end_call(ended_ns - started_ns, scope)
         else:
             self._gpu.write(
                 reading,
                 t_mono_ns=(started_ns + ended_ns) // 2,
                 span_ns=ended_ns - started_ns,
                 late_ns=started_ns - tick.deadline_mono_ns,
-                scope=tick.scope,
+                scope=scope,
             )
         return ended_ns
+
+    def _miss(self, tick: Tick) -> None:
+        """Count a period without a read; what only a full one would have read, the next reads."""
+        self._gpu.missed_count += 1
+        self._owes_full_read |= tick.scope is ReadScope.FULL
 
     def _read(self, scope: ReadScope) -> DeviceReading | None:
         """One look at the GPU; None if it failed, which is counted."""
@@ -217,8 +224,5 @@ class DeviceLoop:
 
     def _warn_rarely(self, message: str, *values: object) -> None:
         """Log a trouble that may come again and again, at most once a minute."""
-        now_ns = self._clock.mono_ns()
-        logged_at_ns = self._logged_at_ns.get(message)
-        if logged_at_ns is None or now_ns - logged_at_ns > _LOG_EVERY_NS:
-            self._logged_at_ns[message] = now_ns
+        if self._logging.is_due(message):
             logger.warning(message, *values)

@@ -20,6 +20,8 @@ UInt64s: TypeAlias = npt.NDArray[np.uint64]
 _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
 #: A read falls between 5 % and 95 % of its period.
 _EDGE_RATIO: Final = 0.05
+#: Makes of a seed the one by which full reads are drawn.
+_FULL_KEY: Final = 1 << 63
 #: Ticks are worked out so many at a time, which costs less than one by one.
 _BLOCK: Final = 128
 
@@ -46,15 +48,13 @@ class Schedule:
     Attributes:
         start_mono_ns: Start of period 0.
         period_ns: P.
-        full_every_count: Every so many periods one read covers everything the device answers.
-        full_phase_count: Which of them, so that the GPUs' long reads do not coincide.
-        seed: Draws the point inside each period; with another seed for each GPU.
+        full_every_count: Of so many periods one read covers everything the device answers.
+        seed: Draws the point inside each period, and which read is full; another for each GPU.
     """
 
     start_mono_ns: int
     period_ns: int
     full_every_count: int = 1
-    full_phase_count: int = 0
     seed: int = 0
 
     def deadlines_mono_ns(self, periods: Int64s) -> Int64s:
@@ -66,10 +66,16 @@ class Schedule:
         deadlines_ns: Int64s = self._starts_mono_ns(periods) + (into * self.period_ns).astype(int)
         return deadlines_ns
 
-    def scope(self, period: int) -> ReadScope:
-        """How much the read of a period covers; the first one covers everything."""
-        is_full = period == 0 or period % self.full_every_count == self.full_phase_count
-        return ReadScope.FULL if is_full else ReadScope.FAST
+    def scopes(self, periods: Int64s) -> list[ReadScope]:
+        """How much the read of each period covers; the first of all covers everything.
+
+        One read of each slow period is full, any of them alike: were it always the same one, a step
+        as long as the slow period would show the activity and power of one of its phases only.
+        """
+        slow_periods, place = np.divmod(periods, self.full_every_count)
+        drawn = _uniform(self.seed ^ _FULL_KEY, slow_periods) * self.full_every_count
+        is_full = (place == drawn.astype(int)) | (periods == 0)
+        return [ReadScope.FULL if full else ReadScope.FAST for full in is_full.tolist()]
 
     def ticks(self) -> Iterator[Tick]:
         """The ticks of period 0, 1, 2, ... without end."""
@@ -80,7 +86,7 @@ class Schedule:
                 Tick,
                 self.deadlines_mono_ns(periods).tolist(),
                 ends_ns.tolist(),
-                map(self.scope, periods.tolist()),
+                self.scopes(periods),
             )
             yield from tuple(ticks)  # all now: code that runs once after a sleep runs far slower
 
@@ -107,12 +113,10 @@ def staggered_schedule(
         position: Which of the GPUs, from 0.
         device_count: How many GPUs there are.
     """
-    full_every_count = max(1, round(slow_period_ns / period_ns))
     return Schedule(
         start_mono_ns=start_mono_ns + position * period_ns // device_count,
         period_ns=period_ns,
-        full_every_count=full_every_count,
-        full_phase_count=position * full_every_count // device_count,
+        full_every_count=max(1, round(slow_period_ns / period_ns)),
         seed=seed * device_count + position,
     )
 

@@ -247,6 +247,10 @@ class Database:
 
     def _may_write_disk(self) -> bool:
         """Whether the disk takes changes now; tries again, not too often, where it did not."""
+        if self._disk.is_gone:
+            self._leave_disk()
+            self._disk.note_gone()
+            self._open_disk()
         if self.missing_bytes():
             self._give_up(f"less than {self._min_free_ratio:.0%} of the disk is free")
             return False

@@ -40,6 +40,7 @@ class DiskFile:
         self.attached = False
         self.read_only = False
         self.set_aside: str | None = None
+        self._opened: tuple[int, int] | None = None
         self._connection = connection
         self._log_bytes = log_bytes
         self._migrations = migrations
@@ -48,6 +49,16 @@ class DiskFile:
     def is_writable(self) -> bool:
         """Whether changes may be tried."""
         return self.attached and not self.read_only
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file that is open has been removed, or another put in its place."""
+        return self.attached and self.path is not None and _identity(self.path) != self._opened
+
+    def note_gone(self) -> None:
+        """Say that the file is gone, and what was in it with it."""
+        self.set_aside = f"{self.path} was removed while it was in use"
+        logger.warning("the store begins anew: %s", self.set_aside)
 
     def attach(self) -> None:
         """Open the file, made if it is missing; one that can't be used is put aside first.
@@ -103,6 +114,7 @@ class DiskFile:
         else:
             self._open(self.path)
             check_sound(self._connection, "disk", _CHECK_S)
+            self._opened = _identity(self.path)
         migrate(self._connection, "disk", self._migrations)
 
     def _open(self, path: Path) -> None:
@@ -148,3 +160,12 @@ def _size_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from any other; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

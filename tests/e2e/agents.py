@@ -17,7 +17,8 @@ from chopperd.api.models import Steps, Traces
 from chopperd.model.captures import TraceEntry
 from chopperd.model.report import ReportDocument, Row
 from chopperd.simulation.spec import SimulationSpec
-from tests.e2e.running import PYTHON, Chopperd, wait_for
+from tests.e2e.running import PYTHON, Chopperd
+from tests.waiting import wait_for
 
 _START_S: Final = 30.0
 Answer = TypeVar("Answer")
@@ -68,7 +69,7 @@ class RunningAgent:
                 stderr=file,
                 start_new_session=True,
             )
-        wait_for(f"the agent to serve ({log})", addresses.exists, _START_S)
+        wait_for(addresses.exists, f"the agent to serve ({log})", _START_S)
         self.metrics, self.api = addresses.read_text().split()
 
     def kill(self) -> None:

@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from tests.e2e.running import free_port, wait_for
+from tests.ports import free_port
 from tests.tools import needed
+from tests.waiting import wait_for
 
 _EVERY_SECOND: Final = """
   - job_name: chopperd
@@ -103,7 +104,7 @@ def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:
         server = Prometheus(address)
-        wait_for("Prometheus", server.is_ready)
+        wait_for(server.is_ready, "Prometheus")
         yield server
     finally:
         process.terminate()

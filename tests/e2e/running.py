@@ -1,11 +1,10 @@
 """The installed program as a user runs it: real processes, their output, and what they leave."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -96,28 +95,12 @@ class Chopperd:
         assert list(self.temporary.glob("chopperd*")) == []
 
 
-def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def complaints(stderr: str) -> list[str]:
     """The lines of standard error, but for one that a busy machine may cause.
 
     An agent waits a fraction of a second for its sampler, then leaves it to end by itself.
     """
     return [line for line in stderr.splitlines() if not line.endswith("it is left alone")]
-
-
-def wait_for(what: str, condition: Callable[[], object], within_s: float = 30.0) -> None:
-    """Return as soon as the condition holds; fail after a time."""
-    until = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {within_s:g} s in vain: {what}"
-        time.sleep(0.01)
 
 
 def _command(arguments: Sequence[str | Path]) -> list[str]:

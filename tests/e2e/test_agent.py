@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent_http import Asked, ask
-from tests.e2e.running import SLACK, Chopperd, wait_for
+from tests.e2e.running import SLACK, Chopperd
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import TIMEOUT, Scenario
+from tests.waiting import wait_for
 
 END_S = 2.0 * SLACK
 
@@ -71,7 +72,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         agent = AgentProcess(chopperd, chopperd.start("run", *arguments))
         started.append(agent)
         if wait:
-            wait_for("a fresh sample", agent.is_sampling)
+            wait_for(agent.is_sampling, "a fresh sample")
         return agent
 
     yield begin
@@ -81,6 +82,27 @@ def start(tmp_path: Path) -> Iterator[Start]:
         agent.ended()
     for agent in started:
         agent.chopperd.nothing_left(within_s=2 * SLACK)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_each_signal_that_asks_for_an_end_is_heeded(start: Start, number: signal.Signals) -> None:
+    agent = start("--backend", "simulated")
+    agent.process.send_signal(number)
+    status, log = agent.ended()
+    assert status == 0, log
+    assert "chopperd ends" in log
+    assert not (agent.chopperd.folder / "run" / "api.sock").exists()
+
+
+def test_it_is_told_to_end_before_it_has_begun(start: Start) -> None:
+    """At any moment from when its own code runs: an exit status that no service manager minds."""
+    for delay_s in (0.3, 0.5, 0.7):
+        agent = start("--backend", "simulated", wait=False)
+        time.sleep(delay_s)
+        agent.process.send_signal(signal.SIGTERM)
+        status, log = agent.ended()
+        assert status in (0, -signal.SIGTERM), log
+        assert "Traceback" not in log
 
 
 def test_it_ends_with_status_0_also_while_a_client_listens(start: Start) -> None:
@@ -103,7 +125,7 @@ def test_it_ends_with_status_0_also_while_a_client_listens(start: Start) -> None
 
 def test_an_interrupt_ends_it_while_it_starts(start: Start) -> None:
     agent = start("--backend", "simulated", wait=False)
-    wait_for("the sampler", agent.chopperd.samplers)
+    wait_for(agent.chopperd.samplers, "the sampler")
     agent.process.send_signal(signal.SIGINT)
     status, log = agent.ended()
     assert status == 0, log
@@ -135,7 +157,7 @@ def test_a_driver_that_hangs_is_left_alone_at_the_end_and_named(
     (sampler,) = agent.chopperd.samplers()
     scenario.gpus[0].fails(TIMEOUT, "nvmlDeviceGetClockInfo", delay_ms=8000)
     before = scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo")
-    wait_for("the call", lambda: scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo") > before)
+    wait_for(lambda: scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo") > before, "the call")
     agent.process.send_signal(signal.SIGTERM)
     assert agent.status() == 0
     assert agent.chopperd.samplers() == [sampler]  # not killed: it ends with the call
@@ -156,9 +178,9 @@ def test_the_service_manager_is_told(start: Start, tmp_path: Path) -> None:
         receiver = threading.Thread(target=receive)
         receiver.start()
         agent = start("--backend", "simulated", NOTIFY_SOCKET=str(path), WATCHDOG_USEC="400000")
-        wait_for("signs of life", lambda: messages.count("WATCHDOG=1") > 2)
-        wait_for("its readiness", lambda: "READY=1" in messages)
-        wait_for("how it stands", lambda: any("8 of 8 GPUs up" in each for each in messages))
+        wait_for(lambda: messages.count("WATCHDOG=1") > 2, "signs of life")
+        wait_for(lambda: "READY=1" in messages, "its readiness")
+        wait_for(lambda: any("8 of 8 GPUs up" in each for each in messages), "how it stands")
         agent.process.send_signal(signal.SIGTERM)
         assert agent.ended()[0] == 0
         receiver.join()

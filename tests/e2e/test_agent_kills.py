@@ -12,7 +12,8 @@ from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.store.recorded_samples import RecordedSamples
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
-from tests.e2e.running import SLACK, wait_for
+from tests.e2e.running import SLACK
+from tests.waiting import wait_for
 
 KILLS: Final = 5
 NS_PER_S: Final = 1_000_000_000
@@ -42,15 +43,15 @@ def test_no_stored_step_is_lost_and_no_process_is_left(tmp_path: Path, traces: l
             time.sleep(chance.uniform(0.0, 2.5))
             before, told_ns = _told(agent), time.time_ns()
             agent.kill()
-            wait_for("sampler and worker to end", lambda: not agent.chopperd.processes(), 10)
+            wait_for(lambda: not agent.chopperd.processes(), "sampler and worker to end", 10)
             _nothing_is_torn(agent.state, told_ns)
             started_ns = time.time_ns()
             agent.start()
-            wait_for("all GPUs", lambda: _is_sampling(agent), 30)
+            wait_for(lambda: _is_sampling(agent), "all GPUs", 30)
             assert _first_sample_ns(agent.state, started_ns) - started_ns < SAMPLING_S * NS_PER_S
             assert before <= _told(agent)
         agent.drop("kills", "last.json", traces[KILLS])
-        wait_for("all traces", lambda: len(_analysed(agent)) == KILLS + 1, 60)
+        wait_for(lambda: len(_analysed(agent)) == KILLS + 1, "all traces", 60)
 
 
 def _told(agent: RunningAgent) -> set[tuple[str | None, int | None, int | None]]:
@@ -78,7 +79,7 @@ def _first_sample_ns(state: Path, after_ns: int) -> int:
             found.extend(int(gpu.t_unix_ns[0]) for gpu in samples.gpus)
         return samples is not None
 
-    wait_for("a recorded sample", look, 30)
+    wait_for(look, "a recorded sample", 30)
     return min(found)
 
 

@@ -20,7 +20,7 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.simulation.track import Track, joined_truth
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, Series, prometheus
-from tests.e2e.running import wait_for
+from tests.waiting import wait_for
 
 #: Two scrapes at 30 s and a little; both jobs are asked over the same stretch.
 LENGTH_S: Final = 64
@@ -121,14 +121,14 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 def test_200_scrapes_and_200_calls_leave_threads_and_files_as_they_were(
     agent: RunningAgent,
 ) -> None:
-    wait_for("all GPUs", lambda: sum(_up(agent)) == 8)
+    wait_for(lambda: sum(_up(agent)) == 8, "all GPUs")
     for path in PATHS:
         agent.text(path)
     before = _held(agent)
     for number in range(CALLS):
         assert agent.scrape()
         assert agent.text(PATHS[number % len(PATHS)])
-    wait_for("connections to close", lambda: _held(agent) == before, 10)
+    wait_for(lambda: _held(agent) == before, "connections to close", 10)
 
 
 def test_clock_and_gap_by_promql_are_the_simulations(agent: RunningAgent, tmp_path: Path) -> None:

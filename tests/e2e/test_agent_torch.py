@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.agents import agent_under, now_spec
-from tests.e2e.running import PYTHON, wait_for
+from tests.e2e.running import PYTHON
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("real_torch")]
 
@@ -19,7 +20,7 @@ def test_the_steps_of_a_torch_job_are_in_the_api_and_in_the_latest_report(tmp_pa
     with agent_under(tmp_path, now_spec(), {"INGEST__SETTLE_S": "1.0"}) as agent:
         inbox = agent.state / "inbox" / "cpu-job"
         subprocess.run((PYTHON, str(TRAIN), "0", str(inbox)), check=True, timeout=120)
-        wait_for("its report", lambda: agent.latest("cpu-job"), 60)
+        wait_for(lambda: agent.latest("cpu-job"), "its report", 60)
         assert {row.step for row in agent.steps("&job=cpu-job")} == set(PROFILED)
         document = agent.latest("cpu-job")
         assert document is not None

@@ -18,8 +18,10 @@ from chopperd.units import NS_PER_S
 from dashboards import node_and_gpu
 from dashboards.checks import expressions
 from tests.e2e.prometheus import Prometheus, scraping
-from tests.e2e.running import SLACK, Chopperd, free_port, wait_for
+from tests.e2e.running import SLACK, Chopperd
+from tests.ports import free_port
 from tests.promql import filled_in
+from tests.waiting import wait_for
 
 #: Scraped each second, this holds many scrapes; Grafana's own would be four.
 WINDOW: Final = "10s"
@@ -43,7 +45,7 @@ def agent_address(chopperd: Chopperd, tmp_path: Path) -> Iterator[str]:
     program = replace(chopperd, environment={**chopperd.environment, **settings})
     agent = program.start("run", "--backend", "simulated")
     try:
-        wait_for("the agent is ready", lambda: _is_ready(address))
+        wait_for(lambda: _is_ready(address), "the agent is ready")
         _write_traces(state / "inbox")
         yield address
     finally:
@@ -55,8 +57,8 @@ def agent_address(chopperd: Chopperd, tmp_path: Path) -> Iterator[str]:
 def test_every_query_of_every_panel_returns_data(agent_address: str, tmp_path: Path) -> None:
     with scraping(agent_address, tmp_path) as server:
         wait_for(
-            "every query returns data",
             lambda: not _without_data(server, agent_address),
+            "every query returns data",
             within_s=WITHIN_S,
         )
         gap = _value(server, "Clock gap by cause (ceiling)", agent_address, "sum({})")

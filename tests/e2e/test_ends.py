@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from chopperd import cli
-from tests.e2e.running import PYTHON, SLACK, Chopperd, wait_for
+from tests.e2e.running import PYTHON, SLACK, Chopperd
+from tests.waiting import wait_for
 
 #: A sampler asked to stop, and whatever waits for it, may take so long.
 END_S = 2.0 * SLACK
@@ -21,7 +22,7 @@ DEMO = ("demo", "--seconds", "60")
 def started(chopperd: Chopperd, arguments: tuple[str, ...]) -> "subprocess.Popen[str]":
     """A command under way: eight GPUs are being sampled, a thread each."""
     process = chopperd.start(*arguments)
-    wait_for("its sampler", lambda: any(_threads(pid) > 8 for pid in chopperd.samplers()))
+    wait_for(lambda: any(_threads(pid) > 8 for pid in chopperd.samplers()), "its sampler")
     time.sleep(0.5)  # into the job of `record`, or the writing of traces of `demo`
     return process
 
@@ -93,7 +94,7 @@ def test_a_killed_record_leaves_the_job_alone_but_no_sampler(chopperd: Chopperd)
     process.kill()
     # The job holds our standard output, so that there is no end of file to wait for.
     assert process.wait(timeout=60) == -signal.SIGKILL
-    wait_for("the sampler's end", lambda: not chopperd.samplers(), within_s=END_S)
+    wait_for(lambda: not chopperd.samplers(), "the sampler's end", within_s=END_S)
     assert chopperd.processes() == [job]
     os.kill(job, signal.SIGTERM)
     process.communicate(timeout=60)
@@ -103,7 +104,7 @@ def test_a_killed_sampler_is_replaced_and_the_recording_goes_on(chopperd: Choppe
     process = started(chopperd, RECORD)
     (first,) = chopperd.samplers()
     os.kill(first, signal.SIGKILL)
-    wait_for("a successor", lambda: chopperd.samplers() not in ([], [first]))
+    wait_for(lambda: chopperd.samplers() not in ([], [first]), "a successor")
     process.send_signal(signal.SIGTERM)
     assert status_after(process) == 128 + signal.SIGTERM
 

@@ -21,9 +21,10 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.samples import read_samples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.e2e.jobs.gpu_job import COMM_NS, COMPUTE_NS, LAUNCH_NS, STEP_NS
-from tests.e2e.running import PYTHON, SLACK, Chopperd, wait_for
+from tests.e2e.running import PYTHON, SLACK, Chopperd
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import GPU_IS_LOST, Scenario, Segment
+from tests.waiting import wait_for
 
 JOB: Final = str(Path(__file__).parent / "jobs" / "gpu_job.py")
 REFERENCE_MHZ: Final = 1980
@@ -277,7 +278,7 @@ def test_a_gpu_lost_meanwhile_leaves_the_others_sampled(make_node: MakeNode) -> 
     node = make_node(3)
     job = node.chopperd.start("record", "-o", "samples.csv", "--", "sleep", "3")
     lost = node.scenario.gpus[1]
-    wait_for("the sampler reads", lambda: lost.calls_of("nvmlDeviceGetClockInfo") > 20)
+    wait_for(lambda: lost.calls_of("nvmlDeviceGetClockInfo") > 20, "the sampler reads")
     lost_unix_ns = time.time_ns()
     lost.fails(GPU_IS_LOST)
     _, complaints = job.communicate(timeout=60)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import PYTHON, SLACK, Chopperd, wait_for
+from tests.e2e.running import PYTHON, SLACK, Chopperd
+from tests.waiting import wait_for
 
 END_S = 2.0 * SLACK
 
@@ -61,7 +62,7 @@ def test_a_key_ends_it_and_the_terminal_is_as_before(key: bytes, chopperd: Chopp
         assert chopperd.samplers()
         os.write(top.ours, key)
         top.shown_until(b"\x1b[?1049l")  # back from the alternate screen
-        wait_for("the end", lambda: top.process.poll() is not None, END_S)
+        wait_for(lambda: top.process.poll() is not None, "the end", END_S)
         assert termios.tcgetattr(top.theirs) == before
     chopperd.nothing_left(within_s=END_S)
 

@@ -93,9 +93,11 @@ def sampled(node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: flo
         position=index,
         device_count=len(node.gpus),
     )
-    t_ns = schedule.deadlines_mono_ns(np.arange((end_ns - start_ns) // schedule.period_ns))
+    periods = np.arange((end_ns - start_ns) // schedule.period_ns)
+    t_ns = schedule.deadlines_mono_ns(periods)
     readings = [
-        node.reading(index, t, schedule.scope(period)) for period, t in enumerate(t_ns.tolist())
+        node.reading(index, t, scope)
+        for t, scope in zip(t_ns.tolist(), schedule.scopes(periods), strict=True)
     ]
     return GpuSamples(
         gpu=node.gpus[index],

@@ -360,3 +360,10 @@ def test_an_agent_does_not_load_numpy_before_its_sampler_starts() -> None:
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_process_that_was_started_without_standard_files_works(tmp_path: Path) -> None:
+    """As some service managers do; the shell closes all three before it starts the command."""
+    script = f"exec {PYTHON} -m chopperd check-config <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, check=False)
+    assert done.returncode == 0

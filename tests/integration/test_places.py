@@ -14,6 +14,7 @@ from chopperd.config.places import (
     state_folder,
 )
 from chopperd.config.sections import Config
+from chopperd.errors import ConfigError
 
 
 def config(**paths: Path) -> Config:
@@ -102,3 +103,18 @@ def test_readers_of_a_configured_place_look_nowhere_else(
     (tmp_path / "b").mkdir()
     assert readable_state_folders(given, {}, system) == (tmp_path / "a",)
     assert readable_runtime_folders(given, {}, system) == (tmp_path / "b",)
+
+
+@pytest.mark.usefixtures("user")
+def test_a_user_without_a_home_is_told_what_to_set_and_finds_what_the_system_has(
+    system: SystemPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs under a number that has no name."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54_321)
+    for folder_of in (state_folder, runtime_folder):
+        with pytest.raises(ConfigError, match=r"paths\.state and paths\.runtime: must be set"):
+            folder_of(config(), {}, system)
+    assert readable_state_folders(config(), {}, system) == ()
+    system.runtime.mkdir()
+    assert readable_runtime_folders(config(), {}, system) == (system.runtime,)

@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup as Group
+from typer.main import get_command
 
 from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS, Setting
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
@@ -32,6 +35,25 @@ def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
     assert mentioned - commands == set()
     words = set(re.findall(r"[a-z-]+", " ".join(code)))
     assert commands - words <= {"version"}
+
+
+def test_every_option_of_a_mentioned_command_exists() -> None:
+    commands = get_command(app)
+    assert isinstance(commands, Group)
+    for text in _code():
+        for name, rest in re.findall(r"^chopperd ([a-z][a-z-]*)(.*)", text, re.M):
+            ours = rest.partition(" -- ")[0].partition("#")[0]
+            known = {option for each in commands.commands[name].params for option in each.opts}
+            assert set(re.findall(r"(?<= )--?[a-z-]+", ours)) <= known, text
+
+
+def test_every_file_and_make_target_that_is_mentioned_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for text in _code():
+        for path in re.findall(r"^(?:docs|helm|dashboards|bench|deploy|chopperd)/\S*$", text, re.M):
+            assert (ROOT / path).exists(), path
+        for target in re.findall(r"^make ([a-z-]+)", text, re.M):
+            assert f"\n{target}:" in makefile, target
 
 
 def _code() -> list[str]:

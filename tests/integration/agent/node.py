@@ -2,19 +2,20 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from chopperd.agent.ingest import IngestService
-from chopperd.agent.new_ingest import new_ingest, worker_command
+from chopperd.agent.ingest_setup import new_ingest, worker_command
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.units import NS_PER_S
+from tests.waiting import wait_for
 
 CLOCK: Final = SystemClock()
 ADMIN: Final = Viewer(uid=None, is_admin=True)
@@ -28,15 +29,6 @@ SCRIPTED: Final = (
     str(Path(__file__).with_name("scripted_worker.py")),
     str(300 * MIB),
 )
-
-
-def wait_for(condition: Callable[[], object], limit_s: float = 20.0) -> float:
-    """Poll until the condition holds; how long that took, in s."""
-    start_ns = CLOCK.mono_ns()
-    while not condition():
-        assert CLOCK.mono_ns() - start_ns < limit_s * NS_PER_S, "waited in vain"
-        CLOCK.sleep_until(CLOCK.mono_ns() + 10 * NS_PER_MS)
-    return (CLOCK.mono_ns() - start_ns) / NS_PER_S
 
 
 def trace(

@@ -16,17 +16,11 @@ from chopperd.model.live import NodeSnapshot, SamplerCondition
 from chopperd.simulation.spec import SimulationSpec
 from tests.agent_http import Asked, ask
 from tests.integration.processes import is_alive
+from tests.waiting import wait_for
 
 #: Deadlines of the product are asserted with this slack.
 SLACK = 5
 CYCLES = 'chopperd_gpu_sm_cycles_total{gpu="0"}'
-
-
-def wait_for(what: str, condition: Callable[[], object], within_s: float = 30.0) -> None:
-    until = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {within_s:g} s in vain: {what}"
-        time.sleep(0.02)
 
 
 class Running:
@@ -67,7 +61,7 @@ class Running:
 
     def sampling(self) -> "Running":
         self.ready()
-        wait_for("a fresh GPU", lambda: self.snapshot.backend_up)
+        wait_for(lambda: self.snapshot.backend_up, "a fresh GPU")
         return self
 
     @property
@@ -105,19 +99,19 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     for running in started:
         assert running.stop() < 2.0 * SLACK
         assert running.statuses == [0]
-        wait_for("the sampler's end", running.has_left_nothing, 2.0 * SLACK)
+        wait_for(running.has_left_nothing, "the sampler's end", 2.0 * SLACK)
 
 
 def test_an_agent_samples_serves_and_says_where(run: Callable[..., Running]) -> None:
     running = run().sampling()
-    wait_for("all GPUs", lambda: sum(gpu.up for gpu in running.snapshot.gpus) == 8)
+    wait_for(lambda: sum(gpu.up for gpu in running.snapshot.gpus) == 8, "all GPUs")
     assert running.snapshot.sampler.condition is SamplerCondition.RUNNING
     assert running.ask("/healthz").status == running.ask("/readyz").status == 200
     metrics = running.ask("/metrics")
     assert metrics.metric('chopperd_gpu_up{gpu="7"}') == 1
     assert metrics.metric('chopperd_agent_backend_up{backend="simulated"}') == 1
-    wait_for("integrals", lambda: running.cycles() > 0)
-    wait_for("the flight recorder", lambda: running.snapshot.archive.bytes > 0)
+    wait_for(lambda: running.cycles() > 0, "integrals")
+    wait_for(lambda: running.snapshot.archive.bytes > 0, "the flight recorder")
     addresses = running.agent.addresses
     assert addresses.metrics is not None
     assert addresses.metrics[1] > 0
@@ -130,12 +124,12 @@ def test_a_pause_file_stops_sampling_at_once_and_counters_go_on_after(
     run: Callable[..., Running],
 ) -> None:
     running = run().sampling()
-    wait_for("integrals", lambda: running.cycles() > 0)
+    wait_for(lambda: running.cycles() > 0, "integrals")
     pid = running.snapshot.sampler.pid
     assert pid is not None
     (running.runtime / "pause").write_text("reason=benchmark")
-    wait_for("the sampler's end", lambda: not is_alive(pid), within_s=1.0 * SLACK)
-    wait_for("its being said", lambda: running.snapshot.pause is not None)
+    wait_for(lambda: not is_alive(pid), "the sampler's end", within_s=1.0 * SLACK)
+    wait_for(lambda: running.snapshot.pause is not None, "its being said")
     paused = running.snapshot
     assert paused.sampler.condition is SamplerCondition.PAUSED
     assert paused.pause is not None
@@ -145,10 +139,10 @@ def test_a_pause_file_stops_sampling_at_once_and_counters_go_on_after(
     before = running.cycles()
     (running.runtime / "pause").unlink()
     runs = SamplerCondition.RUNNING
-    wait_for("the going on", lambda: running.snapshot.sampler.condition is runs)
+    wait_for(lambda: running.snapshot.sampler.condition is runs, "the going on")
     resumed = running.cycles()
     assert resumed >= before
-    wait_for("more integrals", lambda: running.cycles() > resumed)
+    wait_for(lambda: running.cycles() > resumed, "more integrals")
     assert running.snapshot.sampler.restart_count == 0
 
 
@@ -157,11 +151,11 @@ def test_a_pause_by_request_starts_nothing_until_it_is_over(run: Callable[..., R
     pid = running.snapshot.sampler.pid
     assert pid is not None
     assert running.ask("/api/v1/pause?for=3&reason=nccl", "POST").status == 200
-    wait_for("the sampler's end", lambda: not is_alive(pid), within_s=1.0 * SLACK)
-    wait_for("its being said", lambda: running.snapshot.sampler.pid is None)
-    wait_for("the end of the pause", lambda: running.snapshot.sampler.pid is not None)
+    wait_for(lambda: not is_alive(pid), "the sampler's end", within_s=1.0 * SLACK)
+    wait_for(lambda: running.snapshot.sampler.pid is None, "its being said")
+    wait_for(lambda: running.snapshot.sampler.pid is not None, "the end of the pause")
     assert not (running.runtime / "pause").exists()
-    wait_for("fresh GPUs", lambda: running.snapshot.backend_up)
+    wait_for(lambda: running.snapshot.backend_up, "fresh GPUs")
 
 
 def test_an_agent_that_starts_paused_does_not_sample(
@@ -170,7 +164,7 @@ def test_an_agent_that_starts_paused_does_not_sample(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "pause").touch()
     running = run().ready()
-    wait_for("its being said", lambda: running.snapshot.pause is not None)
+    wait_for(lambda: running.snapshot.pause is not None, "its being said")
     assert running.snapshot.sampler.condition is SamplerCondition.PAUSED
     assert running.snapshot.sampler.pid is None
     assert running.ask("/readyz").status == 503
@@ -181,7 +175,7 @@ def test_without_a_usable_back_end_the_agent_runs_and_says_why(
 ) -> None:
     running = run(backend="replay").ready()
     unavailable = SamplerCondition.UNAVAILABLE
-    wait_for("the failure", lambda: running.snapshot.sampler.condition is unavailable)
+    wait_for(lambda: running.snapshot.sampler.condition is unavailable, "the failure")
     reason = running.snapshot.sampler.reason
     assert reason is not None
     assert "replay" in reason
@@ -221,7 +215,7 @@ def test_where_nothing_can_be_written_the_agent_samples_and_says_so(
 ) -> None:
     (tmp_path / "state").write_text("in the way")
     running = run(CHOPPERD_PATHS__RUNTIME=str(tmp_path / "state" / "run")).sampling()
-    wait_for("its being said", lambda: running.snapshot.archive.trouble is not None)
+    wait_for(lambda: running.snapshot.archive.trouble is not None, "its being said")
     snapshot = running.snapshot
     assert snapshot.store.trouble is not None
     assert snapshot.analysis.trouble is not None
@@ -235,7 +229,7 @@ def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
     def broken(*_arguments: object) -> None:
         raise ImportError("no module named pipeline")
 
-    monkeypatch.setattr("chopperd.agent.new_ingest.new_ingest", broken)
+    monkeypatch.setattr("chopperd.agent.ingest_setup.new_ingest", broken)
     running = run().sampling()
     trouble = running.snapshot.analysis.trouble
     assert trouble is not None
@@ -247,16 +241,16 @@ def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
 
 def test_a_killed_sampler_is_replaced_and_counters_go_on(run: Callable[..., Running]) -> None:
     running = run(backend=None).sampling()
-    wait_for("integrals", lambda: running.cycles() > 0)
+    wait_for(lambda: running.cycles() > 0, "integrals")
     before, pid = running.cycles(), running.snapshot.sampler.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_for("a successor", lambda: running.snapshot.sampler.pid not in {None, pid}, 1.0 * SLACK)
-    wait_for("more integrals", lambda: running.cycles() > before)
+    wait_for(lambda: running.snapshot.sampler.pid not in {None, pid}, "a successor", 1.0 * SLACK)
+    wait_for(lambda: running.cycles() > before, "more integrals")
     assert running.snapshot.sampler.restart_count == 1
 
 
 def test_an_agent_can_be_stopped_while_it_starts(run: Callable[..., Running]) -> None:
     running = run()
-    wait_for("a snapshot", lambda: running.agent._snapshots is not None)
+    wait_for(lambda: running.agent._snapshots is not None, "a snapshot")
     assert running.stop() < 2.0 * SLACK

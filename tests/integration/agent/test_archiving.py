@@ -20,6 +20,7 @@ from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.store.recorder_files import RecorderLimits
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.samples import gpu_info
+from tests.waiting import wait_for
 
 CLOCK = SystemClock()
 ROOMY = RecorderLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
@@ -78,13 +79,6 @@ def archive(folder: Path, reader: Callable[[], RingReader | None]) -> ArchiveThr
     )
     thread.start()
     return thread
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    limit_ns = CLOCK.mono_ns() + 10 * NS_PER_S
-    while not condition():
-        assert CLOCK.mono_ns() < limit_ns, "waited in vain"
-        CLOCK.sleep_until(CLOCK.mono_ns() + 5 * NS_PER_MS)
 
 
 def everything(folder: Path) -> SampleSet:

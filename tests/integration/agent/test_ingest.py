@@ -22,8 +22,9 @@ from chopperd.units import NS_PER_S
 from tests.fakes.recorded import records_of, triples_every_second
 from tests.fakes.samples import recording
 from tests.fakes.simulated_job import play
-from tests.integration.agent.node import ADMIN, CLOCK, MIB, Node, trace, wait_for
+from tests.integration.agent.node import ADMIN, CLOCK, MIB, Node, trace
 from tests.integration.cases import Cases
+from tests.waiting import wait_for
 
 
 def record(samples: SampleSet, folder: Path) -> None:
@@ -246,7 +247,7 @@ def test_a_thousand_files_at_once_are_all_taken(tmp_path: Path) -> None:
     with Node(tmp_path, analysis__mode="spool") as node:
         for number in range(1000):
             node.drop(f"rank{number}.json", trace(rank=number))
-        wait_for(lambda: node.outcomes() == {"spooled": 1000}, limit_s=60)
+        wait_for(lambda: node.outcomes() == {"spooled": 1000}, within_s=60)
         assert not node.inbox_files()
         live = node.service.live()
         assert (live.mode, live.waiting, live.worker_pid) == ("spool", 1000, None)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from tests.integration.agent.node import BASE_S, CLOCK, SCRIPTED, Node, trace, wait_for
+from tests.integration.agent.node import BASE_S, CLOCK, SCRIPTED, Node, trace
 from tests.integration.processes import is_alive
+from tests.waiting import wait_for
 
 
 def script(node: Node, second: int, deed: str) -> None:
@@ -204,11 +205,12 @@ def test_with_analysis_off_nothing_is_touched(tmp_path: Path) -> None:
 _AGENT = """
 import sys
 from pathlib import Path
-from tests.integration.agent.node import Node, SCRIPTED, trace, wait_for
+from tests.integration.agent.node import Node, SCRIPTED
+from tests.waiting import wait_for
 with Node(Path(sys.argv[1]), command=SCRIPTED) as node:
     wait_for((node.recorder / "hanging").exists)
     print(node.service.live().worker_pid, flush=True)
-    wait_for(lambda: False, 60)
+    wait_for(lambda: False, within_s=60)
 """
 
 
@@ -233,3 +235,18 @@ def test_the_worker_ends_with_an_agent_that_is_killed_also_in_the_middle_of_a_tr
     with Node(tmp_path, command=SCRIPTED) as node:
         wait_for(lambda: node.ended("trace.json"))
         assert node.traces()["trace.json"].state is TraceState.ANALYSED
+
+
+def test_folders_that_are_removed_are_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    with Node(state, command=SCRIPTED) as node:
+        for name in ("inbox", "traces", "rejected"):
+            (state / name).rename(tmp_path / name)
+        wait_for(lambda: all((state / name).is_dir() for name in ("inbox", "traces", "rejected")))
+        assert (state / "inbox").stat().st_mode & 0o7777 == 0o1733
+        assert (state / "traces").stat().st_mode & 0o7777 == 0o700
+        node.drop("fine.json", trace(1))
+        wait_for(lambda: node.outcomes() == {"analysed": 1})
+    assert "Traceback" not in caplog.text

@@ -8,7 +8,8 @@ import pytest
 
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import TraceState
-from tests.integration.agent.node import Node, trace, wait_for
+from tests.integration.agent.node import Node, trace
+from tests.waiting import wait_for
 
 
 def send(

@@ -12,7 +12,6 @@ from chopperd.api.protocol import MOST_CONNECTIONS, Patience
 from tests.fakes.api_services import FakeAgent
 from tests.integration.api.serving import (
     connected,
-    eventually,
     exchange,
     head,
     loopback,
@@ -20,6 +19,7 @@ from tests.integration.api.serving import (
     read_until,
     serving,
 )
+from tests.waiting import wait_for
 
 CLOSE = "Connection: close"
 
@@ -75,6 +75,4 @@ def test_connections_that_wait_for_us_do_not_give_way(agent: FakeAgent, tcp: soc
         go_on.set()
         for each in busy:
             each.close()
-    assert eventually(
-        lambda: exchange(tcp, head("GET", "/healthz", CLOSE)).startswith(b"HTTP/1.1 200 ")
-    )
+    wait_for(lambda: exchange(tcp, head("GET", "/healthz", CLOSE)).startswith(b"HTTP/1.1 200 "))

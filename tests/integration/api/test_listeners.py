@@ -19,7 +19,6 @@ from chopperd.errors import ChopperdError
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
 from tests.integration.api.serving import (
     connected,
-    eventually,
     exchange,
     head,
     loopback,
@@ -29,6 +28,8 @@ from tests.integration.api.serving import (
     serving,
     unix_socket,
 )
+from tests.integration.processes import open_files_count
+from tests.waiting import wait_for
 
 CLOSE = "Connection: close"
 
@@ -123,7 +124,7 @@ def test_a_body_that_drips_in_is_cut_off_and_forgotten(
                 break
             time.sleep(0.1)
         assert seconds_since(start) < 5.0
-    assert eventually(lambda: agent.ingest.aborted == ["slow.json"])
+    wait_for(lambda: agent.ingest.aborted == ["slow.json"])
     assert agent.ingest.taken == []
 
 
@@ -188,10 +189,10 @@ def test_many_requests_leave_threads_and_files_unchanged(
     ask_for = ("/api/v1/steps", "/api/v1/status", "/metrics", "/openapi.json")
     with httpx.Client(base_url=f"http://localhost:{tcp.getsockname()[1]}") as client:
         client.get("/metrics")
-        before = (sorted(each.name for each in threading.enumerate()), open_files())
+        before = (sorted(each.name for each in threading.enumerate()), open_files_count())
         for number in range(200):
             assert client.get(ask_for[number % len(ask_for)]).status_code == 200
-        assert (sorted(each.name for each in threading.enumerate()), open_files()) == before
+        assert (sorted(each.name for each in threading.enumerate()), open_files_count()) == before
 
 
 def test_streams_are_bounded_and_give_their_place_back(tcp: socket.socket) -> None:
@@ -209,7 +210,7 @@ def test_streams_are_bounded_and_give_their_place_back(tcp: socket.socket) -> No
             client.sendall(head("GET", "/api/v1/stream"))
             return client.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
-    assert eventually(is_free)
+    wait_for(is_free)
 
 
 def test_it_stops_in_time_with_an_open_stream_and_a_slow_client(
@@ -272,7 +273,7 @@ def test_few_answers_are_held_for_clients_that_do_not_read(
         try:
             for each in clients:
                 each.sendall(head("GET", "/api/v1/steps?limit=1000"))
-            assert eventually(lambda: len(agent.steps.asked) == MOST_LARGE_ANSWERS)
+            wait_for(lambda: len(agent.steps.asked) == MOST_LARGE_ANSWERS)
             small = exchange(listening, head("GET", "/api/v1/status", CLOSE))
             assert small.startswith(b"HTTP/1.1 200 ")
             assert len(agent.steps.asked) == MOST_LARGE_ANSWERS
@@ -286,8 +287,8 @@ def test_few_answers_are_held_for_clients_that_do_not_read(
 def test_an_upload_that_breaks_off_is_forgotten(agent: FakeAgent, tcp: socket.socket) -> None:
     with connected(tcp) as client:
         client.sendall(head("POST", "/api/v1/traces?name=half", "Content-Length: 10") + b"12345")
-        assert eventually(lambda: agent.ingest.expected == [10])
-    assert eventually(lambda: agent.ingest.aborted == ["half"])
+        wait_for(lambda: agent.ingest.expected == [10])
+    wait_for(lambda: agent.ingest.aborted == ["half"])
     assert agent.ingest.taken == []
 
 
@@ -333,10 +334,10 @@ def test_a_body_that_is_no_http_is_forgotten(agent: FakeAgent, tcp: socket.socke
     request = head("POST", "/api/v1/traces?name=bad", "Transfer-Encoding: chunked")
     with connected(tcp) as client:
         client.sendall(request + b"3\r\nabc\r\n")
-        assert eventually(lambda: agent.ingest.expected == [None])
+        wait_for(lambda: agent.ingest.expected == [None])
         client.sendall(b"nonsense\r\n")
         assert read_all(client) == b""
-    assert eventually(lambda: agent.ingest.aborted == ["bad"])
+    wait_for(lambda: agent.ingest.aborted == ["bad"])
 
 
 def test_metrics_are_served_under_any_name(agent: FakeAgent) -> None:
@@ -359,7 +360,3 @@ def test_the_token_lets_in_who_is_not_known(agent: FakeAgent, tcp: socket.socket
     for token, status in ((TOKEN, 200), (TOKEN + "x", 401), ("", 401)):
         request = head("GET", "/api/v1/jobs", f"Authorization: Bearer {token}", CLOSE)
         assert exchange(tcp, request).startswith(b"HTTP/1.1 %d " % status)
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))

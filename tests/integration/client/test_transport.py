@@ -1,9 +1,12 @@
 """Requests against a real HTTP server of our own, on a Unix socket and on loopback."""
 
+import os
+import pwd
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +18,15 @@ from chopperd.client.endpoints import (
     api_endpoints,
     metrics_endpoints,
 )
+from chopperd.client.token import Token
 from chopperd.client.transport import Transport
 from chopperd.config.load import load_config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving
+from tests.integration.processes import open_files_count
+from tests.ports import free_port
+
+STRANGER_UID = 54321
 
 
 @contextmanager
@@ -35,15 +43,6 @@ def raw_server(answer: Callable[[socket.socket], object]) -> Iterator[TcpEndpoin
         thread.start()
         yield TcpEndpoint("127.0.0.1", listening.getsockname()[1])
         thread.join()
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def test_a_socket_and_loopback_give_the_same_answer(tmp_path: Path) -> None:
@@ -70,12 +69,44 @@ def test_the_first_place_that_answers_is_asked(tmp_path: Path) -> None:
 def test_what_is_asked_for_reaches_the_agent() -> None:
     agent = FakeAgent({"/a": Reply()})
     with serving(agent) as port:
-        transport = Transport([TcpEndpoint("127.0.0.1", port)], token="secret")
+        token = Token(text="secret", owner_uid=os.getuid(), group_gid=0, mode=0o600)
+        transport = Transport([TcpEndpoint("127.0.0.1", port)], token=token)
         transport.fetch("/a", {"job": "a b&c", "rank": 0, "run": None}, accept="text/csv")
     assert agent.asked == ["/a?job=a+b%26c&rank=0"]
     assert agent.headers[0]["Authorization"] == "Bearer secret"
     assert agent.headers[0]["Accept"] == "text/csv"
     assert agent.headers[0]["Host"] == f"127.0.0.1:{port}"
+
+
+class StrangersEndpoint(TcpEndpoint):
+    """Loopback on which another user listens, in place of an agent that is down."""
+
+    def server_uids(self) -> frozenset[int]:
+        return frozenset({STRANGER_UID})
+
+
+def test_whoever_listens_in_an_agents_place_is_not_told_the_token(tmp_path: Path) -> None:
+    token = Token(text="secret", owner_uid=os.getuid(), group_gid=0, mode=0o600)
+    agent = FakeAgent({"/a": Reply()})
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o1777)
+    with serving(agent) as port, serving(agent, open_to_all / "s"):
+        Transport([StrangersEndpoint("127.0.0.1", port)], token=token).fetch("/a")
+        Transport([SocketEndpoint(open_to_all / "s")], token=token).fetch("/a")
+    assert [each.get("Authorization") for each in agent.headers] == [None, None]
+
+
+def test_a_token_is_known_to_who_can_read_its_file() -> None:
+    own, group = os.getuid(), pwd.getpwuid(os.getuid()).pw_gid
+    strangers = Token(text="secret", owner_uid=STRANGER_UID, group_gid=group, mode=0o600)
+    assert strangers.is_known_to([STRANGER_UID])
+    assert strangers.is_known_to([0])
+    assert not strangers.is_known_to([])
+    assert not strangers.is_known_to([STRANGER_UID, STRANGER_UID + 1])
+    assert strangers.is_known_to([own]) == (own == 0)
+    assert replace(strangers, mode=0o640).is_known_to([own])
+    assert "secret" not in repr(strangers)
 
 
 def test_where_nobody_answers_one_line_says_where_and_what_to_do(tmp_path: Path) -> None:
@@ -139,12 +170,12 @@ def test_requests_leave_no_connection_open(tmp_path: Path) -> None:
     agent = FakeAgent({"/a": Reply(body=b"x"), "/no": problem(404, "no")})
     with serving(agent, tmp_path / "s"):
         transport = Transport([SocketEndpoint(tmp_path / "s")])
-        before = open_files()
+        before = open_files_count()
         for _ in range(5):
             transport.fetch("/a")
             with pytest.raises(AgentRefusedError):
                 transport.fetch("/no")
-        assert open_files() == before
+        assert open_files_count() == before
 
 
 def test_the_socket_is_tried_before_the_port(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 
 import pynvml
 import pytest
@@ -22,15 +20,10 @@ from tests.fakes.nvml.scenario import (
     UNINITIALIZED,
     UNKNOWN,
 )
+from tests.waiting import wait_for
 
 HANG_MS = 300
 DEADLINE_S = 10
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
 
 
 def power_w(backend: NvmlBackend) -> list[float | None]:
@@ -138,7 +131,7 @@ def test_a_call_that_hangs_lets_other_gpus_be_read_and_then_fails(
 
     thread = threading.Thread(target=read_stuck, name="chopperd-test-stuck")
     thread.start()
-    wait_until(lambda: fake.scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo") > before)
+    wait_for(lambda: fake.scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo") > before)
     assert backend.read(free, ReadScope.FAST).sm_clock_mhz == 1980
     assert thread.is_alive(), "the other GPU was read only after the hanging call had ended"
     thread.join(DEADLINE_S)

@@ -199,3 +199,18 @@ def test_a_file_that_is_passed_over_arrives_again_when_it_is_written_to(box: Box
     assert box.inbox.odd_count == 1
     path.write_bytes(b"abcd")
     assert box.names() == ["a.json"]
+
+
+def test_many_odd_entries_are_one_line_a_minute_in_the_log(
+    box: Box, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(50):
+        (box.folder / f"link{number}").symlink_to("nowhere")
+    box.settled()
+    assert [record.message.endswith("(1 such so far)") for record in caplog.records] == [True]
+    box.clock.advance(60 * NS_PER_S)
+    (box.folder / "one more").symlink_to("nowhere")
+    box.settled()
+    assert len(caplog.records) == 2
+    assert caplog.records[1].message.endswith("(51 such so far)")
+    assert box.inbox.odd_count == 51

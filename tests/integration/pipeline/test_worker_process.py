@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.agent.new_ingest import worker_command
+from chopperd.agent.ingest_setup import worker_command
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, Reply, Request
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
-from tests.integration.agent.node import CLOCK, MIB, trace, wait_for
+from tests.integration.agent.node import CLOCK, MIB, trace
 from tests.integration.processes import is_alive
+from tests.waiting import wait_for
 
 
 @pytest.fixture

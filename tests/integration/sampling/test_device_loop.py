@@ -119,8 +119,9 @@ def test_each_period_gives_a_sample_and_each_second_a_full_read(
     periods = (records["t_mono_ns"] - SECOND) // (100 * MS)
     assert periods.tolist() == list(range(len(records)))
     assert len(records) in {99, 100}  # the stop falls into the last period
-    assert records["scope"].sum() == 10
-    assert bench.driver.scopes.count(ReadScope.FULL) == 10
+    full_seconds = np.flatnonzero(records["scope"]) // 10
+    assert full_seconds.tolist() == [0, *range(10)]  # the very first, and one in each second
+    assert bench.driver.scopes.count(ReadScope.FULL) == 11
     assert records["late_ns"].max() == 0
 
 
@@ -155,6 +156,23 @@ def test_after_a_stall_periods_are_missed_and_counted_not_made_up_for(
     status = bench.reader.status(0)
     assert status.missed_count in {29, 30, 31}
     assert periods[-1] + 1 == status.ticks_count + status.missed_count
+
+
+def test_a_full_read_whose_period_is_missed_is_the_next_one(make: Callable[..., Bench]) -> None:
+    """Periods 0, 10, 20 and 30 are full; the read of period 15 lasts into period 23."""
+    bench = make(3.2, budget_ratio=1.0)
+
+    def answer(n: int) -> DeviceReading:
+        if n == 15:
+            bench.clock.now_ns = SECOND + 2300 * MS
+        return DeviceReading(sm_clock_mhz=1500.0)
+
+    bench.driver.answer = answer
+    bench.run()
+    records = bench.reader.drain(0).records
+    begun_ns = records["t_mono_ns"] - records["span_ns"] // 2 - SECOND
+    full = begun_ns[records["scope"] == 1] // (100 * MS)
+    assert full.tolist() == [0, 10, 23, 30]
 
 
 def test_failed_reads_are_counted_by_kind_and_do_not_end_the_loop(

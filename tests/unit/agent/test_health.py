@@ -44,7 +44,6 @@ def test_a_part_that_always_fails_has_stalled_though_its_loop_turns() -> None:
     for _ in range(11):
         clock.advance(NS_PER_S)
         assert not guard.run(failing)
-    assert guard.failures_count == 11
     assert health.trouble() == "the loop has not worked for 11 s"
 
 

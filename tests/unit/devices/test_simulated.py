@@ -1,43 +1,23 @@
-from dataclasses import dataclass
-
 import pytest
 
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.simulated import open_backend
 from chopperd.errors import ConfigError
 from chopperd.model.devices import ReadScope, Vendor
-from chopperd.model.timebase import TimeTriple
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
+from tests.fakes.clock import ScriptedClock
 
 START_NS = 1_790_857_026_000_000_000
 
 
-@dataclass
-class ScriptedClock:
-    """Stands still until told."""
-
-    now_ns: int = START_NS
-
-    def mono_ns(self) -> int:
-        return self.now_ns - START_NS
-
-    def unix_ns(self) -> int:
-        return self.now_ns
-
-    def triple(self) -> TimeTriple:
-        return TimeTriple(unix_ns=self.now_ns, mono_ns=self.mono_ns(), boot_ns=self.mono_ns())
-
-    def sleep_until(self, deadline_mono_ns: int) -> None:
-        self.now_ns = START_NS + deadline_mono_ns
-
-
 def test_a_read_is_what_the_simulation_says_for_the_present() -> None:
-    spec, clock = SimulationSpec(preset="fsdp2-h100", start_unix_ns=START_NS), ScriptedClock()
+    spec = SimulationSpec(preset="fsdp2-h100", start_unix_ns=START_NS)
+    clock = ScriptedClock(unix_ns=START_NS)
     backend, node = open_backend(BackendOptions(simulation=spec), clock), SimulatedNode(spec)
-    clock.now_ns += 1_234_000_000
+    clock.advance(1_234_000_000)
     for gpu in backend.devices():
-        expected = node.reading(gpu.index, clock.now_ns)
+        expected = node.reading(gpu.index, clock.unix_ns())
         assert backend.read(gpu, ReadScope.FULL) == expected
         fast = backend.read(gpu, ReadScope.FAST)
         assert fast.sm_clock_mhz == expected.sm_clock_mhz
@@ -47,7 +27,7 @@ def test_a_read_is_what_the_simulation_says_for_the_present() -> None:
 
 def test_the_back_end_says_that_it_is_simulated_and_who_its_gpus_are() -> None:
     options = BackendOptions(simulation=SimulationSpec(preset="fsdp2-mi300x", start_unix_ns=1))
-    backend = open_backend(options, ScriptedClock())
+    backend = open_backend(options, ScriptedClock(unix_ns=START_NS))
     assert (backend.name, backend.simulated, backend.driver) == ("simulated", True, None)
     gpus = backend.devices()
     assert [gpu.gpu for gpu in gpus] == [str(index) for index in range(8)]
@@ -57,10 +37,10 @@ def test_the_back_end_says_that_it_is_simulated_and_who_its_gpus_are() -> None:
 
 
 def test_a_simulation_without_a_start_begins_when_opened() -> None:
-    clock = ScriptedClock()
+    clock = ScriptedClock(unix_ns=START_NS)
     backend = open_backend(BackendOptions(), clock)
     before = backend.read(backend.devices()[0], ReadScope.FULL)
-    clock.now_ns += 500_000_000
+    clock.advance(500_000_000)
     after = backend.read(backend.devices()[0], ReadScope.FULL)
     assert before.energy_j is not None
     assert after.energy_j is not None

@@ -275,7 +275,7 @@ def expected_values(snapshot: NodeSnapshot) -> dict[tuple[str, str], float]:
 
 
 @given(snapshot=snapshots, accept=st.sampled_from([None, OPENMETRICS]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_snapshot_is_exported_with_its_own_values(
     snapshot: NodeSnapshot, accept: str | None
 ) -> None:

@@ -83,3 +83,9 @@ def test_a_window_hardly_busy_has_no_mean() -> None:
     assert clocks.close_window(NS_PER_S, PERIOD_NS) is None
     clocks.add(records([{"sm_clock_mhz": 1500.0}] * 10))
     assert clocks.close_window(10 * NS_PER_S, PERIOD_NS) is None  # 0.9 s
+
+
+def test_no_records_are_no_window() -> None:
+    clocks = BusyClocks(GPU)
+    clocks.add(records([]))
+    assert clocks.close_window(NS_PER_S, PERIOD_NS) is None

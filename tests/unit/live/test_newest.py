@@ -72,3 +72,10 @@ def test_nothing_is_known_before_the_first_record() -> None:
     newest = NewestValues(NS_PER_S)
     newest.take(records([]))
     assert newest.reading(0, PERIOD_NS) == DeviceReading()
+
+
+def test_a_driver_without_counters_of_limits_gives_none_and_no_records_change_nothing() -> None:
+    newest = NewestValues(NS_PER_S)
+    newest.take(records([{"sm_clock_mhz": 1500.0}]))
+    newest.take(records([]))
+    assert newest.reading(0, PERIOD_NS) == DeviceReading(sm_clock_mhz=1500.0, causes=frozenset())

@@ -123,3 +123,11 @@ def test_old_traces_unanchored_ones_and_devices_of_no_known_gpu_are_not_counted(
     old = replace(ROW, start_unix_ns=NOW_NS - RECENT_NS - 2 * NS_PER_S)
     traced.add(document(old, replace(ROW, gpu=None), replace(ROW, start_unix_ns=None)))
     assert traced.recent() == {}
+
+
+def test_sums_go_on_past_the_devices_that_are_kept_in_mind() -> None:
+    """By hand: 1,100 ranks of 1.412 s each; the last of them again adds nothing."""
+    traced, _ = ledger()
+    traced.add(document(*(replace(ROW, rank=rank) for rank in range(1100))))
+    traced.add(document(replace(ROW, rank=1099)))
+    assert sum(traced.recent()["0"].window_s.values()) == pytest.approx(1100 * 1.412)

@@ -1,12 +1,15 @@
 """Messages between agent and worker as bytes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.captures import AnalysedTrace
 from chopperd.pipeline.frames import (
-    MOST_BYTES,
+    MOST_REPLY_BYTES,
+    MOST_REQUEST_BYTES,
     Analyse,
     Analysed,
     Compose,
@@ -56,7 +59,7 @@ SENT: tuple[Sent, ...] = (
 
 def bodies(data: bytes, pieces: list[int]) -> list[bytes]:
     """What a buffer makes of data that arrives in pieces of these sizes, then the rest."""
-    buffer, found = FrameBuffer(), []
+    buffer, found = FrameBuffer(MOST_REQUEST_BYTES), []
     for size in [*pieces, len(data)]:
         buffer.feed(data[:size])
         data = data[size:]
@@ -79,8 +82,8 @@ def test_what_is_no_message_is_an_error() -> None:
         request_of(b"\xc1")
     with pytest.raises(FrameError, match="not a reply"):
         sent_of(framed(REQUESTS[1])[4:])
-    buffer = FrameBuffer()
-    buffer.feed((MOST_BYTES + 1).to_bytes(4, "little"))
+    buffer = FrameBuffer(MOST_REPLY_BYTES)
+    buffer.feed((MOST_REPLY_BYTES + 1).to_bytes(4, "little"))
     with pytest.raises(FrameError, match="too large to be taken"):
         buffer.next_frame()
 
@@ -92,7 +95,16 @@ def test_what_can_not_be_sent_is_an_error() -> None:
         framed(Failed(rejected=True, message="", offset=1 << 64))
 
 
+def test_a_report_that_would_fill_the_agents_memory_is_not_sent() -> None:
+    report = bytes(MOST_REPLY_BYTES)
+    trace = replace(SENT[2].trace, report=report) if isinstance(SENT[2], Analysed) else None
+    assert trace is not None
+    with pytest.raises(FrameError, match=r"a report of 16\.0 MiB is too large: 16 MiB at most"):
+        framed(Analysed(trace=trace))
+    assert len(framed(Compose(reports=(report, report)))) > 2 * MOST_REPLY_BYTES
+
+
 def test_half_a_frame_is_none() -> None:
-    buffer = FrameBuffer()
+    buffer = FrameBuffer(MOST_REPLY_BYTES)
     buffer.feed(framed(Ready())[:-1])
     assert buffer.next_frame() is None

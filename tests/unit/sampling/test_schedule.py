@@ -73,17 +73,29 @@ def test_the_same_seed_gives_the_same_times_and_another_gpu_gets_others() -> Non
     assert np.abs(together - np.eye(8)).max() < 0.6  # 50 points: 4 standard errors
 
 
-def test_full_reads_come_once_a_slow_period_spread_over_the_gpus() -> None:
-    phases = set()
+def full_reads(schedule: Schedule, count: int) -> list[int]:
+    """The periods with a full read, but for the first of all."""
+    scopes = [tick.scope for tick in islice(schedule.ticks(), count)]
+    assert scopes[0] is ReadScope.FULL
+    return [k for k in range(1, count) if scopes[k] is ReadScope.FULL]
+
+
+def test_full_reads_come_once_a_slow_period_at_other_times_on_each_gpu() -> None:
+    places = set()
     for position in range(8):
         schedule = staggered(position)
         assert schedule.start_mono_ns == position * 10 * MS // 8
-        scopes = [tick.scope for tick in islice(schedule.ticks(), 401)]
-        assert scopes[0] is ReadScope.FULL
-        full = [k for k in range(1, 401) if scopes[k] is ReadScope.FULL]
-        assert set(np.diff(full)) == {100}
-        phases.add(full[0] % 100)
-    assert len(phases) == 8
+        full = full_reads(schedule, 1200)
+        assert [k // 100 for k in full if k >= 100] == list(range(1, 12))
+        places.add(tuple(k % 100 for k in full))
+    assert len(places) == 8
+
+
+def test_no_step_length_beats_with_the_full_reads() -> None:
+    """For steps as long as the slow period, or a part of it: phases are uniform, as above."""
+    full = np.array(full_reads(staggered(3, period_ns=100 * MS), 40_000))
+    for step in (10.0, 5.0, 2.5, 20.0):
+        assert abs(np.exp(2j * np.pi * full / step).mean()) < 4 / np.sqrt(len(full))
 
 
 def test_at_one_hertz_every_read_is_full() -> None:

@@ -41,7 +41,7 @@ def same(mine: Column, other: Column) -> bool:
 
 
 @given(columns=st.integers(0, 20).flatmap(columns_of))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_columns_come_back_to_the_last_bit(columns: dict[str, Column]) -> None:
     back = decoded_columns(encoded_columns(columns))
     assert list(back) == list(columns)

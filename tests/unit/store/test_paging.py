@@ -109,7 +109,7 @@ def by_word(rows: list[Row]) -> list[tuple[object, ...]]:
     return sorted(keys, key=str)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(captures(), step_queries(), st.integers(1, 7), st.booleans())
 def test_pages_hold_what_a_filtered_list_holds_newest_first(
     made: list[list[Stored]], query: StepQuery, limit: int, admin: bool
@@ -133,7 +133,7 @@ def test_pages_hold_what_a_filtered_list_holds_newest_first(
     assert starts == sorted(starts, reverse=True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), min_size=1, max_size=7, unique=True),
     st.integers(1, 4),

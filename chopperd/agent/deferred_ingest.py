@@ -5,7 +5,7 @@ from chopperd.model.captures import TraceEntry
 from chopperd.model.services import Ingest, Upload
 
 
-class LateIngest:
+class DeferredIngest:
     """Refuses traces (`model.services.Ingest`) until it is given what takes them in."""
 
     def __init__(self) -> None:

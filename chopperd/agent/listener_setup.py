@@ -4,7 +4,7 @@ from chopperd.agent.surroundings import Surroundings
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.listeners import Listener
 from chopperd.api.services import ApiServices
-from chopperd.export.metric import Profile
+from chopperd.export.catalogue import profile_named
 from chopperd.export.rendering import MetricsText
 from chopperd.model.services import DropSource, Ingest, SampleSource, StepSource
 from chopperd.report.formats import formatted
@@ -19,7 +19,7 @@ def new_services(
     ingest: Ingest,
 ) -> ApiServices:
     """What both listeners answer from."""
-    profile = Profile[around.config.metrics.profile.upper()]
+    profile = profile_named(around.config.metrics.profile)
     text = MetricsText(around.snapshots, profile, around.clock)
 
     def metrics(accept: str | None) -> tuple[bytes, str]:

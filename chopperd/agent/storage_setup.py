@@ -3,7 +3,7 @@
 from typing import Final
 
 from chopperd.agent.archiving import ArchiveThread
-from chopperd.agent.store_keeping import StoreKeeper
+from chopperd.agent.store_keeper import StoreKeeper
 from chopperd.agent.surroundings import Surroundings
 from chopperd.config.naming import node_name
 from chopperd.store.capture_store import CaptureStore

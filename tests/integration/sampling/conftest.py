@@ -1,0 +1,54 @@
+"""Fixtures of the tests with sampler processes."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.supervisor import SamplerSupervisor
+from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
+
+
+def open_files() -> dict[str, str]:
+    names = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            names[entry.name] = str(entry.readlink())
+        except FileNotFoundError:  # the listing's own descriptor
+            continue
+    return {number: name for number, name in names.items() if not name.startswith("/proc/")}
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """Every sampler, descriptor and thread of a test is gone after it."""
+    before = open_files(), children(), threading.active_count()
+    yield
+    assert (open_files(), children(), threading.active_count()) == before
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
+    made: list[SamplerSupervisor] = []
+
+    def supervisor(gpu_count: int = 2, hz: float = 100.0) -> SamplerSupervisor:
+        command = [sys.executable, str(SCRIPT), "--gpus", str(gpu_count), "--folder", str(tmp_path)]
+        settings = SamplerSettings(hz=hz, totals_every_s=0.2, probe_every_s=0.2, budget_ratio=1.0)
+        made.append(SamplerSupervisor(command, settings, CLOCK, QUICK))
+        return made[-1]
+
+    yield supervisor
+    for path in tmp_path.iterdir():
+        path.unlink()
+    for sampler in made:
+        sampler.stop(10.0)
+        wait_until_gone(sampler)
+        sampler.close()

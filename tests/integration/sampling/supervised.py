@@ -1,0 +1,40 @@
+"""Sampler processes over scripted GPUs, as the tests of their supervision have them."""
+
+import os
+import signal
+from pathlib import Path
+
+from chopperd.clock import SystemClock
+from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_MS
+from tests.waiting import wait_for
+
+SCRIPT = Path(__file__).with_name("scripted_sampler.py")
+CLOCK = SystemClock()
+QUICK = RestartPolicy(start_s=10.0, hung_s=0.3)
+
+
+def wait_for_hang(supervisor: SamplerSupervisor, slot: int) -> None:
+    """Wait until a call on a GPU lasts so long that it must be held up by the test."""
+
+    def hangs() -> bool:
+        started_ns = supervisor.reader.status(slot).call_started_mono_ns
+        return started_ns is not None and CLOCK.mono_ns() - started_ns > 50 * NS_PER_MS
+
+    wait_for(hangs)
+
+
+def wait_until_gone(supervisor: SamplerSupervisor) -> None:
+    """Wait until the processes that it left alone have ended by themselves."""
+    wait_for(lambda: not supervisor.left_pids)
+
+
+def kill(supervisor: SamplerSupervisor) -> int:
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    return supervisor.pid
+
+
+def written(supervisor: SamplerSupervisor, slot: int) -> int:
+    return supervisor.reader.status(slot).written

@@ -1,0 +1,313 @@
+"""The store on disks that are full, small, read-only, unreadable, or not there."""
+
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chopperd.model.captures import TraceState
+from chopperd.store.capture_store import CaptureStore
+from chopperd.store.database import RETRY_NS, Database
+from chopperd.store.retention import StoreLimits
+from tests.fakes.clock import ScriptedClock
+from tests.integration.store.stored import check_whole, steps_of
+from tests.integration.store.storing import ROWS, store_capture
+from tests.unit.store.captures import (
+    ADMIN,
+    LIMITS,
+    NOW_UNIX_NS,
+    analysed,
+    document,
+    entry,
+    opened,
+    step_row,
+    totals_row,
+    trace_id,
+)
+
+ROOT = Path(__file__).parents[3]
+MIB = 2**20
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill_up(folder: Path) -> Path:
+    """A file that takes all that is left."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (65536, 4096):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+    return path
+
+
+@needs_root
+def test_on_a_full_disk_it_goes_on_in_memory_and_writes_that_once_there_is_room(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
+    path = small_disk / "store.sqlite"
+    with closing(opened(path, clock)) as store:
+        store_capture(store, 0)
+        filler = fill_up(small_disk)
+        stored = 1
+        while store.live().trouble is None:
+            store_capture(store, stored)
+            stored += 1
+        assert store.live().trouble == "kept in memory only: database or disk is full"
+        for number in range(stored, stored + 3):
+            store_capture(store, number)
+        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
+        assert store.live().in_memory > 3 * ROWS
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is not None
+        filler.unlink()
+        store.prune()
+        assert store.live().trouble is not None, "not tried again at once"
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is None
+        assert store.live().in_memory == 0
+        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
+    check_whole(path)
+    with closing(opened(path)) as store:
+        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
+    warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert [r.getMessage() for r in warnings] == [
+        "the store keeps to memory: database or disk is full"
+    ]
+
+
+@needs_root
+def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
+    small_disk: Path,
+) -> None:
+    """What is on disk is changed in memory, read as changed, and written as changed later."""
+    clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
+    path = small_disk / "store.sqlite"
+    with closing(opened(path, clock)) as store:
+        for name, span_s, rank in (("left", (-50, -40), 0), ("right", (-20, -10), 1)):
+            store.put_trace(entry(name))
+            capture, _ = store.file_analysed(analysed(name, span_s, rank=rank))
+            store.put_document(capture.id, document([step_row(rank, rank=rank)]))
+        other = store_capture(store, 7)
+        filler = fill_up(small_disk)
+        number = 8
+        while store.live().trouble is None:
+            store_capture(store, number)
+            number += 1
+        store.put_trace(entry("bridge", received_unix_ns=NOW_UNIX_NS + 1))
+        joined, reports = store.file_analysed(analysed("bridge", (-45, -15), rank=2))
+        assert sorted(reports) == [b"bridge", b"left", b"right"]
+        assert steps_of(store).keys() == {0, 1, *range(7, number)}
+        rows = [step_row(5, rank=rank) for rank in range(3)]
+        store.put_document(joined.id, document(rows, [totals_row()]))
+        store.put_trace(replace(entry("left"), state=TraceState.ANALYSED))
+        expected = dict.fromkeys(range(7, number), ROWS) | {5: 3}
+        assert steps_of(store) == expected
+        filler.unlink()
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is None
+        assert steps_of(store) == expected
+    with closing(opened(path)) as store:
+        assert steps_of(store) == expected
+        left, bridge = store.known(trace_id("left")), store.known(trace_id("bridge"))
+        assert left is not None
+        assert bridge is not None
+        assert left.state is TraceState.ANALYSED
+        assert left.capture == bridge.capture == joined.id != other
+        assert store.live().steps == sum(expected.values())
+        assert store.jobs(ADMIN)[0].captures == 1 + number - 7
+
+
+@needs_root
+def test_below_the_floor_of_free_space_the_oldest_captures_make_room(small_disk: Path) -> None:
+    clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
+    limits = StoreLimits(max_bytes=2 * MIB, max_days=14, min_free_ratio=0.5)
+    with closing(opened(small_disk / "store.sqlite", clock, limits)) as store:
+        number = 0
+        while store.live().trouble is None:
+            store_capture(store, number)
+            clock.advance(10**9)
+            number += 1
+        assert store.live().trouble == "kept in memory only: less than 50% of the disk is free"
+        clock.advance(RETRY_NS)
+        store.prune()
+        store.prune()
+        usage = shutil.disk_usage(small_disk)
+        assert usage.free >= usage.total / 2
+        assert store.live().trouble is None
+        left = steps_of(store)
+        assert number - 1 in left
+        assert 0 not in left
+        assert 1 <= len(left) < number
+
+
+def test_a_limit_on_file_size_is_survived(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes every write past it fail, as some quotas do."""
+    path = tmp_path / "store.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.store.storing", path, "0", str(600_000)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        lines: list[str] = []
+        while len(lines) < 3 or lines[-3].isdecimal():
+            lines.append(writer.stdout.readline().strip())
+        writer.kill()
+    assert lines[-1].startswith("kept in memory only: ")
+    acknowledged = sum(line.isdecimal() for line in lines)
+    assert acknowledged > 0
+    check_whole(path)
+    with closing(opened(path)) as store:
+        assert steps_of(store).keys() >= set(range(acknowledged))
+
+
+def test_where_the_disk_can_not_be_read_memory_answers_until_it_can(tmp_path: Path) -> None:
+    """The disk's EIO is handed in by a query; what is known of the trace is on the disk only."""
+    clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
+    database = Database(tmp_path / "store.sqlite", clock=clock)
+    errors = [sqlite3.OperationalError("disk I/O error")]
+    errors[0].sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+
+    def counted(connection: sqlite3.Connection) -> int:
+        if errors:
+            raise errors.pop()
+        return int(connection.execute("SELECT count(*) FROM steps").fetchone()[0])
+
+    with closing(CaptureStore(database, limits=LIMITS, clock=clock)) as store:
+        store_capture(store, 1)
+        store.put_trace(entry("a", owner_uid=1234))
+        assert database.read(counted) == 0
+        clock.advance(10**9)
+        capture, _ = store.file_analysed(analysed("a"))
+        assert store.live().trouble == "kept in memory only: disk I/O error"
+        store.put_document(capture.id, document([step_row(2)]))
+        assert steps_of(store) == {2: 1}
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is None
+        assert steps_of(store) == {1: ROWS, 2: 1}
+        expected = replace(entry("a", owner_uid=1234), run="r1", rank=0, capture=capture.id)
+        assert store.known(trace_id("a")) == expected
+
+
+@pytest.mark.parametrize("in_the_way", ["a file for the folder", "a folder for the file"])
+def test_where_no_file_can_be_made_it_works_in_memory_and_says_so(
+    tmp_path: Path, in_the_way: str
+) -> None:
+    clock = ScriptedClock()
+    path = tmp_path / "state" / "store.sqlite"
+    if in_the_way == "a file for the folder":
+        path.parent.touch()
+    else:
+        path.mkdir(parents=True)
+    with closing(opened(path, clock)) as store:
+        store_capture(store, 1)
+        assert steps_of(store) == {1: ROWS}
+        assert (store.live().trouble or "").startswith("kept in memory only: ")
+        assert store.live().in_memory == ROWS + 1
+        store.prune()
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.parent.unlink()
+            path.parent.mkdir()
+        clock.advance(RETRY_NS)
+        store_capture(store, 2)
+        assert store.live().trouble is None
+        assert steps_of(store) == {1: ROWS, 2: ROWS}
+    with closing(opened(path)) as store:
+        assert steps_of(store) == {1: ROWS, 2: ROWS}
+
+
+@needs_root
+def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_is_kept(small_disk: Path) -> None:
+    clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
+    path = small_disk / "store.sqlite"
+    with closing(opened(path, clock)) as store:
+        store_capture(store, 1)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with closing(opened(path, clock)) as store:
+        assert steps_of(store) == {1: ROWS}
+        assert store.live().trouble == f"kept in memory only: {path} can't be written"
+        store_capture(store, 2)
+        assert steps_of(store) == {1: ROWS, 2: ROWS}
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is None
+    with closing(opened(path)) as store:
+        assert steps_of(store) == {1: ROWS, 2: ROWS}
+
+
+def test_memory_is_bounded_too_and_what_was_given_up_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    database = Database(
+        tmp_path / "state" / "store.sqlite", clock=ScriptedClock(), memory_limit_bytes=MIB
+    )
+    with closing(CaptureStore(database, limits=LIMITS, clock=ScriptedClock())) as store:
+        for number in range(60):
+            store_capture(store, number)
+        live = store.live()
+        kept = sorted(steps_of(store))
+        assert live.dropped == 60 - len(kept) > 0
+        assert kept == list(range(60 - len(kept), 60))
+        assert live.in_memory == len(kept) * (ROWS + 1)
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "replaced"])
+def test_a_store_whose_file_is_removed_begins_a_new_one_and_says_so(
+    tmp_path: Path, how: str
+) -> None:
+    """Else what comes would go to a file without a name, and be gone at the next start."""
+    state = tmp_path / "state"
+    state.mkdir()
+    path, clock = state / "store.sqlite", ScriptedClock()
+    with closing(opened(path, clock)) as store:
+        store_capture(store, 1)
+        if how == "folder":
+            state.rename(tmp_path / "elsewhere")
+        else:
+            path.unlink()
+        if how == "replaced":
+            opened(path).close()
+        store_capture(store, 2)
+        assert "removed while it was in use" in (store.live().set_aside or "")
+        assert steps_of(store) == {2: ROWS}
+        assert (store.live().trouble is None) == (how != "folder")
+        state.mkdir(exist_ok=True)
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert store.live().trouble is None
+        assert store.live().steps == ROWS
+    with closing(opened(path)) as store:
+        assert steps_of(store) == {2: ROWS}
