@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock_slots import ClockSamples, ClockSlot, SlotCutter
+from chopperd.correlate.trailing_means import TrailingMeans
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.drops import ClockDrop, DropState
@@ -60,15 +61,6 @@ class DropRules:
     warm_up_s: float = 10.0
     new_level_s: float = 600.0
     gap_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Mean:
-    """The mean clock over a window that ended with a slot of so much busy time."""
-
-    end_ns: int
-    mhz: float
-    busy_s: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +131,7 @@ class DropDetector:
         self._window_s = max(self._rules.window_s, self._rules.step_s) - _ROUNDING_S
         self._cutter = SlotCutter()
         self._window: deque[ClockSlot] = deque()
-        self._means: deque[_Mean] = deque()
+        self._means = TrailingMeans()
         self._open: _Open | None = None
 
     def add(self, samples: ClockSamples) -> list[ClockDrop]:
@@ -200,30 +192,22 @@ class DropDetector:
         mean_mhz = sum(each.busy_s * each.clock_mhz for each in self._window) / busy_s
         if self._open is not None:
             return self._follow(self._open, slot, mean_mhz)
-        oldest_ns = slot.end_ns - self._rules.trailing_s * NS_PER_S
-        while self._means and self._means[0].end_ns < oldest_ns:
-            self._means.popleft()
+        self._means.drop_before(slot.end_ns - self._rules.trailing_s * NS_PER_S)
         reference_mhz = self._undercut_mhz(mean_mhz)
         if reference_mhz is None:
-            self._means.append(_Mean(slot.end_ns, mean_mhz, slot.busy_s))
+            self._means.add(slot.end_ns, mean_mhz, slot.busy_s)
         else:
             self._begin(reference_mhz, mean_mhz)
         return []
 
     def _undercut_mhz(self, mean_mhz: float) -> float | None:
         """The reference, if the mean is so far below it that a drop begins; None otherwise."""
-        rules = self._rules
-        kept_ratio = 1.0 - rules.depth_ratio
-        # The median is not above the highest: most of the time that settles it.
-        if mean_mhz >= kept_ratio * max((each.mhz for each in self._means), default=0.0):
+        rules, median_mhz = self._rules, self._means.median_mhz()
+        is_near = mean_mhz >= (1.0 - rules.depth_ratio) * median_mhz
+        if is_near or self._means.busy_s() < rules.warm_up_s:
             return None
-        if sum(each.busy_s for each in self._means) < rules.warm_up_s:
-            return None
-        means_mhz = np.array([each.mhz for each in self._means])
-        median_mhz = float(np.median(means_mhz))
-        spread_mhz = rules.spread_count * float(means_mhz.std())
-        least_mhz = min(kept_ratio * median_mhz, median_mhz - spread_mhz)
-        return median_mhz if mean_mhz < least_mhz else None
+        spread_mhz = rules.spread_count * self._means.deviation_mhz()
+        return median_mhz if mean_mhz < median_mhz - spread_mhz else None
 
     def _begin(self, reference_mhz: float, mean_mhz: float) -> None:
         """Open a drop that began where the window's clock left the reference."""
@@ -259,10 +243,7 @@ class DropDetector:
         self._window = deque(slots[place:])
         self._open = None
         end_ns = slots[place].begin_ns
-        shift_ns = end_ns - drop.begin_ns
-        self._means = deque(
-            _Mean(each.end_ns + shift_ns, each.mhz, each.busy_s) for each in self._means
-        )
+        self._means.shift(end_ns - drop.begin_ns)
         return drop.told(DropState.RECOVERED, slots[:place], end_ns)
 
     def _end(self, drop: _Open, state: DropState) -> ClockDrop:

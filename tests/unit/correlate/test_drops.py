@@ -171,6 +171,13 @@ def test_power_and_temperature_are_told_of_just_before_and_over_it() -> None:
     assert drop.mean_temperature_c == pytest.approx(70)
 
 
+def test_samples_one_by_one_give_the_same_drops() -> None:
+    samples = stream([(20, 1500), (5, 1350), (20, 1500)])
+    singles = [samples.chosen(slice(place, place + 1)) for place in range(len(samples.t_ns))]
+    assert found_in(*singles) == found_in(samples)
+    assert len(found_in(samples)) == 1
+
+
 @given(
     runs=st.lists(
         st.tuples(
