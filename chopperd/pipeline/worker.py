@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.errors import ChopperdError, TraceError
+from chopperd.errors import ChopperdError, TraceError, TraceFormatError
 from chopperd.model.captures import AnalysedTrace
 from chopperd.model.services import SampleSource
 from chopperd.pipeline.background import cap_memory, stand_back
@@ -41,6 +41,7 @@ from chopperd.pipeline.frames import (
 from chopperd.pipeline.reports import FileReport, composed, report_file
 from chopperd.report.privacy import Names, trace_with_names
 from chopperd.report.processes import span_ns
+from chopperd.report.trace_report import TraceReport
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class Desk:
             one_of_several=True,
             origin=request.origin,
         )
+        _refuse_nothing(file.report)
         file = _shown(file, request.options.names)
         trace, span = file.report.trace, span_ns(file.report)
         return Analysed(
@@ -133,6 +135,17 @@ class Desk:
     def _composed(self, request: Compose) -> Composed:
         files = sorted((unpacked(each) for each in request.reports), key=_order)
         return Composed(document=composed(files, self._clock))
+
+
+def _refuse_nothing(report: TraceReport) -> None:
+    """Refuse a trace that tells nothing: as the newest of its job it would hide one that does.
+
+    Raises:
+        TraceFormatError: It has neither a step nor a record of a device.
+    """
+    if not (report.totals or report.host_steps):
+        path = report.trace.path
+        raise TraceFormatError(f"{path} has neither a step nor a device record", path=path)
 
 
 def packed(file: FileReport) -> bytes:

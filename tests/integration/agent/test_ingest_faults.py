@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from tests.integration.agent.node import BASE_S, CLOCK, SCRIPTED, Node, trace
+from tests.integration.agent.node import ADMIN, BASE_S, CLOCK, SCRIPTED, Node, trace
 from tests.integration.processes import is_alive
 from tests.waiting import wait_for
 
@@ -89,6 +89,21 @@ def test_what_is_no_trace_is_refused_with_the_reason_and_the_newest_five_are_kep
     assert entries["3.json"].reason == reason
     kept = sorted(path.name.partition("-")[2] for path in (tmp_path / "rejected").iterdir())
     assert kept == [f"{n}.json{end}" for n in range(2, 7) for end in ("", ".reason")]
+
+
+def test_a_trace_that_tells_nothing_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    """A fragment is salvaged as a trace without events; its bytes hold no step and no kernel."""
+    with Node(tmp_path) as node:
+        node.drop("good.json", trace(1))
+        wait_for(lambda: node.outcomes() == {"analysed": 1})
+        node.drop("fragment.json", b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ca')
+        wait_for(lambda: node.outcomes() == {"analysed": 1, "rejected": 1})
+        assert node.traces()["fragment.json"].reason == (
+            "fragment.json has neither a step nor a device record"
+        )
+        document = node.store.latest_document(None, ADMIN)
+    assert document is not None
+    assert document.trace.path == "good.json"
 
 
 def test_a_pause_stops_the_analysis_at_once_and_its_end_begins_it_anew(tmp_path: Path) -> None:
