@@ -6,12 +6,17 @@ from chopperd.api.listeners import Listener
 from chopperd.api.services import ApiServices
 from chopperd.export.catalogue import profile_named
 from chopperd.export.rendering import MetricsText
-from chopperd.model.services import Ingest, SampleSource, StepSource
+from chopperd.model.services import DropSource, Ingest, SampleSource, StepSource
 from chopperd.report.formats import formatted
 
 
 def new_services(
-    around: Surroundings, *, steps: StepSource, samples: SampleSource, ingest: Ingest
+    around: Surroundings,
+    *,
+    steps: StepSource,
+    drops: DropSource,
+    samples: SampleSource,
+    ingest: Ingest,
 ) -> ApiServices:
     """What both listeners answer from."""
     profile = profile_named(around.config.metrics.profile)
@@ -24,6 +29,7 @@ def new_services(
     return ApiServices(
         snapshots=around.snapshots,
         steps=steps,
+        drops=drops,
         samples=samples,
         ingest=ingest,
         pause=around.pause,

@@ -139,6 +139,7 @@ class Parts:
         self._services = new_services(
             self._around,
             steps=self._keeper.store,
+            drops=self._keeper.store,
             samples=self._recorded,
             ingest=self._deferred_ingest,
         )

@@ -179,6 +179,7 @@ class Agent:
                     snapshots=self._snapshots,
                     pause=self._pause,
                     health=self._health,
+                    drops=self._snapshots.drops,
                     ring=lambda: sampling.ring,
                     clock=self._clock,
                 )

@@ -20,6 +20,9 @@ _EVERY_NS: Final = NS_PER_S
 class Snapshots:
     """Takes snapshots (`model.services.SnapshotSource`); `latest` is for any thread.
 
+    Attributes:
+        drops: Drops of the busy clock that are to be kept.
+
     Args:
         clock: Tells the time.
         node: Name of the node.
@@ -39,6 +42,7 @@ class Snapshots:
             slow_hz=slow_hz,
         )
         nothing = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.STARTING))
+        self.drops = self._node.drops
         self._latest = self._node.snapshot(nothing)
 
     def latest(self) -> NodeSnapshot:

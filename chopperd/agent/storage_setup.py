@@ -23,7 +23,9 @@ def opened_store(around: Surroundings) -> StoreKeeper:
         min_free_ratio=around.config.store.min_free_ratio,
     )
     path = around.state / _STORE_NAME
-    return StoreKeeper(CaptureStore.open(path, limits=limits, clock=around.clock))
+    return StoreKeeper(
+        CaptureStore.open(path, limits=limits, clock=around.clock), around.drops, around.clock
+    )
 
 
 def new_archive(around: Surroundings, recorded: RecordedSamples) -> ArchiveThread:

@@ -10,6 +10,7 @@ from chopperd.agent.pause import PauseFile
 from chopperd.agent.sockets import Sockets
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
+from chopperd.live.drops import DropQueue
 
 if TYPE_CHECKING:  # loaded by whoever makes the parts, after the sampler has started
     from chopperd.api.access import AccessPolicy
@@ -27,6 +28,7 @@ class Surroundings:
         sockets: Where to listen.
         access: Who may ask for what.
         snapshots, pause, health: What the main loop offers.
+        drops: Drops of the busy clock that are to be kept.
         ring: The samples.
         clock: Tells the time.
     """
@@ -38,6 +40,7 @@ class Surroundings:
     snapshots: "SnapshotSource"
     pause: PauseFile
     health: Health
+    drops: DropQueue
     ring: "Callable[[], RingReader | None]"
     clock: Clock
 

@@ -11,6 +11,7 @@ import msgspec
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
@@ -161,6 +162,12 @@ class GpuHistory(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Band]
     energy_j: list[float | None]
     causes: dict[str, list[float | None]]
+
+
+class Drops(msgspec.Struct, frozen=True, kw_only=True):
+    """Drops of GPUs' busy clocks, newest first."""
+
+    drops: tuple[GpuDrop, ...]
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,10 @@
 from http import HTTPStatus
 from typing import Final
 
-from chopperd.api import control, node, pages, steps, stream, traces
+from chopperd.api import control, drops, node, pages, steps, stream, traces
 from chopperd.api.access import Access
 from chopperd.api.models import (
+    Drops,
     Gpu,
     GpuHistory,
     Gpus,
@@ -105,6 +106,17 @@ _NODE_ROUTES: Final = (
         parameters=(node.GPU, node.FROM, node.TO, node.POINTS),
         replies=_ok(GpuHistory),
         refusals={HTTPStatus.NOT_FOUND: _NO_GPU},
+    ),
+    Route(
+        path=f"{_V1}/drops",
+        method="GET",
+        summary="Drops of busy clocks below what they were in the minute before, newest first",
+        handler=in_pool(drops.drops),
+        is_large=True,
+        access=Access.ANYONE,
+        parameters=(drops.GPU, node.FROM, node.TO, steps.LIMIT),
+        replies=_ok(Drops),
+        refusals={},
     ),
     Route(
         path=f"{_V1}/stream",

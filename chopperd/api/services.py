@@ -8,6 +8,7 @@ from chopperd.api.access import AccessPolicy
 from chopperd.clock import Clock
 from chopperd.model.report import ReportDocument
 from chopperd.model.services import (
+    DropSource,
     Health,
     Ingest,
     PauseControl,
@@ -24,7 +25,7 @@ class ApiServices:
     """All that the listeners answer from.
 
     Attributes:
-        snapshots, steps, samples, ingest, pause, health: The agent's parts.
+        snapshots, steps, drops, samples, ingest, pause, health: The agent's parts.
         render_document: A report in one of its forms.
         metrics: The metrics as the client's `Accept` header wants them, and their media type;
             must not block.
@@ -35,6 +36,7 @@ class ApiServices:
 
     snapshots: SnapshotSource
     steps: StepSource
+    drops: DropSource
     samples: SampleSource
     ingest: Ingest
     pause: PauseControl

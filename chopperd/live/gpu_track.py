@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.live.counters import GpuCounters, counters_of
+from chopperd.live.drops import GpuDrops
 from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.newest import NewestValues, fresh_ns
 from chopperd.live.residency import ClockResidency
@@ -24,6 +25,7 @@ class GpuTrack:
 
     Attributes:
         info: What it is, as the newest sampler says.
+        drops: The drops of its busy clock.
 
     Args:
         info: What it is.
@@ -32,6 +34,7 @@ class GpuTrack:
 
     def __init__(self, info: GpuInfo, slow_period_ns: int) -> None:
         self.info = info
+        self.drops = GpuDrops(info)
         self._position = 0
         self._status: GpuStatus | None = None
         self._earlier = GpuCounters()
@@ -64,6 +67,7 @@ class GpuTrack:
         self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
         self._newest.take(drained.records)
         self._busy.add(drained.records)
+        self.drops.add(drained.records, self._status.period_ns)
 
     def _integrate(
         self, integrated: Integrated | None, records: Records, status: GpuStatus
@@ -121,6 +125,7 @@ class GpuTrack:
             excess_s=self._excess_s if self._is_compared else None,
             excess_ratio=self._excess_ratio if up else None,
             residency_s=self._residency.seconds(),
+            drops=self.drops.totals(),
             ticks_count=counted.ticks_count,
             missed_count=counted.missed_count,
             failed_count=counted.failed_count,

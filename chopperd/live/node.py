@@ -6,6 +6,7 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
+from chopperd.live.drops import DropQueue
 from chopperd.live.excess import WINDOW_NS, window_excess_s
 from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.live import (
@@ -52,6 +53,9 @@ class LiveNode:
     GPUs are told by UUID. One that goes away keeps its place and its label. To be used by one
     thread.
 
+    Attributes:
+        drops: Drops of the busy clock that are to be kept; for any thread.
+
     Args:
         clock: Tells the time.
         version, node: Program and host.
@@ -62,6 +66,7 @@ class LiveNode:
     def __init__(
         self, clock: Clock, *, version: str, node: str, backend: str | None, slow_hz: float
     ) -> None:
+        self.drops = DropQueue()
         self._clock = clock
         self._version = version
         self._node = node
@@ -91,6 +96,8 @@ class LiveNode:
             self._drain(self._reader)
         now = self._clock.triple()
         self._close_windows(now.mono_ns)
+        for track in self._tracks:
+            self.drops.put(track.drops.news(track.info, now))
         has_driver = self._reader is not None and self._reader.state not in _WITHOUT_DRIVER
         has_process = facts.sampler.condition in _WITH_PROCESS
         gpus = tuple(

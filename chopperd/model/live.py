@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.drops import DropTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class GpuLive:
         driver_fast_s, driver_full_s: The same by how much was read.
         asked_hz, kept_hz: Rate asked for, and that is kept now.
         hung: The driver call that hangs; None if there is none.
+        drops: Drops of its busy clock; None while clock and busyness were never known.
     """
 
     info: GpuInfo
@@ -84,6 +86,7 @@ class GpuLive:
     driver_fast_s: float = 0.0
     driver_full_s: float = 0.0
     excess_ratio: float | None = None
+    drops: DropTotals | None = None
 
 
 class SamplerCondition(StrEnum):

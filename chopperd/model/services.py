@@ -15,6 +15,7 @@ from chopperd.model.captures import (
     TraceEntry,
     Viewer,
 )
+from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import NodeSnapshot, Pause
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import SampleSet
@@ -63,6 +64,14 @@ class StepSource(Protocol):
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
         """One trace; None if there is none to be seen."""
+        ...
+
+
+class DropSource(Protocol):
+    """Drops of the busy clock; they name no job and are for everyone."""
+
+    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
+        """Drops that match, newest first."""
         ...
 
 

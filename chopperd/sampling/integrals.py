@@ -84,6 +84,35 @@ class GapRule:
         return covered & (spacing_ns > 0)
 
 
+class BusyRatio:
+    """Tells how busy a GPU reports itself.
+
+    The idle bit wins (it is of this instant), then the activity of the last seconds. A GPU that
+    has an idle bit and does not set it is busy.
+
+    Args:
+        info: The GPU.
+    """
+
+    def __init__(self, info: GpuInfo) -> None:
+        self._has_idle_bit = info.vendor is Vendor.NVIDIA
+        self._activity: Float64s = np.full((2, 1), nan)
+
+    def at(self, records: Records) -> Float64s:
+        """The share at each of (n,) records that follow on those before; NaN if it does not say."""
+        t_ns, causes = records["t_mono_ns"], records["causes"]
+        given = np.stack([t_ns.astype(np.float64), records["activity_ratio"]])
+        given[0, np.isnan(given[1])] = nan
+        filled = _filled(np.concatenate([self._activity, given], axis=1).T).T
+        self._activity = filled[:, -1:]
+        fresh = t_ns - filled[0, 1:] <= _ACTIVITY_NS
+        is_told = (causes & Cause.UNKNOWN.bit) == 0
+        untold = np.where(is_told & self._has_idle_bit, 1.0, nan)
+        ratio: Float64s = np.where(fresh, filled[1, 1:], untold)
+        ratio[(causes & Cause.LOW_UTILIZATION.bit) != 0] = 0.0
+        return ratio
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Intervals:
     """Covered intervals between neighbouring samples, columns (m,); ends are (2, m).
@@ -132,7 +161,7 @@ class LiveIntegrals:
         self.totals: Float64s = np.full(TOTAL_COUNT, nan)
         self._reference_mhz = info.sm_clock_max_mhz
         self._limit_mhz = info.sm_clock_limit_mhz
-        self._has_idle_bit = info.vendor is Vendor.NVIDIA
+        self._busy = BusyRatio(info)
         self._energy = EnergyCounter()
         self._last: dict[str, np.ndarray] = {
             "t_mono_ns": np.zeros(0, np.int64),
@@ -141,7 +170,6 @@ class LiveIntegrals:
             "busy_ratio": np.zeros(0),
         }
         self._gaps = GapRule()
-        self._activity: Float64s = np.full((2, 1), nan)
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
     def resume(self, totals: Float64s, seen: Records) -> None:
@@ -166,7 +194,7 @@ class LiveIntegrals:
             "t_mono_ns": records["t_mono_ns"],
             "sm_clock_mhz": records["sm_clock_mhz"],
             "causes": records["causes"],
-            "busy_ratio": self._busy_ratio(records),
+            "busy_ratio": self._busy.at(records),
         }
         joined = {name: np.concatenate([self._last[name], columns[name]]) for name in columns}
         self._last = {name: column[-1:].copy() for name, column in columns.items()}
@@ -197,24 +225,6 @@ class LiveIntegrals:
         totals = self.totals[LIMITED_FIRST:LOST_FIRST]
         totals[seen] = _grown(totals[seen], counted_s.sum(axis=0)[seen])
         return counted_s
-
-    def _busy_ratio(self, records: Records) -> Float64s:
-        """How busy the GPU reports itself at each record, (n,); NaN where it does not say.
-
-        The idle bit wins (it is of this instant), then the activity of the last seconds. A GPU
-        that has an idle bit and does not set it is busy.
-        """
-        t_ns, causes = records["t_mono_ns"], records["causes"]
-        given = np.stack([t_ns.astype(np.float64), records["activity_ratio"]])
-        given[0, np.isnan(given[1])] = nan
-        filled = _filled(np.concatenate([self._activity, given], axis=1).T).T
-        self._activity = filled[:, -1:]
-        fresh = t_ns - filled[0, 1:] <= _ACTIVITY_NS
-        is_told = (causes & Cause.UNKNOWN.bit) == 0
-        untold = np.where(is_told & self._has_idle_bit, 1.0, nan)
-        ratio: Float64s = np.where(fresh, filled[1, 1:], untold)
-        ratio[(causes & Cause.LOW_UTILIZATION.bit) != 0] = 0.0
-        return ratio
 
     def _integrate(self, intervals: _Intervals) -> None:
         is_told = _at_both_ends(intervals.busy_ratio)

@@ -1,8 +1,8 @@
-"""The store of traces, captures, steps and families: the agent writes it, the API reads it."""
+"""The store of traces, captures, steps, families and drops: the agent writes, the API reads it."""
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +17,10 @@ from chopperd.model.captures import (
     TraceEntry,
     Viewer,
 )
+from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import StoreLive, TracedTotals
 from chopperd.model.report import ReportDocument, Row
-from chopperd.store import queries, retention
+from chopperd.store import drop_rows, queries, retention
 from chopperd.store.capture_bodies import packed
 from chopperd.store.capture_rows import write_document
 from chopperd.store.database import LOG_BYTES, Change, Database
@@ -47,10 +48,10 @@ _PUT_TRACE: Final = """
 
 
 class CaptureStore:
-    """Traces, captures, steps and families on disk, or in memory while the disk refuses.
+    """Traces, captures, steps, families and drops on disk, or in memory while the disk refuses.
 
-    It is a `model.services.StepSource`. All methods may be called from any thread; `live` and
-    `traced` never wait for the disk.
+    It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
+    thread; `live` and `traced` never wait for the disk.
     """
 
     def __init__(self, database: Database, *, limits: StoreLimits, clock: Clock) -> None:
@@ -61,6 +62,7 @@ class CaptureStore:
         self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._load_recent()
+        self._database.write(drop_rows.interrupt_open)
         self._count()
 
     @classmethod
@@ -140,6 +142,15 @@ class CaptureStore:
         self._look(added_steps=written.added_steps)
         if retention.is_too_large(self._database, self._limits):
             self.prune()
+
+    def put_drops(self, drops: Sequence[GpuDrop]) -> None:
+        """Keep drops of the busy clock, each in place of its earlier version."""
+        self._database.write(lambda change: drop_rows.put_drops(change, drops))
+        self._look()
+
+    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
+        """Drops of the busy clock that match, newest first."""
+        return self._database.read(lambda db: drop_rows.found_drops(db, query, limit))
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
         """Jobs, newest first."""

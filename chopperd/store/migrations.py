@@ -61,7 +61,19 @@ _FIRST: Final[Migration] = (
     "CREATE INDEX {at}.totals_by_capture ON totals (capture)",
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST,)
+#: `end_unix_ns` is null while a drop goes on.
+_DROPS: Final[Migration] = (
+    """
+    CREATE TABLE {at}.drops (
+        uuid TEXT NOT NULL, begin_unix_ns INTEGER NOT NULL, gpu TEXT NOT NULL,
+        end_unix_ns INTEGER, body BLOB NOT NULL, PRIMARY KEY (uuid, begin_unix_ns)
+    )
+    """,
+    "CREATE INDEX {at}.drops_by_time ON drops (begin_unix_ns)",
+    "CREATE INDEX {at}.drops_open ON drops (uuid) WHERE end_unix_ns IS NULL",
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS)
 
 
 def version_of(connection: sqlite3.Connection, at: str) -> int:

@@ -1,7 +1,7 @@
 """What is kept in memory while the disk refuses: which rows stand for which of the disk, moving.
 
 Both databases, `main` (memory) and `disk`, have the same tables. Reading goes through views of the
-tables' names, which show memory's version of a capture or trace where it has one.
+tables' names, which show memory's version of a capture, trace or drop where it has one.
 """
 
 import sqlite3
@@ -39,7 +39,7 @@ def make_shadows(connection: sqlite3.Connection) -> None:
 
 def lay_views(connection: sqlite3.Connection, *, attached: bool, overflowing: bool) -> None:
     """Make the tables' names mean what is to be read: the disk, memory, or both."""
-    for table in ("traces", *_CAPTURE_COLUMN):
+    for table in ("traces", "drops", *_CAPTURE_COLUMN):
         connection.execute(f"DROP VIEW IF EXISTS temp.{table}")
         sources = []
         if attached:
@@ -53,6 +53,8 @@ def lay_views(connection: sqlite3.Connection, *, attached: bool, overflowing: bo
 def _hidden(table: str) -> str:
     if table == "traces":
         return "id NOT IN (SELECT id FROM main.traces)"
+    if table == "drops":
+        return "(uuid, begin_unix_ns) NOT IN (SELECT uuid, begin_unix_ns FROM main.drops)"
     return f"{_CAPTURE_COLUMN[table]} NOT IN (SELECT id FROM main.shadows)"
 
 
@@ -85,15 +87,17 @@ def adopt_capture(connection: sqlite3.Connection, capture_id: int) -> None:
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether memory holds nothing that the disk lacks."""
     found = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM main.captures) OR EXISTS (SELECT 1 FROM main.traces)"
+        "SELECT EXISTS (SELECT 1 FROM main.captures) OR EXISTS (SELECT 1 FROM main.traces) "
+        "OR EXISTS (SELECT 1 FROM main.drops)"
     )
     return not found.fetchone()[0]
 
 
 def row_count(connection: sqlite3.Connection) -> int:
-    """Step rows and traces that are in memory."""
+    """Step rows, traces and drops that are in memory."""
     found = connection.execute(
-        "SELECT (SELECT count(*) FROM main.steps) + (SELECT count(*) FROM main.traces)"
+        "SELECT (SELECT count(*) FROM main.steps) + (SELECT count(*) FROM main.traces) "
+        "+ (SELECT count(*) FROM main.drops)"
     )
     return int(found.fetchone()[0])
 
@@ -111,8 +115,9 @@ def move_to_disk(connection: sqlite3.Connection) -> None:
         )
         connection.execute(f"INSERT OR REPLACE INTO disk.{table} SELECT * FROM main.{table}")
     connection.execute(_UPSERT_TRACES)
+    connection.execute("INSERT OR REPLACE INTO disk.drops SELECT * FROM main.drops")
     connection.execute("COMMIT")
-    for table in ("shadows", "traces", *_CAPTURE_COLUMN):
+    for table in ("shadows", "traces", "drops", *_CAPTURE_COLUMN):
         connection.execute(f"DELETE FROM main.{table}")
 
 
@@ -134,9 +139,11 @@ def drop_oldest(connection: sqlite3.Connection) -> bool:
 
 
 def _drop_oldest_trace(connection: sqlite3.Connection) -> bool:
-    return bool(
-        connection.execute(
-            "DELETE FROM main.traces WHERE id = "
-            "(SELECT id FROM main.traces ORDER BY received_unix_ns, id LIMIT 1)"
-        ).rowcount
-    )
+    """Forget the oldest trace, else the oldest clock drop; whether any was."""
+    for table, order in (("traces", "received_unix_ns"), ("drops", "begin_unix_ns")):
+        if connection.execute(
+            f"DELETE FROM main.{table} WHERE rowid = "
+            f"(SELECT rowid FROM main.{table} ORDER BY {order}, rowid LIMIT 1)"
+        ).rowcount:
+            return True
+    return False

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from chopperd.store import drop_rows
 from chopperd.store.database import MEMORY_LIMIT_BYTES, Change, Database
 from chopperd.units import NS_PER_S
 
@@ -87,6 +88,7 @@ def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
         pruned += batch
     while database.write_disk(old_traces):
         pass
+    database.write_disk(lambda change: drop_rows.prune_drops(change, oldest_unix_ns))
     return pruned
 
 

@@ -18,6 +18,7 @@ from chopperd.model.captures import (
 )
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import (
     GpuLive,
     LiveTotals,
@@ -243,6 +244,18 @@ class FakeIngest:
 
 
 @dataclass
+class FakeDrops:
+    """Gives what it holds, and notes what was asked."""
+
+    held: list[GpuDrop] = field(default_factory=list)
+    asked: list[tuple[DropQuery, int]] = field(default_factory=list)
+
+    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
+        self.asked.append((query, limit))
+        return tuple(self.held[:limit])
+
+
+@dataclass
 class FakeSamples:
     """Gives the samples of the time that is asked for, and notes what was asked."""
 
@@ -288,6 +301,7 @@ class FakeAgent:
 
     clock: ScriptedClock = field(default_factory=ScriptedClock)
     steps: FakeSteps = field(default_factory=FakeSteps)
+    drops: FakeDrops = field(default_factory=FakeDrops)
     samples: FakeSamples = field(default_factory=FakeSamples)
     ingest: FakeIngest = field(default_factory=FakeIngest)
     health: FakeHealth = field(default_factory=FakeHealth)
@@ -306,6 +320,7 @@ class FakeAgent:
         return ApiServices(
             snapshots=self.snapshots,
             steps=self.steps,
+            drops=self.drops,
             samples=self.samples,
             ingest=self.ingest,
             pause=FakePause(self.clock, self.snapshots),

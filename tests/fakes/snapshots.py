@@ -5,6 +5,7 @@ from dataclasses import replace
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.drops import DropTotals
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
@@ -87,6 +88,7 @@ def gpu_live(index: int = 0) -> GpuLive:
             lost_s={cause: 1.0 + cause for cause in CAUSES},
         ),
         excess_s=2.5,
+        drops=DropTotals(count=3, length_s=12.5, lost_s=0.75),
         residency_s={
             **{198.0 * tenth: 100.0 for tenth in range(1, 11)},
             float("inf"): 0.0,

@@ -14,7 +14,9 @@ from chopperd.api.routes import ROUTES
 from chopperd.api.services import ApiServices
 from chopperd.model.captures import DeviceFamilies
 from chopperd.model.causes import Cause
+from chopperd.model.drops import DropQuery
 from chopperd.model.live import LiveTotals
+from chopperd.units import NS_PER_S
 from tests.fakes.api_services import (
     ADMIN_UID,
     AGENT_UID,
@@ -23,6 +25,7 @@ from tests.fakes.api_services import (
     TOKEN,
     FakeAgent,
 )
+from tests.fakes.drops import gpu_drop
 from tests.fakes.samples import START_UNIX_NS
 from tests.integration.api.asking import ask, check_problem, client
 from tests.unit.report.documents import eight_gpus
@@ -70,6 +73,26 @@ def test_documented_parameters_are_those_that_are_read(api: Starlette) -> None:
         assert [each["name"] for each in operation["parameters"]] == [
             each.name for each in route.parameters
         ]
+
+
+def test_drops_are_for_everyone_by_gpu_and_time(agent: FakeAgent, api: Starlette) -> None:
+    agent.drops.held = [gpu_drop(20, None), gpu_drop(10)]
+    query = f"gpu=0&from={START_UNIX_NS}&to={START_UNIX_NS + 60 * NS_PER_S}&limit=1"
+    answer = ask(api, "GET", f"{V1}/drops?{query}")
+    (drop,) = answer.json()["drops"]
+    assert (drop["gpu"], drop["state"], drop["end_unix_ns"]) == ("0", "open", None)
+    assert (drop["cause"], drop["lost_by_cause_s"]) == (
+        "power_cap",
+        {"power_cap": 0.3, "thermal": 0.1},
+    )
+    span_ns = {"from_unix_ns": START_UNIX_NS, "to_unix_ns": START_UNIX_NS + 60 * NS_PER_S}
+    assert agent.drops.asked == [(DropQuery(gpu="0", **span_ns), 1)]
+    everything = ask(api, "GET", f"{V1}/drops").json()["drops"]
+    assert [each["begin_unix_ns"] for each in everything] == [
+        START_UNIX_NS + 20 * NS_PER_S,
+        START_UNIX_NS + 10 * NS_PER_S,
+    ]
+    check_problem(ask(api, "GET", f"{V1}/drops?limit=0"), 400)
 
 
 def test_status_tells_the_age_of_what_it_says(agent: FakeAgent, api: Starlette) -> None:

@@ -11,6 +11,7 @@ import pytest
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.drops import DropTotals
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
@@ -329,3 +330,24 @@ def test_the_excess_of_the_last_window_is_a_share_of_sampled_time(rig_of_five: R
         rig.sample(1.0, gpu4=1350.0)
     rig.clock.advance(4 * NS_PER_S)
     assert [gpu.excess_ratio for gpu in rig.now().gpus] == [None] * 5  # none of them is up
+
+
+def test_a_drop_of_the_clock_waits_to_be_kept_and_is_counted_over_rings(rig: Rig) -> None:
+    for second in range(80):
+        rig.sample(1.0, gpu1=1350.0 if 60 <= second < 65 else 1500.0)
+        rig.now()
+    zero, one = rig.now().gpus
+    assert zero.drops == DropTotals()
+    assert one.drops is not None
+    assert one.drops.count == 1
+    assert one.drops.length_s == pytest.approx(5.0, abs=0.21)  # its ends are told to a slot
+    assert one.drops.lost_s == pytest.approx(0.5, abs=0.01)
+    (drop,) = rig.node.drops.take()
+    assert (drop.gpu, drop.state, drop.cause) == ("1", "recovered", "power_cap")
+    # The first sample is 0.1 s after the start, at 100 s.
+    begin_ns = rig.clock.unix_ns() - 20 * NS_PER_S + PERIOD_NS
+    assert drop.begin_unix_ns == pytest.approx(begin_ns, abs=200 * NS_PER_MS)
+    rig.node.follow(None)
+    rig.open_ring(*rig.gpus)
+    rig.sample(1.0)
+    assert rig.now().gpus[1].drops == one.drops

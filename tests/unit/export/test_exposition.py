@@ -17,6 +17,7 @@ from chopperd.export.negotiation import TextFormat, text_format
 from chopperd.export.rendering import MetricsText
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.drops import DropTotals
 from chopperd.model.live import AnalysisLive, GpuLive, LiveTotals, NodeSnapshot
 from chopperd.units import NS_PER_S
 from tests.exposition import OPENMETRICS, families, rendered, series, values_of
@@ -38,6 +39,7 @@ EMPTY_GPU = replace(
     totals=None,
     excess_s=None,
     residency_s={},
+    drops=None,
 )
 #: The library's writers, which are not typed.
 _PLAIN: Callable[[CollectorRegistry], bytes] = generate_latest
@@ -65,13 +67,16 @@ def test_what_is_not_known_has_no_series() -> None:
 
 def test_what_is_zero_is_exported_as_zero() -> None:
     reading = DeviceReading(sm_clock_mhz=0.0, power_w=0.0, memory_used_bytes=0, activity_ratio=0.0)
-    text = rendered(node_of(replace(EMPTY_GPU, reading=reading, excess_s=0.0)))
+    text = rendered(node_of(replace(EMPTY_GPU, reading=reading, excess_s=0.0, drops=DropTotals())))
     for name in (
         "sm_clock_hertz",
         "power_watts",
         "memory_used_bytes",
         "activity_ratio",
         "excess_live_seconds_total",
+        "clock_drops_total",
+        "clock_drop_seconds_total",
+        "clock_drop_lost_seconds_total",
     ):
         assert values_of(text, f"chopperd_gpu_{name}") == {"0": 0.0}
 

@@ -1,0 +1,177 @@
+"""Cuts the busy samples of one GPU into short slots of time, however the samples come in.
+
+What is made of the slots is not known here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import isnan
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.causes import bit_shares
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import CAUSES
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+SLOT_NS: Final = 200 * NS_PER_MS
+#: A reading of power or temperature (1 Hz) stands for so long where no newer one is there.
+HELD_NS: Final = 5 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSamples:
+    """Samples of one GPU, columns (n,), rising in time.
+
+    Attributes:
+        t_ns: int64 times.
+        busy_s: float64 busy time that each sample stands for; 0 where the GPU was idle or the
+            time before it was not sampled.
+        sm_clock_mhz: float64; NaN where not reported.
+        causes: int64 bit sets of `Cause`.
+        power_w, temperature_c: float64; NaN where not reported.
+    """
+
+    t_ns: Int64s
+    busy_s: Float64s
+    sm_clock_mhz: Float64s
+    causes: Int64s
+    power_w: Float64s
+    temperature_c: Float64s
+
+    def chosen(self, rows: Bools | slice) -> "ClockSamples":
+        """The samples of some rows."""
+        return ClockSamples(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSlot:
+    """The busy samples of one slot.
+
+    Attributes:
+        begin_ns, end_ns: Times of its first and last busy sample.
+        count: Its busy samples.
+        busy_s: Busy time that they stand for.
+        clock_mhz: Their mean clock, weighted by busy time.
+        cause_shares: (causes,) float64, how a loss in it splits by cause; sums to 1.
+        power_w, temperature_c: Mean of its readings, else the newest one if it still stands, else
+            NaN.
+    """
+
+    begin_ns: int
+    end_ns: int
+    count: int
+    busy_s: float
+    clock_mhz: float
+    cause_shares: Float64s
+    power_w: float
+    temperature_c: float
+
+
+class SlotCutter:
+    """Gives the slots of a stream of samples; they do not depend on how the stream is cut up."""
+
+    def __init__(self) -> None:
+        self._pending: list[ClockSamples] = []
+        self._power = _Held()
+        self._temperature = _Held()
+
+    @property
+    def last_ns(self) -> int | None:
+        """Time of the newest busy sample that is in no slot yet; None if there is none."""
+        return int(self._pending[-1].t_ns[-1]) if self._pending else None
+
+    def add(self, samples: ClockSamples) -> list[ClockSlot]:
+        """The slots that are whole once a sample of a later slot is there."""
+        samples = samples.chosen((samples.busy_s > 0) & np.isfinite(samples.sm_clock_mhz))
+        if not len(samples.t_ns):
+            return []
+        joined = _joined([*self._pending, samples])
+        numbers = joined.t_ns // SLOT_NS
+        whole = int(np.searchsorted(numbers, numbers[-1]))
+        self._pending = [joined.chosen(slice(whole, None))]
+        return self._cut(joined.chosen(slice(0, whole)))
+
+    def flush(self) -> list[ClockSlot]:
+        """What was pending, as a slot; no sample of it may come any more."""
+        pending, self._pending = self._pending, []
+        return self._cut(_joined(pending)) if pending else []
+
+    def _cut(self, samples: ClockSamples) -> list[ClockSlot]:
+        if not len(samples.t_ns):
+            return []
+        starts = np.flatnonzero(np.diff(samples.t_ns // SLOT_NS, prepend=-1))
+        sums = _SlotSums(np.repeat(np.arange(len(starts)), np.diff([*starts, len(samples.t_ns)])))
+        busy_s = sums.of(samples.busy_s)
+        shares = samples.busy_s[:, np.newaxis] * bit_shares(samples.causes)
+        cause_shares = np.stack([sums.of(shares[:, each]) for each in CAUSES], axis=1)
+        cause_shares /= busy_s[:, np.newaxis]
+        clock_mhz = (sums.of(samples.busy_s * samples.sm_clock_mhz) / busy_s).tolist()
+        begin_ns = samples.t_ns[starts].tolist()
+        end_ns = samples.t_ns[[*(starts[1:] - 1), -1]].tolist()
+        counts = np.bincount(sums.slot).tolist()
+        power_w = self._power.filled(sums.mean_of(samples.power_w), end_ns)
+        temperature_c = self._temperature.filled(sums.mean_of(samples.temperature_c), end_ns)
+        return [
+            ClockSlot(
+                begin_ns=begin_ns[each],
+                end_ns=end_ns[each],
+                count=counts[each],
+                busy_s=float(busy_s[each]),
+                clock_mhz=clock_mhz[each],
+                cause_shares=cause_shares[each],
+                power_w=power_w[each],
+                temperature_c=temperature_c[each],
+            )
+            for each in range(len(starts))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotSums:
+    """Sums over slots; `slot` is (n,) int64, the slot of each sample, from 0 on without holes."""
+
+    slot: Int64s
+
+    def of(self, values: Float64s) -> Float64s:
+        """The sum of (n,) values in each slot; one after the other, so that it is always equal."""
+        return np.bincount(self.slot, values).astype(np.float64)
+
+    def mean_of(self, values: Float64s) -> Float64s:
+        """The mean in each slot of the values that are not NaN; NaN without any."""
+        is_known = np.isfinite(values)
+        counts = self.of(is_known.astype(np.float64))
+        mean = self.of(np.where(is_known, values, 0.0)) / np.maximum(counts, 1.0)
+        known: Float64s = np.where(counts > 0, mean, np.nan)
+        return known
+
+
+class _Held:
+    """The newest reading of a sensor that is read less often than once a slot."""
+
+    def __init__(self) -> None:
+        self._value = np.nan
+        self._since_ns = 0
+
+    def filled(self, values: Float64s, t_ns: Sequence[int]) -> list[float]:
+        """The values of successive slots, those that are NaN filled while the last one stands."""
+        filled = []
+        for value, at_ns in zip(values.tolist(), t_ns, strict=True):
+            if not isnan(value):
+                self._value, self._since_ns = value, at_ns
+            elif at_ns - self._since_ns > HELD_NS:
+                self._value = np.nan
+            filled.append(self._value)
+        return filled
+
+
+def _joined(parts: Sequence[ClockSamples]) -> ClockSamples:
+    if len(parts) == 1:
+        return parts[0]
+    return ClockSamples(
+        **{
+            each.name: np.concatenate([getattr(part, each.name) for part in parts])
+            for each in fields(ClockSamples)
+        }
+    )

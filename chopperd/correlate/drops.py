@@ -1,0 +1,275 @@
+"""Finds drops of one GPU's busy clock in its live samples, as they come in.
+
+A drop begins where the mean over a window (1 s, one step, 5 samples, whatever is longest) is more
+than 5 % below the median of such means over the last minute; that median is then its reference
+until it ends. Means and not single samples are the reference since a clock that swings with the
+phases of a step has a median sample far from its mean. Where the means themselves swing, a drop
+must also lie well outside their spread.
+
+Idle time does not count. A pause inside a drop does not end it, but after a minute without a busy
+sample nobody knows what the clock did meanwhile, and another job may run: it is `interrupted`.
+
+Source: DESIGN.md section 2, "Drops".
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isnan
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.clock_slots import ClockSamples, ClockSlot, SlotCutter
+from chopperd.correlate.trailing_means import TrailingMeans
+from chopperd.model.arrays import Float64s
+from chopperd.model.causes import CAUSES
+from chopperd.model.drops import ClockDrop, DropState
+from chopperd.units import NS_PER_S, seconds_from_ns
+
+#: Busy seconds are sums of many spacings.
+_ROUNDING_S: Final = 1e-6
+#: Sums over a drop before those by cause: busy time, the same times clock; time with known power,
+#: the same times power; likewise temperature.
+_FIRST_CAUSE: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropRules:
+    """What makes a drop.
+
+    Attributes:
+        window_s, least_samples: A mean is over at least so much busy time and so many samples.
+        step_s: Length of a step, where it is known: no mean is over less.
+        depth_ratio: It begins this far below the reference,
+        spread_count: and so many standard deviations of the means.
+        recovered_ratio: It ends less far below the reference.
+        trailing_s: The reference is the median over so much time, without that of drops.
+        warm_up_s: Without so much busy time in it there is no reference.
+        new_level_s: A drop that lasts so long is a new level.
+        gap_s: Longer without a busy sample, and all is forgotten.
+    """
+
+    window_s: float = 1.0
+    least_samples: int = 5
+    step_s: float = 0.0
+    depth_ratio: float = 0.05
+    spread_count: float = 4.0
+    recovered_ratio: float = 0.025
+    trailing_s: float = 60.0
+    warm_up_s: float = 10.0
+    new_level_s: float = 600.0
+    gap_s: float = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """A drop that goes on; `sums` holds the slots of it that have left the window."""
+
+    begin_ns: int
+    reference_mhz: float
+    lowest_mhz: float
+    onset_power_w: float
+    onset_temperature_c: float
+    sums: Float64s = field(default_factory=lambda: np.zeros(_FIRST_CAUSE + len(CAUSES)))
+
+    def amounts(self, slot: ClockSlot) -> Float64s:
+        """What a slot adds to the sums."""
+        busy_s, amounts = slot.busy_s, np.zeros_like(self.sums)
+        amounts[:2] = busy_s, busy_s * slot.clock_mhz
+        if not isnan(slot.power_w):
+            amounts[2:4] = busy_s, busy_s * slot.power_w
+        if not isnan(slot.temperature_c):
+            amounts[4:6] = busy_s, busy_s * slot.temperature_c
+        below_mhz = max(self.reference_mhz - slot.clock_mhz, 0.0)
+        amounts[_FIRST_CAUSE:] = busy_s * below_mhz * slot.cause_shares
+        return amounts
+
+    def told(
+        self, state: DropState, slots: Iterable[ClockSlot], end_ns: int, *, is_over: bool = True
+    ) -> ClockDrop:
+        """The drop with the slots of the window that belong to it, up to an end."""
+        sums = self.sums.copy()
+        for slot in slots:
+            sums += self.amounts(slot)
+        busy_s, busy_mhz_s, *sensors = sums[:_FIRST_CAUSE].tolist()
+        mean_mhz = busy_mhz_s / busy_s
+        lost_s = max(busy_s * (1.0 - mean_mhz / self.reference_mhz), 0.0)
+        blamed = sums[_FIRST_CAUSE:] / sums[_FIRST_CAUSE:].sum()
+        return ClockDrop(
+            state=state,
+            begin_ns=self.begin_ns,
+            end_ns=end_ns if is_over else None,
+            length_s=seconds_from_ns(end_ns - self.begin_ns),
+            busy_s=busy_s,
+            reference_mhz=self.reference_mhz,
+            lowest_mhz=min(self.lowest_mhz, mean_mhz),
+            mean_mhz=mean_mhz,
+            lost_s=lost_s,
+            lost_by_cause_s={each: lost_s * float(blamed[each]) for each in CAUSES if blamed[each]},
+            onset_power_w=_known(self.onset_power_w),
+            mean_power_w=sensors[1] / sensors[0] if sensors[0] else None,
+            onset_temperature_c=_known(self.onset_temperature_c),
+            mean_temperature_c=sensors[3] / sensors[2] if sensors[2] else None,
+        )
+
+
+class DropDetector:
+    """The drops of one GPU; what it finds does not depend on how the samples are cut up.
+
+    Attributes:
+        found_count: Drops found so far, the open one included.
+
+    Args:
+        rules: What makes a drop.
+    """
+
+    def __init__(self, rules: DropRules | None = None) -> None:
+        self.found_count = 0
+        self._rules = rules or DropRules()
+        self._window_s = max(self._rules.window_s, self._rules.step_s) - _ROUNDING_S
+        self._cutter = SlotCutter()
+        self._window: deque[ClockSlot] = deque()
+        self._means = TrailingMeans()
+        self._open: _Open | None = None
+
+    def add(self, samples: ClockSamples) -> list[ClockDrop]:
+        """The drops that ended with these samples, which are later than those before."""
+        return self._take(self._cutter.add(samples))
+
+    def advance(self, now_ns: int) -> list[ClockDrop]:
+        """The drop that is interrupted, if it is so long ago that a busy sample came."""
+        last_ns = self._cutter.last_ns
+        if last_ns is None or not self._is_gap(last_ns, now_ns):
+            return []
+        return [*self._take(self._cutter.flush()), *self._forget()]
+
+    def current(self) -> ClockDrop | None:
+        """The drop that goes on, as far as it has come; None if there is none."""
+        if self._open is None:
+            return None
+        end_ns = self._window[-1].end_ns
+        return self._open.told(DropState.OPEN, self._window, end_ns, is_over=False)
+
+    def _take(self, slots: Iterable[ClockSlot]) -> list[ClockDrop]:
+        ended: list[ClockDrop] = []
+        for slot in slots:
+            if self._window and self._is_gap(self._window[-1].end_ns, slot.begin_ns):
+                ended += self._forget()
+            self._window.append(slot)
+            if self._trim():
+                ended += self._judge(slot)
+        return ended
+
+    def _is_gap(self, before_ns: int, after_ns: int) -> bool:
+        return after_ns - before_ns > self._rules.gap_s * NS_PER_S
+
+    def _forget(self) -> list[ClockDrop]:
+        """Begin anew after a gap; the drop that it interrupts, if any."""
+        ended = [self._end(self._open, DropState.INTERRUPTED)] if self._open else []
+        self._window.clear()
+        self._means.clear()
+        return ended
+
+    def _trim(self) -> bool:
+        """Let what is too old go from the window; whether it is long enough."""
+        window, rules = self._window, self._rules
+        busy_s, count = sum(each.busy_s for each in window), sum(each.count for each in window)
+        is_full = busy_s >= self._window_s and count >= rules.least_samples
+        while is_full:
+            busy_s, count = busy_s - window[0].busy_s, count - window[0].count
+            if busy_s < self._window_s or count < rules.least_samples:
+                break
+            gone = window.popleft()
+            if self._open is not None:
+                self._open.sums += self._open.amounts(gone)
+        return is_full
+
+    def _judge(self, slot: ClockSlot) -> list[ClockDrop]:
+        """Look at the mean over the window, which ends with this slot."""
+        busy_s = sum(each.busy_s for each in self._window)
+        mean_mhz = sum(each.busy_s * each.clock_mhz for each in self._window) / busy_s
+        if self._open is not None:
+            return self._follow(self._open, slot, mean_mhz)
+        self._means.drop_before(slot.end_ns - self._rules.trailing_s * NS_PER_S)
+        reference_mhz = self._undercut_mhz(mean_mhz)
+        if reference_mhz is None:
+            self._means.add(slot.end_ns, mean_mhz, slot.busy_s)
+        else:
+            self._begin(reference_mhz, mean_mhz)
+        return []
+
+    def _undercut_mhz(self, mean_mhz: float) -> float | None:
+        """The reference, if the mean is so far below it that a drop begins; None otherwise."""
+        rules, median_mhz = self._rules, self._means.median_mhz()
+        is_near = mean_mhz >= (1.0 - rules.depth_ratio) * median_mhz
+        if is_near or self._means.busy_s() < rules.warm_up_s:
+            return None
+        spread_mhz = rules.spread_count * self._means.deviation_mhz()
+        return median_mhz if mean_mhz < median_mhz - spread_mhz else None
+
+    def _begin(self, reference_mhz: float, mean_mhz: float) -> None:
+        """Open a drop that began where the window's clock left the reference."""
+        place = self._turn(reference_mhz, -1.0)
+        onset = self._window[place]
+        before = self._window[max(place - 1, 0)]
+        self._window = deque(islice(self._window, place, None))
+        self._open = _Open(
+            begin_ns=onset.begin_ns,
+            reference_mhz=reference_mhz,
+            lowest_mhz=mean_mhz,
+            onset_power_w=before.power_w,
+            onset_temperature_c=before.temperature_c,
+        )
+        self.found_count += 1
+
+    def _follow(self, drop: _Open, slot: ClockSlot, mean_mhz: float) -> list[ClockDrop]:
+        """Go on with the open drop, or end it."""
+        if mean_mhz > (1.0 - self._rules.recovered_ratio) * drop.reference_mhz:
+            return [self._recover(drop)]
+        drop.lowest_mhz = min(drop.lowest_mhz, mean_mhz)
+        if slot.end_ns - drop.begin_ns < self._rules.new_level_s * NS_PER_S:
+            return []
+        ended = self._end(drop, DropState.NEW_LEVEL)
+        self._window.clear()
+        self._means.clear()
+        return [ended]
+
+    def _recover(self, drop: _Open) -> ClockDrop:
+        """End the drop where the window's clock came back, and go on as if it had not been."""
+        place = self._turn(drop.reference_mhz, 1.0)
+        slots = list(self._window)
+        self._window = deque(slots[place:])
+        self._open = None
+        end_ns = slots[place].begin_ns
+        self._means.shift(end_ns - drop.begin_ns)
+        return drop.told(DropState.RECOVERED, slots[:place], end_ns)
+
+    def _end(self, drop: _Open, state: DropState) -> ClockDrop:
+        self._open = None
+        return drop.told(state, self._window, self._window[-1].end_ns)
+
+    def _turn(self, reference_mhz: float, sign: float) -> int:
+        """The place in the window from which on the clock is most above the level of recovery.
+
+        Most below it for a `sign` of -1. It is the change point by cumulative sums (Page 1954).
+        """
+        level_mhz = (1.0 - self._rules.recovered_ratio) * reference_mhz
+        return _largest_tail(
+            [sign * each.busy_s * (each.clock_mhz - level_mhz) for each in self._window]
+        )
+
+
+def _largest_tail(values: Sequence[float]) -> int:
+    """The place from which on the values sum to most."""
+    best, best_sum, running = len(values) - 1, -np.inf, 0.0
+    for place in range(len(values) - 1, -1, -1):
+        running += values[place]
+        if running > best_sum:
+            best, best_sum = place, running
+    return best
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value

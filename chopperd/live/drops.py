@@ -1,0 +1,162 @@
+"""Drops of the busy clock on their way from the sampler's records to whoever keeps them."""
+
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.clock_slots import ClockSamples
+from chopperd.correlate.drops import DropDetector
+from chopperd.model.devices import GpuInfo
+from chopperd.model.drops import ClockDrop, DropTotals, GpuDrop
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.integrals import BusyRatio, GapRule
+from chopperd.sampling.layout import Records
+from chopperd.units import NS_PER_S
+
+#: The clock of a GPU that is idle for most of the time is not that of its work.
+_LEAST_BUSY_RATIO: Final = 0.5
+#: The last records of a time are here by so much later.
+_GRACE_NS: Final = 5 * NS_PER_S
+#: How an open drop stands is told this often.
+_TOLD_NS: Final = 30 * NS_PER_S
+_MOST_WAITING: Final = 1000
+
+
+class GpuDrops:
+    """The drops of one GPU, found in its records.
+
+    Busy is what the live integrals take for busy; each sample stands for the time since the one
+    before it, unless they leave that out as a gap. Samples of a time in which the GPU was busy for
+    less than half are left out.
+
+    Args:
+        info: The GPU.
+    """
+
+    def __init__(self, info: GpuInfo) -> None:
+        self._detector = DropDetector()
+        self._busy = BusyRatio(info)
+        self._gaps = GapRule()
+        self._last_ns: int | None = None
+        self._is_known = False
+        self._ended: list[ClockDrop] = []
+        self._length_s = 0.0
+        self._lost_s = 0.0
+        self._open_begin: tuple[int, int] | None = None
+        self._told_mono_ns = 0
+
+    def add(self, records: Records, period_ns: int) -> None:
+        """Go on over new records.
+
+        Args:
+            records: (n,) of `RECORD`, rising in time, later than those before.
+            period_ns: The period that the loop keeps.
+        """
+        if not len(records):
+            return
+        t_ns, clock_mhz = records["t_mono_ns"], records["sm_clock_mhz"]
+        busy_ratio = self._busy.at(records)
+        self._is_known |= bool((np.isfinite(busy_ratio) & np.isfinite(clock_mhz)).any())
+        before_ns = int(t_ns[0]) if self._last_ns is None else self._last_ns
+        self._last_ns = int(t_ns[-1])
+        spacing_ns = np.diff(t_ns, prepend=before_ns)
+        is_busy = self._gaps.are_covered(spacing_ns, period_ns) & (busy_ratio >= _LEAST_BUSY_RATIO)
+        samples = ClockSamples(
+            t_ns=t_ns,
+            busy_s=np.where(is_busy, spacing_ns * busy_ratio / NS_PER_S, 0.0),
+            sm_clock_mhz=clock_mhz,
+            causes=records["causes"],
+            power_w=records["power_w"],
+            temperature_c=records["temperature_c"],
+        )
+        self._note(self._detector.add(samples))
+
+    def totals(self) -> DropTotals | None:
+        """The drops so far; None while clock and busyness were never known."""
+        if not self._is_known:
+            return None
+        return DropTotals(
+            count=self._detector.found_count, length_s=self._length_s, lost_s=self._lost_s
+        )
+
+    def news(self, info: GpuInfo, now: TimeTriple) -> list[GpuDrop]:
+        """Drops that are to be kept anew: those that ended, and now and then the open one.
+
+        Args:
+            info: The GPU as it is called now.
+            now: The clocks.
+        """
+        self._note(self._detector.advance(now.mono_ns - _GRACE_NS))
+        told = [self._published(each, info, now) for each in self._ended]
+        self._ended = []
+        current = self._detector.current()
+        if current is not None and self._is_due(current, now.mono_ns):
+            self._told_mono_ns = now.mono_ns
+            told.append(self._published(current, info, now))
+        return told
+
+    def _note(self, ended: Iterable[ClockDrop]) -> None:
+        for drop in ended:
+            self._ended.append(drop)
+            self._length_s += drop.length_s
+            self._lost_s += drop.lost_s
+
+    def _is_due(self, current: ClockDrop, now_mono_ns: int) -> bool:
+        is_new = self._open_begin is None or self._open_begin[0] != current.begin_ns
+        return is_new or now_mono_ns - self._told_mono_ns >= _TOLD_NS
+
+    def _published(self, drop: ClockDrop, info: GpuInfo, now: TimeTriple) -> GpuDrop:
+        """The drop in Unix time; its begin, once told, stays also when the clock is set."""
+        if self._open_begin is None or self._open_begin[0] != drop.begin_ns:
+            self._open_begin = drop.begin_ns, now.unix_ns - now.mono_ns + drop.begin_ns
+        begin_unix_ns = self._open_begin[1]
+        end_ns = drop.end_ns
+        return GpuDrop(
+            gpu=info.gpu,
+            uuid=info.uuid,
+            state=drop.state,
+            begin_unix_ns=begin_unix_ns,
+            end_unix_ns=None if end_ns is None else begin_unix_ns + end_ns - drop.begin_ns,
+            length_s=drop.length_s,
+            busy_s=drop.busy_s,
+            reference_mhz=drop.reference_mhz,
+            lowest_mhz=drop.lowest_mhz,
+            mean_mhz=drop.mean_mhz,
+            depth_ratio=drop.depth_ratio,
+            mean_depth_ratio=drop.mean_depth_ratio,
+            lost_s=drop.lost_s,
+            cause=drop.cause.label,
+            lost_by_cause_s={each.label: lost for each, lost in drop.lost_by_cause_s.items()},
+            onset_power_w=drop.onset_power_w,
+            mean_power_w=drop.mean_power_w,
+            onset_temperature_c=drop.onset_temperature_c,
+            mean_temperature_c=drop.mean_temperature_c,
+        )
+
+
+class DropQueue:
+    """Drops that wait to be kept, the newest version of each; for any thread.
+
+    Where too many wait, those that came first are given up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, int], GpuDrop] = {}
+
+    def put(self, drops: Iterable[GpuDrop]) -> None:
+        """Have drops wait."""
+        with self._lock:
+            for drop in drops:
+                self._waiting[drop.uuid, drop.begin_unix_ns] = drop
+            while len(self._waiting) > _MOST_WAITING:
+                del self._waiting[next(iter(self._waiting))]
+
+    def take(self) -> tuple[GpuDrop, ...]:
+        """What waits; it is forgotten here."""
+        with self._lock:
+            taken = tuple(self._waiting.values())
+            self._waiting.clear()
+        return taken
