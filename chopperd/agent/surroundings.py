@@ -10,10 +10,10 @@ from chopperd.agent.pause import PauseFile
 from chopperd.agent.sockets import Sockets
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
-from chopperd.live.drops import DropQueue
 
 if TYPE_CHECKING:  # loaded by whoever makes the parts, after the sampler has started
     from chopperd.api.access import AccessPolicy
+    from chopperd.live.drops import DropQueue
     from chopperd.model.services import SnapshotSource
     from chopperd.sampling.ring_reader import RingReader
 
@@ -40,7 +40,7 @@ class Surroundings:
     snapshots: "SnapshotSource"
     pause: PauseFile
     health: Health
-    drops: DropQueue
+    drops: "DropQueue"
     ring: "Callable[[], RingReader | None]"
     clock: Clock
 

@@ -1,7 +1,7 @@
 """A process that keeps samples as fast as it can; it says how many seconds it has kept so far.
 
-`python recorder_writer.py FOLDER BEGIN_MONO_S CHUNK_EVERY_S`: a chunk is written each so many of
-its seconds, which pass at once.
+Its arguments: FOLDER BEGIN_MONO_S CHUNK_EVERY_S; a chunk is written each so many of its seconds,
+which pass at once.
 """
 
 import sys

@@ -12,8 +12,9 @@ from chopperd.clock import SystemClock
 from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.recorded import clock_mhz_at
+from tests.tools import ROOT
 
-WRITER = Path(__file__).with_name("recorder_writer.py")
+WRITER = (sys.executable, "-m", "tests.integration.store.recorder_writer")
 CLOCK = SystemClock()
 UNIX_LESS_MONO_NS = 10**9 * NS_PER_S
 ALL_TIME = (0, 2**62)
@@ -21,8 +22,8 @@ ALL_TIME = (0, 2**62)
 
 def kept_before_kill(folder: Path, begin_s: int, seed: int) -> int:
     """Let a writer run for a random while and kill it; how many samples a GPU it said it kept."""
-    command = [sys.executable, str(WRITER), str(folder), str(begin_s), "3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [*WRITER, str(folder), str(begin_s), "3"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         # A chunk is written at the third second.
         said = [process.stdout.readline() for _ in range(5)]
@@ -65,8 +66,8 @@ def test_successors_go_on_where_killed_writers_stopped(tmp_path: Path) -> None:
 
 def test_a_reader_beside_a_writer_sees_all_that_was_kept_and_no_damage(tmp_path: Path) -> None:
     # Chunks are written and the journal is replaced dozens of times while this reads.
-    command = [sys.executable, str(WRITER), str(tmp_path), "1", "3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [*WRITER, str(tmp_path), "1", "3"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for _ in range(25):
