@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from chopperd.agent.sampling import Sampling
 
 _EVERY_NS: Final = NS_PER_S
+#: GPUs show themselves within this time of the first sight of the ring, or are down.
+_COMING_NS: Final = 3 * NS_PER_S
 
 
 class Snapshots:
@@ -34,6 +36,7 @@ class Snapshots:
         self._clock = clock
         self._costs = ProcessCosts(clock)
         self._due_ns = 0
+        self._ring_seen_ns: int | None = None
         self._node = LiveNode(
             clock,
             version=__version__,
@@ -52,15 +55,29 @@ class Snapshots:
     def take_if_due(
         self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
     ) -> NodeSnapshot | None:
-        """A new snapshot, if the last is a second old or none has shown a GPU; None otherwise."""
+        """A new snapshot, if the last is a second old or GPUs are about to show; None otherwise."""
         now_ns = self._clock.mono_ns()
-        is_first = sampling.ring is not None and not self._latest.gpus
-        if now_ns < self._due_ns and not is_first:
+        if now_ns < self._due_ns and not self._gpus_are_coming(sampling, now_ns):
             return None
-        self._due_ns = max(self._due_ns, now_ns - _EVERY_NS) + _EVERY_NS
+        if now_ns >= self._due_ns:
+            following_ns = self._due_ns + _EVERY_NS
+            self._due_ns = following_ns if following_ns > now_ns else now_ns + _EVERY_NS
         self._node.follow(sampling.ring)
         self._latest = self._node.snapshot(self._facts(sampling, pause, parts))
         return self._latest
+
+    def _gpus_are_coming(self, sampling: "Sampling", now_ns: int) -> bool:
+        """Whether sampling has just begun and not every GPU has shown itself yet.
+
+        A scrape that comes soon after the start then finds them all.
+        """
+        if sampling.ring is None:
+            return False
+        if self._ring_seen_ns is None:
+            self._ring_seen_ns = now_ns
+        gpus = self._latest.gpus
+        is_new = now_ns - self._ring_seen_ns < _COMING_NS
+        return not gpus or (is_new and not all(gpu.up for gpu in gpus))
 
     def _facts(
         self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
