@@ -1,10 +1,12 @@
 """Problems of the environment, without files; files are in the integration tests."""
 
+import os
 from dataclasses import fields, is_dataclass
 
 import pytest
 
 from chopperd.config.load import effective, load_config, variable
+from chopperd.config.naming import node_name
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
 from chopperd.errors import ConfigError
@@ -120,3 +122,8 @@ def test_the_effective_configuration_lists_every_setting_with_its_origin() -> No
     assert len(listed) == len(SETTINGS)
     assert listed["sampling.hz"] == (25.0, "CHOPPERD_SAMPLING__HZ")
     assert listed["reference.limit_mhz"] == (None, "default")
+
+
+def test_the_node_is_called_as_configured_else_as_its_host() -> None:
+    assert node_name(load_config(NO_FILE, {"CHOPPERD_NODE__NAME": "gpu-17"})) == "gpu-17"
+    assert node_name(load_config(NO_FILE, {})) == os.uname().nodename

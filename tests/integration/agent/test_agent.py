@@ -103,7 +103,8 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
 
 def test_an_agent_samples_serves_and_says_where(run: Callable[..., Running]) -> None:
-    running = run().sampling()
+    running = run(CHOPPERD_NODE__NAME="gpu-17").sampling()
+    assert running.snapshot.node == "gpu-17"
     wait_for(lambda: sum(gpu.up for gpu in running.snapshot.gpus) == 8, "all GPUs")
     assert running.snapshot.sampler.condition is SamplerCondition.RUNNING
     assert running.ask("/healthz").status == running.ask("/readyz").status == 200

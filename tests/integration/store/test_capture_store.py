@@ -20,6 +20,7 @@ from chopperd.store.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, store_capture
+from tests.tools import ROOT
 from tests.unit.store.captures import (
     ADMIN,
     EVERYTHING,
@@ -33,7 +34,6 @@ from tests.unit.store.captures import (
     trace_id,
 )
 
-ROOT = Path(__file__).parents[3]
 MIB = 2**20
 
 

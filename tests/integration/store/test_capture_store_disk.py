@@ -20,6 +20,7 @@ from chopperd.store.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, store_capture
+from tests.tools import ROOT
 from tests.unit.store.captures import (
     ADMIN,
     LIMITS,
@@ -33,7 +34,6 @@ from tests.unit.store.captures import (
     trace_id,
 )
 
-ROOT = Path(__file__).parents[3]
 MIB = 2**20
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 
@@ -282,32 +282,3 @@ def test_memory_is_bounded_too_and_what_was_given_up_is_counted(tmp_path: Path) 
         assert live.dropped == 60 - len(kept) > 0
         assert kept == list(range(60 - len(kept), 60))
         assert live.in_memory == len(kept) * (ROWS + 1)
-
-
-@pytest.mark.parametrize("how", ["file", "folder", "replaced"])
-def test_a_store_whose_file_is_removed_begins_a_new_one_and_says_so(
-    tmp_path: Path, how: str
-) -> None:
-    """Else what comes would go to a file without a name, and be gone at the next start."""
-    state = tmp_path / "state"
-    state.mkdir()
-    path, clock = state / "store.sqlite", ScriptedClock()
-    with closing(opened(path, clock)) as store:
-        store_capture(store, 1)
-        if how == "folder":
-            state.rename(tmp_path / "elsewhere")
-        else:
-            path.unlink()
-        if how == "replaced":
-            opened(path).close()
-        store_capture(store, 2)
-        assert "removed while it was in use" in (store.live().set_aside or "")
-        assert steps_of(store) == {2: ROWS}
-        assert (store.live().trouble is None) == (how != "folder")
-        state.mkdir(exist_ok=True)
-        clock.advance(RETRY_NS)
-        store.prune()
-        assert store.live().trouble is None
-        assert store.live().steps == ROWS
-    with closing(opened(path)) as store:
-        assert steps_of(store) == {2: ROWS}
