@@ -28,6 +28,7 @@ RANGE: Final = "70s"
 TOLERANCE: Final = 0.01
 REFERENCE_MHZ: Final = 1980.0
 CALLS: Final = 200
+SETTLED_S: Final = 1.5
 #: Every kind of question; what is not there yet is an answer too.
 PATHS: Final = (
     "/api/v1/status",
@@ -124,7 +125,7 @@ def test_200_scrapes_and_200_calls_leave_threads_and_files_as_they_were(
     wait_for(lambda: sum(_up(agent)) == 8, "all GPUs")
     for path in PATHS:
         agent.text(path)
-    before = _held(agent)
+    before = _settled(agent)
     for number in range(CALLS):
         assert agent.scrape()
         assert agent.text(PATHS[number % len(PATHS)])
@@ -155,6 +156,16 @@ def _held(agent: RunningAgent) -> tuple[list[tuple[str, int, int]], int]:
         name = process.joinpath("cmdline").read_bytes().split(b"\0")[3].decode()
         held.append((name, _entries(process / "task"), _entries(process / "fd")))
     return sorted(held), len(held)
+
+
+def _settled(agent: RunningAgent) -> tuple[list[tuple[str, int, int]], int]:
+    """What is held once nothing changed for a while: the last question's connection is closed."""
+    held, since = _held(agent), time.monotonic()
+    while time.monotonic() - since < SETTLED_S:
+        time.sleep(0.05)
+        if (now := _held(agent)) != held:
+            held, since = now, time.monotonic()
+    return held
 
 
 def _entries(folder: Path) -> int:

@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.e2e.running import SLACK, Chopperd, complaints
+from tests.waiting import wait_for
 
 STAY: Final = ("demo", "--stay", "--seconds", "1")
 END_S: Final = 2.0 * SLACK
@@ -78,11 +79,13 @@ def test_it_answers_where_it_says_it_does(running: Staying) -> None:
 
 def _check_commands(client: Chopperd) -> None:
     """The commands that it names, asked over its socket."""
+    wait_for(  # the report is out at once, the count with the next snapshot
+        lambda: " 8 analysed" in client.run("status").stdout, "its traces to be counted"
+    )
     status, top = client.run("status"), client.run("top", "--once")
     for done in (status, top):
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert done.stdout.startswith(" SIMULATED DATA: ")
-    assert " 8 analysed" in status.stdout
     assert len([line for line in top.stdout.splitlines() if line[:1].isdecimal()]) == 8
     document = client.document("report")
     assert document.generated.simulated
