@@ -1,9 +1,10 @@
 """The seam to a driver: what every back end gives, and what opening one may be told."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.devices.read_plan import ReadPlan
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.simulation.spec import SimulationSpec
 
@@ -44,6 +45,52 @@ class DeviceBackend(Protocol):
 
     def close(self) -> None:
         """Let go of the driver; further calls are not allowed."""
+        ...
+
+
+@runtime_checkable
+class ListsProcesses(Protocol):
+    """A back end that knows who uses a GPU."""
+
+    def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
+        """The processes on a device; None where the driver does not say. Takes long: ask rarely.
+
+        Raises:
+            DeviceError: The call failed.
+        """
+        ...
+
+
+@runtime_checkable
+class ExplainsTrouble(Protocol):
+    """A back end that can say what the driver knows of a device's trouble (XID, ECC, reset due)."""
+
+    def trouble(self, device: GpuInfo) -> str | None:
+        """What is known to be wrong, in a line for people; None if nothing is. Never raises."""
+        ...
+
+
+@runtime_checkable
+class NoticesChanges(Protocol):
+    """A back end that sees GPUs or partitions come and go after it was opened."""
+
+    def changed(self) -> str | None:
+        """What came or went since it was opened, for people; None if nothing did. Never raises.
+
+        The process that asked starts anew then: labels, handles and memory are of the old set.
+        """
+        ...
+
+
+@runtime_checkable
+class PlansReads(Protocol):
+    """A back end whose settled reads can be made without it, by a plan."""
+
+    def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
+        """How to read a device, from what answered at its last `read`; None if `read` must.
+
+        The same object as before while nothing changed.
+        """
         ...
 
 

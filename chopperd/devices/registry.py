@@ -22,7 +22,7 @@ DEFAULT_OPTIONS: Final = BackendOptions()
 
 #: The back ends of this package: a source tree without installed metadata has them too.
 _BUILT_IN: Final[Mapping[str, str]] = {
-    "nvml": "chopperd.devices.nvml",
+    "nvml": "chopperd.devices.nvml.backend",
     "simulated": "chopperd.devices.simulated",
     "replay": "chopperd.devices.replay",
 }

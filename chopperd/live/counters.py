@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.ring_reader import GpuStatus
+from chopperd.sampling.side import GpuAside
 
 Key = TypeVar("Key")
 
@@ -21,6 +22,7 @@ class GpuCounters:
     lost_count: int = 0
     driver_ns: int = 0
     driver_full_ns: int = 0
+    driver_rare_ns: int = 0
 
     def plus(self, other: "GpuCounters") -> "GpuCounters":
         """Both together."""
@@ -32,10 +34,11 @@ class GpuCounters:
             lost_count=self.lost_count + other.lost_count,
             driver_ns=self.driver_ns + other.driver_ns,
             driver_full_ns=self.driver_full_ns + other.driver_full_ns,
+            driver_rare_ns=self.driver_rare_ns + other.driver_rare_ns,
         )
 
 
-def counters_of(status: GpuStatus, totals: LiveTotals | None) -> GpuCounters:
+def counters_of(status: GpuStatus, aside: GpuAside, totals: LiveTotals | None) -> GpuCounters:
     """The counts of one ring."""
     return GpuCounters(
         totals=totals,
@@ -45,6 +48,7 @@ def counters_of(status: GpuStatus, totals: LiveTotals | None) -> GpuCounters:
         lost_count=status.losses_count,
         driver_ns=status.driver_ns,
         driver_full_ns=status.driver_full_ns,
+        driver_rare_ns=aside.driver_rare_ns,
     )
 
 

@@ -1,5 +1,6 @@
 """One GPU as the agent follows it: over rings, sampler processes, losses and returns."""
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,12 +13,16 @@ from chopperd.live.residency import ClockResidency
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, GpuState, Records
+from chopperd.sampling.layout import RECORD, GpuState, Pace, Records
 from chopperd.sampling.ring_reader import GpuStatus, Integrated, RingReader
+from chopperd.sampling.side import GpuAside
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A driver call that lasts longer is named.
 _HUNG_NS: Final = 5 * NS_PER_S
+
+#: A list of processes stands for so long; one is made each 10 s.
+_PROCESSES_NS: Final = 35 * NS_PER_S
 
 
 class GpuTrack:
@@ -35,8 +40,10 @@ class GpuTrack:
     def __init__(self, info: GpuInfo, slow_period_ns: int) -> None:
         self.info = info
         self.drops = GpuDrops(info)
+        self._slow_period_ns = slow_period_ns
         self._position = 0
         self._status: GpuStatus | None = None
+        self._aside = GpuAside()
         self._earlier = GpuCounters()
         self._present = GpuCounters()
         self._newest = NewestValues(slow_period_ns)
@@ -55,10 +62,12 @@ class GpuTrack:
         self._unintegrated = np.zeros(0, RECORD)
         self._position = 0
         self._status = None
+        self._aside = GpuAside()
 
     def follow(self, reader: RingReader, slot: int) -> None:
         """Take over what the ring holds that is new."""
         self._status = reader.status(slot)
+        self._aside = reader.aside(slot)
         drained = reader.drain(slot, self._position)
         self._position = drained.position
         self._integrate(reader.integrated(slot), drained.records, self._status)
@@ -75,7 +84,7 @@ class GpuTrack:
         """Take over the integrals, and the residency of the very records that they cover."""
         self._unintegrated = np.concatenate([self._unintegrated, records])
         totals = integrated.totals if integrated else self._present.totals
-        self._present = counters_of(status, totals)
+        self._present = counters_of(status, self._aside, totals)
         if integrated is not None:
             is_covered = self._unintegrated["sequence"] <= integrated.records_count
             self._residency.add(self._unintegrated[is_covered], status.period_ns)
@@ -115,12 +124,12 @@ class GpuTrack:
         period_ns = status.period_ns if status else 0
         counted = self._earlier.plus(self._present)
         up = has_driver and self._is_fresh(now.mono_ns)
-        last_ns = self._last_mono_ns
+        last_ns, aside = self._last_mono_ns, self._aside
         return GpuLive(
             info=self.info,
             up=up,
             last_sample_unix_ns=None if last_ns is None else now.unix_ns - now.mono_ns + last_ns,
-            reading=self._newest.reading(now.mono_ns, period_ns) if up else DeviceReading(),
+            reading=self._reading(now.mono_ns, period_ns) if up else DeviceReading(),
             totals=counted.totals,
             excess_s=self._excess_s if self._is_compared else None,
             excess_ratio=self._excess_ratio if up else None,
@@ -136,6 +145,27 @@ class GpuTrack:
             asked_hz=_rate_hz(status.asked_period_ns if status else 0),
             kept_hz=_rate_hz(period_ns),
             hung=_hung_call(status, now.mono_ns) if has_process else None,
+            pace=(status.pace if status else Pace.ASKED).name.lower(),
+            timing=aside.timing,
+            processes=aside.processes if up and _is_known(aside, now.mono_ns) else None,
+            trouble=aside.trouble,
+            driver_rare_s=seconds_from_ns(counted.driver_rare_ns),
+        )
+
+    def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
+        """The newest values that may stand for now."""
+        reading = self._newest.reading(now_mono_ns, period_ns)
+        oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
+        if (self._aside.state_mono_ns or 0) < oldest_ns:
+            return reading
+        state = self._aside.state
+        reserved_bytes = state.get("memory_reserved_bytes")
+        return replace(
+            reading,
+            power_average_w=state.get("power_average_w"),
+            temperature_memory_c=state.get("temperature_memory_c"),
+            memory_reserved_bytes=None if reserved_bytes is None else round(reserved_bytes),
+            power_limit_w=state.get("power_limit_w"),
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:
@@ -144,6 +174,12 @@ class GpuTrack:
         if status is None or last_ns is None or status.state is GpuState.LOST:
             return False
         return now_mono_ns - last_ns <= fresh_ns(status.period_ns)
+
+
+def _is_known(aside: GpuAside, now_mono_ns: int) -> bool:
+    """Whether the processes that were listed last may stand for now."""
+    listed_ns = aside.processes_mono_ns
+    return listed_ns is not None and now_mono_ns - listed_ns <= _PROCESSES_NS
 
 
 def _rate_hz(period_ns: int) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from chopperd.model.causes import Cause
 
@@ -36,6 +37,11 @@ class GpuInfo:
         power_source: What `power_w` is: "instant", or "average_1s" (too slow for steps).
         memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve) or
             "system".
+        parent: Label of the card that this is a partition of, with which it shares clock, power
+            and temperature; None for a whole GPU.
+        temperature_slowdown_c: GPU temperature at which the hardware slows down.
+        temperature_shutdown_c: GPU temperature at which it shuts down.
+        temperature_memory_max_c: Memory temperature at which it slows down.
     """
 
     gpu: str
@@ -53,6 +59,10 @@ class GpuInfo:
     sensor_lag_ns: int | None = None
     power_source: str | None = None
     memory_source: str | None = None
+    parent: str | None = None
+    temperature_slowdown_c: float | None = None
+    temperature_shutdown_c: float | None = None
+    temperature_memory_max_c: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,11 @@ class DeviceReading:
         activity_ratio: Share of time that the device reports itself busy, 0..1.
         causes: Limits in force at this instant (empty: asked, none set); None: not readable.
         limited_ns: The driver's cumulative time under each limit, ns.
+        power_average_w: Board power as the mean of the last second, W; never stands for `power_w`
+            where that is the power at this instant.
+        temperature_memory_c: Memory temperature, degrees C.
+        memory_reserved_bytes: Device memory that the driver keeps for itself.
+        power_limit_w: Power limit in force now.
     """
 
     sm_clock_mhz: float | None = None
@@ -80,6 +95,48 @@ class DeviceReading:
     activity_ratio: float | None = None
     causes: frozenset[Cause] | None = None
     limited_ns: Mapping[Cause, int] = field(default_factory=dict)
+    power_average_w: float | None = None
+    temperature_memory_c: float | None = None
+    memory_reserved_bytes: int | None = None
+    power_limit_w: float | None = None
+
+
+#: The numbers of a reading that are shown as they are now and are not part of a sample.
+STATE_FIELDS: Final = (
+    "power_average_w",
+    "temperature_memory_c",
+    "memory_reserved_bytes",
+    "power_limit_w",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that holds a context on a GPU.
+
+    Attributes:
+        pid: As the driver gives it: of the initial pid namespace.
+        memory_used_bytes: Its device memory; None where the driver does not say.
+        partition: The GPU instance that it is on; None on a whole GPU.
+    """
+
+    pid: int
+    memory_used_bytes: int | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorTiming:
+    """How a sensor follows what it measures.
+
+    Attributes:
+        period_ns: Time between two updates of its value, as found; None where it was not seen to
+            change often enough.
+        window_ns: What each value is the mean of: 0 for an instant; None where that is not known.
+    """
+
+    period_ns: int | None = None
+    window_ns: int | None = None
 
 
 class ReadScope(StrEnum):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import DropTotals
 
 
@@ -66,6 +66,11 @@ class GpuLive:
         asked_hz, kept_hz: Rate asked for, and that is kept now.
         hung: The driver call that hangs; None if there is none.
         drops: Drops of its busy clock; None while clock and busyness were never known.
+        pace: Why it is read at the rate kept: "asked", "budget", "idle", "burst" or "quiet".
+        timing: What was found of its sensors, by the name of the field in `DeviceReading`.
+        processes: Who uses it; None where that is not known, or not any more.
+        trouble: What the driver knows to be wrong with it, for people.
+        driver_rare_s: Time in driver calls that are not part of sampling.
     """
 
     info: GpuInfo
@@ -87,6 +92,11 @@ class GpuLive:
     driver_full_s: float = 0.0
     excess_ratio: float | None = None
     drops: DropTotals | None = None
+    pace: str = "asked"
+    timing: Mapping[str, SensorTiming] = field(default_factory=dict)
+    processes: tuple[GpuProcess, ...] | None = None
+    trouble: str | None = None
+    driver_rare_s: float = 0.0
 
 
 class SamplerCondition(StrEnum):

@@ -19,6 +19,7 @@ from chopperd.sampling.layout import (
     STATUS_HEAD_COUNT,
     TOTAL_COUNT,
     GpuState,
+    Pace,
     Records,
 )
 
@@ -79,6 +80,7 @@ class GpuWriter:
             self.driver_full_ns,
             self._asked_period_ns,
             self._period_ns,
+            self._pace,
         ) = map(int, _STATUS_HEAD.unpack_from(memory, status_offset))
 
     def is_current(self) -> bool:
@@ -141,9 +143,9 @@ class GpuWriter:
         self._state = state
         self._publish()
 
-    def set_period_ns(self, asked_ns: int, kept_ns: int) -> None:
-        """Say at which period the GPU is to be read, and at which it is."""
-        self._asked_period_ns, self._period_ns = asked_ns, kept_ns
+    def set_period_ns(self, asked_ns: int, kept_ns: int, pace: Pace = Pace.ASKED) -> None:
+        """Say at which period the GPU is to be read, and at which it is, and why."""
+        self._asked_period_ns, self._period_ns, self._pace = asked_ns, kept_ns, pace
         self._publish()
 
     @property
@@ -230,6 +232,7 @@ class GpuWriter:
             self.driver_full_ns,
             self._asked_period_ns,
             self._period_ns,
+            self._pace,
         )
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 

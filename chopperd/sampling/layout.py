@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.devices import STATE_FIELDS, GpuInfo, ReadScope
 from chopperd.model.live import LiveTotals
 from chopperd.model.samples import VALUE_COLUMNS
 
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -47,6 +47,16 @@ class GpuState(IntEnum):
     UNSEEN = 0
     UP = 1
     LOST = 2
+
+
+class Pace(IntEnum):
+    """Why a GPU is read at the period that is kept."""
+
+    ASKED = 0
+    BUDGET = 1
+    IDLE = 2
+    BURST = 3
+    QUIET = 4
 
 
 #: `generation` counts the writers: one that finds another number than its own is superseded.
@@ -120,15 +130,42 @@ _STATUS_HEAD: Final = (
     "driver_full_ns",
     "asked_period_ns",
     "period_ns",
+    "pace",
 )
 STATUS_HEAD_COUNT: Final = len(_STATUS_HEAD)
+
+#: Processes of a GPU that there is room for, and bytes for a line about its trouble.
+MOST_PROCESSES: Final = 64
+TROUBLE_BYTES: Final = 256
+#: The sensors whose timing is looked for, in the order of `SIDE["sensor_period_ns"]`.
+TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
+
+#: What is written seldom (`side`): -1 means "not known" in whole numbers, NaN in others.
+#: `sequence` is odd while it is being written.
+SIDE: Final = np.dtype(
+    [
+        ("sequence", np.int64),
+        ("state_mono_ns", np.int64),
+        ("state", np.float64, (len(STATE_FIELDS),)),
+        ("sensor_period_ns", np.int64, (len(TIMED_SENSORS),)),
+        ("sensor_window_ns", np.int64, (len(TIMED_SENSORS),)),
+        ("driver_rare_ns", np.int64),
+        ("processes_mono_ns", np.int64),
+        ("processes_count", np.int64),
+        ("processes", np.int64, (MOST_PROCESSES, 3)),
+        ("trouble_bytes", np.int64),
+        ("trouble", np.uint8, (TROUBLE_BYTES,)),
+    ]
+)
 STATUS: Final = np.dtype(
     [
         *((name, np.int64) for name in _STATUS_HEAD),
         ("totals_sequence", np.int64),
         ("totals", TOTALS, (2,)),
+        ("side", SIDE),
     ]
 )
+SIDE_OFFSET: Final = STATUS.itemsize - SIDE.itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from chopperd.sampling.layout import (
     LAYOUT_VERSION,
     MAGIC,
     RECORD,
+    SIDE_OFFSET,
     STATUS,
     TRIPLE,
     TRIPLE_CAPACITY,
@@ -30,6 +31,7 @@ from chopperd.sampling.layout import (
     RingLayout,
     SamplerState,
 )
+from chopperd.sampling.side import GpuSideWriter
 
 #: GPUs that may turn up later (a successor after a driver reload) find room in so many slots.
 _SPARE_SLOTS: Final = 8
@@ -76,7 +78,9 @@ class RingWriter:
         self._set("writer_pid", os.getpid())
         self._describe(self._merged(description, is_new=is_new))
         self._set("generation", self._generation)
-        for slot in range(self._layout.gpu_slots):
+        self._sides = tuple(self._side(slot) for slot in range(self._layout.gpu_slots))
+        for slot, side in enumerate(self._sides):
+            side.begin_anew()
             self.gpu(slot).set_state(GpuState.UNSEEN)
         self._set("magic", MAGIC)
 
@@ -100,6 +104,10 @@ class RingWriter:
             records_offset=layout.records_offset + slot * layout.capacity * RECORD.itemsize,
             capacity=layout.capacity,
         )
+
+    def side(self, slot: int) -> GpuSideWriter:
+        """The writer of one GPU's side block; one a slot, whatever threads use it."""
+        return self._sides[slot]
 
     def slot_of(self, info: GpuInfo) -> int | None:
         """The slot of a GPU that the back end found; None if there was no room for it."""
@@ -128,6 +136,10 @@ class RingWriter:
         """Let go of the memory; its content stays for readers and for a successor."""
         self._words.release()
         self._map.close()
+
+    def _side(self, slot: int) -> GpuSideWriter:
+        offset = self._layout.status_offset + slot * STATUS.itemsize + SIDE_OFFSET
+        return GpuSideWriter(self._map, self._words, self._generation, offset)
 
     def _extend(self, fd: int, layout: RingLayout) -> None:
         """Add the GPUs' part; readers see by `gpu_slots` that it is there."""

@@ -18,15 +18,18 @@ from chopperd.sampling.layout import (
     RECORD,
     SCOPES,
     STATUS,
+    STATUS_HEAD_COUNT,
     TRIPLE,
     TRIPLE_CAPACITY,
     GpuState,
+    Pace,
     Records,
     RingDescription,
     RingLayout,
     SamplerState,
     live_totals,
 )
+from chopperd.sampling.side import GpuAside, aside_of
 
 #: How often a block that the writer keeps changing is read anew.
 _ATTEMPTS: Final = 100
@@ -69,6 +72,7 @@ class GpuStatus:
         losses_count: How often the GPU was lost.
         driver_ns, driver_full_ns: Time in driver calls, and that part of it in full reads.
         asked_period_ns, period_ns: Period that was asked for, and that is kept now.
+        pace: Why that one is kept.
         last_mono_ns: Time of the newest record; None before the first.
     """
 
@@ -85,6 +89,7 @@ class GpuStatus:
     driver_full_ns: int
     asked_period_ns: int
     period_ns: int
+    pace: Pace
     last_mono_ns: int | None
 
 
@@ -109,13 +114,20 @@ class RingReader:
         self._description_offset = layout.description_offset
         self._triples = np.ndarray(TRIPLE_CAPACITY, TRIPLE, self._map, layout.triples_offset)
         self._status = np.ndarray(layout.gpu_slots, STATUS, self._map, layout.status_offset)
+        self._heads = np.ndarray(
+            (layout.gpu_slots, STATUS_HEAD_COUNT),
+            np.int64,
+            self._map,
+            layout.status_offset,
+            (STATUS.itemsize, 8),
+        )
         self._records = np.ndarray(
             (layout.gpu_slots, layout.capacity), RECORD, self._map, layout.records_offset
         )
 
     def close(self) -> None:
         """Let go of the memory."""
-        del self._header, self._triples, self._status, self._records
+        del self._header, self._triples, self._status, self._heads, self._records
         self._map.close()
 
     @property
@@ -194,13 +206,22 @@ class RingReader:
 
     def status(self, slot: int) -> GpuStatus:
         """How the sampling of a GPU stands."""
-        names = (STATUS.names or ())[:-2]
-        words = dict(zip(names, self._status[slot].tolist(), strict=False))
+        words = dict(zip(STATUS.names or (), self._heads[slot].tolist(), strict=False))
         words["state"] = GpuState(words["state"])
+        words["pace"] = Pace(words["pace"])
         words["call_scope"] = SCOPES[words["call_scope"]]
         words["call_started_mono_ns"] = words["call_started_mono_ns"] or None
         words["last_mono_ns"] = words["last_mono_ns"] or None
         return GpuStatus(**words)
+
+    def aside(self, slot: int) -> GpuAside:
+        """What of a GPU is written seldom; nothing where its writer died over it."""
+        for _ in range(_ATTEMPTS):
+            side = self._status["side"][slot].copy()
+            sequence = int(side["sequence"])
+            if sequence % 2 == 0 and sequence == int(self._status["side"]["sequence"][slot]):
+                return aside_of(side)
+        return GpuAside()
 
     def totals(self, slot: int) -> LiveTotals | None:
         """The live integrals of a GPU; None before its first sample."""

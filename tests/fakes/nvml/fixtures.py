@@ -17,7 +17,7 @@ import pynvml
 import pytest
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.nvml import NvmlBackend
+from chopperd.devices.nvml.backend import NvmlBackend
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 

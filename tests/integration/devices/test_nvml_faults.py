@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from chopperd.devices.base import BackendOptions
-from chopperd.devices.nvml import NvmlBackend, open_backend
+from chopperd.devices.nvml.backend import NvmlBackend, open_backend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.devices import GpuInfo, ReadScope
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml

@@ -1,7 +1,7 @@
 import pynvml
 import pytest
 
-from chopperd.devices.nvml_codes import OUTCOME_BY_CODE, causes_of, device_error, limit_fields
+from chopperd.devices.nvml.codes import OUTCOME_BY_CODE, causes_of, device_error, limit_fields
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,

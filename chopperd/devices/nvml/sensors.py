@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from chopperd.devices import nvml_calls, plausible
+from chopperd.devices import plausible
 from chopperd.devices.channel import Channel, DeviceFaults, Gauge
-from chopperd.devices.nvml_codes import POWER_INSTANT_FIELD, causes_of
-from chopperd.devices.nvml_fields import FieldCall, FieldGroup
+from chopperd.devices.nvml import calls as nvml_calls
+from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD, causes_of
+from chopperd.devices.nvml.fields import FieldCall, FieldGroup
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.units import watts_from_milliwatts

@@ -1,6 +1,6 @@
 """NVIDIA GPUs through NVML: start, enumeration, reads, end. The only module that imports `pynvml`.
 
-What single calls and numbers mean is in `nvml_calls` and `nvml_codes`.
+What single calls and numbers mean is in `calls` and `codes`.
 """
 
 import logging
@@ -12,9 +12,9 @@ from types import ModuleType
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.devices.nvml_codes import device_error, limit_fields
-from chopperd.devices.nvml_identity import FixedProperties, text_of
-from chopperd.devices.nvml_sensors import NvmlSensors, SensorPlan
+from chopperd.devices.nvml.codes import device_error, limit_fields
+from chopperd.devices.nvml.identity import FixedProperties, text_of
+from chopperd.devices.nvml.sensors import NvmlSensors, SensorPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs through NVML: calls, codes, fields and identities; `backend` puts them together."""

@@ -1,0 +1,130 @@
+"""A device's reads as data: which entry points to call, and where each number of a sample is.
+
+A plan is made by a back end for the fields that answered, and carried out by whoever samples, in
+Python or without it. It covers the plain case only: whatever is not as planned (a return code, a
+value outside its bounds, another type) ends it, and the back end's own `read` takes over, which
+knows what that means.
+"""
+
+from collections.abc import Mapping
+from ctypes import Array, Structure, c_char
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+Buffer: TypeAlias = Array[c_char] | Array[Structure] | Structure
+
+
+class CallShape(IntEnum):
+    """How an entry point is called; each returns an int, 0 for success.
+
+    `BUFFER`: f(handle, buffer). `OF`: f(handle, argument, buffer). `COUNT`: the same, the argument
+    being the number of entries in the buffer.
+    """
+
+    BUFFER = 0
+    OF = 1
+    COUNT = 2
+
+
+class NumberKind(IntEnum):
+    """How a number stands in a buffer (little-endian, as everywhere here)."""
+
+    UINT16 = 0
+    UINT32 = 1
+    UINT64 = 2
+    INT32 = 3
+    INT64 = 4
+    FLOAT64 = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """One driver call into a buffer that is used again.
+
+    Attributes:
+        operation: The vendor's name of the call.
+        address: Of the entry point.
+        shape: How it is called.
+        handle: Its first argument.
+        buffer: Where it writes; kept alive by the plan. What a call must find there (a version)
+            is there and stays.
+        argument: Its second argument, by shape.
+    """
+
+    operation: str
+    address: int
+    shape: CallShape
+    handle: int
+    buffer: Buffer
+    argument: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedValue:
+    """One number that a call leaves in its buffer.
+
+    Attributes:
+        call: Which call of the plan.
+        offset: Bytes from the start of its buffer.
+        kind: How it stands there.
+        name: The field of `DeviceReading` that it is, of a number.
+        scale: What to multiply it with for the field's unit.
+        low, high: Bounds after scaling; outside, it is absurd.
+        checks: Words (uint32) of the same buffer that must have a value, by offset: a return code
+            of its own, its type.
+    """
+
+    call: int
+    offset: int
+    kind: NumberKind
+    name: str
+    scale: float = 1.0
+    low: float
+    high: float
+    checks: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCauses:
+    """The limits in force as a vendor's bits.
+
+    Attributes:
+        call, offset, kind: Where the bits are, as in `PlannedValue`.
+        causes: For each of 64 bits, the bit set of `Cause` that it stands for.
+    """
+
+    call: int
+    offset: int
+    kind: NumberKind
+    causes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCounter:
+    """A cumulative time under a limit, ns; attributes as in `PlannedValue`."""
+
+    call: int
+    offset: int
+    kind: NumberKind
+    cause: int
+    low: float
+    high: float
+    checks: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """All that one read of a device takes; what is not in it is not reported.
+
+    Attributes:
+        calls: In the order in which they are made.
+        values: Numbers of the reading; a name occurs once.
+        causes: The limits in force; None: not readable.
+        counters: Cumulative times under limits.
+    """
+
+    calls: tuple[PlannedCall, ...]
+    values: tuple[PlannedValue, ...]
+    causes: PlannedCauses | None = None
+    counters: tuple[PlannedCounter, ...] = ()

@@ -1,0 +1,83 @@
+"""What is written seldom of a GPU, from the writer through the shared memory to a reader."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming, Vendor
+from chopperd.sampling.layout import MOST_PROCESSES, TIMED_SENSORS, TROUBLE_BYTES, RingDescription
+from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.side import GpuAside
+
+GPU = GpuInfo(gpu="0", index=0, uuid="GPU-0", name="H100", vendor=Vendor.NVIDIA)
+UNSEEN = {name: SensorTiming() for name in TIMED_SENSORS}
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    memory = os.memfd_create("side")
+    yield memory
+    os.close(memory)
+
+
+def writer_on(fd: int) -> RingWriter:
+    return RingWriter(fd, RingDescription(gpus=(GPU,), backend="nvml"), 256)
+
+
+def test_before_anything_is_written_all_is_unknown(fd: int) -> None:
+    writer_on(fd)
+    assert RingReader(fd).aside(0) == GpuAside(timing=UNSEEN)
+
+
+def test_what_is_written_is_read_and_what_is_unknown_stays_so(fd: int) -> None:
+    side = writer_on(fd).side(0)
+    side.write_state(DeviceReading(power_average_w=412.5, power_limit_w=700.0), 7)
+    side.write_timing({"energy_j": SensorTiming(period_ns=100_000_000, window_ns=0)})
+    processes = (GpuProcess(pid=41, memory_used_bytes=1 << 30), GpuProcess(pid=42, partition=3))
+    side.write_processes(processes, 9)
+    side.write_trouble("XID 79: fallen off the bus")
+    side.add_driver_ns(30)
+    side.add_driver_ns(12)
+    assert RingReader(fd).aside(0) == GpuAside(
+        state_mono_ns=7,
+        state={"power_average_w": 412.5, "power_limit_w": 700.0},
+        timing={**UNSEEN, "energy_j": SensorTiming(period_ns=100_000_000, window_ns=0)},
+        driver_rare_ns=42,
+        processes_mono_ns=9,
+        processes=processes,
+        trouble="XID 79: fallen off the bus",
+    )
+
+
+def test_shorter_news_leave_nothing_of_the_longer_ones_before(fd: int) -> None:
+    side, reader = writer_on(fd).side(0), RingReader(fd)
+    side.write_trouble("a long line")
+    side.write_processes([GpuProcess(pid=pid) for pid in range(1, 4)], 1)
+    side.write_trouble("short")
+    side.write_processes([GpuProcess(pid=9)], 2)
+    assert (reader.aside(0).trouble, reader.aside(0).processes) == ("short", (GpuProcess(pid=9),))
+    side.write_trouble(None)
+    side.write_processes([], 3)
+    assert (reader.aside(0).trouble, reader.aside(0).processes) == (None, ())
+
+
+def test_what_has_no_room_is_cut(fd: int) -> None:
+    side, reader = writer_on(fd).side(0), RingReader(fd)
+    side.write_processes([GpuProcess(pid=pid) for pid in range(1, 100)], 1)
+    side.write_trouble("ä" * 300)
+    assert len(reader.aside(0).processes) == MOST_PROCESSES
+    assert reader.aside(0).trouble == "ä" * (TROUBLE_BYTES // 2)
+
+
+def test_a_successor_begins_anew_but_for_the_time_spent_and_silences_the_one_before(
+    fd: int,
+) -> None:
+    earlier = writer_on(fd).side(0)
+    earlier.write_trouble("lost")
+    earlier.add_driver_ns(5)
+    writer_on(fd)
+    earlier.write_trouble("late news")
+    earlier.add_driver_ns(100)
+    assert RingReader(fd).aside(0) == GpuAside(timing=UNSEEN, driver_rare_ns=5)
