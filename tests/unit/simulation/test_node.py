@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.causes import Cause
-from chopperd.model.devices import ReadScope
+from chopperd.model.devices import STATE_FIELDS, ReadScope
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated
@@ -98,7 +98,7 @@ def test_a_fast_look_has_clock_and_limits_only(fsdp2: SimulatedNode) -> None:
     given = {name for name, value in fast.items() if value is not None}
     assert given == {"sm_clock_mhz", "causes", "limited_ns"}
     assert all(fast[name] == full[name] for name in given)
-    assert all(value is not None for value in full.values())
+    assert {name for name, value in full.items() if value is None} == set(STATE_FIELDS)
 
 
 def test_the_hot_gpu_is_hot_and_slow_and_its_peers_are_held_by_power(fsdp2: SimulatedNode) -> None:
