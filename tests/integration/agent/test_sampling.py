@@ -30,7 +30,7 @@ class Scripted:
         script = str(Path(scripted_sampler.__file__))
         command = [sys.executable, script, "--gpus", "1", "--folder", str(folder)]
         self._supervisor = SamplerSupervisor(command, SamplerSettings(), CLOCK, POLICY)
-        self.sampling = Sampling(self._supervisor)
+        self.sampling = Sampling(self._supervisor, CLOCK)
 
     def wait_for(self, condition: Callable[[], object], *, paused: bool = False) -> None:
         """Look after the sampler until the condition holds."""
