@@ -115,4 +115,4 @@ def _outside_count(count: int) -> int:
         longer[: len(chance)] += chance / 2
         longer[rank:] += chance / 2
         chance = longer
-    return int(np.searchsorted(np.cumsum(chance), _TAIL, "right"))
+    return int(np.searchsorted(np.cumsum(chance), _TAIL, "right")) - 1
