@@ -189,11 +189,13 @@ class DeviceLoop:
         """
         while True:
             now_ns = self._clock.mono_ns()
+            before_ns = self._pacer.kept.period_ns
             kept = self._pacer.decide(now_ns)
+            if kept.period_ns != before_ns and self._gpu.written_count > self._integrated_count:
+                self._integrate(now_ns)  # what was read before has its own gaps
             self._publish(kept)
             if kept.pace is not Pace.QUIET:
                 return True
-            self._integrate(now_ns)
             if not self._wait_until(kept.until_mono_ns, now_ns):
                 return False
 
