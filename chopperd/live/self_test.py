@@ -30,6 +30,8 @@ _LONGEST_NS: Final = 30 * NS_PER_S
 #: So many steps are to lie in a block, and at least so many must have room in the longest.
 _WANTED_STEPS: Final = 12
 _LEAST_STEPS: Final = 4
+#: How often marked steps are looked for while there are none.
+_LOOK_EVERY_NS: Final = 5 * NS_PER_S
 #: Older blocks are forgotten.
 _MOST_BLOCKS: Final = 200
 
@@ -110,6 +112,7 @@ class SelfTest:
         self._share_ratio = share_ratio
         self._random = Random(seed)
         self._block: _Block | None = None
+        self._look_at_ns = 0
         self._run: str | None = None
         self._log_ratios: deque[float] = deque(maxlen=_MOST_BLOCKS)
         self._found: StepTimeRatio | None = None
@@ -126,7 +129,9 @@ class SelfTest:
         now_ns = self._clock.mono_ns()
         block = self._block
         if block is None:
-            self._block = self._planned(now_ns)
+            if now_ns >= self._look_at_ns:
+                self._look_at_ns = now_ns + _LOOK_EVERY_NS
+                self._block = self._planned(now_ns)
             return
         block.is_void |= not is_steady and now_ns >= block.start_ns - block.length_ns
         if not block.is_begun and now_ns >= block.start_ns:

@@ -15,8 +15,6 @@ from chopperd.sampling.schedule import period_ns_of
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
 
-#: A GPU that has been idle for so long at a stretch is read less often.
-_IDLE_AFTER_NS: Final = 10 * NS_PER_S
 #: An activity reading (1 Hz) holds for so long, as it does for the live integrals.
 _ACTIVITY_NS: Final = 3 * NS_PER_S
 #: Looks further apart are not one stretch.
@@ -98,6 +96,7 @@ class Pacer:
         self._orders = orders
         self._slow_period_ns = period_ns_of(settings.slow_hz)
         self._idle_period_ns = period_ns_of(settings.idle_hz) if settings.idle_hz else 0
+        self._idle_after_ns = round(settings.idle_after_s * NS_PER_S)
         self._idle = IdleStretch()
         self._budget = self._new_budget(settings.budget_ratio, self.asked_period_ns)
         self._burst_budget: DriverBudget | None = None
@@ -120,7 +119,7 @@ class Pacer:
         idle_bit = None if causes is None else Cause.LOW_UTILIZATION in causes
         activity = reading.activity_ratio if reading is not None else None
         self._idle.note(now_mono_ns, idle_bit=idle_bit, activity=activity)
-        is_idle = self._idle.length_ns(now_mono_ns) >= _IDLE_AFTER_NS
+        is_idle = self._idle.length_ns(now_mono_ns) >= self._idle_after_ns
         self._has_news |= is_idle is not self._is_idle
         self._is_idle = is_idle
 

@@ -19,7 +19,8 @@ class SamplerSettings:
         hz: Rate of the fast loop (clock and limit reasons).
         slow_hz: Rate of the slow loop (everything the device answers).
         budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
-        idle_hz: Rate of all reads of a GPU that has been idle for 10 s; None: as any other.
+        idle_hz: Rate of all reads of a GPU that has been idle for a while; None: as any other.
+        idle_after_s: How long that is.
         burst_hz: Highest rate of the bursts that may be ordered; None: there are none.
         burst_budget_ratio: As `budget_ratio`, in a burst.
         history_s: How long the ring keeps samples for a reader that is late.
@@ -33,6 +34,7 @@ class SamplerSettings:
     slow_hz: float = 1.0
     budget_ratio: float = 0.02
     idle_hz: float | None = None
+    idle_after_s: float = 10.0
     burst_hz: float | None = None
     burst_budget_ratio: float = 0.02
     history_s: float = 30.0
@@ -48,6 +50,7 @@ class SamplerSettings:
                 ("slow_hz", self.slow_hz, 0.01, 10.0),
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
                 ("idle_hz", self.idle_hz or 1.0, 0.01, 1000.0),
+                ("idle_after_s", self.idle_after_s, 0.1, 3600.0),
                 ("burst_hz", self.burst_hz or 100.0, 0.1, 1000.0),
                 ("burst_budget_ratio", self.burst_budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
