@@ -25,6 +25,7 @@ _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _JUDGE_BURST_EVERY_NS: Final = NS_PER_S
 
 _FOREVER_NS: Final = 2**62
+_IDLE: Final = Cause.LOW_UTILIZATION
 
 
 class Kept(NamedTuple):
@@ -54,28 +55,27 @@ class IdleStretch:
     def __init__(self) -> None:
         self._since_ns: int | None = None
         self._last_ns = 0
-        self._had_idle_bit = False
-        self._activity: tuple[int, float | None] = (0, None)
+        self._had_idle_bit: bool | None = False
+        self._inactive_until_ns = 0
 
-    def note(self, now_mono_ns: int, *, idle_bit: bool | None, activity: float | None) -> None:
-        """Take in one look; None is "not known"."""
+    def note(self, now_mono_ns: int, idle_bit: bool | None, activity: float | None) -> int:
+        """For how long it has been idle with this look; 0 if it is not, or that is not known.
+
+        Args:
+            now_mono_ns: When the look was.
+            idle_bit: Whether the driver says that it is idle; None: not known.
+            activity: Share of the last time that it was busy; None: not read with this look.
+        """
         if activity is not None:
-            self._activity = (now_mono_ns, activity)
-        has_woken = self._had_idle_bit and not idle_bit
-        self._had_idle_bit = bool(idle_bit)
-        if not idle_bit and (has_woken or not self._is_inactive(now_mono_ns)):
+            self._inactive_until_ns = 0 if activity else now_mono_ns + _ACTIVITY_NS
+        had_idle_bit, self._had_idle_bit = self._had_idle_bit, idle_bit
+        if not idle_bit and (had_idle_bit or now_mono_ns > self._inactive_until_ns):
             self._since_ns = None
-        elif self._since_ns is None or now_mono_ns - self._last_ns > _STRETCH_GAP_NS:
+            return 0
+        if self._since_ns is None or now_mono_ns - self._last_ns > _STRETCH_GAP_NS:
             self._since_ns = now_mono_ns
         self._last_ns = now_mono_ns
-
-    def length_ns(self, now_mono_ns: int) -> int:
-        """For how long it has been idle; 0 if it is not, or that is not known."""
-        return 0 if self._since_ns is None else now_mono_ns - self._since_ns
-
-    def _is_inactive(self, now_mono_ns: int) -> bool:
-        read_ns, activity = self._activity
-        return activity == 0 and now_mono_ns - read_ns <= _ACTIVITY_NS
+        return now_mono_ns - self._since_ns
 
 
 class Pacer:
@@ -115,13 +115,14 @@ class Pacer:
         """Take in what a look at the GPU gave; None: it failed."""
         if not self._idle_period_ns:
             return
-        causes = reading.causes if reading is not None else None
-        idle_bit = None if causes is None else Cause.LOW_UTILIZATION in causes
-        activity = reading.activity_ratio if reading is not None else None
-        self._idle.note(now_mono_ns, idle_bit=idle_bit, activity=activity)
-        is_idle = self._idle.length_ns(now_mono_ns) >= self._idle_after_ns
-        self._has_news |= is_idle is not self._is_idle
-        self._is_idle = is_idle
+        idle_bit = activity = None
+        if reading is not None:
+            causes, activity = reading.causes, reading.activity_ratio
+            idle_bit = None if causes is None else _IDLE in causes
+        is_idle = self._idle.note(now_mono_ns, idle_bit, activity) >= self._idle_after_ns
+        if is_idle is not self._is_idle:
+            self._is_idle = is_idle
+            self._has_news = True
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> None:
         """Look, now and then, at the time that driver calls have taken.

@@ -99,38 +99,32 @@ def test_an_idle_rate_above_the_one_asked_for_changes_nothing() -> None:
 
 def test_without_an_idle_bit_no_activity_is_idle_and_holds_between_full_reads() -> None:
     idle = IdleStretch()
-    for tick in range(150):  # activity is read once a second
-        activity = 0.0 if tick % 10 == 0 else None
-        idle.note(tick * 100 * MS, idle_bit=None, activity=activity)
-    assert idle.length_ns(15 * SECOND) == 15 * SECOND
-    idle.note(15 * SECOND, idle_bit=None, activity=0.01)
-    assert idle.length_ns(15 * SECOND) == 0
+    for tick in range(151):  # activity is read once a second
+        length_ns = idle.note(tick * 100 * MS, None, 0.0 if tick % 10 == 0 else None)
+        assert length_ns == tick * 100 * MS
+    assert idle.note(15_100 * MS, None, 0.01) == 0
 
 
 def test_an_activity_that_is_not_read_any_more_says_nothing() -> None:
     idle = IdleStretch()
-    idle.note(0, idle_bit=None, activity=0.0)
+    idle.note(0, None, 0.0)
     for tick in range(1, 31):
-        idle.note(tick * 100 * MS, idle_bit=None, activity=None)
-        assert idle.length_ns(tick * 100 * MS) == tick * 100 * MS
-    idle.note(3001 * MS, idle_bit=None, activity=None)
-    assert idle.length_ns(3001 * MS) == 0
+        assert idle.note(tick * 100 * MS, None, None) == tick * 100 * MS
+    assert idle.note(3001 * MS, None, None) == 0
 
 
 def test_an_idle_bit_that_is_gone_wakes_though_the_activity_still_says_none() -> None:
     idle = IdleStretch()
     for second in range(20):
-        idle.note(second * SECOND, idle_bit=True, activity=0.0)
-    assert idle.length_ns(19 * SECOND) == 19 * SECOND
-    idle.note(20 * SECOND, idle_bit=False, activity=0.0)
-    assert idle.length_ns(20 * SECOND) == 0
+        assert idle.note(second * SECOND, True, 0.0) == second * SECOND
+    assert idle.note(20 * SECOND, False, 0.0) == 0
 
 
 def test_looks_far_apart_are_not_one_stretch() -> None:
     idle = IdleStretch()
-    idle.note(0, idle_bit=True, activity=None)
-    idle.note(6 * SECOND, idle_bit=True, activity=None)
-    assert idle.length_ns(7 * SECOND) == SECOND
+    idle.note(0, True, None)
+    assert idle.note(6 * SECOND, True, None) == 0
+    assert idle.note(7 * SECOND, True, None) == SECOND
 
 
 def test_past_the_budget_the_pace_says_so() -> None:
