@@ -115,7 +115,7 @@ def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     change, low, high = (percent(ratio - 1, 2) for ratio in ratios if known(ratio))
     yield (
         "self-test",
-        f"steps take {change} % [{low}, {high}] longer with sampling ({found.block_count} blocks)",
+        f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
     )
 
 
