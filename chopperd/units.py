@@ -4,6 +4,10 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 HZ_PER_MHZ = 1_000_000
+BYTES_PER_KIB = 1_024
+WATTS_PER_MILLIWATT = 1e-3
+JOULES_PER_MILLIJOULE = 1e-3
+RATIO_PER_PERCENT = 1e-2
 
 
 def watts_from_milliwatts(value_mw: float) -> float:

@@ -12,9 +12,11 @@ from types import ModuleType
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.identity import FixedProperties, text_of
-from chopperd.devices.nvml.sensors import NvmlSensors, SensorPlan
+from chopperd.devices.nvml.sensors import NvmlSensors
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 
@@ -82,6 +84,14 @@ class NvmlBackend:
         except DeviceLostError:
             self._sensors.pop(device.uuid, None)
             raise
+
+    def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
+        """How to read a GPU without this object; None where `read` must: something is to be found.
+
+        Never asks the driver. By the thread that reads the GPU: plan and reads share buffers.
+        """
+        sensors = self._sensors.get(device.uuid)
+        return None if sensors is None else sensors.read_plan(scope)
 
     def close(self) -> None:
         """Let go of NVML; a second call does nothing."""
