@@ -48,7 +48,7 @@ def carry_out(plan: ReadPlan) -> CarriedOut:
             raise NotAsPlannedError(f"{call.operation}: {code}")
     done = CarriedOut()
     for value in plan.values:
-        done.values[value.name] = _number(plan, value) * value.scale
+        done.values[value.name] = _scaled(_number(plan, value), value.scale)
         _check(value, done.values[value.name])
     for counter in plan.counters:
         done.limited_ns[Cause(counter.cause)] = _number(plan, counter)
@@ -61,6 +61,10 @@ def carry_out(plan: ReadPlan) -> CarriedOut:
             if bits >> position & 1:
                 done.cause_bits |= causes
     return done
+
+
+def _scaled(number: float, scale: float) -> float:
+    return number * scale if scale >= 1 else number / round(1 / scale)
 
 
 def _number(plan: ReadPlan, place: PlannedValue | PlannedCounter) -> float:

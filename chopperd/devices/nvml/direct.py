@@ -90,7 +90,7 @@ class DirectNumber:
         argument = () if way.argument is None else (way.argument,)
         self._arguments = (c_void_p(driver.handle), *argument, self._buffer)
         self._decode = FORMAT_BY_KIND[way.kind].unpack_from
-        self._offset, self._scale = way.offset, way.scale
+        self._offset, self._per_unit = way.offset, way.per_unit
 
     def read(self) -> float:
         """Ask the driver; the number in the field's unit.
@@ -105,12 +105,12 @@ class DirectNumber:
         if code:
             raise self._driver.error(code)
         number: float = self._decode(self._buffer, self._offset)[0]
-        return number if self._scale == 1.0 else number * self._scale
+        return number if self._per_unit == 1 else number / self._per_unit
 
     def left_behind(self, way: Direct) -> float:
         """Another number that the last call left in the buffer, in its field's unit."""
         number: float = FORMAT_BY_KIND[way.kind].unpack_from(self._buffer, way.offset)[0]
-        return number if way.scale == 1.0 else number * way.scale
+        return number if way.per_unit == 1 else number / way.per_unit
 
     def call(self) -> "DirectCall":
         """This number as one way to a field."""
@@ -121,7 +121,9 @@ class DirectNumber:
     def place(self, way: Direct | None = None) -> Place:
         """Where the number (or another of the same buffer) is, once the call has answered."""
         way = way or self._way
-        return Place(call=self._planned_call, offset=way.offset, kind=way.kind, scale=way.scale)
+        return Place(
+            call=self._planned_call, offset=way.offset, kind=way.kind, scale=1 / way.per_unit
+        )
 
     @cached_property
     def _planned_call(self) -> PlannedCall:

@@ -79,7 +79,7 @@ class FieldRequest:
             call=self._planned_call,
             offset=start + _VALUE_OFFSET,
             kind=KIND_BY_TYPE[value_type],
-            scale=way.scale,
+            scale=1 / way.per_unit,
             checks={start + _TYPE_OFFSET: value_type, start + _CODE_OFFSET: 0},
         )
 
@@ -157,10 +157,10 @@ class FieldReader:
 
     def call(self, way: FieldValue) -> "FieldCall":
         """A field as one way to a number."""
-        number, key, scale = self.number, way.key, way.scale
+        number, key, per_unit = self.number, way.key, way.per_unit
         return FieldCall(
             operation=way.label,
-            read=partial(number, key) if scale == 1.0 else lambda: number(key) * scale,
+            read=partial(number, key) if per_unit == 1 else lambda: number(key) / per_unit,
             source=way.source,
             way=way,
         )

@@ -10,7 +10,7 @@ from chopperd.devices import plausible
 from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model.causes import Cause
-from chopperd.units import JOULES_PER_MILLIJOULE, RATIO_PER_PERCENT, WATTS_PER_MILLIWATT
+from chopperd.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 
 #: `GpuInfo.power_source`: the GPU's power at this instant, that of its whole module, or the mean
 #: of the last second.
@@ -38,7 +38,7 @@ class Direct:
         words: What must stand at the buffer's start (uint32 each): a version, a sensor.
         offset: Where the number stands, in bytes.
         kind: How it stands there.
-        scale: What to multiply it with for the field's unit.
+        per_unit: How many of the driver's units are one of the field's.
         unit: The driver's unit.
         source: What tells users this way from its alternatives.
     """
@@ -49,7 +49,7 @@ class Direct:
     words: tuple[int, ...] = ()
     offset: int = 0
     kind: NumberKind = NumberKind.UINT32
-    scale: float = 1.0
+    per_unit: int = 1
     unit: str
     source: str | None = None
 
@@ -65,7 +65,7 @@ class FieldValue:
 
     field_id: int
     scope_id: int = GPU_SCOPE
-    scale: float = 1.0
+    per_unit: int = 1
     unit: str
     source: str | None = None
 
@@ -127,7 +127,7 @@ REASONS: Final = Sensor(
 
 def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
     return FieldValue(
-        field_id=field_id, scope_id=scope_id, scale=WATTS_PER_MILLIWATT, unit="mW", source=source
+        field_id=field_id, scope_id=scope_id, per_unit=MILLIWATTS_PER_WATT, unit="mW", source=source
     )
 
 
@@ -148,7 +148,7 @@ POWER: Final = Sensor(
         _AVERAGE,
         Direct(
             operation="nvmlDeviceGetPowerUsage",
-            scale=WATTS_PER_MILLIWATT,
+            per_unit=MILLIWATTS_PER_WATT,
             unit="mW",
             source=POWER_AVERAGE_1S,
         ),
@@ -164,7 +164,9 @@ POWER_LIMIT: Final = Sensor(
     name="power_limit_w",
     bounds=plausible.POWER_W,
     ways=(
-        Direct(operation="nvmlDeviceGetEnforcedPowerLimit", scale=WATTS_PER_MILLIWATT, unit="mW"),
+        Direct(
+            operation="nvmlDeviceGetEnforcedPowerLimit", per_unit=MILLIWATTS_PER_WATT, unit="mW"
+        ),
     ),
 )
 
@@ -177,10 +179,10 @@ ENERGY: Final = Sensor(
             operation="nvmlDeviceGetTotalEnergyConsumption",
             size_bytes=8,
             kind=NumberKind.UINT64,
-            scale=JOULES_PER_MILLIJOULE,
+            per_unit=MILLIJOULES_PER_JOULE,
             unit="mJ",
         ),
-        FieldValue(field_id=83, scale=JOULES_PER_MILLIJOULE, unit="mJ"),
+        FieldValue(field_id=83, per_unit=MILLIJOULES_PER_JOULE, unit="mJ"),
     ),
 )
 
@@ -246,7 +248,7 @@ ACTIVITY: Final = Sensor(
         Direct(
             operation="nvmlDeviceGetUtilizationRates",
             size_bytes=8,
-            scale=RATIO_PER_PERCENT,
+            per_unit=100,
             unit="%",
         ),
     ),
