@@ -80,13 +80,17 @@ class DeviceFaults:
         """Forget the failures of the look before."""
         self.transient = None
 
+    def classified(self, error: Exception, operation: str) -> DeviceError:
+        """What a vendor error means, not yet raised, counted or logged."""
+        return self._classify(error, operation, self._device_index)
+
     def absent(self, error: Exception, operation: str) -> bool:
         """Take a vendor error: True if it says that the device does not have this field.
 
         Raises:
             DeviceLostError: The error says that the device is gone.
         """
-        failure = self._classify(error, operation, self._device_index)
+        failure = self.classified(error, operation)
         failure.__cause__ = error
         self._tell_once(failure)
         if isinstance(failure, UnsupportedFieldError):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
 
 from chopperd.devices import plausible
 from chopperd.devices.channel import Call, Channel, DeviceFaults
@@ -14,15 +13,6 @@ from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.devices.nvml.table import Direct, Sensor, Way
 from chopperd.devices.plausible import Bounds
 from chopperd.model.causes import Cause
-
-#: Of a board, read by full looks, one number each.
-_SLOW_SENSORS: Final = (
-    table.MEM_CLOCK,
-    table.ENERGY,
-    table.TEMPERATURE,
-    table.MEMORY_TEMPERATURE,
-    table.POWER_LIMIT,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +74,13 @@ class Board:
         self._module_average = self._channel(table.MODULE_POWER_AVERAGE, wanted=board)
         self.memory_bounds = plan.memory_bounds
         self.memory = self._memory_channel(plan)
-        self.slow = (
-            *(self._channel(sensor, wanted=board) for sensor in _SLOW_SENSORS),
-            self._channel(table.ACTIVITY, wanted=board and not plan.mig),
+        self.slow = tuple(
+            self._channel(sensor, wanted=board and not (plan.mig and sensor is table.ACTIVITY))
+            for sensor in table.SLOW
         )
         self.limits = {
-            cause: self._channel(table.limit_counter(cause, field_id), wanted=board)
-            for cause, field_id in _counted(plan.limit_fields)
+            cause: self._channel(sensor, wanted=board)
+            for cause, sensor in table.limit_counters(plan.limit_fields).items()
         }
         self.arrange()
 
@@ -177,13 +167,6 @@ class Board:
         yield self.memory
         yield from self.limits.values()
         yield from self.slow
-
-
-def _counted(limit_fields: Mapping[int, Cause]) -> Iterator[tuple[Cause, int | None]]:
-    """The limits that a driver may count, with the field that it does it in."""
-    field_by_cause = {cause: field_id for field_id, cause in limit_fields.items()}
-    for cause in table.COUNTED_CAUSES:
-        yield cause, field_by_cause.get(cause)
 
 
 def _is_field_first(channel: Channel) -> bool:

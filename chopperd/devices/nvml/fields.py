@@ -33,13 +33,15 @@ KIND_BY_TYPE: Final = {
 }
 
 
-def number_of(value_type: int, raw: int) -> float:
-    """The number in a `nvmlValue_t` given as its 64 raw bits: only those of its type count.
+def number_of(value_type: int, raw: int) -> float | None:
+    """The number in a `nvmlValue_t` given as its 64 raw bits; None for a type we don't know.
 
-    Raises:
-        KeyError: The type is not one of `KIND_BY_TYPE`.
+    Bits beyond those of its type count for nothing.
     """
-    number: float = FORMAT_BY_KIND[KIND_BY_TYPE[value_type]].unpack_from(pack("<Q", raw))[0]
+    kind = KIND_BY_TYPE.get(value_type)
+    if kind is None:
+        return None
+    number: float = FORMAT_BY_KIND[kind].unpack_from(pack("<Q", raw))[0]
     return number
 
 
@@ -144,16 +146,14 @@ class FieldReader:
         value_type, code, raw = self._request.answer(key)
         if code:
             raise self._driver.error(code)
-        if self._types.get(key) != value_type:
-            self._learn_type(key, value_type)
         # The counters of every tick are of this type: no call for each of them.
-        return raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
-
-    def _learn_type(self, key: int, value_type: int) -> None:
-        if value_type not in KIND_BY_TYPE:
+        number = raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
+        if number is None:
             raise self._driver.not_supported
-        self._types[key] = value_type
-        self._faults.choices.revision += 1
+        if self._types.get(key) != value_type:
+            self._types[key] = value_type
+            self._faults.choices.revision += 1
+        return number
 
     def call(self, way: FieldValue) -> "FieldCall":
         """A field as one way to a number."""

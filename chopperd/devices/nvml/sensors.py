@@ -42,6 +42,12 @@ class NvmlSensors:
         """Which memory is read; None until one has answered."""
         return self._board.memory.source
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known where power and memory come from, if from anywhere."""
+        channels = (self._board.power, self._board.memory)
+        return all(channel.source or channel.is_absent for channel in channels)
+
     def read(self, scope: ReadScope) -> DeviceReading:
         """One look; fields that are absent or failed are None.
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from chopperd.units import BYTES_PER_KIB
 
-MEMINFO: Final = Path("/proc/meminfo")
+_MEMINFO: Final = Path("/proc/meminfo")
 
 # NVML has no flag for it, CUDA's `integrated` needs a context, and the addressing mode doesn't
 # tell: a Grace Hopper shares page tables, not memory. DGX Spark, then the Jetson series.
@@ -31,7 +31,7 @@ class SystemMemory:
         path: A file of the layout of /proc/meminfo.
     """
 
-    path: Path = MEMINFO
+    path: Path = _MEMINFO
 
     def total_bytes(self) -> int | None:
         """All of it; None if the file doesn't say."""
@@ -53,3 +53,7 @@ class SystemMemory:
             return {}
         entries = re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE)
         return {name: int(size) * BYTES_PER_KIB for name, size in entries}
+
+
+#: That of this machine.
+SYSTEM_MEMORY: Final = SystemMemory()

@@ -3,6 +3,7 @@
 The layouts are those of nvml.h 13.5 on Linux, where each member lies at a multiple of its size.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -58,6 +59,11 @@ class Direct:
         """The call as it is named in errors and counts."""
         return self.operation
 
+    @property
+    def full_label(self) -> str:
+        """The call with its argument."""
+        return self.operation if self.argument is None else f"{self.operation}[{self.argument}]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldValue:
@@ -79,6 +85,11 @@ class FieldValue:
         """The field as it is named in errors and counts."""
         scope = ", module" if self.scope_id == MODULE_SCOPE else ""
         return f"{FIELD_VALUES}[{self.field_id}{scope}]"
+
+    @property
+    def full_label(self) -> str:
+        """The same."""
+        return self.label
 
 
 Way: TypeAlias = Direct | FieldValue
@@ -156,7 +167,7 @@ POWER: Final = Sensor(
 )
 POWER_AVERAGE: Final = Sensor(name="power_average_w", bounds=plausible.POWER_W, ways=(_AVERAGE,))
 MODULE_POWER_AVERAGE: Final = Sensor(
-    name="power_average_w[module]",
+    name="power_average_w.module",
     bounds=plausible.POWER_W,
     ways=(_power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),),
 )
@@ -239,6 +250,15 @@ MEMORY_RESERVED: Final = Sensor(
     name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, ways=(MEMORY_RESERVED_WAY,)
 )
 
+MEMORY_SIZE: Final = Sensor(
+    name="memory_size_bytes",
+    bounds=plausible.MEMORY_BYTES,
+    ways=(
+        _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 8),
+        _memory("nvmlDeviceGetMemoryInfo", 24, (), 0),
+    ),
+)
+
 # Share of time with a kernel running, over the driver's own window of 1/6 s to 1 s; not defined
 # while MIG mode is on. nvmlUtilization_t: gpu, memory.
 ACTIVITY: Final = Sensor(
@@ -254,18 +274,36 @@ ACTIVITY: Final = Sensor(
     ),
 )
 
+#: What full looks read of a board beside clock, limits, power and memory, one number each.
+SLOW: Final = (MEM_CLOCK, ENERGY, TEMPERATURE, MEMORY_TEMPERATURE, POWER_LIMIT, ACTIVITY)
+
 # NVML_PERF_POLICY_*: the causes for which there was a counter before there were fields. Deprecated,
 # gone from CUDA 14. nvmlViolationTime_t: time of the answer in us, time under the limit in ns.
 _OLD_POLICIES: Final = {Cause.POWER_CAP: 0, Cause.THERMAL: 1, Cause.SYNC_BOOST: 2}
 
 
-def limit_counter(cause: Cause, field_id: int | None) -> Sensor:
-    """The driver's cumulative time under a limit, ns.
+#: Limits that a driver may count.
+COUNTED_CAUSES: Final = (
+    Cause.POWER_CAP,
+    Cause.SYNC_BOOST,
+    Cause.THERMAL,
+    Cause.HW_THERMAL,
+    Cause.POWER_BRAKE,
+)
+
+
+def limit_counters(limit_fields: Mapping[int, Cause]) -> dict[Cause, Sensor]:
+    """The counter of each limit that a driver may count.
 
     Args:
-        cause: The limit.
-        field_id: Its field on this driver (`codes.limit_fields`); None if it has none.
+        limit_fields: Ids of this driver's fields for them (`codes.limit_fields`).
     """
+    field_by_cause = {cause: field_id for field_id, cause in limit_fields.items()}
+    return {cause: _limit_counter(cause, field_by_cause.get(cause)) for cause in COUNTED_CAUSES}
+
+
+def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
+    """The driver's cumulative time under a limit, ns; by which field, if it has one."""
     ways: list[Way] = []
     if field_id is not None:
         ways.append(FieldValue(field_id=field_id, unit="ns"))
@@ -280,14 +318,46 @@ def limit_counter(cause: Cause, field_id: int | None) -> Sensor:
                 unit="ns",
             )
         )
-    return Sensor(name=f"limited_ns[{cause.label}]", bounds=plausible.LIMITED_NS, ways=tuple(ways))
+    return Sensor(name=f"limited_ns.{cause.label}", bounds=plausible.LIMITED_NS, ways=tuple(ways))
 
 
-#: Limits that a driver may count.
-COUNTED_CAUSES: Final = (
-    Cause.POWER_CAP,
-    Cause.SYNC_BOOST,
-    Cause.THERMAL,
-    Cause.HW_THERMAL,
-    Cause.POWER_BRAKE,
+def _fixed(name: str, bounds: Bounds, way: Direct) -> Sensor:
+    return Sensor(name=name, bounds=bounds, ways=(way,))
+
+
+#: Fields of `GpuInfo`, asked for once; what is made of them is in `identity`. Their arguments are
+#: NVML_CLOCK_* and NVML_TEMPERATURE_THRESHOLD_*.
+FIXED: Final = (
+    *(
+        _fixed(name, plausible.CLOCK_MHZ, Direct(operation=call, argument=clock, unit="MHz"))
+        for name, call, clock in (
+            ("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1),
+            ("mem_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 2),
+            ("sm_clock_limit_mhz", "nvmlDeviceGetApplicationsClock", 0),
+        )
+    ),
+    _fixed(
+        "power_limit_default_w",
+        plausible.POWER_W,
+        Direct(
+            operation="nvmlDeviceGetPowerManagementDefaultLimit",
+            per_unit=MILLIWATTS_PER_WATT,
+            unit="mW",
+        ),
+    ),
+    *(
+        _fixed(
+            name,
+            plausible.THRESHOLD_C,
+            Direct(operation="nvmlDeviceGetTemperatureThreshold", argument=threshold, unit="C"),
+        )
+        for threshold, name in enumerate(
+            ("temperature_shutdown_c", "temperature_slowdown_c", "temperature_memory_max_c")
+        )
+    ),
 )
+
+# NVML_FI_DEV_POWER_SYNC_BALANCING_FREQ: "accumulated frequency of the GPU to be used for
+# averaging", in nvml.h 13.5; neither its unit nor which GPUs have it is said there, and it was not
+# seen on hardware. It is probed, and enters no sample.
+ACCUMULATED_CLOCK: Final = FieldValue(field_id=272, unit="accumulated")

@@ -27,6 +27,9 @@ H100 = GpuInfo(
     memory_size_bytes=85_899_345_920,
     power_source="instant",
     memory_source="v2",
+    temperature_slowdown_c=95,
+    temperature_shutdown_c=100,
+    temperature_memory_max_c=105,
 )
 
 # 200 ms at 700 W under a power cap, 200 ms at 100 W without a limit, round and round (case 21).

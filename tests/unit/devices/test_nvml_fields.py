@@ -44,3 +44,7 @@ def test_a_double_keeps_its_value(value: float) -> None:
 
 def test_every_type_that_the_binding_knows_is_known() -> None:
     assert set(KIND_BY_TYPE) == set(range(pynvml.NVML_VALUE_TYPE_COUNT))
+
+
+def test_a_type_that_is_not_known_gives_no_number() -> None:
+    assert number_of(pynvml.NVML_VALUE_TYPE_COUNT, 1) is None
