@@ -32,7 +32,15 @@ class VendorErrors:
 
 
 class CallFailedError(Exception):
-    """The driver call that brings a number along with others failed, which is already counted."""
+    """The driver call that brings a number along with others failed, which is already counted.
+
+    Attributes:
+        is_absent: Whether the device does not have the call.
+    """
+
+    def __init__(self, *, is_absent: bool) -> None:
+        super().__init__()
+        self.is_absent = is_absent
 
 
 @dataclass(slots=True)
@@ -206,7 +214,9 @@ class Channel:
                 if faults.absent(error, call.operation):
                     continue
                 break
-            except CallFailedError:
+            except CallFailedError as failure:
+                if failure.is_absent:
+                    continue
                 break
             if self._low <= value <= self._high:
                 if not self._is_settled:

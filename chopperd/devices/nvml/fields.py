@@ -106,7 +106,7 @@ class FieldReader:
         self._function: Function | None = None
         self._requests: dict[tuple[FieldValue, ...], FieldRequest] = {}
         self._types: dict[int, int] = {}
-        self._failure: Exception | None = None
+        self._failure: CallFailedError | None = None
         self._request = self.request(())
 
     def request(self, ways: tuple[FieldValue, ...]) -> FieldRequest:
@@ -132,7 +132,7 @@ class FieldReader:
                 raise self._driver.error(code)
         except self._faults.vendor_error as error:
             is_absent = self._faults.absent(error, FIELD_VALUES)
-            self._failure = error if is_absent else CallFailedError()
+            self._failure = CallFailedError(is_absent=is_absent)
 
     def number(self, key: int) -> float:
         """The number of a field that was in the last request, in the driver's unit.

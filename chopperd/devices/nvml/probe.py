@@ -13,7 +13,7 @@ from chopperd.devices.channel import DeviceFaults
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.buffered import OPERATION, SAMPLING_TYPES, buffered_times_us
 from chopperd.devices.nvml.direct import DirectNumber, Driver
-from chopperd.devices.nvml.fields import KIND_BY_TYPE, FieldRequest, number_of
+from chopperd.devices.nvml.fields import FieldRequest, number_of
 from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.devices.nvml.table import Direct, FieldValue, Sensor, Way
 from chopperd.errors import DeviceLostError
@@ -121,9 +121,10 @@ class Prober:
             value_type, field_code, raw = request.answer(way.key)
             if code or field_code:
                 raise driver.error(code or field_code)
-            if value_type not in KIND_BY_TYPE:
+            number = number_of(value_type, raw)
+            if number is None:
                 raise driver.not_supported
-            return number_of(value_type, raw)
+            return number
 
         return ask
 

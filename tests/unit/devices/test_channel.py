@@ -195,7 +195,18 @@ def test_a_call_that_failed_for_many_is_not_counted_again() -> None:
 
 
 def raises_failed() -> float:
-    raise CallFailedError
+    raise CallFailedError(is_absent=False)
+
+
+def test_a_call_that_a_device_lacks_makes_all_its_numbers_absent() -> None:
+    faults = device_faults()
+    channel = channel_of(faults, call(raises_absent))
+    assert channel.value() is None
+    assert channel.is_absent
+
+
+def raises_absent() -> float:
+    raise CallFailedError(is_absent=True)
 
 
 def test_a_choice_outlives_its_channel() -> None:
