@@ -80,22 +80,33 @@ def kernel_module(facts: Facts) -> Iterator[Finding]:
     if not _has_nvidia(facts):
         return
     if facts.kernel_module is None:
-        fix = "modprobe nvidia; where that fails, dmesg says why (nouveau, Secure Boot, headers)"
-        yield problem(check, "NVIDIA's is not loaded: no /proc/driver/nvidia/version", fix)
+        yield _unloaded(check, facts)
         return
     version = _version(_MODULE_VERSION, facts.kernel_module)
-    if version is None:
-        yield unknown(check, "loaded; its version can't be read")
-        return
     loaded = facts.driver.library
     of_library = _version(_LIBRARY_VERSION, (loaded.path if loaded else None) or "")
-    if of_library is None or of_library == version:
+    if version is None:
+        yield unknown(check, "loaded; its version can't be read")
+    elif of_library is None or of_library == version:
         yield ok(check, f"NVIDIA {version}")
-        return
+    else:
+        yield _mismatch(check, facts, f"NVIDIA {version}, but the library is of {of_library}")
+
+
+def _unloaded(check: str, facts: Facts) -> Finding:
+    if _is_read(facts):
+        return unknown(check, "no /proc/driver/nvidia/version, yet the GPUs are read")
+    fix = "modprobe nvidia; where that fails, dmesg says why (nouveau, Secure Boot, headers)"
+    return problem(check, "NVIDIA's is not loaded: no /proc/driver/nvidia/version", fix)
+
+
+def _mismatch(check: str, facts: Facts, text: str) -> Finding:
+    if _is_read(facts):
+        return unknown(check, f"{text}, yet the GPUs are read")
     fix = "reboot, or stop what uses the GPUs and reload the module (modprobe -r nvidia_uvm nvidia)"
     if facts.container.evidence is not None:
         fix = "restart the container: the driver was replaced under it; else reboot the node"
-    yield problem(check, f"NVIDIA {version}, but the library is of {of_library}", fix)
+    return problem(check, text, fix)
 
 
 def device_files(facts: Facts) -> Iterator[Finding]:
@@ -106,8 +117,7 @@ def device_files(facts: Facts) -> Iterator[Finding]:
     nodes = [node for node in facts.nodes if node.path.startswith("/dev/nvidia")]
     gpus = [node for node in nodes if _GPU_NODE.fullmatch(node.path)]
     if not gpus or all(node.path != _CONTROL_NODE for node in nodes):
-        missing = _CONTROL_NODE if gpus else "/dev/nvidia0 and its like"
-        yield problem(check, f"no {missing}", _missing_nodes_fix(facts))
+        yield _missing(check, facts, _CONTROL_NODE if gpus else "/dev/nvidia0 and its like")
         return
     refused = [node for node in nodes if node.errno]
     yield from (_refused(check, facts, each) for each in _by_reason(refused))
@@ -170,7 +180,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
-    failed = [f"GPU {entry.info.gpu}: {entry.error}" for entry in found.gpus if entry.error]
+    failed = [entry.failure for entry in found.gpus if entry.failure]
     yield from (problem(check, each, "see dmesg (Xid); reset the GPU") for each in failed)
     whole = sum(entry.info.parent is None for entry in found.gpus)
     expected = facts.hardware.nvidia_count or 0
@@ -195,6 +205,22 @@ def _has_nvidia(facts: Facts) -> bool:
     )
 
 
+def _is_read(facts: Facts) -> bool:
+    """Whether some GPU is read through NVML: what seems to be missing is then not needed."""
+    found = facts.driver.inventory
+    return (
+        found is not None
+        and found.backend == "nvml"
+        and any(entry.error is None for entry in found.gpus)
+    )
+
+
+def _missing(check: str, facts: Facts, path: str) -> Finding:
+    if _is_read(facts):
+        return unknown(check, f"no {path}, yet the GPUs are read")
+    return problem(check, f"no {path}", _missing_nodes_fix(facts))
+
+
 def _missing_nodes_fix(facts: Facts) -> str:
     if facts.container.evidence is None:
         return "nvidia-modprobe -c 0 makes them; enable nvidia-persistenced to have them at boot"
@@ -213,20 +239,26 @@ def _by_reason(nodes: Iterable[DeviceNode]) -> list[list[DeviceNode]]:
 
 
 def _refused(check: str, facts: Facts, nodes: list[DeviceNode]) -> Finding:
-    first = nodes[0]
-    named = _named([node.path for node in nodes])
-    if first.errno == errno.EPERM:
+    """Files that are closed to this user: others' GPUs, where those that he may use are read."""
+    text, fix = _refusal(facts, nodes[0], _named([node.path for node in nodes]))
+    if fix is None or _is_read(facts):
+        return unknown(check, text, fix)
+    return problem(check, text, fix)
+
+
+def _refusal(facts: Facts, node: DeviceNode, named: str) -> tuple[str, str | None]:
+    """What keeps the user out, and the fix."""
+    if node.errno == errno.EPERM:
         fix = "DeviceAllow=char-* rw in its unit"
         if facts.container.evidence is not None:
             fix = "recreate the container (a daemon-reload takes its GPUs away), or --device them"
-        return problem(check, f"the device cgroup denies {named}", fix)
-    if first.errno != errno.EACCES:
-        reason = errno.errorcode.get(first.errno, str(first.errno))
-        return unknown(check, f"{named} can't be used: {reason}")
+        return f"the device cgroup denies {named}", fix
+    if node.errno != errno.EACCES:
+        return f"{named} can't be used: {errno.errorcode.get(node.errno, str(node.errno))}", None
     fix = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
-    if first.mode & _GROUP_READ_WRITE == _GROUP_READ_WRITE:
-        fix = f"usermod -a -G {first.group} USER, and log in anew"
-    return problem(check, f"{named}: mode {first.mode:04o} keeps this user out", fix)
+    if node.mode & _GROUP_READ_WRITE == _GROUP_READ_WRITE:
+        fix = f"usermod -a -G {node.group} USER, and log in anew"
+    return f"{named}: mode {node.mode:04o} keeps this user out", fix
 
 
 def _named(names: list[str]) -> str:

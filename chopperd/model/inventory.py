@@ -28,6 +28,14 @@ class InventoryEntry:
     buffered_period_ns: Mapping[str, int] = field(default_factory=dict)
     nvidia_smi: Mapping[str, float] | None = None
 
+    @property
+    def failure(self) -> str | None:
+        """Why the look failed, naming the GPU; None if it did not."""
+        name = f"GPU {self.info.gpu}"
+        if self.error is None or self.error.startswith(name):
+            return self.error
+        return f"{name}: {self.error}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:

@@ -88,7 +88,7 @@ def render_inventory(inventory: Inventory) -> Group:
     else:
         for first in range(0, len(entries), _GPUS_A_TABLE):
             parts += ["", _side_by_side(entries[first : first + _GPUS_A_TABLE])]
-    errors = [f"GPU {entry.info.gpu}: {entry.error}" for entry in entries if entry.error]
+    errors = [entry.failure for entry in entries if entry.failure]
     return Group(*parts, *([""] if errors else []), *errors)
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def driver(
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts a script of this body where `nvidia-smi` is looked for."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -43,7 +43,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         return script
 
-    yield install
+    return install
 
 
 def test_a_driver_is_read_and_its_library_named(driver: Scenario) -> None:
@@ -67,9 +67,8 @@ def test_a_driver_that_hangs_is_waited_for_no_longer_and_what_was_said_before_is
     assert probe.inventory is None
 
 
-def test_a_survey_holds_nvidia_smi_s_numbers_at_the_right_gpu(
-    driver: Scenario, smi: Callable[[str], Path]
-) -> None:
+@pytest.mark.usefixtures("driver")
+def test_a_survey_holds_nvidia_smi_s_numbers_at_the_right_gpu(smi: Callable[[str], Path]) -> None:
     smi(
         f'[ "$*" = "{ARGUMENTS}" ] || exit 2\n'
         "echo 'GPU-00000001, 1410, 2619, 499.0, 60, 8, 100, 700.00, [N/A], 1980, 2619, 81920'"
@@ -81,16 +80,18 @@ def test_a_survey_holds_nvidia_smi_s_numbers_at_the_right_gpu(
     assert "power_limit_default_w" not in second.nvidia_smi
 
 
+@pytest.mark.usefixtures("driver")
 def test_without_nvidia_smi_nothing_is_said_of_it(
-    driver: Scenario, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert [entry.nvidia_smi for entry in surveyed("nvml").gpus] == [None, None]
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("driver")
 def test_an_nvidia_smi_that_fails_is_told_of(
-    driver: Scenario, smi: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    smi: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     smi("echo 'NVIDIA-SMI has failed'; exit 9")
     assert [entry.nvidia_smi for entry in surveyed("nvml").gpus] == [None, None]

@@ -66,6 +66,8 @@ HEALTHY = Facts(
     agent=Agent(own_version="0.1.0", version="0.1.0", pid=7),
     clocks=Clocks(step_ns=20_000, watched_ns=1_000_000_000, synchronised=True, source="tsc"),
 )
+#: The same node, none of whose GPUs could be read.
+UNREAD = replace(HEALTHY, driver=DriverProbe(backend="auto", library=LIBRARY, error="nvml: why"))
 
 
 def without_gpu(error: str = "nvml: no GPU") -> Facts:

@@ -13,8 +13,10 @@ from chopperd.model.inventory import Inventory
 from tests.unit.diagnosis.facts import (
     HEALTHY,
     LIBRARY,
+    MODULE,
     NO_LIBRARY,
     PROBE,
+    UNREAD,
     entry,
     inventory,
     node,
@@ -104,7 +106,7 @@ def test_a_process_that_ended_before_it_said_what_it_loaded_leaves_that_unknown(
 )
 def test_the_kernel_module_s_version_is_read_from_its_forms(text: str) -> None:
     """The three forms that drivers write, with one version put into each."""
-    facts = replace(HEALTHY, kernel_module=text)
+    facts = replace(UNREAD, kernel_module=text)
     found = only(list(driver_checks.kernel_module(facts)))
     assert found.text == "NVIDIA 535.54.03, but the library is of 595.45.04"
     assert fix_of(found).startswith("reboot, or stop what uses the GPUs and reload the module")
@@ -114,14 +116,14 @@ def test_the_kernel_module_s_version_is_read_from_its_forms(text: str) -> None:
 
 def test_a_module_of_the_library_s_version_is_ok_and_one_that_is_missing_to_be_loaded() -> None:
     assert only(list(driver_checks.kernel_module(HEALTHY))).text == "NVIDIA 595.45.04"
-    facts = replace(HEALTHY, kernel_module=None)
+    facts = replace(UNREAD, kernel_module=None)
     assert "modprobe nvidia" in fix_of(only(list(driver_checks.kernel_module(facts))))
     facts = replace(HEALTHY, kernel_module="who knows")
     assert only(list(driver_checks.kernel_module(facts))).verdict is Verdict.UNKNOWN
 
 
 def test_a_library_without_device_nodes_says_how_to_make_them() -> None:
-    facts = replace(HEALTHY, nodes=())
+    facts = replace(UNREAD, nodes=())
     assert "nvidia-modprobe" in fix_of(only(list(driver_checks.device_files(facts))))
     inside = replace(facts, container=DOCKER)
     assert "--gpus all" in fix_of(only(list(driver_checks.device_files(inside))))
@@ -130,7 +132,7 @@ def test_a_library_without_device_nodes_says_how_to_make_them() -> None:
 
 
 def test_a_missing_control_node_is_named() -> None:
-    facts = replace(HEALTHY, nodes=(node("/dev/nvidia0"), node("/dev/nvidia1")))
+    facts = replace(UNREAD, nodes=(node("/dev/nvidia0"), node("/dev/nvidia1")))
     assert only(list(driver_checks.device_files(facts))).text == "no /dev/nvidiactl"
 
 
@@ -144,10 +146,10 @@ def test_fewer_nodes_than_gpus_are_a_problem_on_a_host_and_a_choice_in_a_contain
 
 def test_a_cgroup_s_denial_is_told_from_a_mode_s() -> None:
     nodes = tuple(replace(each, errno=EPERM) for each in HEALTHY.nodes)
-    found = only(list(driver_checks.device_files(replace(HEALTHY, nodes=nodes))))
+    found = only(list(driver_checks.device_files(replace(UNREAD, nodes=nodes))))
     assert found.text.startswith("the device cgroup denies /dev/nvidiactl, /dev/nvidia0")
     assert "DeviceAllow" in fix_of(found)
-    inside = replace(HEALTHY, nodes=nodes, container=DOCKER)
+    inside = replace(UNREAD, nodes=nodes, container=DOCKER)
     assert "recreate the container" in fix_of(only(list(driver_checks.device_files(inside))))
 
 
@@ -157,15 +159,28 @@ def test_a_mode_that_keeps_the_user_out_names_the_group_that_lets_him_in() -> No
         node("/dev/nvidia0", EACCES, 0o660, "video"),
         node("/dev/nvidia1", EACCES, 0o600, "root"),
     )
-    first, second = driver_checks.device_files(replace(HEALTHY, nodes=nodes))
+    first, second = driver_checks.device_files(replace(UNREAD, nodes=nodes))
     assert first.text == "/dev/nvidia0: mode 0660 keeps this user out"
     assert fix_of(first) == "usermod -a -G video USER, and log in anew"
     assert "NVreg_DeviceFileMode" in fix_of(second)
 
 
+def test_what_seems_missing_is_no_problem_where_gpus_are_read() -> None:
+    """As on WSL, or in a container that sees the files of GPUs that are another's."""
+    facts = replace(HEALTHY, kernel_module=None, nodes=())
+    found = [*driver_checks.kernel_module(facts), *driver_checks.device_files(facts)]
+    assert [each.verdict for each in found] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
+    denied = (*HEALTHY.nodes[:2], node("/dev/nvidia1", EPERM))
+    facts = replace(HEALTHY, nodes=denied, container=DOCKER)
+    assert only(list(driver_checks.device_files(facts))).verdict is Verdict.UNKNOWN
+    other = MODULE.replace("595.45.04", "535.54.03")
+    facts = replace(HEALTHY, kernel_module=other)
+    assert only(list(driver_checks.kernel_module(facts))).verdict is Verdict.UNKNOWN
+
+
 def test_another_failure_of_a_node_is_unknown_and_named() -> None:
     nodes = (*HEALTHY.nodes[:2], node("/dev/nvidia1", EIO))
-    found = only(list(driver_checks.device_files(replace(HEALTHY, nodes=nodes))))
+    found = only(list(driver_checks.device_files(replace(UNREAD, nodes=nodes))))
     assert (found.verdict, found.text) == (Verdict.UNKNOWN, "/dev/nvidia1 can't be used: EIO")
 
 
