@@ -70,6 +70,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
             source=machine.clock_source(),
         ),
         processes=machine.processes(),
+        sees_host=machine.sees_host(),
         kineto_taken=kineto_taken,
         kineto_holder=kineto_holder,
     )

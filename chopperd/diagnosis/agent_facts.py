@@ -3,11 +3,13 @@
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from chopperd import __version__
 from chopperd.agent.pause import FILE_NAME, parsed_pause
+from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, SOCKET_NAME
 from chopperd.api.peers import credentials
 from chopperd.api.proc_net import listener_on, uids_listening_on
 from chopperd.client.agent import AgentClient
@@ -26,7 +28,7 @@ def folders_of(config: Config) -> tuple[Folder, ...]:
     """The folders that an agent started now by this user would have."""
     return (
         _folder("state", "paths.state", lambda: state_folder(config), config.store.min_free_ratio),
-        _folder("runtime", "paths.runtime", lambda: runtime_folder(config), 0.0),
+        _with_socket(_folder("runtime", "paths.runtime", lambda: runtime_folder(config), 0.0)),
     )
 
 
@@ -87,6 +89,17 @@ def _folder(what: str, key: str, place: Callable[[], Path], least_free_ratio: fl
         free_ratio=_free_ratio(path),
         least_free_ratio=least_free_ratio,
     )
+
+
+def _with_socket(runtime: Folder) -> Folder:
+    """The runtime folder, judged also by whether the agent's socket can be made in it."""
+    path = Path(runtime.path) / SOCKET_NAME
+    trouble = runtime.trouble
+    if trouble is None and len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
+        trouble = "too long a path for a socket in it"
+    elif trouble is None and os.path.lexists(path) and not path.is_socket():
+        trouble = f"{SOCKET_NAME} in it is no socket"
+    return replace(runtime, trouble=trouble)
 
 
 def _existing(path: Path) -> Path:

@@ -195,6 +195,7 @@ class Facts:
         binding: Whether the NVML binding is installed.
         kernel_module: `/proc/driver/nvidia/version`.
         nodes: Device files of GPUs.
+        sees_host: Whether the processes are the whole machine's, not a container's alone.
         kineto_taken: Whether something holds the socket by which jobs are asked for traces.
         kineto_holder: What that is, where this user can see it.
     """
@@ -213,5 +214,6 @@ class Facts:
     pause: Pause | None = None
     clocks: Clocks
     processes: tuple[Process, ...] = ()
+    sees_host: bool = True
     kineto_taken: bool = False
     kineto_holder: str | None = None

@@ -27,6 +27,7 @@ _CONTAINER_GROUP: Final = re.compile(r"docker|kubepods|containerd|libpod|/lxc")
 #: As `/proc/net/unix` writes the abstract name, with and without its final NUL.
 _KINETO_NAMES: Final = frozenset({"@dynolog", "@dynolog@"})
 _INTERPRETER: Final = re.compile(r"python[\d.]*|bash|sh")
+_FIRST_PROCESSES: Final = frozenset({"systemd", "init"})
 _TIME_ERROR: Final = 5
 
 
@@ -99,6 +100,10 @@ class Machine:
         """All processes that can be seen from here."""
         folders = sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name))
         return tuple(Process(pid=int(each.name), names=_process_names(each)) for each in folders)
+
+    def sees_host(self) -> bool:
+        """Whether the machine's first process is seen from here: in most containers it is not."""
+        return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
 
     def kineto(self) -> tuple[bool, str | None]:
         """Whether the Kineto daemon's abstract socket is taken, and by whom, where that shows."""

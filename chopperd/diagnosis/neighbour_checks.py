@@ -17,6 +17,7 @@ _READERS: Final[Mapping[str, frozenset[str]]] = {
     "AMD device-metrics-exporter": frozenset({"gpuagent", "amd-metrics-exporter"}),
     "AMD SMI exporter": frozenset({"amd_smi_exporter"}),
     "gpud": frozenset({"gpud"}),
+    "node-problem-detector": frozenset({"node-problem-detector"}),
     "dynolog": frozenset({"dynolog"}),
     "Zeus": frozenset({"zeusd"}),
     "nvidia-smi": frozenset({"nvidia-smi"}),
@@ -51,8 +52,11 @@ def container(facts: Facts) -> Iterator[Finding]:
 def readers(facts: Facts) -> Iterator[Finding]:
     """Which other programs read the GPUs."""
     found = _found(facts)
+    if not found and not facts.sees_host:
+        yield unknown("other agents", "only processes of this container are seen from here")
+        return
     if not found:
-        yield ok("other agents", "none seen that reads GPUs")
+        yield ok("other agents", "none that reads GPUs")
         return
     named = ", ".join(f"{name} (pid {pids[0]})" for name, pids in found.items())
     yield ok("other agents", f"{named}: driver calls of theirs and ours wait for each other")

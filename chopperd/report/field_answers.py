@@ -1,13 +1,13 @@
 """Field by field what a GPU answers: values, where they come from, and nvidia-smi's beside them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
+from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, FieldProbe
 from chopperd.model.inventory import InventoryEntry
 from chopperd.report.beside import differs
-from chopperd.report.wording import plural
 
 #: Numbers of a GPU that stand still, shown with those of a reading.
 _FIXED: Final = (
@@ -59,7 +59,7 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
     for probe in entry.probes:
         if probe.feeds is not None:
             calls.setdefault(probe.feeds, []).append(probe)
-    for name, value in (*_reading_values(entry.reading), *_fixed_values(entry)):
+    for name, value in (*_reading_values(entry.reading, calls), *_fixed_values(entry)):
         asked = calls.get(name, [])
         used = next((each for each in asked if each.used), None)
         yield FieldAnswer(
@@ -73,16 +73,33 @@ def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
         )
 
 
-def _reading_values(reading: DeviceReading | None) -> Iterator[tuple[str, float | str | None]]:
+def other_calls(entry: InventoryEntry) -> tuple[FieldProbe, ...]:
+    """Calls whose answers are for no field: only whether they answer is known."""
+    return tuple(probe for probe in entry.probes if probe.feeds is None)
+
+
+def _reading_values(
+    reading: DeviceReading | None, asked: Collection[str]
+) -> Iterator[tuple[str, float | str | None]]:
     for field in fields(DeviceReading):
         value = getattr(reading, field.name) if reading else None
-        if isinstance(value, Mapping):
-            yield field.name, plural(len(value), "counter") if value else None
-            yield from ((f"{field.name}.{cause.label}", ns) for cause, ns in value.items())
-        elif isinstance(value, frozenset):
+        if isinstance(value, frozenset):
             yield field.name, "+".join(sorted(cause.label for cause in value)) or "none set"
+        elif field.name == "limited_ns":
+            yield from _counters(field.name, value or {}, asked)
         else:
-            yield field.name, value if isinstance(value, int | float) else None
+            yield field.name, value
+
+
+def _counters(
+    field: str, limited_ns: Mapping[Cause, int], asked: Collection[str]
+) -> Iterator[tuple[str, int | None]]:
+    """A field for each cause that has a counter or was asked for one; one in all if none has."""
+    by_name = {f"{field}.{cause.label}": limited_ns.get(cause) for cause in CAUSES}
+    named = [name for name, value in by_name.items() if value is not None or name in asked]
+    yield from ((name, by_name[name]) for name in named)
+    if not named:
+        yield field, None
 
 
 def _fixed_values(entry: InventoryEntry) -> Iterator[tuple[str, float | None]]:
@@ -98,7 +115,5 @@ def _theirs(name: str, numbers: Mapping[str, float], entry: InventoryEntry) -> f
 
 def unit_of(name: str) -> str | None:
     """The unit in a field's name; None where it is no number."""
-    field, _, cause = name.partition(".")
-    suffix = field.rpartition("_")[2]
-    is_number = suffix in _UNITS and (suffix != "ns" or bool(cause))
-    return suffix if is_number else None
+    suffix = name.partition(".")[0].rpartition("_")[2]
+    return suffix if suffix in _UNITS else None

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading, FieldProbe
 from chopperd.model.inventory import Inventory, InventoryEntry
-from chopperd.report.field_answers import FieldAnswer, field_answers, unit_of
+from chopperd.report.field_answers import FieldAnswer, field_answers, other_calls, unit_of
 from chopperd.report.sections import table
 from chopperd.report.wording import UNKNOWN, decimal, shorten, whole
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -145,8 +145,12 @@ def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
             _costs(first),
             _call(first) + _kept(answer.buffered_period_ns),
         )
-        for other in others:
-            yield "", "", "", _costs(other), _call(other)
+        yield from (_further(other) for other in others)
+    yield from (_further(call) for call in other_calls(entry))
+
+
+def _further(probe: FieldProbe) -> tuple[str, ...]:
+    return "", "", "", _costs(probe), _call(probe)
 
 
 def _shown(name: str, value: float | str | None) -> str:
@@ -156,7 +160,7 @@ def _shown(name: str, value: float | str | None) -> str:
         return f"{decimal(value / _BYTES_PER_MIB, 0)} MiB"
     if unit_of(name) == "ns":
         return f"{decimal(value / NS_PER_S, 3)} s"
-    return decimal(value, 0 if abs(value) >= 100 else 2)
+    return decimal(value, 0 if abs(value) >= 100 or value == int(value) else 2)
 
 
 def _costs(probe: FieldProbe | None) -> str:
@@ -181,4 +185,4 @@ def _call(probe: FieldProbe | None) -> str:
     source = f" ({probe.source})" if probe.source else ""
     if probe.error is not None:
         return f"{name}: {shorten(probe.error, _REASON_WIDTH)}"
-    return f"{name}{source}{'' if probe.used else ' *'}"
+    return f"{'' if probe.used else '* '}{name}{source}"

@@ -40,6 +40,15 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     assert state.trouble == f"{tmp_path / 'state'} is no folder"
 
 
+def test_what_is_in_the_way_of_the_socket_is_named(tmp_path: Path) -> None:
+    (tmp_path / "api.sock").write_text("")
+    _, runtime = agent_facts.folders_of(config(tmp_path))
+    assert runtime.trouble == "api.sock in it is no socket"
+    far = tmp_path / ("x" * 100)
+    _, runtime = agent_facts.folders_of(config(tmp_path, CHOPPERD_PATHS__RUNTIME=str(far)))
+    assert runtime.trouble == "too long a path for a socket in it"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_of_another_user_is_told_from_one_that_can_t_be_made(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)

@@ -122,6 +122,16 @@ def test_processes_go_by_name_program_and_script(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("first", "is_host"), [("systemd", True), ("init", True), ("bash", False), ("pause", False)]
+)
+def test_a_container_s_own_processes_are_told_from_the_machine_s(
+    first: str, is_host: bool, tmp_path: Path
+) -> None:
+    write(tmp_path, "proc/1/comm", f"{first}\n")
+    assert Machine(tmp_path).sees_host() is is_host
+
+
 @pytest.mark.parametrize("written", ["@dynolog", "@dynolog@"])
 def test_the_kineto_socket_and_who_holds_it(written: str, tmp_path: Path) -> None:
     head = "Num       RefCount Protocol Flags    Type St Inode Path\n"

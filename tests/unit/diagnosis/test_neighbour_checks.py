@@ -53,7 +53,11 @@ def test_other_readers_are_known_by_their_processes(process: str, program: str) 
 
 def test_programs_that_read_no_gpu_are_not_named() -> None:
     found = only(neighbour_checks.readers, running("bash", "node_exporter", "python3"))
-    assert found.text == "none seen that reads GPUs"
+    assert found.text == "none that reads GPUs"
+    inside = replace(running("bash"), sees_host=False)
+    assert only(neighbour_checks.readers, inside).verdict is Verdict.UNKNOWN
+    inside = replace(running("gpud"), sees_host=False)
+    assert only(neighbour_checks.readers, inside).text.startswith("gpud (pid 100)")
 
 
 @pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"])

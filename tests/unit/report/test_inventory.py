@@ -49,7 +49,6 @@ def test_every_field_shows_its_answer_or_a_dash_for_each_gpu() -> None:
     assert cells(text, "sm_clock_mhz") == ["1410", "-", "-"]
     assert cells(text, "power_w") == ["99.50", "-", "-"]
     assert cells(text, "causes") == ["power_cap+thermal", "none", "set", "-"]
-    assert cells(text, "limited_ns ") == ["1", "counter", "-", "-"]
     assert cells(text, "limited_ns.power_cap") == ["<0.001", "s", "-", "-"]
     assert cells(text, "energy_j") == ["-", "-", "-"]
     assert text.endswith("GPU 2: GPU is lost\n")
@@ -134,6 +133,20 @@ def test_a_call_that_does_not_answer_says_why() -> None:
     text = " ".join(rendered(PROBED).split())
     assert "energy_j - - - GetTotalEnergyConsumption: Not Supported temperature_c" in text
     assert "kept every 20.0 ms - GetFieldValues[186]: Not Supported energy_j" in text
+
+
+def test_a_counter_that_was_asked_for_in_vain_has_its_row() -> None:
+    asked = replace(MODULE_POWER, operation="nvmlX[269]", feeds="limited_ns.thermal")
+    text = rendered(replace(PROBED, probes=(*PROBED.probes, asked)))
+    assert cells(text, "limited_ns.thermal") == ["-", "-", "-", "X[269]:", "Not", "Supported"]
+
+
+def test_calls_for_no_field_are_listed_last() -> None:
+    unused = replace(CLOCK, operation="nvmlDeviceGetSamples[power_w]", feeds=None, used=False)
+    lines = rendered(replace(PROBED, probes=(*PROBED.probes, unused))).splitlines()
+    (place,) = [place for place, line in enumerate(lines) if "GetSamples" in line]
+    assert lines[place].split() == ["12.3/98.7", "*", "GetSamples[power_w]"]
+    assert lines[place - 1].startswith("temperature_memory_max_c")
 
 
 def test_a_partition_stands_below_its_card() -> None:
