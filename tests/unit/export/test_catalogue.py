@@ -78,7 +78,7 @@ def test_profiles_hold_the_ones_before_them() -> None:
 @pytest.mark.parametrize(
     ("profile", "of_gpus", "of_agent"),
     # By hand, for one GPU of which all is known. Minimal: up, info, clock, reference, cycles,
-    # sampled, busy, busy cycles, busy sampled, excess, power, limit, energy, 2 temperatures. Standard
+    # sampled, busy, busy cycles, busy sampled, excess, power, limit, energy, temperatures. Standard
     # adds memory clock, default limit, memory used and size, activity, last sample, kept rate; 10
     # causes lost; 5 counters of NVML; traced: 12 rows, 10 causes, the time. Full adds 11 buckets,
     # 13 classes, the loss of 10 compute classes, 3 figures of drops, the memory reserved and the
