@@ -1,6 +1,7 @@
 """One look at every GPU of a back end."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from chopperd.devices.base import DeviceBackend, ProbesFields
@@ -31,17 +32,16 @@ def survey(backend: DeviceBackend, *, calls_count: int = 0) -> Inventory:
 
 def _entry(backend: DeviceBackend, info: GpuInfo, calls_count: int) -> InventoryEntry:
     try:
-        reading = backend.read(info, ReadScope.FULL)
-        if not calls_count or not isinstance(backend, ProbesFields):
-            return InventoryEntry(info=info, reading=reading)
-        return InventoryEntry(
-            info=info,
-            reading=reading,
-            probes=backend.probe(info, calls_count),
-            buffered_period_ns=_buffered(backend, info),
-        )
+        entry = InventoryEntry(info=info, reading=backend.read(info, ReadScope.FULL))
     except DeviceError as error:
         return InventoryEntry(info=info, error=str(error))
+    if not calls_count or not isinstance(backend, ProbesFields):
+        return entry
+    try:
+        probes = backend.probe(info, calls_count)
+    except DeviceError as error:  # what was read stays
+        return replace(entry, error=str(error))
+    return replace(entry, probes=probes, buffered_period_ns=_buffered(backend, info))
 
 
 def _buffered(backend: ProbesFields, info: GpuInfo) -> Mapping[str, int]:

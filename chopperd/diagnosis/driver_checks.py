@@ -191,7 +191,10 @@ def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
     elif len(failed) < len(found.gpus):
         mark = "SIMULATED, " if found.simulated else ""
         version = f", driver {found.driver}" if found.driver else ""
-        yield ok(check, f"{mark}{len(found.gpus) - len(failed)} read by {found.backend}{version}")
+        parts = len(found.gpus) - whole
+        with_parts = f", {parts} of them parts of others" if parts else ""
+        read = len(found.gpus) - len(failed)
+        yield ok(check, f"{mark}{read} read by {found.backend}{version}{with_parts}")
 
 
 def _has_nvidia(facts: Facts) -> bool:

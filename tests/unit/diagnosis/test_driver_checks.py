@@ -238,6 +238,18 @@ def test_gpus_of_the_bus_that_the_driver_does_not_list_are_missed() -> None:
     assert only(list(driver_checks.gpus(inside))).verdict is Verdict.OK
 
 
+def test_parts_of_a_card_are_not_taken_for_gpus() -> None:
+    part = entry(0)
+    part = replace(part, info=replace(part.info, gpu="0.1", uuid="MIG-1", parent="0"))
+    facts = replace(HEALTHY, driver=replace(PROBE, inventory=inventory(entry(0), part)))
+    assert only(list(driver_checks.gpus(facts))).text == "1 of 2 NVIDIA GPUs answer"
+    whole = inventory(entry(0), entry(1), part)
+    facts = replace(HEALTHY, driver=replace(PROBE, inventory=whole))
+    assert only(list(driver_checks.gpus(facts))).text == (
+        "3 read by nvml, driver 595.45.04, 1 of them parts of others"
+    )
+
+
 def test_without_a_word_from_the_process_that_is_said() -> None:
     facts = replace(HEALTHY, driver=DriverProbe(backend="auto"))
     assert "ended without a word" in only(list(driver_checks.gpus(facts))).text
