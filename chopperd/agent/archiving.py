@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
@@ -27,8 +26,9 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(slots=True)
 class _Positions:
-    """How far a ring was read."""
+    """How far a ring was read; the same memory in a larger file is the same ring."""
 
+    ring: int = 0
     by_slot: dict[int, int] = field(default_factory=dict)
     triples: int = 0
 
@@ -58,7 +58,7 @@ class ArchiveThread:
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
-        self._positions: WeakKeyDictionary[RingReader, _Positions] = WeakKeyDictionary()
+        self._positions = _Positions()
         self._busy_since_mono_ns: int | None = None
         self._failure: str | None = None
         self._stop = threading.Event()
@@ -116,7 +116,9 @@ class ArchiveThread:
         if reader is None or description is None:
             self._recorder.tend()
             return
-        positions = self._positions.setdefault(reader, _Positions())
+        if self._positions.ring != reader.identity:
+            self._positions = _Positions(ring=reader.identity)
+        positions = self._positions
         records: dict[int, Records] = {}
         lost_count = 0
         for slot in range(len(description.gpus)):

@@ -126,6 +126,11 @@ class Channel(Generic[T]):
         """Which way answers; None until one has."""
         return self._source
 
+    @property
+    def answers(self) -> bool:
+        """Whether the device was found to have the field, and not to lack it since."""
+        return self._answers
+
     def value(self) -> T | None:
         """Ask the driver; None while the field is absent, or when this call failed.
 

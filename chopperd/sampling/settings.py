@@ -23,6 +23,8 @@ class SamplerSettings:
         totals_every_s: How often the live integrals are brought up to date. Each time costs about
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
+        processes_every_s: How often the processes on each GPU are listed.
+        watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
         seed: Draws the point of each read in its period.
     """
 
@@ -33,6 +35,8 @@ class SamplerSettings:
     totals_every_s: float = 2.0
     probe_every_s: float = 60.0
     seed: int = 0
+    processes_every_s: float = 10.0
+    watch_every_s: float = 60.0
 
     def __post_init__(self) -> None:
         problems = [
@@ -44,6 +48,8 @@ class SamplerSettings:
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
+                ("processes_every_s", self.processes_every_s, 0.1, 3600.0),
+                ("watch_every_s", self.watch_every_s, 0.1, 3600.0),
             )
             if not least <= value <= most
         ]

@@ -28,11 +28,13 @@ class SensorPlan:
     Attributes:
         limit_fields: Ids of the driver's cumulative limit counters, by cause.
         mig: Whether MIG mode is on: the activity of the whole GPU is then not defined.
+        has_memory: Whether its memory is told here, and not of its GPU instances.
         memory_size_bytes: Upper bound of the memory in use; None if not known.
     """
 
     limit_fields: Mapping[int, Cause]
     mig: bool
+    has_memory: bool = True
     memory_size_bytes: int | None
 
 
@@ -141,7 +143,7 @@ class NvmlSensors:
             power_w=self._power.value_w(self._full_fields, fields),
             energy_j=self._energy.value(),
             temperature_c=self._temperature.value(),
-            memory_used_bytes=self._memory.value(),
+            memory_used_bytes=self._memory.value() if self._plan.has_memory else None,
             activity_ratio=None if self._plan.mig else self._activity.value(),
             causes=causes,
             limited_ns=self._limited_ns(fields),

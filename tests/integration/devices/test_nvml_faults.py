@@ -70,13 +70,18 @@ def test_a_gpu_that_is_lost_at_the_start_shifts_no_index(make_fake_nvml: MakeFak
     fake = make_fake_nvml(gpu_count=4)
     fake.scenario.gpus[2].fails(GPU_IS_LOST)
     backend = fake.open()
-    assert [(device.gpu, device.index) for device in backend.devices()] == [
-        ("0", 0),
-        ("1", 1),
-        ("3", 3),
+    uuids = ["GPU-00000000", "GPU-00000001", "", "GPU-00000003"]
+    assert [(device.gpu, device.index, device.uuid) for device in backend.devices()] == [
+        (str(index), index, uuid) for index, uuid in enumerate(uuids)
     ]
-    assert [error.device_index for error in backend.unreachable] == [2]
-    assert power_w(backend) == [500, 500, 500]
+    assert power_w(backend) == [500, 500, None, 500]
+    silent = backend.devices()[2]
+    with pytest.raises(DeviceLostError, match="code 15"):
+        backend.read(silent, ReadScope.FAST)
+    assert "code 15" in (backend.trouble(silent) or "")
+    assert backend.changed() is None
+    fake.scenario.gpus[2].fails(SUCCESS)
+    assert backend.changed() == "GPU 2 (GPU-00000002) is there"
 
 
 def test_a_gpu_that_is_known_but_answers_no_look_at_the_start_is_listed(
