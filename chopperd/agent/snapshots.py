@@ -94,6 +94,6 @@ class Snapshots:
             archive=parts.archive(),
             store=parts.store(),
             analysis=analysis,
-            traced=parts.traced(),
+            traced=parts.traced(self._latest.gpus),
             processes=self._costs.look(pids),
         )
