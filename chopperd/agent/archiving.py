@@ -26,9 +26,8 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(slots=True)
 class _Positions:
-    """How far a ring was read; the same memory in a larger file is the same ring."""
+    """How far a ring was read."""
 
-    ring: int = 0
     by_slot: dict[int, int] = field(default_factory=dict)
     triples: int = 0
 
@@ -58,7 +57,8 @@ class ArchiveThread:
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
-        self._positions = _Positions()
+        #: By the ring's identity: the same memory in a larger file goes on where it stood.
+        self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
         self._failure: str | None = None
         self._stop = threading.Event()
@@ -116,9 +116,7 @@ class ArchiveThread:
         if reader is None or description is None:
             self._recorder.tend()
             return
-        if self._positions.ring != reader.identity:
-            self._positions = _Positions(ring=reader.identity)
-        positions = self._positions
+        positions = self._positions.setdefault(reader.identity, _Positions())
         records: dict[int, Records] = {}
         lost_count = 0
         for slot in range(len(description.gpus)):

@@ -31,13 +31,13 @@ class RunningAgent:
 
     Attributes:
         chopperd: Folder and environment.
-        spec: What it simulates; None where it reads the driver of its environment.
+        simulation: What it simulates; None where it reads the driver of its environment.
         process: The agent; None before the first start.
         metrics, api: Addresses ("127.0.0.1:9469").
     """
 
     chopperd: Chopperd
-    spec: SimulationSpec | None
+    simulation: SimulationSpec | None
     process: "subprocess.Popen[bytes] | None" = None
     metrics: str = ""
     api: str = ""
@@ -48,6 +48,12 @@ class RunningAgent:
         """The agent's process."""
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def spec(self) -> SimulationSpec:
+        """What it simulates."""
+        assert self.simulation is not None
+        return self.simulation
 
     @property
     def state(self) -> Path:
@@ -74,7 +80,7 @@ class RunningAgent:
         self.metrics, self.api = addresses.read_text().split()
 
     def _arguments(self) -> tuple[str, ...]:
-        return () if self.spec is None else (self.spec.to_json(),)
+        return () if self.simulation is None else (self.simulation.to_json(),)
 
     def health(self) -> int:
         """What `/healthz` answers."""

@@ -50,3 +50,18 @@ def test_a_start_that_was_asked_for_begins_with_no_pause(restarts: Restarts) -> 
     assert [restarts.pause_s(0.1) for _ in range(3)] == [0, 1, 2]
     restarts.begin_anew()
     assert restarts.pause_s(0.1) == 0
+
+
+def test_failures_between_short_lives_add_up_and_a_long_life_begins_the_count(
+    restarts: Restarts,
+) -> None:
+    """A driver to which a process opens, and that never answers it, is as lost as any."""
+    for count in range(1, 4):
+        restarts.note_running()
+        restarts.note_failure("no GPU answers", 3, 10.0)
+        assert restarts.failure is not None
+        assert restarts.failure.count == count
+    restarts.note_running()
+    restarts.note_failure("no GPU answers", 3, 61.0)
+    assert restarts.failure is not None
+    assert restarts.failure.count == 1
