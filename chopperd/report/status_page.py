@@ -59,11 +59,7 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
     gpus = [_cells(gpu) for gpu in now.gpus]
     if gpus:
         parts += ["", table("GPUS", _COLUMNS, gpus, caption=_CAPTION)]
-    processes = [
-        (gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes))
-        for gpu in now.gpus
-        for process in gpu.processes or ()
-    ]
+    processes = [row for gpu in now.gpus for row in _processes(gpu)]
     if processes:
         parts += ["", table("PROCESSES", _PROCESS_COLUMNS, processes)]
     return Group(*parts)
@@ -123,6 +119,13 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
         decimal(gpu.kept_hz if gpu.up else None, 1),
         gpu_condition(gpu),
     )
+
+
+def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
+    """Who is on a GPU; those on a part of a card are shown there."""
+    for process in gpu.processes or ():
+        if process.partition is None or gpu.info.parent is not None:
+            yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
 
 
 def _size(value_bytes: int | None) -> str:

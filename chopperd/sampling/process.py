@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
 #: How often it is looked whether any GPU answers at all.
-_LOOK_EVERY_S: Final = 0.25
+_LOOK_EVERY_S: Final = 0.5
 
 
 def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
