@@ -219,6 +219,18 @@ def test_case_34_a_call_that_hangs_leaves_the_others_their_rate_and_scrapes_quic
     assert len(agent.chopperd.samplers()) == 2  # left alone, never killed
 
 
+def test_a_scrape_before_any_sample_answers_at_once(start: StartAgent, tmp_path: Path) -> None:
+    """The driver does not even start, as in case 34 at t = 0."""
+    scenario = Scenario(tmp_path / "scenario.bin", gpu_count=1)
+    scenario.fails(HANGS, ["nvmlInitWithFlags"])
+    agent = start(scenario)
+    began_s = time.monotonic()
+    scrape = agent.scrape()
+    assert time.monotonic() - began_s < SLACK
+    assert of(scrape, "chopperd_agent_backend_up") == {"": 0}
+    assert not of(scrape, "chopperd_gpu_up")
+
+
 def condition(agent: RunningAgent) -> SamplerCondition:
     return agent.get("/api/v1/status", Status).sampler.condition
 
