@@ -44,7 +44,7 @@ class DeviceBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver; further calls are not allowed."""
+        """Let go of the driver; `read` is a DeviceError from now on, a second call does nothing."""
         ...
 
 
@@ -107,8 +107,13 @@ class ProbesFields(Protocol):
         ...
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
-        """How far apart the values of a field ("power_w", "sm_clock_mhz") are that the driver
-        keeps itself; None where it keeps none. Never raises.
+        """How far apart the values of a field are that the driver keeps itself; None if it doesn't.
+
+        Never raises.
+
+        Args:
+            device: The GPU.
+            field: "power_w" or "sm_clock_mhz".
         """
         ...
 

@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from chopperd.clock import Clock, SystemClock
+from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend
-from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.ends import Ending, changed, silent
 from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.silence import Silence
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
 from chopperd.units import NS_PER_S
@@ -35,6 +36,9 @@ _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
 #: How often it is looked whether any GPU answers at all.
 _LOOK_EVERY_S: Final = 0.5
+#: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
+_ORDERS_BYTES: Final = 4096
+_ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
@@ -61,10 +65,11 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
             _report_failure(ring_fd, str(error))
             return error.exit_code
         failures: list[BaseException] = []
+        clock, orders = SystemClock(), OrderBook()
 
         def sample() -> None:
             try:
-                run_sampler(backend, ring, settings, SystemClock(), stop, ending)
+                run_sampler(backend, ring, settings, clock, stop, orders, ending)
             except BaseException as error:
                 failures.append(error)
                 raise
@@ -73,7 +78,7 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
 
         sampler = threading.Thread(target=sample, name="chopperd-sampler")
         sampler.start()
-        select.select([wake_fd, _LIFELINE_FD], [], [])
+        _obey_until_woken(wake_fd, orders, clock)
         end = ending.chosen
         ring.set_state(end.state if end else SamplerState.STOPPING)
         stop.set()
@@ -87,12 +92,32 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
         return end.status if end else int(bool(failures))
 
 
+def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
+    """Take the parent's orders until it ends, or this process is to.
+
+    What is no order is passed over, and said.
+    """
+    lines, limiter = OrderLines(), RepeatLimiter(clock)
+    while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
+        data = os.read(_LIFELINE_FD, _ORDERS_BYTES)
+        if not data:
+            return
+        for line in lines.feed(data):
+            try:
+                orders.take(decoded(line), clock.mono_ns())
+            except ConfigError as error:
+                if limiter.is_due():
+                    logger.warning("an order was not understood: %s", error)
+        select.select([wake_fd], [], [], _ORDERS_PAUSE_S)
+
+
 def run_sampler(
     backend: DeviceBackend,
     ring: RingWriter,
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook | None = None,
     ending: Ending | None = None,
 ) -> None:
     """Sample all GPUs of a back end until told to stop, or until another sampler took over.
@@ -101,15 +126,21 @@ def run_sampler(
     threads have ended; one that is inside a driver call ends when the call returns. Sampling that
     ends by itself says so through `ending`.
     """
-    ending = ending or Ending(stop)
+    orders, ending = orders or OrderBook(), ending or Ending(stop)
     gpus = _watched(backend, ring)
     silence = Silence([each.gpu for each in gpus], clock)
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, gpus, settings, clock, stop)
+        for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
     ]
     watch = DriverWatch(
-        backend, gpus, settings, clock, stop, on_change=lambda why: ending.choose(changed(why))
+        backend,
+        gpus,
+        settings,
+        clock,
+        stop,
+        on_change=lambda why: ending.choose(changed(why)),
+        may_ask=orders.allows_rare_calls,
     )
     if watch.has_work:
         threads.append(threading.Thread(target=watch.run, name="chopperd-watch"))
@@ -160,6 +191,7 @@ def _loops(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """The loop of each GPU, with the GPU's label; partitions have nothing for a fast loop."""
     for position, each in enumerate(gpus):
@@ -168,13 +200,19 @@ def _loops(
             backend,
             each.device,
             each.gpu,
-            replace(settings, hz=settings.slow_hz) if is_part else settings,
+            _slow_only(settings) if is_part else settings,
             clock,
             stop,
-            position=position,
-            device_count=len(gpus),
+            orders=orders,
+            place=(position, len(gpus)),
         )
         yield each.label, loop
+
+
+def _slow_only(settings: SamplerSettings) -> SamplerSettings:
+    """The settings for what has nothing to read but what the slow loop reads."""
+    slow_hz = max(settings.slow_hz, LOWEST_HZ)
+    return replace(settings, hz=slow_hz, burst_hz=slow_hz)
 
 
 def _say_silent(ring: RingWriter, reason: str | None) -> None:

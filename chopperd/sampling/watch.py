@@ -72,7 +72,7 @@ class DriverWatch:
         stop: threading.Event,
         *,
         on_change: Callable[[str], None],
-        may_ask: Callable[[], bool] = lambda: True,
+        may_ask: Callable[[int], bool] = lambda _now_mono_ns: True,
     ) -> None:
         self._backend = backend
         self._gpus = tuple(gpus)
@@ -97,8 +97,9 @@ class DriverWatch:
     def run(self) -> None:
         """Ask, until told to stop."""
         while not self._stop.wait(_NAP_S):
-            if self._may_ask():
-                self.look(self._clock.mono_ns())
+            now_ns = self._clock.mono_ns()
+            if self._may_ask(now_ns):
+                self.look(now_ns)
 
     def look(self, now_ns: int) -> None:
         """Ask what is due."""

@@ -12,19 +12,31 @@ from types import ModuleType
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.nvml.board import SensorPlan
+from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
+from chopperd.devices.nvml.direct import Driver
 from chopperd.devices.nvml.identity import FixedProperties, text_of, uuid_of
 from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
+from chopperd.devices.nvml.probe import Prober
 from chopperd.devices.nvml.processes import ProcessList
-from chopperd.devices.nvml.sensors import NvmlSensors, SensorPlan
+from chopperd.devices.nvml.sensors import NvmlSensors
+from chopperd.devices.nvml.system_memory import (
+    SYSTEM_MEMORY,
+    SystemMemory,
+    shares_system_memory,
+)
 from chopperd.devices.nvml.trouble import DeviceTrouble, XidEvents, xid_text
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
-from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 
 logger = logging.getLogger(__name__)
 
 _LIBRARY = "libnvidia-ml.so.1"
+#: A GPU that fails to say at first where its power and memory come from is asked so often.
+_FIRST_LOOKS = 3
 
 
 def open_backend(_options: BackendOptions) -> "NvmlBackend":
@@ -61,11 +73,14 @@ class NvmlBackend:
     name = "nvml"
     simulated = False
 
-    def __init__(self, nvml: ModuleType, clock: Clock) -> None:
+    def __init__(
+        self, nvml: ModuleType, clock: Clock, system_memory: SystemMemory = SYSTEM_MEMORY
+    ) -> None:
         self._nvml = nvml
         self._clock = clock
+        self._system_memory = system_memory
         self._faults: dict[str, DeviceFaults] = {}
-        self._sensors: dict[str, NvmlSensors | InstanceSensors] = {}
+        self._sensors: dict[str, NvmlSensors] = {}
         self._seldom: dict[str, _Seldom] = {}
         self._losses: dict[str, DeviceError] = {}
         self._split: set[str] = set()
@@ -101,6 +116,37 @@ class NvmlBackend:
             self._losses[device.uuid] = error
             self._sensors.pop(device.uuid, None)
             raise
+
+    def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
+        """How to read a GPU without this object; None where `read` must: something is to be found.
+
+        Never asks the driver. By the thread that reads the GPU: plan and reads share buffers.
+        """
+        sensors = self._sensors.get(device.uuid)
+        return None if sensors is None else sensors.read_plan(scope)
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        """What each call for a GPU answers now, made up to `calls_count` times; takes long.
+
+        Raises:
+            DeviceLostError: The GPU is gone, or never was one of ours.
+        """
+        driver = self._driver_of(device)
+        prober = Prober(driver, self._faults[device.uuid], self._clock, calls_count)
+        board = () if device.parent else prober.board(self._limit_fields)
+        return (*board, *prober.memory(self._system_memory_of(device)))
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        """How far apart the samples are that the driver itself keeps of a field; None if none.
+
+        Never raises. Source: time stamps of nvmlDeviceGetSamples.
+        """
+        if field not in SAMPLING_TYPES:
+            return None
+        try:
+            return spacing_ns(buffered_times_us(self._driver_of(device), SAMPLING_TYPES[field]))
+        except (DeviceError, self._nvml.NVMLError):
+            return None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
         """The compute processes on a GPU or instance; None where the driver does not say.
@@ -199,6 +245,9 @@ class NvmlBackend:
         """A GPU, then its instances, whose memory is then not told of the card as well."""
         properties = FixedProperties(self._nvml, handle)
         info = properties.gpu_info(index, uuid)
+        system_memory = self._system_memory_of(info)
+        if info.memory_size_bytes is None and system_memory is not None:
+            info = replace(info, memory_size_bytes=system_memory.total_bytes())
         parts = []
         if properties.mig():
             self._split.add(uuid)
@@ -212,13 +261,10 @@ class NvmlBackend:
         """A GPU or instance after its first look."""
         self._faults[info.uuid] = self._new_faults(info)
         sensors = self._watch(handle, info)
-        try:
-            sensors.read(ReadScope.FULL)
-        except DeviceError as error:
-            logger.warning("first look failed: %s", error)
+        _look_first(sensors)
         return replace(info, power_source=sensors.power_source, memory_source=sensors.memory_source)
 
-    def _watch(self, handle: object, info: GpuInfo) -> NvmlSensors | InstanceSensors:
+    def _watch(self, handle: object, info: GpuInfo) -> NvmlSensors:
         # Not those of the thread that reads the GPU, whose look they would spoil.
         faults = self._new_faults(info)
         self._seldom[info.uuid] = _Seldom(
@@ -230,7 +276,7 @@ class NvmlBackend:
         self._losses.pop(info.uuid, None)
         return sensors
 
-    def _new_sensors(self, handle: object, info: GpuInfo) -> NvmlSensors | InstanceSensors:
+    def _new_sensors(self, handle: object, info: GpuInfo) -> NvmlSensors:
         faults = self._faults[info.uuid]
         if info.parent is not None:
             return InstanceSensors(self._nvml, handle, info, faults)
@@ -240,10 +286,22 @@ class NvmlBackend:
             mig=is_split,
             has_memory=not is_split or info.memory_size_bytes is not None,
             memory_size_bytes=info.memory_size_bytes,
+            system_memory=self._system_memory_of(info),
         )
         return NvmlSensors(self._nvml, handle, plan, faults)
 
-    def _found_again(self, device: GpuInfo) -> NvmlSensors | InstanceSensors:
+    def _system_memory_of(self, info: GpuInfo) -> SystemMemory | None:
+        """The system's memory, where that is what a GPU has."""
+        return self._system_memory if shares_system_memory(info.name) else None
+
+    def _found_again(self, device: GpuInfo) -> NvmlSensors:
+        return self._watch(self._handle(device), device)
+
+    def _driver_of(self, device: GpuInfo) -> Driver:
+        """The driver's calls for a GPU, apart from those that read it."""
+        return Driver(self._nvml, self._handle(device))
+
+    def _handle(self, device: GpuInfo) -> object:
         silence = self._silence(device)
         if silence is not None:
             raise self._lost(silence.__cause__ or silence, device.index)
@@ -254,10 +312,10 @@ class NvmlBackend:
                 device_index=device.index,
             )
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            handle: object = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
         except self._nvml.NVMLError as error:
             raise self._lost(error, device.index) from error
-        return self._watch(handle, device)
+        return handle
 
     def _silence(self, device: GpuInfo) -> DeviceError | None:
         """Why a GPU could not be identified at the start; None if it was."""
@@ -306,3 +364,17 @@ class NvmlBackend:
     def _classify(error: BaseException, operation: str, index: int) -> DeviceError:
         code = getattr(error, "value", -1)
         return device_error(code, str(error), operation=operation, device_index=index)
+
+
+def _look_first(sensors: NvmlSensors) -> None:
+    """Find out where power and memory come from, despite a bad first answer."""
+    for _ in range(_FIRST_LOOKS):
+        try:
+            sensors.read(ReadScope.FULL)
+        except DeviceLostError as error:
+            logger.warning("first look failed: %s", error)
+            return
+        except DeviceError as error:
+            logger.warning("first look failed: %s", error)
+        if sensors.is_settled:
+            return

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterator
 from types import ModuleType
 
-from chopperd.devices import plausible
-from chopperd.devices.channel import DeviceFaults, Gauge
-from chopperd.devices.nvml import calls as nvml_calls
+from chopperd.devices.channel import DeviceFaults
+from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.identity import FixedProperties, uuid_of
+from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 
@@ -53,51 +53,36 @@ def _handles(nvml: ModuleType, card_handle: object) -> Iterator[object]:
             continue
 
 
-class InstanceSensors:
-    """Reads the memory of one GPU instance; used by one thread at a time.
-
-    Attributes:
-        power_source: None: an instance has no power of its own.
-    """
-
-    power_source = None
+class InstanceSensors(NvmlSensors):
+    """Reads the memory of one GPU instance, and sees when it is gone; by one thread at a time."""
 
     def __init__(
         self, nvml: ModuleType, handle: object, info: GpuInfo, faults: DeviceFaults
     ) -> None:
-        self._info = info
-        self._faults = faults
-        size_bytes = info.memory_size_bytes
-        bounds = plausible.Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
-        self._memory = Gauge(
-            faults, "memory_used_bytes", bounds, *nvml_calls.memory_used_bytes(nvml, handle)
+        plan = SensorPlan(
+            limit_fields={},
+            mig=True,
+            memory_size_bytes=info.memory_size_bytes,
+            has_board=False,
         )
+        super().__init__(nvml, handle, plan, faults)
+        self._info = info
         self._has_answered = False
 
-    @property
-    def memory_source(self) -> str | None:
-        """Which memory call answers: "v2" or "v1"; None until one has."""
-        return self._memory.source
-
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One look: the memory in use where everything is wanted, else nothing.
+        """One look: its memory where everything is wanted, else nothing.
 
         Raises:
             TransientDeviceError: The call failed.
             DeviceLostError: The instance is gone, by itself or with its card.
         """
-        if scope is not ReadScope.FULL:
-            return DeviceReading()
-        self._faults.begin_look()
-        used_bytes = self._memory.value()
-        if used_bytes is not None:
+        reading = super().read(scope)
+        if reading.memory_used_bytes is not None:
             self._has_answered = True
-        elif self._faults.transient is not None:
-            raise self._faults.transient
-        elif self._has_answered and not self._memory.answers:
+        elif self._has_answered and self.lacks_memory:
             raise DeviceLostError(
                 f"GPU instance {self._info.gpu} ({self._info.uuid}) is gone",
                 operation="nvmlDeviceGetMemoryInfo",
                 device_index=self._info.index,
             )
-        return DeviceReading(memory_used_bytes=used_bytes)
+        return reading

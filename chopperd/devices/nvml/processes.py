@@ -1,12 +1,15 @@
 """Which processes are on an NVIDIA GPU; asked for seldom, as the call takes the driver's lock."""
 
 from types import ModuleType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
-from chopperd.devices.channel import Call, Channel, DeviceFaults
-from chopperd.errors import TransientDeviceError
+from chopperd.devices.channel import DeviceFaults
 from chopperd.model.devices import GpuProcess
 
+_OPERATIONS: Final = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+)
 #: `gpuInstanceId` of a process that is on no GPU instance. Source: nvmlProcessInfo_v2_t of nvml.h.
 _NO_INSTANCE: Final = 0xFFFFFFFF
 
@@ -19,9 +22,6 @@ class _Listed(Protocol):
     gpuInstanceId: int  # noqa: N815 - the vendor's name
 
 
-_Rows: TypeAlias = list[_Listed]
-
-
 class ProcessList:
     """The compute processes of one GPU or GPU instance; used by one thread.
 
@@ -32,18 +32,9 @@ class ProcessList:
     """
 
     def __init__(self, nvml: ModuleType, handle: object, faults: DeviceFaults) -> None:
+        self._nvml = nvml
+        self._handle = handle
         self._faults = faults
-        self._rows: Channel[_Rows] = Channel(
-            faults,
-            Call(
-                operation="nvmlDeviceGetComputeRunningProcesses_v3",
-                read=lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-            ),
-            Call(
-                operation="nvmlDeviceGetComputeRunningProcesses_v2",
-                read=lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),
-            ),
-        )
 
     def now(self) -> tuple[GpuProcess, ...] | None:
         """The processes; None where the driver does not say.
@@ -53,11 +44,16 @@ class ProcessList:
             DeviceLostError: The GPU is gone.
         """
         self._faults.begin_look()
-        rows = self._rows.value()
-        failure: TransientDeviceError | None = self._faults.transient
-        if rows is None and failure is not None:
-            raise failure
-        return None if rows is None else tuple(map(_process, rows))
+        for operation in _OPERATIONS:
+            try:
+                rows: list[_Listed] = getattr(self._nvml, operation)(self._handle)
+            except self._nvml.NVMLError as error:
+                self._faults.absent(error, operation)
+                if self._faults.transient is not None:
+                    raise self._faults.transient from error
+            else:
+                return tuple(map(_process, rows))
+        return None
 
 
 def _process(row: _Listed) -> GpuProcess:

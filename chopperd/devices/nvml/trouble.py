@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Final, TypeVar
 
 from chopperd.clock import Clock
-from chopperd.devices.channel import DeviceFaults
-from chopperd.devices.nvml.fields import FieldCall, FieldGroup
+from chopperd.devices.channel import CallFailedError, DeviceFaults
+from chopperd.devices.nvml.direct import Driver
+from chopperd.devices.nvml.fields import FieldReader
 from chopperd.devices.nvml.identity import uuid_of
+from chopperd.devices.nvml.table import FieldValue
 from chopperd.errors import DeviceError
 from chopperd.units import NS_PER_S
 
@@ -47,7 +49,7 @@ _XID_MEANINGS: Final[Mapping[int, str]] = {
 }
 
 #: Source: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and nvmlDeviceGpuRecoveryAction_t of nvml.h 13.5.
-_RECOVERY_FIELD: Final = 230
+_RECOVERY_ACTION: Final = FieldValue(field_id=230, unit="action")
 _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     1: "the GPU must be reset",
     2: "the node must be rebooted",
@@ -140,7 +142,7 @@ class DeviceTrouble:
     def __init__(self, nvml: ModuleType, handle: object, faults: DeviceFaults) -> None:
         self._nvml = nvml
         self._handle = handle
-        self._recovery = FieldGroup(FieldCall(nvml, handle), (_RECOVERY_FIELD,), faults)
+        self._fields = FieldReader(Driver(nvml, handle), faults)
 
     def lines(self) -> Iterator[str]:
         """Each trouble for people; none where nothing is known to be wrong.
@@ -168,9 +170,11 @@ class DeviceTrouble:
             yield "page retirement waits for a reset"
 
     def _recovery_action(self) -> int:
+        fields = self._fields
         try:
-            return int(self._recovery.values().get(_RECOVERY_FIELD, 0))
-        except DeviceError:
+            fields.look(fields.request((_RECOVERY_ACTION,)))
+            return int(fields.number(_RECOVERY_ACTION.key))
+        except (self._nvml.NVMLError, CallFailedError, DeviceError):
             return 0
 
     def _answer(self, ask: Callable[[], T]) -> T | None:

@@ -48,7 +48,7 @@ def test_case_23_a_card_is_listed_with_its_parts_and_read_once(split: FakeNvml) 
     assert (reading.power_w, reading.sm_clock_mhz) == (87, 1980)
     assert (reading.activity_ratio, reading.memory_used_bytes) == (None, None)
     assert [backend.read(part, ReadScope.FULL) for part in parts] == [
-        DeviceReading(memory_used_bytes=number << 30) for number in (1, 2)
+        DeviceReading(memory_used_bytes=number << 30, memory_reserved_bytes=0) for number in (1, 2)
     ]
 
 
