@@ -1,7 +1,11 @@
-"""The loop that reads one GPU: waits for a tick, reads, records; outlives any driver trouble."""
+"""The loop that reads one GPU: waits for a tick, reads, records; outlives any driver trouble.
+
+Who waits, and makes the looks that go as planned, is in `tick_runner` and `native`.
+"""
 
 import logging
 import threading
+from dataclasses import dataclass
 from typing import Final
 
 from chopperd.clock import Clock, RepeatLimiter
@@ -10,18 +14,33 @@ from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.budget import DriverBudget
 from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import GpuState
-from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
+from chopperd.sampling.schedule import Schedule, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.sampling.side import GpuSideWriter
+from chopperd.sampling.tick_runner import Look, PythonTicks, StopSigns, TickRunner
+from chopperd.sampling.totals import PythonTotals, RunningTotals
+from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: A wait is cut into naps of this length, so that a stop is seen soon.
-_NAP_NS: Final = 250 * NS_PER_MS
 #: What driver calls take is judged over so long: over less, single slow reads would swing it.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """Who does parts of one loop's work.
+
+    Attributes:
+        side: Takes values that are no part of a sample; None: they are dropped.
+        ticks: Waits for ticks, and makes looks where it can; None: Python.
+        totals: Integrates; None: Python.
+    """
+
+    side: GpuSideWriter | None = None
+    ticks: TickRunner | None = None
+    totals: RunningTotals | None = None
 
 
 class DeviceLoop:
@@ -34,7 +53,8 @@ class DeviceLoop:
         settings: Rates and limits.
         clock: Tells and waits for the time.
         stop: Set when sampling shall end.
-        position, device_count: Which of how many GPUs, so that their reads do not coincide.
+        place: Which of how many GPUs, so that their reads do not coincide.
+        parts: Who does what of the loop's work.
     """
 
     def __init__(
@@ -46,82 +66,74 @@ class DeviceLoop:
         clock: Clock,
         stop: threading.Event,
         *,
-        position: int = 0,
-        device_count: int = 1,
+        place: tuple[int, int] = (0, 1),
+        parts: LoopParts | None = None,
     ) -> None:
         self._backend = backend
         self._device = device
         self._gpu = gpu
         self._settings = settings
         self._clock = clock
-        self._stop = stop
-        self._place = position, device_count
+        self._place = place
         self._slow_period_ns = period_ns_of(settings.slow_hz)
         self._budget = DriverBudget(
             budget_ratio=settings.budget_ratio,
             asked_period_ns=period_ns_of(settings.hz),
             longest_period_ns=self._slow_period_ns,
         )
-        self._integrals = LiveIntegrals(device)
-        self._integrated_count = 0
-        self._integrate_at_ns = 0
         self._judge_at_ns = 0
         self._logging = RepeatLimiter(clock)
         self._is_lost = False
-        self._owes_full_read = False
+        parts = parts or LoopParts()
+        totals_every_ns = round(settings.totals_every_s * NS_PER_S)
+        self._side = parts.side
+        self._signs = StopSigns(gpu, clock, stop)
+        self._ticks = parts.ticks or PythonTicks(gpu, clock, self._signs)
+        self._totals = parts.totals or PythonTotals(device, gpu, totals_every_ns)
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
-        self._resume_totals()
+        self._totals.resume()
+        self._gpu.set_state(GpuState.UP)
         while self._follow(self._new_schedule()):
             pass
-        self._integrate(self._clock.mono_ns())
+        self._totals.update(self._clock.mono_ns())
 
     def _follow(self, schedule: Schedule) -> bool:
         """Sample by a schedule while it fits; False if told to stop meanwhile."""
-        now_ns = self._clock.mono_ns()
-        for tick in schedule.ticks():
-            if now_ns >= tick.end_mono_ns:
-                self._miss(tick)
-                continue
-            if not self._wait_until(tick.deadline_mono_ns, now_ns):
+        self._ticks.begin(schedule)
+        while True:
+            look = self._ticks.next(self._judge_at_ns)
+            if self._signs.is_over():
                 return False
-            now_ns = self._take(tick)
+            now_ns = self._clock.mono_ns() if look is None else self._take(look)
             if self._is_lost:
                 return self._wait_until_found()
-            if now_ns >= self._integrate_at_ns:
-                self._integrate(now_ns)
+            self._totals.update_if_due(now_ns)
             if now_ns >= self._judge_at_ns and self._judge(now_ns):
                 return True
-        return True
 
-    def _take(self, tick: Tick) -> int:
-        """Read and record one tick; the time when that is done."""
+    def _take(self, look: Look) -> int:
+        """Read and record; the time when that is done."""
+        scope = look.scope
         started_ns = self._clock.mono_ns()
-        if started_ns >= tick.end_mono_ns:  # woken too late: this period has no read
-            self._miss(tick)
-            return started_ns
-        scope = ReadScope.FULL if self._owes_full_read else tick.scope
-        self._owes_full_read = False
         self._gpu.begin_call(started_ns, scope)
         reading = self._read(scope)
         ended_ns = self._clock.mono_ns()
         if reading is None:
             self._gpu.end_call(ended_ns - started_ns, scope)
-        else:
-            self._gpu.write(
-                reading,
-                t_mono_ns=(started_ns + ended_ns) // 2,
-                span_ns=ended_ns - started_ns,
-                late_ns=started_ns - tick.deadline_mono_ns,
-                scope=scope,
-            )
+            return ended_ns
+        t_mono_ns = (started_ns + ended_ns) // 2
+        self._gpu.write(
+            reading,
+            t_mono_ns=t_mono_ns,
+            span_ns=ended_ns - started_ns,
+            late_ns=started_ns - look.deadline_mono_ns,
+            scope=scope,
+        )
+        if scope is ReadScope.FULL and self._side is not None:
+            self._side.write_state(reading, t_mono_ns)
         return ended_ns
-
-    def _miss(self, tick: Tick) -> None:
-        """Count a period without a read; what only a full one would have read, the next reads."""
-        self._gpu.missed_count += 1
-        self._owes_full_read |= tick.scope is ReadScope.FULL
 
     def _read(self, scope: ReadScope) -> DeviceReading | None:
         """One look at the GPU; None if it failed, which is counted."""
@@ -147,8 +159,7 @@ class DeviceLoop:
         """Look for the lost GPU now and then; False if told to stop first."""
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
         while self._is_lost:
-            now_ns = self._clock.mono_ns()
-            if not self._wait_until(now_ns + probe_every_ns, now_ns):
+            if not self._signs.wait_until(self._clock.mono_ns() + probe_every_ns):
                 return False
             self._is_lost = not self._answers()
         logger.warning("GPU %s is back", self._device.gpu)
@@ -165,16 +176,6 @@ class DeviceLoop:
         finally:
             self._gpu.set_state(GpuState.LOST)
         return True
-
-    def _wait_until(self, deadline_ns: int, now_ns: int) -> bool:
-        """Wait in naps; False as soon as sampling shall end."""
-        while deadline_ns - now_ns > _NAP_NS:
-            self._clock.sleep_until(now_ns + _NAP_NS)
-            if self._stop.is_set() or not self._gpu.is_current():
-                return False
-            now_ns = self._clock.mono_ns()
-        self._clock.sleep_until(deadline_ns)
-        return not self._stop.is_set() and self._gpu.is_current()
 
     def _new_schedule(self) -> Schedule:
         """Ticks from now on, at the period that the budget allows."""
@@ -199,27 +200,10 @@ class DeviceLoop:
             device_count=device_count,
         )
 
-    def _resume_totals(self) -> None:
-        """Go on from the totals of the sampler before this one, if there was one."""
-        self._integrated_count, totals = self._gpu.totals()
-        if totals is not None:
-            held = self._gpu.records(0)
-            unseen_count = self._gpu.written_count - self._integrated_count
-            self._integrals.resume(totals, held[: max(0, len(held) - unseen_count)])
-        self._gpu.set_state(GpuState.UP)
-
     def _judge(self, now_ns: int) -> bool:
         """Look at what driver calls take; whether the period to keep has changed by it."""
         self._judge_at_ns = now_ns + _JUDGE_EVERY_NS
         return self._budget.judge(now_ns, self._gpu.driver_ns)
-
-    def _integrate(self, now_ns: int) -> None:
-        """Bring the live integrals up to the newest record."""
-        self._integrate_at_ns = now_ns + round(self._settings.totals_every_s * NS_PER_S)
-        records = self._gpu.records(self._integrated_count)
-        self._integrated_count = self._gpu.written_count
-        self._integrals.add(records, self._budget.period_ns)
-        self._gpu.write_totals(self._integrals.totals, self._integrated_count)
 
     def _warn_rarely(self, message: str, *values: object) -> None:
         """Log a trouble that may come again and again, at most once a minute."""

@@ -17,8 +17,11 @@ from typing import Final
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
-from chopperd.sampling.device_loop import DeviceLoop
+from chopperd.sampling.device_loop import DeviceLoop, LoopParts
+from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.native.library import native_library
+from chopperd.sampling.native.parts import native_parts
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
@@ -83,16 +86,21 @@ def run_sampler(
     The calling thread takes the clock triples, one a second and one at the end. Returns when all
     threads have ended; one that is inside a driver call ends when the call returns.
     """
+    interrupt = Interrupt()
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, ring, settings, clock, stop)
+        for label, loop in _loops(backend, ring, settings, clock, stop, interrupt)
     ]
     ring.write_triple(clock.triple())
-    for thread in threads:
-        thread.start()
-    ring.set_state(SamplerState.RUNNING)
-    while not stop.wait(_TRIPLE_EVERY_NS / NS_PER_S) and ring.is_current():
-        ring.write_triple(clock.triple())
+    try:
+        for thread in threads:
+            thread.start()
+        ring.set_state(SamplerState.RUNNING)
+        while not stop.wait(_TRIPLE_EVERY_NS / NS_PER_S) and ring.is_current():
+            ring.write_triple(clock.triple())
+    finally:
+        stop.set()
+        interrupt.raise_()
     for thread in threads:
         thread.join()
     ring.write_triple(clock.triple())
@@ -104,23 +112,31 @@ def _loops(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    interrupt: Interrupt,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """The loop of each GPU that has a slot, with the GPU's label."""
     devices = backend.devices()
+    library = native_library()
     for position, device in enumerate(devices):
         slot = ring.slot_of(device)
         if slot is None:
             logger.error("GPU %s is new and has no room: start anew to sample it", device.uuid)
             continue
+        gpu = ring.gpu(slot)
+        side = ring.side(slot)
+        if library is None:
+            parts = LoopParts(side=side)
+        else:
+            parts = native_parts(library, backend, device, gpu, side, settings, clock, interrupt)
         loop = DeviceLoop(
             backend,
             device,
-            ring.gpu(slot),
+            gpu,
             settings,
             clock,
             stop,
-            position=position,
-            device_count=len(devices),
+            place=(position, len(devices)),
+            parts=parts,
         )
         yield ring.gpus[slot].gpu, loop
 
