@@ -9,7 +9,9 @@
 
 #include <stdint.h>
 
+#ifndef NATIVE_VERSION
 #define NATIVE_VERSION 1
+#endif
 
 #define CAUSES 10
 #define VALUES 7

@@ -100,6 +100,9 @@ class NativeTicks:
         totals: Integrates between two ticks.
         interrupt: Cuts waits short.
         clock: Tells the time; must be the machine's.
+
+    Attributes:
+        own_read_every_ns: How often the back end makes a full look by itself.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class NativeTicks:
         self._held = memory, totals
         self._interrupt = interrupt
         self._clock = clock
+        self.own_read_every_ns = _OWN_READ_EVERY_NS
         self._logging = RepeatLimiter(clock)
         self._plans = {scope: _ScopePlan() for scope in SCOPES}
         self._asks_for_plans = False
@@ -173,7 +177,7 @@ class NativeTicks:
         """After the back end has read by itself: how does it go on?"""
         self._asks_for_plans = False
         if self._is_own_read:
-            self._loop.hand_full_mono_ns = self._clock.mono_ns() + _OWN_READ_EVERY_NS
+            self._loop.hand_full_mono_ns = self._clock.mono_ns() + self.own_read_every_ns
         for scope, plan in self._plans.items():
             try:
                 plan.renew(self._backend, self._device, scope, try_again=self._is_own_read)

@@ -1,0 +1,276 @@
+"""Ticks by the C library against ticks in Python, over one frozen fake driver."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pynvml
+import pytest
+
+from chopperd.model.causes import Cause
+from chopperd.model.devices import ReadScope
+from chopperd.sampling.layout import GpuState, Records, RingDescription
+from chopperd.sampling.native.library import NativeLibrary
+from chopperd.sampling.ring import RingWriter
+from tests.fakes.nvml.fixtures import FakeNvml
+from tests.fakes.nvml.planned import PlannedNvml
+from tests.fakes.nvml.scenario import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    GpuLayout,
+    Segment,
+)
+from tests.integration.sampling.one_gpu import CLOCK, QUICK, one_gpu
+from tests.waiting import wait_for
+
+FROZEN_NS = 1_700_000_000 * 10**9
+TIMES = ("sequence", "t_mono_ns", "span_ns", "late_ns")
+
+
+def planned(fake: FakeNvml) -> PlannedNvml:
+    return PlannedNvml(pynvml, fake.open())
+
+
+def kinds(records: Records) -> set[bytes]:
+    """The different records, word for word but for their times."""
+    blank = records.copy()
+    for name in TIMES:
+        blank[name] = 0
+    return {record.tobytes() for record in blank}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Something that a driver does; how many kinds of records a loop makes of it."""
+
+    trouble: Callable[[GpuLayout], object]
+    kinds_count: int = 2
+    is_planned: bool = True
+
+
+CASES = {
+    "nothing": Case(trouble=GpuLayout.calls_total),
+    "a clock limited for many reasons": Case(
+        trouble=lambda gpu: gpu.plays(Segment(sm_clock_mhz=1234, reasons=0x1E7, power_mw=123_457))
+    ),
+    "reasons that nobody knows": Case(trouble=lambda gpu: gpu.plays(Segment(reasons=1 << 63))),
+    "frost": Case(trouble=lambda gpu: gpu.plays(Segment(temperature_c=-7))),
+    "counters past what a double holds": Case(
+        trouble=lambda gpu: gpu.limited_start_ns.__setitem__(0, 2**53 + 1)
+    ),
+    "a field that is absent": Case(
+        trouble=lambda gpu: gpu.fails_field(NOT_SUPPORTED, "thermal", "power_instant"),
+        is_planned=False,
+    ),
+    "an absurd temperature": Case(
+        trouble=lambda gpu: gpu.plays(Segment(temperature_c=9999)), is_planned=False
+    ),
+    "no clock": Case(trouble=lambda gpu: gpu.plays(Segment(sm_clock_mhz=0)), is_planned=False),
+    "a counter of all ones": Case(
+        trouble=lambda gpu: gpu.limited_start_ns.__setitem__(2, -1), is_planned=False
+    ),
+    "reasons that can't be read": Case(
+        trouble=lambda gpu: gpu.fails(TIMEOUT, "nvmlDeviceGetCurrentClocksEventReasons"),
+        is_planned=False,
+    ),
+    "nothing that can be read": Case(
+        trouble=lambda gpu: gpu.fails(TIMEOUT), kinds_count=0, is_planned=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_records_are_the_same_word_for_word(
+    fake_nvml: FakeNvml, native: NativeLibrary, name: str
+) -> None:
+    fake_nvml.scenario.freeze(FROZEN_NS)
+    gpu, case = fake_nvml.scenario.gpus[0], CASES[name]
+    gpu.plays(Segment(), origin_unix_ns=FROZEN_NS - 10**9)
+    found = []
+    for library in (None, native):
+        gpu.fails(SUCCESS)
+        backend = planned(fake_nvml)  # which has seen nothing wrong yet
+        with one_gpu(backend, library) as sampled:
+            sampled.samples_on(30)
+            case.trouble(gpu)
+            status = sampled.ticks_on()
+            after = sampled.records[-40:] if case.kinds_count else sampled.records[:0]
+            if library is not None and case.is_planned:
+                assert backend.read_count == 1  # none of this was read by the back end
+            found.append((kinds(after), status.transient_count > 0, status.losses_count))
+        gpu.plays(Segment(), origin_unix_ns=FROZEN_NS - 10**9)
+        gpu.limited_start_ns[0] = gpu.limited_start_ns[2] = 0
+        gpu.fails_field(SUCCESS, "thermal", "power_instant")
+    python, c = found
+    assert c == python
+    assert len(python[0]) == case.kinds_count  # fast and full
+
+
+def test_what_goes_as_planned_is_read_without_the_back_end(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    backend = planned(fake_nvml)
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on(200)
+        records, status = sampled.records, sampled.status
+    assert backend.read_count == 1  # the first, from which the plan is made
+    assert records["scope"].sum() > 5
+    assert (np.diff(records["sequence"]) == 1).all()
+    assert (np.diff(records["t_mono_ns"]) > 0).all()
+    assert status.driver_full_ns > 0
+    assert status.ticks_count == status.written
+
+
+def test_absurd_values_are_dropped_and_counted_by_the_back_end(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    """Looks that were not as planned are the back end's; after three in a row no more are made."""
+    backend = planned(fake_nvml)
+    gpu = fake_nvml.scenario.gpus[0]
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        gpu.plays(Segment(sm_clock_mhz=0))
+        sampled.samples_on()
+        called, written = gpu.calls_of("nvmlDeviceGetClockInfo"), sampled.status.written
+        sampled.samples_on(100)
+        looks = sampled.status.written - written
+        full_looks = int(sampled.records[-looks:]["scope"].sum())
+        calls = gpu.calls_of("nvmlDeviceGetClockInfo") - called
+        assert np.isnan(sampled.records[-1]["sm_clock_mhz"])
+    assert calls <= looks + full_looks + 2  # memory clocks; no clock was asked for twice
+
+
+def test_a_failure_is_counted_once_for_each_tick(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    backend = planned(fake_nvml)
+    gpu = fake_nvml.scenario.gpus[0]
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        gpu.fails(TIMEOUT)
+        sampled.waits_for(lambda status: status.transient_count > 20)
+        gpu.fails(SUCCESS)
+        sampled.samples_on()
+        status = sampled.status
+        assert status.state is GpuState.UP
+        assert status.ticks_count == status.written + status.transient_count
+
+
+def test_a_lost_gpu_is_found_again_and_read_by_a_new_plan(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    backend = planned(fake_nvml)
+    gpu = fake_nvml.scenario.gpus[0]
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        gpu.fails(GPU_IS_LOST)
+        status = sampled.waits_for(lambda status: status.state is GpuState.LOST)
+        assert status.losses_count == 1
+        backend.forget()
+        gpu.fails(SUCCESS)
+        sampled.waits_for(lambda status: status.state is GpuState.UP)
+        sampled.samples_on()
+        reads_count = backend.read_count
+        sampled.samples_on()
+        assert backend.read_count == reads_count
+
+
+def test_a_call_that_hangs_is_seen_and_its_end_is_one_long_sample(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    backend = planned(fake_nvml)
+    gpu = fake_nvml.scenario.gpus[0]
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo", delay_ms=400)
+        started_ns = sampled.waits_for(
+            lambda status: (
+                status.call_started_mono_ns
+                and CLOCK.mono_ns() - status.call_started_mono_ns > 100_000_000
+            )
+        ).call_started_mono_ns
+        gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo")
+        assert started_ns is not None
+        sampled.samples_on()
+        records, status = sampled.records, sampled.status
+    assert status.call_started_mono_ns is None
+    longest = records[np.argmax(records["span_ns"])]
+    assert longest["span_ns"] > 390_000_000
+    assert longest["t_mono_ns"] == started_ns + longest["span_ns"] // 2
+    assert status.missed_count >= 75  # 400 ms of 5 ms periods
+    assert backend.read_count == 1
+
+
+def test_fields_that_begin_to_answer_are_found_by_the_back_ends_own_reads(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    """Each own read may change the plan; here there is a new one each time."""
+    backend = planned(fake_nvml)
+    with one_gpu(backend, native, own_read_every_ns=100_000_000) as sampled:
+        sampled.samples_on()
+        first = backend.read_plan(backend.devices()[0], ReadScope.FAST)
+        backend.forget()
+        wait_for(lambda: backend.read_count > 3)
+        sampled.samples_on()
+        assert backend.read_plan(backend.devices()[0], ReadScope.FAST) is not first
+        assert backend.read_count < sampled.status.written / 5
+
+
+def test_a_stop_is_seen_within_a_nap_of_a_long_wait(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    settings = replace(QUICK, hz=0.1, slow_hz=0.1)
+    with one_gpu(planned(fake_nvml), native, settings) as sampled:
+        began_ns = CLOCK.mono_ns()
+        sampled.stop()
+        assert CLOCK.mono_ns() - began_ns < 5 * 250_000_000
+
+
+def test_the_loop_ends_when_another_process_has_taken_over(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    backend = planned(fake_nvml)
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        RingWriter(sampled.fd, RingDescription(gpus=backend.devices()), 256).close()
+        wait_for(lambda: not sampled.thread.is_alive())
+        status = sampled.status
+        assert (status.state, status.call_started_mono_ns) == (GpuState.UNSEEN, None)
+
+
+def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    """The hand-written plan has none of them; that they are not known must be fresh, too."""
+    with one_gpu(planned(fake_nvml), native) as sampled:
+        sampled.samples_on()
+        first_ns = sampled.reader.aside(0).state_mono_ns
+        assert first_ns is not None
+        sampled.samples_on()
+        aside = sampled.reader.aside(0)
+        assert aside.state_mono_ns is not None
+        assert aside.state_mono_ns > first_ns
+        full = sampled.records[sampled.records["scope"] == 1]
+        assert aside.state_mono_ns in full["t_mono_ns"]
+        assert aside.state == {}
+
+
+def test_totals_cover_what_was_sampled_until_the_end(
+    fake_nvml: FakeNvml, native: NativeLibrary
+) -> None:
+    fake_nvml.scenario.gpus[0].plays(Segment(sm_clock_mhz=1000, reasons=4))
+    with one_gpu(planned(fake_nvml), native) as sampled:
+        sampled.samples_on()
+        integrated = sampled.reader.integrated(0)
+        assert integrated is not None
+        assert integrated.records_count > 0  # while it runs
+        sampled.stop()
+        integrated = sampled.reader.integrated(0)
+        assert integrated is not None
+        assert integrated.records_count == sampled.status.written
+        totals = integrated.totals
+        assert totals.sampled_s is not None
+        assert totals.sm_cycles == pytest.approx(totals.sampled_s * 1e9)
+        assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(totals.sampled_s * 980 / 1980)
