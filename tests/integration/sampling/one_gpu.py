@@ -5,8 +5,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from chopperd.clock import SystemClock
+import pynvml
+
+from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import DeviceBackend
+from chopperd.devices.nvml.backend import NvmlBackend
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
 from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.layout import Records, RingDescription
@@ -22,6 +26,18 @@ CLOCK = SystemClock()
 QUICK = SamplerSettings(
     hz=200.0, slow_hz=10.0, budget_ratio=1.0, totals_every_s=0.1, probe_every_s=0.1
 )
+
+
+class CountedNvml(NvmlBackend):
+    """The real back end; counts the looks that it makes itself."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.read_count = 0
+        super().__init__(pynvml, clock or CLOCK)
+
+    def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
+        self.read_count += 1
+        return super().read(device, scope)
 
 
 class OneGpu:

@@ -49,7 +49,7 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_runs_clean_under_sanitizers(tmp_path: Path, fake_nvml: FakeNvml) -> None:
-    """A second of sampling with fields that fail and a plan that points outside its buffers."""
+    """A second of sampling with fields that fail, and of records that make no sense."""
     options = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     library = compiled(tmp_path / "native.so", *options)
     found = subprocess.run(

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pynvml
 import pytest
 
 from chopperd.model.causes import Cause
-from chopperd.model.devices import ReadScope
+from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import GpuState, Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.ring import RingWriter
 from tests.fakes.nvml.fixtures import FakeNvml
-from tests.fakes.nvml.planned import PlannedNvml
 from tests.fakes.nvml.scenario import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -22,15 +20,37 @@ from tests.fakes.nvml.scenario import (
     GpuLayout,
     Segment,
 )
-from tests.integration.sampling.one_gpu import CLOCK, QUICK, one_gpu
+from tests.integration.sampling.one_gpu import CLOCK, QUICK, CountedNvml, one_gpu
 from tests.waiting import wait_for
 
 FROZEN_NS = 1_700_000_000 * 10**9
 TIMES = ("sequence", "t_mono_ns", "span_ns", "late_ns")
 
 
-def planned(fake: FakeNvml) -> PlannedNvml:
-    return PlannedNvml(pynvml, fake.open())
+class AheadClock:
+    """The machine's time, and more."""
+
+    def __init__(self) -> None:
+        self.ahead_ns = 0
+
+    def mono_ns(self) -> int:
+        return CLOCK.mono_ns() + self.ahead_ns
+
+    def unix_ns(self) -> int:
+        return CLOCK.unix_ns()
+
+    def triple(self) -> TimeTriple:
+        return CLOCK.triple()
+
+    def sleep_until(self, deadline_mono_ns: int) -> None:
+        CLOCK.sleep_until(deadline_mono_ns - self.ahead_ns)
+
+
+@pytest.fixture
+def backend(fake_nvml: FakeNvml) -> CountedNvml:
+    opened = CountedNvml()
+    fake_nvml.opened.append(opened)
+    return opened
 
 
 def kinds(records: Records) -> set[bytes]:
@@ -91,7 +111,8 @@ def test_records_are_the_same_word_for_word(
     found = []
     for library in (None, native):
         gpu.fails(SUCCESS)
-        backend = planned(fake_nvml)  # which has seen nothing wrong yet
+        backend = CountedNvml()  # which has seen nothing wrong yet
+        fake_nvml.opened.append(backend)
         with one_gpu(backend, library) as sampled:
             sampled.samples_on(30)
             case.trouble(gpu)
@@ -109,9 +130,8 @@ def test_records_are_the_same_word_for_word(
 
 
 def test_what_goes_as_planned_is_read_without_the_back_end(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    backend = planned(fake_nvml)
     with one_gpu(backend, native) as sampled:
         sampled.samples_on(200)
         records, status = sampled.records, sampled.status
@@ -124,10 +144,9 @@ def test_what_goes_as_planned_is_read_without_the_back_end(
 
 
 def test_absurd_values_are_dropped_and_counted_by_the_back_end(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
 ) -> None:
     """Looks that were not as planned are the back end's; after three in a row no more are made."""
-    backend = planned(fake_nvml)
     gpu = fake_nvml.scenario.gpus[0]
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
@@ -143,9 +162,8 @@ def test_absurd_values_are_dropped_and_counted_by_the_back_end(
 
 
 def test_a_failure_is_counted_once_for_each_tick(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    backend = planned(fake_nvml)
     gpu = fake_nvml.scenario.gpus[0]
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
@@ -159,16 +177,14 @@ def test_a_failure_is_counted_once_for_each_tick(
 
 
 def test_a_lost_gpu_is_found_again_and_read_by_a_new_plan(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    backend = planned(fake_nvml)
     gpu = fake_nvml.scenario.gpus[0]
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
         gpu.fails(GPU_IS_LOST)
         status = sampled.waits_for(lambda status: status.state is GpuState.LOST)
         assert status.losses_count == 1
-        backend.forget()
         gpu.fails(SUCCESS)
         sampled.waits_for(lambda status: status.state is GpuState.UP)
         sampled.samples_on()
@@ -178,9 +194,8 @@ def test_a_lost_gpu_is_found_again_and_read_by_a_new_plan(
 
 
 def test_a_call_that_hangs_is_seen_and_its_end_is_one_long_sample(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    backend = planned(fake_nvml)
     gpu = fake_nvml.scenario.gpus[0]
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
@@ -203,35 +218,41 @@ def test_a_call_that_hangs_is_seen_and_its_end_is_one_long_sample(
     assert backend.read_count == 1
 
 
-def test_fields_that_begin_to_answer_are_found_by_the_back_ends_own_reads(
+def test_a_field_that_begins_to_answer_is_found_by_the_back_ends_own_reads(
     fake_nvml: FakeNvml, native: NativeLibrary
 ) -> None:
-    """Each own read may change the plan; here there is a new one each time."""
-    backend = planned(fake_nvml)
+    """The driver lacks a field at first; the back end asks for it again after a minute of its."""
+    gpu, clock = fake_nvml.scenario.gpus[0], AheadClock()
+    gpu.fails(NOT_SUPPORTED, "nvmlDeviceGetUtilizationRates")
+    backend = CountedNvml(clock)
+    fake_nvml.opened.append(backend)
     with one_gpu(backend, native, own_read_every_ns=100_000_000) as sampled:
         sampled.samples_on()
-        first = backend.read_plan(backend.devices()[0], ReadScope.FAST)
-        backend.forget()
-        wait_for(lambda: backend.read_count > 3)
+        gpu.fails(SUCCESS, "nvmlDeviceGetUtilizationRates")
         sampled.samples_on()
-        assert backend.read_plan(backend.devices()[0], ReadScope.FAST) is not first
-        assert backend.read_count < sampled.status.written / 5
+        assert np.isnan(sampled.records["activity_ratio"]).all()
+        clock.ahead_ns = 61 * 10**9
+        wait_for(lambda: not np.isnan(sampled.records["activity_ratio"]).all())
+        reads_count, written = backend.read_count, sampled.status.written
+        sampled.samples_on(100)
+        full = sampled.records[sampled.records["scope"] == 1]
+        assert (full["activity_ratio"][-3:] == 1.0).all()
+        assert backend.read_count - reads_count < (sampled.status.written - written) / 5
 
 
 def test_a_stop_is_seen_within_a_nap_of_a_long_wait(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    backend: CountedNvml, native: NativeLibrary
 ) -> None:
     settings = replace(QUICK, hz=0.1, slow_hz=0.1)
-    with one_gpu(planned(fake_nvml), native, settings) as sampled:
+    with one_gpu(backend, native, settings) as sampled:
         began_ns = CLOCK.mono_ns()
         sampled.stop()
         assert CLOCK.mono_ns() - began_ns < 5 * 250_000_000
 
 
 def test_the_loop_ends_when_another_process_has_taken_over(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    backend = planned(fake_nvml)
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
         RingWriter(sampled.fd, RingDescription(gpus=backend.devices()), 256).close()
@@ -241,10 +262,10 @@ def test_the_loop_ends_when_another_process_has_taken_over(
 
 
 def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    backend: CountedNvml, native: NativeLibrary
 ) -> None:
-    """The hand-written plan has none of them; that they are not known must be fresh, too."""
-    with one_gpu(planned(fake_nvml), native) as sampled:
+    """The fake's average power is that of the last second: 500 W."""
+    with one_gpu(backend, native) as sampled:
         sampled.samples_on()
         first_ns = sampled.reader.aside(0).state_mono_ns
         assert first_ns is not None
@@ -254,14 +275,15 @@ def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
         assert aside.state_mono_ns > first_ns
         full = sampled.records[sampled.records["scope"] == 1]
         assert aside.state_mono_ns in full["t_mono_ns"]
-        assert aside.state == {}
+        assert aside.state["power_average_w"] == pytest.approx(500.0)
+        assert backend.read_count == 1
 
 
 def test_totals_cover_what_was_sampled_until_the_end(
-    fake_nvml: FakeNvml, native: NativeLibrary
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
 ) -> None:
     fake_nvml.scenario.gpus[0].plays(Segment(sm_clock_mhz=1000, reasons=4))
-    with one_gpu(planned(fake_nvml), native) as sampled:
+    with one_gpu(backend, native) as sampled:
         sampled.samples_on()
         integrated = sampled.reader.integrated(0)
         assert integrated is not None
