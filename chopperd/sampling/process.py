@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from chopperd.clock import Clock, SystemClock
+from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend
-from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
-from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.layout import RingDescription, SamplerState
 from chopperd.sampling.native.library import native_library
-from chopperd.sampling.native.parts import native_parts
+from chopperd.sampling.native.parts import with_native
+from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
+#: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
+_ORDERS_BYTES: Final = 4096
+_ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
@@ -52,10 +55,11 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
             _report_failure(ring_fd, str(error))
             return error.exit_code
         failures: list[BaseException] = []
+        clock, orders = SystemClock(), OrderBook()
 
         def sample() -> None:
             try:
-                run_sampler(backend, ring, settings, SystemClock(), stop)
+                run_sampler(backend, ring, settings, clock, stop, orders)
             except BaseException as error:
                 failures.append(error)
                 raise
@@ -64,7 +68,7 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
 
         sampler = threading.Thread(target=sample, name="chopperd-sampler")
         sampler.start()
-        select.select([wake_fd, _LIFELINE_FD], [], [])
+        _obey_until_woken(wake_fd, orders, clock)
         ring.set_state(SamplerState.STOPPING)
         stop.set()
         sampler.join()
@@ -74,22 +78,42 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
         return 1 if failures else 0
 
 
+def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
+    """Take the parent's orders until it ends, or this process is to.
+
+    What is no order is passed over, and said.
+    """
+    lines, limiter = OrderLines(), RepeatLimiter(clock)
+    while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
+        data = os.read(_LIFELINE_FD, _ORDERS_BYTES)
+        if not data:
+            return
+        for line in lines.feed(data):
+            try:
+                orders.take(decoded(line), clock.mono_ns())
+            except ConfigError as error:
+                if limiter.is_due():
+                    logger.warning("an order was not understood: %s", error)
+        select.select([wake_fd], [], [], _ORDERS_PAUSE_S)
+
+
 def run_sampler(
     backend: DeviceBackend,
     ring: RingWriter,
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook | None = None,
 ) -> None:
     """Sample all GPUs of a back end until told to stop, or until another sampler took over.
 
     The calling thread takes the clock triples, one a second and one at the end. Returns when all
     threads have ended; one that is inside a driver call ends when the call returns.
     """
-    interrupt = Interrupt()
+    orders = orders or OrderBook()
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, ring, settings, clock, stop, interrupt)
+        for label, loop in _loops(backend, ring, settings, clock, stop, orders)
     ]
     ring.write_triple(clock.triple())
     try:
@@ -100,7 +124,7 @@ def run_sampler(
             ring.write_triple(clock.triple())
     finally:
         stop.set()
-        interrupt.raise_()
+        orders.interrupt.raise_()
     for thread in threads:
         thread.join()
     ring.write_triple(clock.triple())
@@ -112,7 +136,7 @@ def _loops(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
-    interrupt: Interrupt,
+    orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """The loop of each GPU that has a slot, with the GPU's label."""
     devices = backend.devices()
@@ -123,21 +147,12 @@ def _loops(
             logger.error("GPU %s is new and has no room: start anew to sample it", device.uuid)
             continue
         gpu = ring.gpu(slot)
-        side = ring.side(slot)
-        if library is None:
-            parts = LoopParts(side=side)
-        else:
-            parts = native_parts(library, backend, device, gpu, side, settings, clock, interrupt)
-        loop = DeviceLoop(
-            backend,
-            device,
-            gpu,
-            settings,
-            clock,
-            stop,
-            place=(position, len(devices)),
-            parts=parts,
-        )
+        parts = LoopParts(place=(position, len(devices)), side=ring.side(slot))
+        if library is not None:
+            parts = with_native(
+                parts, library, backend, device, gpu, settings, clock, orders.interrupt
+            )
+        loop = DeviceLoop(backend, device, gpu, settings, clock, stop, orders=orders, parts=parts)
         yield ring.gpus[slot].gpu, loop
 
 

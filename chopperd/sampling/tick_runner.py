@@ -1,8 +1,8 @@
 """Who waits for the ticks of one GPU: hands each look that Python is to make to its loop."""
 
 import threading
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from chopperd.clock import Clock
 from chopperd.model.devices import ReadScope
@@ -10,8 +10,12 @@ from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.schedule import Schedule, Tick
 from chopperd.units import NS_PER_MS
 
-#: A wait is cut into naps of this length, so that a stop is seen soon.
+#: A wait is cut into naps of this length, so that a stop or an order is seen soon.
 _NAP_NS: Final = 250 * NS_PER_MS
+
+
+#: Whether something has come up by a time (CLOCK_MONOTONIC, ns) that waiting is to be cut for.
+HasNews: TypeAlias = Callable[[int], bool]
 
 
 class Look(NamedTuple):
@@ -60,10 +64,12 @@ class StopSigns:
         """Whether sampling shall end."""
         return self._stop.is_set() or not self._gpu.is_current()
 
-    def wait_until(self, deadline_mono_ns: int) -> bool:
-        """Wait in naps; False as soon as sampling shall end."""
+    def wait_until(self, deadline_mono_ns: int, has_news: HasNews | None = None) -> bool:
+        """Wait in naps, no longer once there is news; False as soon as sampling shall end."""
         now_ns = self._clock.mono_ns()
         while deadline_mono_ns - now_ns > _NAP_NS:
+            if has_news is not None and has_news(now_ns):
+                return True
             self._clock.sleep_until(now_ns + _NAP_NS)
             if self.is_over():
                 return False
@@ -79,12 +85,16 @@ class PythonTicks:
         gpu: Counts the ticks that were missed.
         clock: Tells the time.
         signs: Wait, and tell when to end.
+        has_news: Cuts waits short: the look that comes then is early, and not to be made.
     """
 
-    def __init__(self, gpu: GpuWriter, clock: Clock, signs: StopSigns) -> None:
+    def __init__(
+        self, gpu: GpuWriter, clock: Clock, signs: StopSigns, has_news: HasNews | None = None
+    ) -> None:
         self._gpu = gpu
         self._clock = clock
         self._signs = signs
+        self._has_news = has_news
         self._ticks: Iterator[Tick] = iter(())
         self._owes_full_read = False
 
@@ -96,7 +106,7 @@ class PythonTicks:
         """The next look; None when sampling shall end."""
         for tick in self._ticks:
             in_time = self._clock.mono_ns() < tick.end_mono_ns
-            if in_time and not self._signs.wait_until(tick.deadline_mono_ns):
+            if in_time and not self._signs.wait_until(tick.deadline_mono_ns, self._has_news):
                 return None
             if self._clock.mono_ns() >= tick.end_mono_ns:  # or woken too late: it has no read
                 self._miss(tick)

@@ -57,6 +57,7 @@ class PythonTotals:
         records = self._gpu.records(self._integrated_count)
         self._integrated_count = self._gpu.written_count
         # Where the rate has changed meanwhile, the slower one tells how far apart samples may lie.
-        before_ns, self._period_ns = self._period_ns, self._gpu.period_ns
-        self._integrals.add(records, max(before_ns, self._period_ns))
+        longest_ns = max(self._period_ns, self._gpu.period_ns)
+        self._period_ns = self._gpu.period_ns if len(records) else longest_ns
+        self._integrals.add(records, longest_ns)
         self._gpu.write_totals(self._integrals.totals, self._integrated_count)

@@ -298,7 +298,7 @@ int64_t native_integrate(integrator_t *integrator, int64_t now_mono_ns)
     if (!native_add(integrator->integrals, memory->records, memory->capacity, first,
                     written - first, period_ns))
         return 0;
-    integrator->period_ns = memory->head->period_ns;
+    integrator->period_ns = written > first ? memory->head->period_ns : period_ns;
     integrator->integrated_count = written;
     int64_t sequence = memory->status->totals_sequence + 1;
     totals_t *totals = &memory->status->totals[sequence % 2];

@@ -15,7 +15,7 @@ from chopperd.sampling.device_loop import DeviceLoop, LoopParts
 from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.native.parts import native_parts
+from chopperd.sampling.native.parts import with_native
 from chopperd.sampling.native.ticks import NativeTicks
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import GpuStatus, RingReader
@@ -60,11 +60,10 @@ class OneGpu:
         self.ring = RingWriter(fd, RingDescription(gpus=devices), settings.capacity)
         self.reader = RingReader(fd)
         self._stop, self._interrupt = threading.Event(), Interrupt()
-        gpu, side = self.ring.gpu(0), self.ring.side(0)
-        parts = LoopParts(side=side)
+        gpu, parts = self.ring.gpu(0), LoopParts(side=self.ring.side(0))
         if library is not None:
-            parts = native_parts(
-                library, backend, devices[0], gpu, side, settings, CLOCK, self._interrupt
+            parts = with_native(
+                parts, library, backend, devices[0], gpu, settings, CLOCK, self._interrupt
             )
         if own_read_every_ns is not None:
             assert isinstance(parts.ticks, NativeTicks)
