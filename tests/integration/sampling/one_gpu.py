@@ -12,11 +12,11 @@ from chopperd.devices.base import DeviceBackend
 from chopperd.devices.nvml.backend import NvmlBackend
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
-from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.native.parts import with_native
 from chopperd.sampling.native.ticks import NativeTicks
+from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.settings import SamplerSettings
@@ -45,6 +45,7 @@ class OneGpu:
 
     Attributes:
         ring, reader: Its memory.
+        orders: What it is asked for meanwhile.
     """
 
     def __init__(
@@ -59,16 +60,18 @@ class OneGpu:
         self.fd = fd
         self.ring = RingWriter(fd, RingDescription(gpus=devices), settings.capacity)
         self.reader = RingReader(fd)
-        self._stop, self._interrupt = threading.Event(), Interrupt()
+        self._stop, self.orders = threading.Event(), OrderBook()
         gpu, parts = self.ring.gpu(0), LoopParts(side=self.ring.side(0))
         if library is not None:
             parts = with_native(
-                parts, library, backend, devices[0], gpu, settings, CLOCK, self._interrupt
+                parts, library, backend, devices[0], gpu, settings, CLOCK, self.orders.interrupt
             )
         if own_read_every_ns is not None:
             assert isinstance(parts.ticks, NativeTicks)
             parts.ticks.own_read_every_ns = own_read_every_ns
-        loop = DeviceLoop(backend, devices[0], gpu, settings, CLOCK, self._stop, parts=parts)
+        loop = DeviceLoop(
+            backend, devices[0], gpu, settings, CLOCK, self._stop, orders=self.orders, parts=parts
+        )
         self.thread = threading.Thread(target=loop.run, name="chopperd-gpu-0")
         self.thread.start()
 
@@ -97,7 +100,7 @@ class OneGpu:
 
     def stop(self) -> None:
         self._stop.set()
-        self._interrupt.raise_()
+        self.orders.interrupt.raise_()
         self.thread.join(10)
         assert not self.thread.is_alive()
 

@@ -8,8 +8,9 @@ import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import GpuState, Records, RingDescription
+from chopperd.sampling.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary
+from chopperd.sampling.orders import Burst, Quiet
 from chopperd.sampling.ring import RingWriter
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import (
@@ -248,6 +249,42 @@ def test_a_stop_is_seen_within_a_nap_of_a_long_wait(
         began_ns = CLOCK.mono_ns()
         sampled.stop()
         assert CLOCK.mono_ns() - began_ns < 5 * 250_000_000
+
+
+def test_an_order_cuts_a_long_wait_short(backend: CountedNvml, native: NativeLibrary) -> None:
+    settings = replace(QUICK, hz=0.1, slow_hz=0.1, burst_hz=200.0, burst_budget_ratio=1.0)
+    with one_gpu(backend, native, settings) as sampled:
+        sampled.waits_for(lambda status: status.period_ns)
+        now_ns = CLOCK.mono_ns()
+        sampled.orders.take(Burst(hz=200.0, until_mono_ns=now_ns + 30 * 10**9), now_ns)
+        status = sampled.waits_for(lambda status: status.pace is Pace.BURST)
+        assert CLOCK.mono_ns() - now_ns < 5 * 250_000_000
+        assert status.period_ns == 5_000_000
+        sampled.samples_on()
+        now_ns = CLOCK.mono_ns()
+        sampled.orders.take(Quiet(until_mono_ns=now_ns + 30 * 10**9), now_ns)
+        sampled.orders.take(Burst(hz=200.0, until_mono_ns=now_ns), now_ns)
+        sampled.waits_for(lambda status: status.pace is Pace.QUIET)
+        calls_count = backend.read_count, sampled.status.ticks_count
+        CLOCK.sleep_until(CLOCK.mono_ns() + 50_000_000)
+        assert (backend.read_count, sampled.status.ticks_count) == calls_count
+
+
+def test_an_idle_gpu_is_read_less_often_until_it_works_again(
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
+) -> None:
+    """The pace is looked at each 5 s; at the idle pace after each read."""
+    gpu = fake_nvml.scenario.gpus[0]
+    gpu.plays(Segment(reasons=1, activity_percent=0))
+    settings = replace(QUICK, idle_hz=5.0, idle_after_s=1.0)
+    with one_gpu(backend, native, settings) as sampled:
+        status = sampled.waits_for(lambda status: status.pace is Pace.IDLE)
+        assert status.period_ns == 200_000_000
+        gpu.plays(Segment())
+        began_ns = CLOCK.mono_ns()
+        status = sampled.waits_for(lambda status: status.pace is Pace.ASKED)
+        assert CLOCK.mono_ns() - began_ns < 5 * 400_000_000  # at most two periods, with slack
+        assert backend.read_count < 10
 
 
 def test_the_loop_ends_when_another_process_has_taken_over(
