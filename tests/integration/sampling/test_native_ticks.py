@@ -12,6 +12,8 @@ from chopperd.sampling.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.orders import Burst, Quiet
 from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
+from chopperd.units import NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import (
     GPU_IS_LOST,
@@ -22,6 +24,7 @@ from tests.fakes.nvml.scenario import (
     Segment,
 )
 from tests.integration.sampling.one_gpu import CLOCK, QUICK, CountedNvml, one_gpu
+from tests.integration.sampling.supervised import wait_until_gone, written
 from tests.waiting import wait_for
 
 FROZEN_NS = 1_700_000_000 * 10**9
@@ -333,3 +336,27 @@ def test_totals_cover_what_was_sampled_until_the_end(
         assert totals.sampled_s is not None
         assert totals.sm_cycles == pytest.approx(totals.sampled_s * 1e9)
         assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(totals.sampled_s * 980 / 1980)
+
+
+def test_a_hang_in_a_look_without_python_is_seen_as_any_other(
+    started: Callable[..., SamplerSupervisor],
+    fake_nvml: FakeNvml,
+    native: NativeLibrary,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert native is not None
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml.library.parent))
+    gpu = fake_nvml.scenario.gpus[0]
+    supervisor = started("-m", "chopperd", "_sampler", "--backend", "nvml", hz=100.0)
+    wait_for(lambda: written(supervisor, 0) > 20)
+    first = supervisor.pid
+    gpu.fails(0, "nvmlDeviceGetClockInfo", delay_ms=3000)
+    wait_for(lambda: supervisor.poll() is SupervisorState.STARTING)
+    assert supervisor.left_pids == (first,)
+    gpu.fails(0, "nvmlDeviceGetClockInfo")
+    wait_until_gone(supervisor)  # once its call has returned
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+    before = written(supervisor, 0)
+    wait_for(lambda: written(supervisor, 0) > before + 20)
+    records = supervisor.reader.drain(0).records
+    assert (records["span_ns"] < 2 * NS_PER_S).all()  # what the first one read then, it dropped
