@@ -1,5 +1,6 @@
 """A word in memory by which waits are cut short, also those that Python does not see."""
 
+import threading
 from array import array
 
 
@@ -12,6 +13,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._word = array("q", [0])
+        self._lock = threading.Lock()
         self.address = self._word.buffer_info()[0]
 
     @property
@@ -21,4 +23,5 @@ class Interrupt:
 
     def raise_(self) -> None:
         """Let all that wait look up: for a stop, or an order."""
-        self._word[0] += 1
+        with self._lock:
+            self._word[0] += 1
