@@ -151,10 +151,12 @@ TROUBLE_BYTES: Final = 256
 TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 
 #: What is written seldom (`side`): -1 means "not known" in whole numbers, NaN in others.
-#: `sequence` is odd while it is being written.
+#: `sequence` is odd while it is being written, `state_sequence` while the values of a full read
+#: are: these have a writer of their own.
 SIDE: Final = np.dtype(
     [
         ("sequence", np.int64),
+        ("state_sequence", np.int64),
         ("state_mono_ns", np.int64),
         ("state", np.float64, (len(STATE_FIELDS),)),
         ("sensor_period_ns", np.int64, (len(TIMED_SENSORS),)),
@@ -176,6 +178,13 @@ STATUS: Final = np.dtype(
     ]
 )
 SIDE_OFFSET: Final = STATUS.itemsize - SIDE.itemsize
+
+
+def offset_of(block: "np.dtype[np.void]", name: str) -> int:
+    """Where a field of a block begins, in bytes."""
+    if block.fields is None:
+        raise ValueError("it has no fields")
+    return int(block.fields[name][1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.model.devices import GpuInfo
-from chopperd.sampling.device_loop import DeviceLoop
+from chopperd.sampling.device_loop import DeviceLoop, LoopParts
 from chopperd.sampling.ends import Ending, changed, silent
 from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.native.library import native_library
+from chopperd.sampling.native.parts import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.ring import RingWriter
@@ -145,11 +147,14 @@ def run_sampler(
     if watch.has_work:
         threads.append(threading.Thread(target=watch.run, name="chopperd-watch"))
     ring.write_triple(clock.triple())
-    for thread in threads:
-        thread.start()
-    ring.set_state(SamplerState.RUNNING)
-    _stay(ring, silence, clock, stop, ending)
-    stop.set()
+    try:
+        for thread in threads:
+            thread.start()
+        ring.set_state(SamplerState.RUNNING)
+        _stay(ring, silence, clock, stop, ending)
+    finally:
+        stop.set()
+        orders.interrupt.raise_()
     for thread in threads:
         thread.join()
     ring.write_triple(clock.triple())
@@ -194,18 +199,14 @@ def _loops(
     orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """The loop of each GPU, with the GPU's label; partitions have nothing for a fast loop."""
+    library = native_library()
     for position, each in enumerate(gpus):
-        is_part = each.device.parent is not None
-        loop = DeviceLoop(
-            backend,
-            each.device,
-            each.gpu,
-            _slow_only(settings) if is_part else settings,
-            clock,
-            stop,
-            orders=orders,
-            place=(position, len(gpus)),
-        )
+        device, gpu = each.device, each.gpu
+        kept = settings if device.parent is None else _slow_only(settings)
+        parts = LoopParts(place=(position, len(gpus)), side=each.side)
+        if library is not None:
+            parts = with_native(parts, library, backend, device, gpu, kept, clock, orders.interrupt)
+        loop = DeviceLoop(backend, device, gpu, kept, clock, stop, orders=orders, parts=parts)
         yield each.label, loop
 
 

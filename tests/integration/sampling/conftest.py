@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.sampling.native.library import NativeLibrary, native_library
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
@@ -55,6 +56,18 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
         sampler.stop(10.0)
         wait_until_gone(sampler)
         sampler.close()
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeLibrary:
+    """The library that was built with the package; where it is missing, skips (fails in CI)."""
+    library = native_library()
+    if library is None:
+        reason = "chopperd was installed without its native part (no C compiler?)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return library
 
 
 @pytest.fixture
