@@ -304,7 +304,7 @@ class NvmlBackend:
     def _handle(self, device: GpuInfo) -> object:
         silence = self._silence(device)
         if silence is not None:
-            raise self._lost(silence.__cause__ or silence, device.index)
+            raise _as_loss(silence) from silence
         if device.uuid not in self._faults:
             raise DeviceLostError(
                 f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
@@ -326,7 +326,7 @@ class NvmlBackend:
     def _troubles(self, device: GpuInfo) -> Iterator[str]:
         loss = self._losses.get(device.uuid) or self._silence(device)
         if loss is not None:
-            yield str(loss)
+            yield str(loss).removeprefix(f"GPU {device.index}: ")
         xid = self._events.newest(device.uuid, is_lost=loss is not None)
         if xid is not None:
             yield xid_text(xid)
@@ -347,23 +347,27 @@ class NvmlBackend:
     def _new_faults(self, info: GpuInfo) -> DeviceFaults:
         return DeviceFaults(info.index, self._vendor_errors(), self._clock)
 
-    def _lost(self, error: BaseException, index: int) -> DeviceError:
+    def _lost(self, error: Exception, index: int) -> DeviceError:
         """Any failure to find a GPU again leaves it lost, whatever the code."""
-        failure = self._classify(error, "nvmlDeviceGetHandleByUUID", index)
-        return DeviceLostError(
-            str(failure),
-            operation=failure.operation,
-            device_index=index,
-            vendor_code=failure.vendor_code,
-        )
+        return _as_loss(self._classify(error, "nvmlDeviceGetHandleByUUID", index))
 
     def _vendor_errors(self) -> VendorErrors:
         return VendorErrors(base=self._nvml.NVMLError, classify=self._classify)
 
     @staticmethod
-    def _classify(error: BaseException, operation: str, index: int) -> DeviceError:
+    def _classify(error: Exception, operation: str, index: int) -> DeviceError:
         code = getattr(error, "value", -1)
         return device_error(code, str(error), operation=operation, device_index=index)
+
+
+def _as_loss(failure: DeviceError) -> DeviceLostError:
+    """A failure that leaves a GPU lost, whatever its code."""
+    return DeviceLostError(
+        str(failure),
+        operation=failure.operation,
+        device_index=failure.device_index,
+        vendor_code=failure.vendor_code,
+    )
 
 
 def _look_first(sensors: NvmlSensors) -> None:
