@@ -10,7 +10,7 @@ import msgspec
 
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
@@ -113,7 +113,11 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s."""
+    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
+
+    `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
+    wrong with it.
+    """
 
     gpu: str
     up: bool
@@ -125,6 +129,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     excess_live_ratio: float | None = None
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
+    processes: tuple[GpuProcess, ...] | None = None
+    trouble: str | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,6 +309,8 @@ def gpu_of(live: GpuLive) -> Gpu:
             driver_s=live.driver_s,
             hung=live.hung,
         ),
+        processes=live.processes,
+        trouble=live.trouble,
     )
 
 

@@ -54,6 +54,8 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         kept_hz=sampling.kept_hz,
         pace=sampling.pace,
         hung=sampling.hung,
+        processes=gpu.processes,
+        trouble=gpu.trouble,
     )
 
 

@@ -149,11 +149,14 @@ class DeviceLoop:
         try:
             return self._backend.read(self._device, scope)
         except DeviceLostError as error:
+            self._gpu.note_failure(error)
             self._lose(error)
         except DeviceError as error:
+            self._gpu.note_failure(error)
             self._gpu.transient_count += 1
             self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the loop
+            self._gpu.note_failure(error)
             self._gpu.unexpected_count += 1
             self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         return None

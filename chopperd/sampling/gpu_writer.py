@@ -117,6 +117,7 @@ class GpuWriter:
         self._records_offset = records_offset
         self._capacity = capacity
         self._bits_by_causes: dict[frozenset[Cause], int] = {}
+        self._failure: tuple[int, str] | None = None
         self.head = array("q", bytes(memory[status_offset : status_offset + _HEAD_BYTES]))
         self.head[0] = self.head[1] = 0  # no call is in progress
         self._head_words = memoryview(self.head)
@@ -176,6 +177,21 @@ class GpuWriter:
         self._count_call(span_ns, scope)
         self._publish()
 
+    def note_failure(self, error: Exception) -> None:
+        """Take down that a look has failed as a whole."""
+        self._failure = self._written, str(error)
+
+    @property
+    def silence(self) -> str | None:
+        """Why the last look failed as a whole; None if it did not. For any thread."""
+        failure = self._failure
+        return failure[1] if failure is not None and failure[0] == self._written else None
+
+    @property
+    def state(self) -> GpuState:
+        """What was last said of whether the GPU answers; for any thread."""
+        return GpuState(self._state)
+
     def set_state(self, state: GpuState) -> None:
         """Say whether the GPU answers."""
         self._state = state
@@ -188,7 +204,7 @@ class GpuWriter:
 
     @property
     def written_count(self) -> int:
-        """Records since the ring was made."""
+        """Records since the ring was made; for any thread."""
         return self._written
 
     def records(self, position: int) -> Records:

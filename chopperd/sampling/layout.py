@@ -32,13 +32,19 @@ SCOPES: Final = (ReadScope.FAST, ReadScope.FULL)
 
 
 class SamplerState(IntEnum):
-    """What the sampler last said of itself."""
+    """What the sampler last said of itself.
+
+    `CHANGED`: it ends so that a successor finds the GPUs that came or went. `SILENT`: at its last
+    look no GPU answered.
+    """
 
     STARTING = 0
     RUNNING = 1
     STOPPING = 2
     STOPPED = 3
     FAILED = 4
+    CHANGED = 5
+    SILENT = 6
 
 
 class GpuState(IntEnum):
@@ -60,6 +66,8 @@ class Pace(IntEnum):
 
 
 #: `generation` counts the writers: one that finds another number than its own is superseded.
+#: `identity` is the same in a larger memory file that took this one's place; `slots_wanted` is the
+#: room that a writer did not find.
 HEADER: Final = np.dtype(
     [
         (name, np.int64)
@@ -74,6 +82,8 @@ HEADER: Final = np.dtype(
             "triples_written",
             "description_sequence",
             "description_bytes",
+            "identity",
+            "slots_wanted",
         )
     ]
 )

@@ -160,6 +160,11 @@ class RingReader:
         """Number of the present writer, from 1."""
         return int(self._header["generation"])
 
+    @property
+    def identity(self) -> int:
+        """Which memory this is; the same after it was moved into a larger file."""
+        return int(self._header["identity"])
+
     def description(self) -> RingDescription:
         """What is sampled.
 

@@ -19,6 +19,14 @@ _ANSWER: Final = Struct("<IIQ")
 _TYPE_OFFSET: Final = 24
 _CODE_OFFSET: Final = 28
 _VALUE_OFFSET: Final = 32
+#: Where its members are, by their names in nvml.h.
+FIELD_LAYOUT: Final = {
+    "fieldId": 0,
+    "scopeId": 4,
+    "valueType": _TYPE_OFFSET,
+    "nvmlReturn": _CODE_OFFSET,
+    "value": _VALUE_OFFSET,
+}
 
 # nvmlValueType_t: how each type stands in the union. Source: nvml.h.
 _UNSIGNED_LONG_LONG: Final = 3

@@ -3,12 +3,13 @@
 import pytest
 
 from chopperd.devices.channel import PROBE_INTERVAL_NS
+from chopperd.errors import DeviceLostError
 from chopperd.model.causes import Cause
 from chopperd.model.devices import ReadScope
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
-from tests.fakes.nvml.scenario import NOT_SUPPORTED, Segment
+from tests.fakes.nvml.scenario import GPU_IS_LOST, NOT_SUPPORTED, SUCCESS, UNKNOWN, Segment
 from tests.fakes.samples import START_UNIX_NS
 from tests.integration.devices.h100 import H100, read_at
 
@@ -95,3 +96,78 @@ def test_limits_follow_the_driver_from_look_to_look(fake_nvml: FakeNvml) -> None
     causes = [read_at(fake_nvml, ms, ReadScope.FAST).causes for ms in (500, 600, 1_500, 2_500)]
     capped, hot = frozenset({Cause.POWER_CAP}), frozenset({Cause.THERMAL})
     assert causes == [capped, capped, hot, frozenset()]
+
+
+HELD = Segment(reasons=0x34)  # power cap, sync boost, thermal
+OLD_COUNTERS = (Cause.POWER_CAP, Cause.SYNC_BOOST, Cause.THERMAL)
+
+
+def test_the_old_counters_stand_in_for_causes_without_a_field(fake_nvml: FakeNvml) -> None:
+    """A driver before 575 has fields for two causes, and counts thermal limits elsewhere."""
+    fake_nvml.scenario.driver("550.54.15", first_limit_field=0)
+    gpu = fake_nvml.scenario.gpus[0]
+    gpu.plays(HELD, origin_unix_ns=START_UNIX_NS)
+    assert read_at(fake_nvml, 3_000).limited_ns == dict.fromkeys(OLD_COUNTERS, 3 * NS_PER_S)
+    before = gpu.calls_of("nvmlDeviceGetViolationStatus")
+    read_at(fake_nvml, 3_100)
+    assert gpu.calls_of("nvmlDeviceGetViolationStatus") == before + 1
+
+
+def test_the_old_counters_are_read_by_full_looks_only(fake_nvml: FakeNvml) -> None:
+    fake_nvml.scenario.driver("550.54.15", first_limit_field=0)
+    gpu = fake_nvml.scenario.gpus[0]
+    backend = fake_nvml.open()
+    before = gpu.calls_total()
+    reading = backend.read(H100, ReadScope.FAST)
+    assert gpu.calls_total() - before == 3
+    assert set(reading.limited_ns) == {Cause.POWER_CAP, Cause.SYNC_BOOST}
+
+
+def test_without_fields_three_causes_are_counted(make_fake_nvml: MakeFakeNvml) -> None:
+    fake = make_fake_nvml(without=frozenset({"nvmlDeviceGetFieldValues"}))
+    fake.scenario.gpus[0].plays(HELD, origin_unix_ns=START_UNIX_NS)
+    assert read_at(fake, 2_000).limited_ns == dict.fromkeys(OLD_COUNTERS, 2 * NS_PER_S)
+
+
+def test_the_old_counters_are_not_asked_where_fields_answer(fake_nvml: FakeNvml) -> None:
+    fake_nvml.open().read(H100, ReadScope.FULL)
+    assert fake_nvml.scenario.gpus[0].calls_of("nvmlDeviceGetViolationStatus") == 0
+
+
+def test_causes_that_are_newer_than_the_old_counters_have_none(fake_nvml: FakeNvml) -> None:
+    gpu = fake_nvml.scenario.gpus[0]
+    gpu.fails_field(NOT_SUPPORTED, "hw_thermal", "power_brake", "thermal")
+    limited_ns = fake_nvml.open().read(H100, ReadScope.FULL).limited_ns
+    assert set(limited_ns) == set(OLD_COUNTERS)
+    # Thermal only.
+    assert gpu.calls_of("nvmlDeviceGetViolationStatus") == 2
+
+
+def test_a_counter_never_changes_its_source(fake_nvml: FakeNvml) -> None:
+    """Two counters of one cause need not have begun together: a change would look like a rise."""
+    gpu = fake_nvml.scenario.gpus[0]
+    gpu.fails_field(NOT_SUPPORTED, "thermal")
+    clock = ScriptedClock()
+    backend = fake_nvml.open(clock)
+    gpu.fails_field(SUCCESS, "thermal")
+    gpu.fails(NOT_SUPPORTED, "nvmlDeviceGetViolationStatus")
+    for _ in range(3):
+        clock.advance(PROBE_INTERVAL_NS)
+        assert Cause.THERMAL not in backend.read(H100, ReadScope.FULL).limited_ns
+    gpu.fails(GPU_IS_LOST)
+    with pytest.raises(DeviceLostError):
+        backend.read(H100, ReadScope.FULL)
+    gpu.fails(SUCCESS)
+    before = gpu.calls_of("nvmlDeviceGetViolationStatus")
+    assert Cause.THERMAL in backend.read(H100, ReadScope.FULL).limited_ns
+    assert gpu.calls_of("nvmlDeviceGetViolationStatus") == before + 1
+
+
+def test_a_counter_that_fails_for_now_is_left_out_of_that_look(fake_nvml: FakeNvml) -> None:
+    gpu = fake_nvml.scenario.gpus[0]
+    backend = fake_nvml.open()
+    gpu.fails_field(UNKNOWN, "thermal")
+    assert Cause.THERMAL not in backend.read(H100, ReadScope.FAST).limited_ns
+    assert backend.failed_total() == {("0", "nvmlDeviceGetFieldValues[269]"): 1}
+    gpu.fails_field(SUCCESS, "thermal")
+    assert Cause.THERMAL in backend.read(H100, ReadScope.FAST).limited_ns

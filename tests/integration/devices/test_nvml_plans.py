@@ -1,5 +1,7 @@
 """Read plans of the NVML back end: carried out by themselves they give what `read` gives."""
 
+from random import Random
+
 import pytest
 
 from chopperd.devices.base import PlansReads
@@ -13,6 +15,7 @@ from tests.fakes.carried_out import CarriedOut, NotAsPlannedError, carry_out
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import (
+    FIELDS,
     GPU_IS_LOST,
     NOT_SUPPORTED,
     SUCCESS,
@@ -189,3 +192,43 @@ def test_a_lost_gpu_has_no_plan_until_it_is_read_again(fake_nvml: FakeNvml) -> N
     fake_nvml.scenario.gpus[0].fails(SUCCESS)
     backend.read(device, ReadScope.FULL)
     assert carry_out(settled_plan(backend, ReadScope.FAST)).values == {"sm_clock_mhz": 1980}
+
+
+SEEDS = range(40)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_plan_gives_what_a_read_gives_whatever_a_device_lacks(
+    fake_nvml: FakeNvml, seed: int
+) -> None:
+    random = Random(seed)
+    gpu = fake_nvml.scenario.gpus[0]
+    odd_values(gpu, temperature_c=61)
+    fake_nvml.scenario.freeze(START_UNIX_NS + 12_345 * NS_PER_MS)
+    for call in random.sample(LACKING_CALLS, random.randrange(len(LACKING_CALLS))):
+        gpu.fails(NOT_SUPPORTED, call)
+    for field in FIELDS:
+        gpu.fails_field(random.choice((SUCCESS, NOT_SUPPORTED)), field)
+    backend = fake_nvml.open()
+    for scope in ReadScope:
+        reading = backend.read(backend.devices()[0], scope)
+        plan = plan_of(backend, scope)
+        given = CarriedOut() if plan is None else carry_out(plan)
+        assert given == as_carried_out(reading)
+
+
+LACKING_CALLS = (
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetViolationStatus",
+)

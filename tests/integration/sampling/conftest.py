@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.sampling.native.library import NativeLibrary, native_library
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
@@ -40,10 +41,12 @@ def nothing_left_behind() -> Iterator[None]:
 def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
     made: list[SamplerSupervisor] = []
 
-    def supervisor(gpu_count: int = 2, hz: float = 100.0) -> SamplerSupervisor:
+    def supervisor(
+        gpu_count: int = 2, hz: float = 100.0, policy: RestartPolicy = QUICK
+    ) -> SamplerSupervisor:
         command = [sys.executable, str(SCRIPT), "--gpus", str(gpu_count), "--folder", str(tmp_path)]
         settings = SamplerSettings(hz=hz, totals_every_s=0.2, probe_every_s=0.2, budget_ratio=1.0)
-        made.append(SamplerSupervisor(command, settings, CLOCK, QUICK))
+        made.append(SamplerSupervisor(command, settings, CLOCK, policy))
         return made[-1]
 
     yield supervisor
