@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
 #: How often it is looked whether any GPU answers at all.
-_LOOK_EVERY_S: Final = 0.5
+_LOOK_EVERY_S: Final = 1.0
 #: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
 _ORDERS_BYTES: Final = 4096
 _ORDERS_PAUSE_S: Final = 0.05
