@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.arrays import Float64s, Int64s
 
 #: Fewer changes than this say nothing of a period.
 MIN_CHANGES: Final = 5
@@ -21,13 +21,20 @@ _MIN_PERIODS: Final = 5.0
 #: Changes seen at fewer of the updates than this could lie on the grid by chance.
 _MIN_CHANGED_UPDATES: Final = 0.25
 #: How well the changes must lie on the grid: 1 is as well as the spacing of the reads lets them.
-_MIN_ALIGNED: Final = 0.85
+_MIN_ALIGNED: Final = 0.92
 #: Changes closer than this share of the period, and how many of them may be (a read that hung).
 _TOO_CLOSE: Final = 0.75
 _MAX_TOO_CLOSE: Final = 0.05
-#: Tried periods change the number of periods in the time by 1/4 each.
-_TRIES_PER_CYCLE: Final = 4
+#: Tried periods change the number of periods in the time by 1/8 each.
+_TRIES_PER_CYCLE: Final = 8
 _Z: Final = 3.0
+#: A recording is looked at in stretches of so many reads, so many of them, where there are so many
+#: changes; in this share of them the same period must be found.
+_STRETCH_READS: Final = 1000
+_MOST_STRETCHES: Final = 6
+_MIN_STRETCH_CHANGES: Final = 20
+_MIN_AGREEING: Final = 0.7
+_AGREEING_RATIO: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +128,39 @@ def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     return _fitted(changes, float(tried_ns[best]))
 
 
+def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
+    """The update period of a sensor from the samples of a recording; None where it can't be told.
+
+    What is found in stretches of the recording must agree: over minutes a sensor's timer drifts,
+    and a job has a beat of its own in some of them.
+
+    Args:
+        t_ns: (n,) int64, rising.
+        value: (n,) float64; NaN where not read.
+    """
+    found: list[SensorPeriod] = []
+    asked = 0
+    for first in _stretch_starts(len(t_ns)):
+        inside = slice(first, first + _STRETCH_READS)
+        if len(changes_of(t_ns[inside], value[inside])) < _MIN_STRETCH_CHANGES:
+            continue
+        asked += 1
+        period = sensor_period(t_ns[inside], value[inside])
+        if period is not None and period.is_resolved:
+            found.append(period)
+    if not found or len(found) < _MIN_AGREEING * asked:
+        return None
+    middle = sorted(found, key=lambda each: each.period_ns)[len(found) // 2]
+    near = [abs(each.period_ns / middle.period_ns - 1) < _AGREEING_RATIO for each in found]
+    return middle if sum(near) >= _MIN_AGREEING * asked else None
+
+
+def _stretch_starts(count: int) -> list[int]:
+    """Where the stretches begin: all, or so many spread over the recording."""
+    starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
+    return list(starts[:: -(-len(starts) // _MOST_STRETCHES)])
+
+
 def _is_new_at_each_read(changes: Changes) -> bool:
     """Whether the value is new so often that the reads, not the sensor, set the pace."""
     apart_ns = np.median(np.diff(changes.after_ns))
@@ -147,10 +187,12 @@ def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
     """How well the changes lie on a grid of each period: (c,), 1 as well as can be seen.
 
     The length of the mean of unit vectors at their phases, over the one that changes seen by reads
-    so far apart have at best.
+    so far apart have at best. Changes that a late or failed read blurs are left out.
     """
-    width = float(np.median(changes.after_ns - changes.before_ns)) / period_ns
-    phase = np.exp((2j * np.pi / period_ns)[:, None] * changes.at_ns)
+    width_ns = changes.after_ns - changes.before_ns
+    usual_ns = float(np.median(width_ns))
+    width = usual_ns / period_ns
+    phase = np.exp((2j * np.pi / period_ns)[:, None] * changes.at_ns[width_ns <= 1.5 * usual_ns])
     aligned: Float64s = np.abs(phase.mean(axis=1)) / np.sinc(np.minimum(width, 0.5))
     return aligned
 

@@ -8,10 +8,11 @@ from chopperd.correlate.families import FamilyTotals
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
-from chopperd.model.arrays import Float64s
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.report import ClockBasis, ClockStats, Dvfs, Family, RowClock, Temperature
+from chopperd.model.samples import GpuSamples
 
 _METHOD = "sampled"
 
@@ -22,9 +23,17 @@ def known_or_none(value: float) -> float | None:
 
 
 def row_samples(clocks: RowClocks, index: int) -> slice:
-    """The row's samples: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    return _inside(clocks.samples.t_ns, clocks, index)
+
+
+def reads_inside(samples: GpuSamples, clocks: RowClocks, index: int) -> slice:
+    """The row's reads, clock or not: a slice of `samples`."""
+    return _inside(samples.t_unix_ns, clocks, index)
+
+
+def _inside(t_ns: Int64s, clocks: RowClocks, index: int) -> slice:
     windows = clocks.windows
-    t_ns = clocks.samples.t_ns
     first = int(np.searchsorted(t_ns, windows.start_ns[index], "left"))
     return slice(first, int(np.searchsorted(t_ns, windows.end_ns[index], "left")))
 

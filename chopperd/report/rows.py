@@ -18,7 +18,7 @@ from chopperd.report.clocks import (
     energy_of,
     families_of,
     mean_of_samples,
-    row_samples,
+    reads_inside,
     temperature_of,
 )
 from chopperd.units import NS_PER_S
@@ -221,7 +221,7 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         energy_error_j=energy_error_j,
     )
     if context.samples is not None:
-        inside = clocks.kept[row_samples(clocks, index)]
+        inside = reads_inside(context.samples, clocks, index)
         row = replace(
             row,
             mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),
