@@ -87,8 +87,9 @@ def held(period_ms: float, seed: int, *, hz: float = 100.0) -> tuple[Float64s, F
 
 @pytest.mark.parametrize("period_ms", [20.0, 50.0, 100.0])
 def test_looks_are_as_many_as_the_sensors_and_at_their_time(period_ms: float) -> None:
-    """Known truth: counts within 7 %; changes within 9.5 ms, on average at the right
-    time (to 1 ms, as reads each 10 ms and looks each 100 ms keep step).
+    """Known truth: counts within 7 %; changes within 9.5 ms, and on average to 1 ms.
+
+    (Not to 0: reads each 10 ms and looks each 100 ms keep step.)
 
     Taken as of its reads a value is half a period old on average.
     """
