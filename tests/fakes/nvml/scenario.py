@@ -40,13 +40,26 @@ CALLS = (
     "nvmlDeviceGetMemoryInfo_v2",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetSamples",
+    "nvmlDeviceGetViolationStatus",
 )
 #: What a code can be given for, in the order of `field_code`.
-FIELDS = ("power_cap", "sync_boost", "thermal", "hw_thermal", "power_brake", "power_instant")
+FIELDS = (
+    *("power_cap", "sync_boost", "thermal", "hw_thermal", "power_brake"),
+    *("power_instant", "power_average", "module_power_instant", "module_power_average"),
+    *("memory_temperature", "energy", "accumulated_frequency"),
+)
+#: Which samples the driver keeps itself, in the order of `buffer_period_ns`.
+BUFFERS = ("power", "sm_clock")
+#: How many it keeps of each.
+BUFFERED_SAMPLES = 120
 
 SUCCESS = 0
 UNINITIALIZED = 1
+INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
+NO_PERMISSION = 4
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 GPU_IS_LOST = 15
@@ -98,6 +111,12 @@ class GpuLayout(Structure):
         ("delay_ms", c_int64 * len(CALLS)),
         ("field_code", c_int64 * len(FIELDS)),
         ("called", c_int64 * len(CALLS)),
+        ("memory_temperature_c", c_int64),
+        ("temperature_threshold_c", c_int64 * 3),
+        ("module_extra_mw", c_int64),
+        ("clock_period_ns", c_int64),
+        ("power_period_ns", c_int64),
+        ("buffer_period_ns", c_int64 * len(BUFFERS)),
     ]
 
     def plays(self, *segments: Segment, origin_unix_ns: int = 0, repeats: bool = False) -> None:
@@ -119,6 +138,11 @@ class GpuLayout(Structure):
         """These field values answer `code`, while the call itself succeeds."""
         for field in fields:
             self.field_code[FIELDS.index(field)] = code
+
+    def buffers(self, **period_ns: int) -> None:
+        """Keep samples of these sensors in the driver, one each `period_ns`; 0: none."""
+        for name, value in period_ns.items():
+            self.buffer_period_ns[BUFFERS.index(name)] = value
 
     def calls_of(self, call: str) -> int:
         """How often this GPU was asked by this call."""
@@ -198,4 +222,9 @@ def _healthy_h100(gpu: GpuLayout, index: int) -> None:
     gpu.memory_total_bytes = 85_899_345_920
     gpu.memory_reserved_bytes = 1_040_187_392
     gpu.memory_used_bytes = 8_388_608
+    gpu.memory_temperature_c = 55
+    gpu.temperature_threshold_c[:] = (100, 95, 105)
+    gpu.fails_field(
+        NOT_SUPPORTED, "module_power_instant", "module_power_average", "accumulated_frequency"
+    )
     gpu.plays(Segment())
