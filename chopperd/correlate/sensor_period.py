@@ -27,6 +27,10 @@ _TOO_CLOSE: Final = 0.75
 _MAX_TOO_CLOSE: Final = 0.05
 #: Tried periods change the number of periods in the time by 1/8 each.
 _TRIES_PER_CYCLE: Final = 8
+#: So many at once: a sampler has no memory to spare.
+_TRIES_AT_ONCE: Final = 128
+#: A change between reads further apart than this, in usual distances, is blurred.
+_MAX_BLUR: Final = 1.5
 _Z: Final = 3.0
 #: A recording is looked at in stretches of so many reads, so many of them, where there are so many
 #: changes; in this share of them the same period must be found.
@@ -191,10 +195,13 @@ def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
     """
     width_ns = changes.after_ns - changes.before_ns
     usual_ns = float(np.median(width_ns))
-    width = usual_ns / period_ns
-    phase = np.exp((2j * np.pi / period_ns)[:, None] * changes.at_ns[width_ns <= 1.5 * usual_ns])
-    aligned: Float64s = np.abs(phase.mean(axis=1)) / np.sinc(np.minimum(width, 0.5))
-    return aligned
+    at_ns = changes.at_ns[width_ns <= _MAX_BLUR * usual_ns]
+    aligned = np.empty(len(period_ns))
+    for first in range(0, len(period_ns), _TRIES_AT_ONCE):
+        some = slice(first, first + _TRIES_AT_ONCE)
+        phase = np.exp((2j * np.pi / period_ns[some])[:, None] * at_ns)
+        aligned[some] = np.abs(phase.mean(axis=1))
+    return aligned / np.sinc(np.minimum(usual_ns / period_ns, 0.5))
 
 
 def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
@@ -20,6 +21,7 @@ from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.layout import RingDescription, SamplerState
 from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
 
@@ -87,6 +89,11 @@ def run_sampler(
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
         for label, loop in _loops(backend, ring, settings, clock, stop)
     ]
+    sensors = SensorWatch(
+        backend, _probed(backend, ring), clock, stop, budget_ratio=settings.budget_ratio
+    )
+    if sensors.has_work:
+        threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
     ring.write_triple(clock.triple())
     for thread in threads:
         thread.start()
@@ -123,6 +130,16 @@ def _loops(
             device_count=len(devices),
         )
         yield ring.gpus[slot].gpu, loop
+
+
+def _probed(backend: DeviceBackend, ring: RingWriter) -> list[ProbedGpu]:
+    """The GPUs that have a slot, for the probing of their sensors."""
+    slots = {device: ring.slot_of(device) for device in backend.devices()}
+    return [
+        ProbedGpu(device=device, side=ring.side(slot), pace=partial(ring.pace, slot))
+        for device, slot in slots.items()
+        if slot is not None
+    ]
 
 
 def _opened_ring(ring_fd: int, backend: DeviceBackend, settings: SamplerSettings) -> RingWriter:

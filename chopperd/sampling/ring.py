@@ -27,6 +27,7 @@ from chopperd.sampling.layout import (
     TRIPLE,
     TRIPLE_CAPACITY,
     GpuState,
+    Pace,
     RingDescription,
     RingLayout,
     SamplerState,
@@ -39,6 +40,7 @@ _SPARE_SLOTS: Final = 8
 _TRIPLE_BODY: Final = Struct("=3q")
 
 #: Every field of the header is one word of 8 bytes.
+_PACE_WORD: Final = (STATUS.names or ()).index("pace")
 _HEADER_WORDS: Final = {name: word for word, name in enumerate(HEADER.names or ())}
 
 
@@ -108,6 +110,11 @@ class RingWriter:
     def side(self, slot: int) -> GpuSideWriter:
         """The writer of one GPU's side block; one a slot, whatever threads use it."""
         return self._sides[slot]
+
+    def pace(self, slot: int) -> Pace:
+        """Why a GPU is read at the period that is kept, as its thread last said; for any thread."""
+        block = self._layout.status_offset + slot * STATUS.itemsize
+        return Pace(self._words[block // 8 + _PACE_WORD])
 
     def slot_of(self, info: GpuInfo) -> int | None:
         """The slot of a GPU that the back end found; None if there was no room for it."""

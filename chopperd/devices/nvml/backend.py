@@ -5,15 +5,16 @@ What single calls and numbers mean is in `calls` and `codes`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.base import BackendOptions
+from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.identity import FixedProperties, text_of
+from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors, SensorPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
@@ -82,6 +83,10 @@ class NvmlBackend:
         except DeviceLostError:
             self._sensors.pop(device.uuid, None)
             raise
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read single sensors of a GPU back to back, for any thread."""
+        return sensor_reads(self._nvml, device)
 
     def close(self) -> None:
         """Let go of NVML; a second call does nothing."""
