@@ -10,16 +10,19 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 
 #: Fewer changes than this say nothing of a period.
-MIN_CHANGES: Final = 5
+MIN_CHANGES: Final = 6
 #: A period is told apart from the spacing of the reads from so many spacings on.
 RESOLVED_SPACINGS: Final = 3.0
 #: The time must hold so many periods: any few changes lie on some grid.
 _MIN_PERIODS: Final = 5.0
 #: Changes seen at fewer of the updates than this could lie on the grid by chance.
-_MIN_CHANGED_UPDATES: Final = 0.25
+_MIN_CHANGED_UPDATES: Final = 0.3
+#: This share of the changes must come one period after the one before: a job whose clock moves a
+#: few times a step lies on some grid, too, at odd multiples of it.
+_MIN_NEXT: Final = 0.4
 #: How well the changes must lie on the grid: 1 is as well as the spacing of the reads lets them.
 _MIN_ALIGNED: Final = 0.92
 #: Changes closer than this share of the period, and how many of them may be (a read that hung).
@@ -31,6 +34,10 @@ _TRIES_PER_CYCLE: Final = 8
 _TRIES_AT_ONCE: Final = 128
 #: A change between reads further apart than this, in usual distances, is blurred.
 _MAX_BLUR: Final = 1.5
+#: A sensor's timer shakes by so much (standard deviation), of the period or in all; a beat of the
+#: job that is none fits worse.
+_MAX_SHAKE_RATIO: Final = 0.03
+_MAX_SHAKE_NS: Final = 400_000
 _Z: Final = 3.0
 #: A recording is looked at in stretches of so many reads, so many of them, where there are so many
 #: changes; in this share of them the same period must be found.
@@ -83,6 +90,17 @@ class Changes:
         since_ns = (self.before_ns - self.before_ns[0]) + (self.after_ns - self.before_ns[0])
         half: Float64s = since_ns / 2
         return half
+
+    @property
+    def usual_width_ns(self) -> float:
+        """The median time in which a change can have been."""
+        return float(np.median(self.after_ns - self.before_ns))
+
+    @property
+    def is_sharp(self) -> Bools:
+        """(k,) bool: the changes that no late or failed read blurs."""
+        sharp: Bools = self.after_ns - self.before_ns <= _MAX_BLUR * self.usual_width_ns
+        return sharp
 
 
 def changes_of(t_ns: Int64s, value: Float64s) -> Changes:
@@ -159,6 +177,22 @@ def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     return middle if sum(near) >= _MIN_AGREEING * asked else None
 
 
+def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
+    """Whether samples show changes too close together for a sensor of this period.
+
+    A probe of a second or two can take a job's beat for the sensor's; a whole recording tells.
+
+    Args:
+        t_ns: (n,) int64, rising.
+        value: (n,) float64; NaN where not read.
+        period_ns: The period that is doubted.
+    """
+    changes = changes_of(t_ns, value)
+    at_most_apart_ns = changes.after_ns[1:] - changes.before_ns[:-1]
+    close = int(np.count_nonzero(at_most_apart_ns < _TOO_CLOSE * period_ns))
+    return close > max(_MAX_TOO_CLOSE * len(at_most_apart_ns), MIN_CHANGES)
+
+
 def _stretch_starts(count: int) -> list[int]:
     """Where the stretches begin: all, or so many spread over the recording."""
     starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
@@ -193,15 +227,13 @@ def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
     The length of the mean of unit vectors at their phases, over the one that changes seen by reads
     so far apart have at best. Changes that a late or failed read blurs are left out.
     """
-    width_ns = changes.after_ns - changes.before_ns
-    usual_ns = float(np.median(width_ns))
-    at_ns = changes.at_ns[width_ns <= _MAX_BLUR * usual_ns]
+    at_ns = changes.at_ns[changes.is_sharp]
     aligned = np.empty(len(period_ns))
     for first in range(0, len(period_ns), _TRIES_AT_ONCE):
         some = slice(first, first + _TRIES_AT_ONCE)
         phase = np.exp((2j * np.pi / period_ns[some])[:, None] * at_ns)
         aligned[some] = np.abs(phase.mean(axis=1))
-    return aligned / np.sinc(np.minimum(usual_ns / period_ns, 0.5))
+    return aligned / np.sinc(np.minimum(changes.usual_width_ns / period_ns, 0.5))
 
 
 def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
@@ -209,12 +241,15 @@ def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
     at_ns = changes.at_ns
     phase = np.angle(np.exp(2j * np.pi * at_ns / period_ns).mean()) / (2 * np.pi)
     number = np.round(at_ns / period_ns - phase)
-    spread = float(np.sum((number - number.mean()) ** 2))
-    if not spread:
+    if np.mean(np.diff(number) == 1) < _MIN_NEXT:
         return None
+    spread = float(np.sum((number - number.mean()) ** 2))
     slope_ns, start_ns = np.polyfit(number, at_ns, 1)
     off_ns = at_ns - start_ns - slope_ns * number
-    seen_to_ns = float(np.median(changes.after_ns - changes.before_ns)) / np.sqrt(12)
+    seen_to_ns = changes.usual_width_ns / np.sqrt(12)
+    shakes_ns = max(_MAX_SHAKE_RATIO * slope_ns, _MAX_SHAKE_NS)
+    if float(off_ns[changes.is_sharp].std()) > 1.2 * np.hypot(seen_to_ns, shakes_ns):
+        return None
     error_ns = max(float(off_ns.std()), seen_to_ns) / np.sqrt(spread)
     half_ns = _Z * error_ns + 1
     return SensorPeriod(

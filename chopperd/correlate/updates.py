@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.sensor_period import period_in_samples
+from chopperd.correlate.sensor_period import contradicts, period_in_samples
 from chopperd.model.arrays import Float64s, Int64s
 
 #: A look that is thought to have shown no change is left out this close before the next change.
@@ -68,9 +68,10 @@ def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Look
     Args:
         t_ns: (n,) int64, times of reads, strictly rising.
         clock_mhz: (n,) float64, no NaN.
-        known_ns: The update period as found on the device; None if it was not.
+        known_ns: The update period as found on the device; None if it was not. The samples may
+            show that it can't be.
     """
-    if known_ns:
+    if known_ns and not contradicts(t_ns, clock_mhz, known_ns):
         return looks(t_ns, clock_mhz, known_ns)
     betrayed = period_in_samples(t_ns, clock_mhz)
     if betrayed is None:

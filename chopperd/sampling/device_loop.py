@@ -60,7 +60,8 @@ class DeviceLoop:
         self._budget = DriverBudget(
             budget_ratio=settings.budget_ratio,
             asked_period_ns=period_ns_of(settings.hz),
-            longest_period_ns=self._slow_period_ns,
+            # Also where every read is full: a driver that is slow must have somewhere to go.
+            longest_period_ns=max(self._slow_period_ns, NS_PER_S),
         )
         self._integrals = LiveIntegrals(device)
         self._integrated_count = 0

@@ -89,9 +89,7 @@ def run_sampler(
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
         for label, loop in _loops(backend, ring, settings, clock, stop)
     ]
-    sensors = SensorWatch(
-        backend, _probed(backend, ring), clock, stop, budget_ratio=settings.budget_ratio
-    )
+    sensors = SensorWatch(backend, _probed(backend, ring), clock, stop, settings)
     if sensors.has_work:
         threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
     ring.write_triple(clock.triple())

@@ -19,6 +19,7 @@ from chopperd.correlate.sensor_period import sensor_period
 from chopperd.devices.base import DeviceBackend, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
 from chopperd.sampling.layout import TIMED_SENSORS, Pace
+from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.side import GpuSideWriter
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -29,8 +30,7 @@ PROBE_NS: Final = 1500 * NS_PER_MS
 ROUND_NS: Final = (1 * NS_PER_MS, 2 * NS_PER_MS)
 #: The first comes so long after the start.
 FIRST_NS: Final = 2 * NS_PER_S
-#: A probe that left something open is made again after this, one that found no work after that.
-AGAIN_NS: Final = 600 * NS_PER_S
+#: Where no work was found it is looked again after this.
 WORK_NS: Final = 5 * NS_PER_S
 #: It ends early once it has taken so much of the driver's time, and so much of the budget.
 _BUDGET_SHARE: Final = 0.25
@@ -103,7 +103,8 @@ class SensorProbe:
         gpu: The GPU.
         clock: Tells and waits for the time.
         stop: Set when sampling shall end.
-        most_driver_ns: Driver time after which a probe ends early.
+        settings: How often a probe that left something open is made again, and what driver calls
+            may cost.
     """
 
     def __init__(
@@ -112,14 +113,15 @@ class SensorProbe:
         gpu: ProbedGpu,
         clock: Clock,
         stop: threading.Event,
-        *,
-        most_driver_ns: int,
+        settings: SamplerSettings,
     ) -> None:
         self._backend = backend
         self._gpu = gpu
         self._clock = clock
         self._stop = stop
-        self._most_driver_ns = most_driver_ns
+        self._again_ns = round(settings.sensors_every_s * NS_PER_S)
+        budget_ns = _BUDGET_SHARE * settings.budget_ratio * self._again_ns
+        self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
         self._open = list(TIMED_SENSORS)
         self._due_ns = clock.mono_ns() + FIRST_NS
         self._draw = random.Random(gpu.device.uuid)
@@ -133,7 +135,7 @@ class SensorProbe:
         if not self._is_of_use(reads):
             self._due_ns = now_ns + WORK_NS
             return
-        self._due_ns = now_ns + AGAIN_NS
+        self._due_ns = now_ns + self._again_ns
         wanted = {name: reads[name] for name in self._open if name in reads}
         self._note(self._read_for_a_while(wanted), wanted)
 
@@ -187,7 +189,7 @@ class SensorWatch:
         gpus: All GPUs that are sampled.
         clock: Tells and waits for the time.
         stop: Set when sampling shall end.
-        budget_ratio: Share of time that driver calls on one GPU may take.
+        settings: As of a probe.
     """
 
     def __init__(
@@ -196,13 +198,11 @@ class SensorWatch:
         gpus: Sequence[ProbedGpu],
         clock: Clock,
         stop: threading.Event,
-        *,
-        budget_ratio: float,
+        settings: SamplerSettings,
     ) -> None:
         self._stop = stop
-        most_driver_ns = min(MOST_DRIVER_NS, round(_BUDGET_SHARE * budget_ratio * AGAIN_NS))
         self._probes = (
-            [SensorProbe(backend, gpu, clock, stop, most_driver_ns=most_driver_ns) for gpu in gpus]
+            [SensorProbe(backend, gpu, clock, stop, settings) for gpu in gpus]
             if isinstance(backend, ReadsSensors)
             else []
         )

@@ -23,6 +23,7 @@ class SamplerSettings:
         totals_every_s: How often the live integrals are brought up to date. Each time costs about
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
+        sensors_every_s: How often sensors whose update period is not known yet are looked at.
         seed: Draws the point of each read in its period.
     """
 
@@ -32,6 +33,7 @@ class SamplerSettings:
     history_s: float = 30.0
     totals_every_s: float = 2.0
     probe_every_s: float = 60.0
+    sensors_every_s: float = 600.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -39,11 +41,12 @@ class SamplerSettings:
             f"{name} is {value}: must be {least} to {most}"
             for name, value, least, most in (
                 ("hz", self.hz, 0.1, 1000.0),
-                ("slow_hz", self.slow_hz, 0.01, 10.0),
+                ("slow_hz", self.slow_hz, 0.01, 1000.0),
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
+                ("sensors_every_s", self.sensors_every_s, 1.0, 86_400.0),
             )
             if not least <= value <= most
         ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.sensor_period import MIN_CHANGES, sensor_period
+from chopperd.correlate.sensor_period import MIN_CHANGES, contradicts, sensor_period
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.units import NS_PER_MS
 
@@ -55,15 +55,18 @@ def test_a_sensor_as_fast_as_the_reads_is_bounded_not_measured(period_ms: float)
         assert found.high_ns > period_ms * NS_PER_MS
 
 
-@pytest.mark.parametrize(("period_ms", "levels"), [(20.0, 2), (20.0, 3), (50.0, 2), (100.0, 4)])
+@pytest.mark.parametrize(("period_ms", "levels"), [(10.0, 2), (20.0, 3), (50.0, 3), (100.0, 4)])
 def test_a_value_that_repeats_by_chance_does_not_lengthen_the_period(
     period_ms: float, levels: int
 ) -> None:
-    """Half or a third of the looks show no change: gaps of 2, 3, ... periods."""
-    for seed in SEEDS:
-        found = sensor_period(*reads(period_ms, seed, levels=levels))
-        assert found is not None
-        assert found.low_ns <= period_ms * NS_PER_MS <= found.high_ns
+    """A half to a quarter of the looks show no change: gaps of 2, 3, ... periods.
+
+    One seed in ten may leave it open; none may give another period.
+    """
+    found = [sensor_period(*reads(period_ms, seed, levels=levels)) for seed in SEEDS]
+    known = [each for each in found if each is not None]
+    assert len(known) >= 0.9 * len(found)
+    assert all(each.low_ns <= period_ms * NS_PER_MS <= each.high_ns for each in known)
 
 
 def test_what_changes_seldom_is_unknown_rather_than_wrong() -> None:
@@ -94,6 +97,22 @@ def test_a_clock_that_hops_as_it_pleases_has_no_sensor_period() -> None:
     assert passed <= 1
 
 
+def test_a_step_that_moves_the_clock_a_few_times_is_no_sensor() -> None:
+    """Phases of 20 to 400 ms, 3 to 6 a step, the same in each step, seen at once: no grid.
+
+    In 3 cases of 60 two phases are alike or multiples of one another, to a few percent.
+    """
+    found = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        t_ms = np.cumsum(rng.uniform(1.0, 2.0, 1000))
+        step_ms = rng.uniform(20, 400, rng.integers(3, 7))
+        edges_ms = np.cumsum(np.tile(step_ms, 1 + int(SPAN_MS / step_ms.sum())))
+        value = np.searchsorted(edges_ms, t_ms).astype(np.float64)
+        found += sensor_period((t_ms * NS_PER_MS).astype(np.int64), value) is not None
+    assert found <= 3
+
+
 def test_a_value_that_stands_still_tells_nothing() -> None:
     t_ns = np.arange(1000) * NS_PER_MS
     assert sensor_period(t_ns, np.full(1000, 1980.0)) is None
@@ -102,8 +121,16 @@ def test_a_value_that_stands_still_tells_nothing() -> None:
 
 
 def test_fewer_changes_than_needed_are_never_a_period() -> None:
-    """Four changes, perfectly 100 ms apart."""
-    t_ns = np.arange(500) * NS_PER_MS
-    value = (np.arange(500) // 100).astype(np.float64)
-    assert len(np.unique(value)) - 1 < MIN_CHANGES
+    """One less than needed, perfectly 100 ms apart."""
+    t_ns = np.arange(100 * MIN_CHANGES) * NS_PER_MS
+    value = (np.arange(100 * MIN_CHANGES) // 100).astype(np.float64)
     assert sensor_period(t_ns, value) is None
+
+
+def test_a_recording_contradicts_a_period_that_its_changes_undercut() -> None:
+    """A value that is new each 20 ms, over 2 s, is no sensor of 100 ms; it may be one of 20."""
+    t_ns = np.arange(0, 2000, 10) * NS_PER_MS
+    value = (np.arange(0, 2000, 10) // 20).astype(np.float64)
+    assert contradicts(t_ns, value, 100 * NS_PER_MS)
+    assert not contradicts(t_ns, value, 20 * NS_PER_MS)
+    assert not contradicts(t_ns, np.full(200, 1980.0), 100 * NS_PER_MS)
