@@ -83,7 +83,7 @@ class RowClocks:
         lag: The sensor's lag as measured.
         subtracted_ns: The lag that was subtracted.
         timing: What the join is uncertain by.
-        period_ns: Period as achieved, or the sensor's where that is longer.
+        period_ns: Period of the reads as achieved.
         sensor_period_ns: Time between two looks of the clock sensor; None if not known.
     """
 
@@ -189,6 +189,7 @@ def _row_clocks(
         gpu_samples.sm_clock_mhz[kept],
         gpu_samples.gpu.sm_clock_period_ns,
     )
+    read_period_ns = _period_ns(gpu_samples.t_unix_ns[kept], windows)
     kept, taken_ns = kept[seen.row], seen.t_ns
     clock_mhz = gpu_samples.sm_clock_mhz[kept]
     period_ns = _period_ns(taken_ns, windows)
@@ -222,7 +223,7 @@ def _row_clocks(
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
-        period_ns=period_ns,
+        period_ns=read_period_ns,
         sensor_period_ns=seen.period_ns,
     )
 

@@ -18,6 +18,7 @@ from chopperd.report.clocks import (
     energy_of,
     families_of,
     mean_of_samples,
+    power_of,
     reads_inside,
     temperature_of,
 )
@@ -222,8 +223,11 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
     )
     if context.samples is not None:
         inside = reads_inside(context.samples, clocks, index)
+        power_w, power_source = power_of(context.samples, clocks, index)
         row = replace(
             row,
+            power_w=power_w,
+            power_source=power_source,
             mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),
             power_limit_w=context.samples.gpu.power_limit_w,
             temperature_c=temperature_of(context.samples.temperature_c[inside]),

@@ -170,7 +170,8 @@ def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> No
     inside = (clocks.samples.t_ns >= 0) & (clocks.samples.t_ns < 1000 * MS)
     assert (clocks.samples.t_ns[inside] // MS).tolist() == [25 + 100 * n for n in range(10)]
     assert (clocks.samples.label[inside] == COMPUTE).all()
-    assert clocks.sensor_period_ns == clocks.period_ns == 100 * MS
+    assert clocks.sensor_period_ns == clocks.samples.period_ns == 100 * MS
+    assert clocks.period_ns == 10 * MS
 
 
 def test_repeats_of_one_look_are_no_evidence_of_their_own() -> None:
