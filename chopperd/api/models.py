@@ -10,7 +10,7 @@ import msgspec
 
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
@@ -110,7 +110,10 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s."""
+    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
+
+    `timing` is what was found of its sensors, by the name of their values in `reading`.
+    """
 
     gpu: str
     up: bool
@@ -122,6 +125,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     excess_live_ratio: float | None = None
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
+    timing: Mapping[str, SensorTiming] = {}
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +302,7 @@ def gpu_of(live: GpuLive) -> Gpu:
             driver_s=live.driver_s,
             hung=live.hung,
         ),
+        timing=live.timing,
     )
 
 

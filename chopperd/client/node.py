@@ -52,6 +52,7 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         asked_hz=sampling.asked_hz,
         kept_hz=sampling.kept_hz,
         hung=sampling.hung,
+        timing=gpu.timing,
     )
 
 
