@@ -152,8 +152,8 @@ class FieldProbe:
     Attributes:
         operation: The vendor's name of the call, with what tells it from its like
             ("nvmlDeviceGetFieldValues[186]").
-        feeds: The field of `DeviceReading` or `GpuInfo` that it is for; None where its answer is
-            not used, only known.
+        feeds: The field of `DeviceReading` or `GpuInfo` that it is for, a counter with its cause
+            ("limited_ns.power_cap"); None where its answer is not used, only known.
         source: Which of several ways to get that field it is ("v2"); None where there is one.
         used: Whether the field comes from this way now.
         error: The driver's words if it did not answer; None if it did.

@@ -12,16 +12,28 @@ from types import ModuleType
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.nvml.board import SensorPlan
+from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
+from chopperd.devices.nvml.direct import Driver
 from chopperd.devices.nvml.identity import FixedProperties, text_of
+from chopperd.devices.nvml.probe import Prober
 from chopperd.devices.nvml.sensor_reads import sensor_reads
-from chopperd.devices.nvml.sensors import NvmlSensors, SensorPlan
+from chopperd.devices.nvml.sensors import NvmlSensors
+from chopperd.devices.nvml.system_memory import (
+    SYSTEM_MEMORY,
+    SystemMemory,
+    shares_system_memory,
+)
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope
 
 logger = logging.getLogger(__name__)
 
 _LIBRARY = "libnvidia-ml.so.1"
+#: A GPU that fails to say at first where its power and memory come from is asked so often.
+_FIRST_LOOKS = 3
 
 
 def open_backend(_options: BackendOptions) -> "NvmlBackend":
@@ -48,9 +60,12 @@ class NvmlBackend:
     name = "nvml"
     simulated = False
 
-    def __init__(self, nvml: ModuleType, clock: Clock) -> None:
+    def __init__(
+        self, nvml: ModuleType, clock: Clock, system_memory: SystemMemory = SYSTEM_MEMORY
+    ) -> None:
         self._nvml = nvml
         self._clock = clock
+        self._system_memory = system_memory
         self._faults: dict[str, DeviceFaults] = {}
         self._sensors: dict[str, NvmlSensors] = {}
         self.unreachable: tuple[DeviceError, ...] = ()
@@ -87,6 +102,37 @@ class NvmlBackend:
     def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
         """How to read single sensors of a GPU back to back, for any thread."""
         return sensor_reads(self._nvml, device)
+
+    def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
+        """How to read a GPU without this object; None where `read` must: something is to be found.
+
+        Never asks the driver. By the thread that reads the GPU: plan and reads share buffers.
+        """
+        sensors = self._sensors.get(device.uuid)
+        return None if sensors is None else sensors.read_plan(scope)
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        """What each call for a GPU answers now, made up to `calls_count` times; takes long.
+
+        Raises:
+            DeviceLostError: The GPU is gone, or never was one of ours.
+        """
+        driver = self._driver_of(device)
+        prober = Prober(driver, self._faults[device.uuid], self._clock, calls_count)
+        board = () if device.parent else prober.board(self._limit_fields)
+        return (*board, *prober.memory(self._system_memory_of(device)))
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        """How far apart the samples are that the driver itself keeps of a field; None if none.
+
+        Never raises. Source: time stamps of nvmlDeviceGetSamples.
+        """
+        if field not in SAMPLING_TYPES:
+            return None
+        try:
+            return spacing_ns(buffered_times_us(self._driver_of(device), SAMPLING_TYPES[field]))
+        except (DeviceError, self._nvml.NVMLError):
+            return None
 
     def close(self) -> None:
         """Let go of NVML; a second call does nothing."""
@@ -165,11 +211,11 @@ class NvmlBackend:
     def _described(self, handle: object, index: int, uuid: str) -> GpuInfo:
         info = FixedProperties(self._nvml, handle).gpu_info(index, uuid)
         self._faults[uuid] = DeviceFaults(index, self._vendor_errors(), self._clock)
+        system_memory = self._system_memory_of(info)
+        if info.memory_size_bytes is None and system_memory is not None:
+            info = replace(info, memory_size_bytes=system_memory.total_bytes())
         sensors = self._watch(handle, info)
-        try:
-            sensors.read(ReadScope.FULL)
-        except DeviceError as error:
-            logger.warning("first look failed: %s", error)
+        _look_first(sensors)
         return replace(info, power_source=sensors.power_source, memory_source=sensors.memory_source)
 
     def _watch(self, handle: object, info: GpuInfo) -> NvmlSensors:
@@ -177,12 +223,24 @@ class NvmlBackend:
             limit_fields=self._limit_fields,
             mig=FixedProperties(self._nvml, handle).mig(),
             memory_size_bytes=info.memory_size_bytes,
+            system_memory=self._system_memory_of(info),
         )
         sensors = NvmlSensors(self._nvml, handle, plan, self._faults[info.uuid])
         self._sensors[info.uuid] = sensors
         return sensors
 
+    def _system_memory_of(self, info: GpuInfo) -> SystemMemory | None:
+        """The system's memory, where that is what a GPU has."""
+        return self._system_memory if shares_system_memory(info.name) else None
+
     def _found_again(self, device: GpuInfo) -> NvmlSensors:
+        return self._watch(self._handle(device), device)
+
+    def _driver_of(self, device: GpuInfo) -> Driver:
+        """The driver's calls for a GPU, apart from those that read it."""
+        return Driver(self._nvml, self._handle(device))
+
+    def _handle(self, device: GpuInfo) -> object:
         if device.uuid not in self._faults:
             raise DeviceLostError(
                 f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
@@ -190,10 +248,10 @@ class NvmlBackend:
                 device_index=device.index,
             )
         try:
-            handle = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            handle: object = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
         except self._nvml.NVMLError as error:
             raise self._lost(error, device.index) from error
-        return self._watch(handle, device)
+        return handle
 
     def _lost(self, error: Exception, index: int) -> DeviceError:
         """Any failure to find a GPU again leaves it lost, whatever the code."""
@@ -212,3 +270,17 @@ class NvmlBackend:
     def _classify(error: Exception, operation: str, index: int) -> DeviceError:
         code = getattr(error, "value", -1)
         return device_error(code, str(error), operation=operation, device_index=index)
+
+
+def _look_first(sensors: NvmlSensors) -> None:
+    """Find out where power and memory come from, despite a bad first answer."""
+    for _ in range(_FIRST_LOOKS):
+        try:
+            sensors.read(ReadScope.FULL)
+        except DeviceLostError as error:
+            logger.warning("first look failed: %s", error)
+            return
+        except DeviceError as error:
+            logger.warning("first look failed: %s", error)
+        if sensors.is_settled:
+            return

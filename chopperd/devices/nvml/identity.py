@@ -50,6 +50,15 @@ class FixedProperties:
                 self._nvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
             memory_size_bytes=self._memory_size_bytes(),
+            temperature_slowdown_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
+            temperature_shutdown_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+            ),
+            temperature_memory_max_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX
+            ),
         )
 
     def mig(self) -> bool:
@@ -105,6 +114,17 @@ class FixedProperties:
     def _power_w(self, read_mw: Callable[[object], float]) -> float | None:
         """A power limit in W. Source: the call given, mW."""
         return self._number(lambda: watts_from_milliwatts(read_mw(self._handle)), plausible.POWER_W)
+
+    def _threshold_c(self, threshold: int) -> float | None:
+        """A temperature at which the GPU acts. Source: nvmlDeviceGetTemperatureThreshold, C.
+
+        Its successors from Ada on, fields 193-195, count from a limit that is not told, below
+        which they are: no temperature can be made of them.
+        """
+        return self._number(
+            lambda: float(self._nvml.nvmlDeviceGetTemperatureThreshold(self._handle, threshold)),
+            plausible.THRESHOLD_C,
+        )
 
     def _memory_size_bytes(self) -> int | None:
         """Device memory. Source: `total`, which v1 and v2 of the memory info agree on."""

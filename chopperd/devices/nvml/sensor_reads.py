@@ -10,13 +10,16 @@ from types import ModuleType
 from typing import Final
 
 from chopperd.devices.base import SensorRead
+from chopperd.devices.nvml import table
 from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
 from chopperd.devices.nvml.fields import number_of
 from chopperd.model.devices import GpuInfo
 from chopperd.units import joules_from_millijoules, watts_from_milliwatts
 
-_MODULE_SCOPE: Final = 1
-_SCOPE_BY_SOURCE: Final[Mapping[str, int]] = {"instant": 0, "module": _MODULE_SCOPE}
+_SCOPE_BY_SOURCE: Final[Mapping[str, int]] = {
+    table.POWER_INSTANT: table.GPU_SCOPE,
+    table.POWER_MODULE: table.MODULE_SCOPE,
+}
 #: nvmlFieldValue_t, 40 bytes: id, scope and times are skipped; type, return code, the union.
 _FIELD: Final = struct.Struct("<24xIIQ")
 
