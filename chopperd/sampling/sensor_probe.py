@@ -16,7 +16,7 @@ import numpy as np
 
 from chopperd.clock import Clock
 from chopperd.correlate.sensor_period import sensor_period
-from chopperd.devices.base import DeviceBackend, ReadsSensors, SensorRead
+from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
 from chopperd.sampling.layout import TIMED_SENSORS, Pace
 from chopperd.sampling.settings import SamplerSettings
@@ -39,6 +39,7 @@ _BUSY_RATIO: Final = 0.5
 _NAP_S: Final = 0.25
 _CALM: Final = frozenset({Pace.ASKED, Pace.BUDGET})
 _ACTIVITY: Final = "activity_ratio"
+_POWER: Final = "power_w"
 #: What is known of a value without looking, by where it comes from.
 _POWER_WINDOW_NS: Final[Mapping[str | None, int]] = {"average_1s": NS_PER_S}
 
@@ -173,12 +174,26 @@ class SensorProbe:
             period_ns = reading.period_ns(name)
             if period_ns is not None:
                 self._open.remove(name)
+            elif name == _POWER:
+                period_ns = self._buffered_ns(name)
             timing[name] = SensorTiming(period_ns=period_ns, window_ns=self._window_ns(name))
         self._gpu.side.write_timing(timing)
         logger.info("GPU %s: sensors update each %s", self._gpu.device.gpu, _said(timing))
 
+    def _buffered_ns(self, name: str) -> int | None:
+        """How far apart the driver's own samples are: of power, of which no clock is made.
+
+        Of a clock that stood still that would not do: a read may show it sooner than they do.
+        """
+        if not isinstance(self._backend, ProbesFields):
+            return None
+        started_ns = self._clock.mono_ns()
+        period_ns = self._backend.buffered_period_ns(self._gpu.device, name)
+        self._gpu.side.add_driver_ns(self._clock.mono_ns() - started_ns)
+        return period_ns
+
     def _window_ns(self, name: str) -> int | None:
-        return _POWER_WINDOW_NS.get(self._gpu.device.power_source) if name == "power_w" else None
+        return _POWER_WINDOW_NS.get(self._gpu.device.power_source) if name == _POWER else None
 
 
 class SensorWatch:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from chopperd.devices.base import SensorRead
-from chopperd.model.devices import GpuInfo, SensorTiming, Vendor
+from chopperd.model.devices import FieldProbe, GpuInfo, SensorTiming, Vendor
 from chopperd.sampling.layout import Pace, RingDescription
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
@@ -86,14 +86,16 @@ MakeBench = Callable[..., Bench]
 def make_bench() -> Iterator[MakeBench]:
     fd = os.memfd_create("probe")
 
-    def make(period_ms: dict[str, int], budget_ratio: float = 0.002) -> Bench:
+    def make(
+        period_ms: dict[str, int], budget_ratio: float = 0.002, driver: type[Driver] = Driver
+    ) -> Bench:
         clock, stop, pace = ScriptedClock(), threading.Event(), [Pace.ASKED]
-        driver = Driver(clock, period_ms)
+        sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
         gpu = ProbedGpu(device=GPU, side=ring.side(0), pace=lambda: pace[0])
         settings = SamplerSettings(budget_ratio=budget_ratio)
-        probe = SensorProbe(driver, gpu, clock, stop, settings)
-        return Bench(driver, RingReader(fd), probe, stop, pace)
+        probe = SensorProbe(sensors, gpu, clock, stop, settings)
+        return Bench(sensors, RingReader(fd), probe, stop, pace)
 
     yield make
     os.close(fd)
@@ -132,6 +134,27 @@ def test_a_sensor_that_stood_still_is_unknown_and_alone_looked_for_ten_minutes_l
     assert 0 < bench.turn_after(PROBE_NS + NS_PER_MS * 10) < first / 2
     assert bench.timing["sm_clock_mhz"].period_ns == pytest.approx(20 * NS_PER_MS, rel=0.01)
     assert bench.timing["power_w"].period_ns == pytest.approx(100 * NS_PER_MS, rel=0.01)
+
+
+class KeepingDriver(Driver):
+    """A driver that keeps samples of its own, 50 ms apart, of whatever is asked for."""
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        raise AssertionError("a probe of sensors asks for no fields")
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        assert device == GPU
+        return 50 * NS_PER_MS
+
+
+def test_samples_that_the_driver_keeps_tell_of_a_power_that_stood_still_and_of_nothing_else(
+    make_bench: MakeBench,
+) -> None:
+    """A clock is laid beside kernels by its period: one that was not seen to hold stays unknown."""
+    bench = make_bench(dict.fromkeys(ALL, 0), driver=KeepingDriver)
+    bench.turn_after(FIRST_NS)
+    found = {name: each.period_ns for name, each in bench.timing.items()}
+    assert found == {"sm_clock_mhz": None, "power_w": 50 * NS_PER_MS, "energy_j": None}
 
 
 def test_an_idle_gpu_is_left_alone_and_looked_at_again_soon(make_bench: MakeBench) -> None:
