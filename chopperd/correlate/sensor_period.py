@@ -32,6 +32,8 @@ _MAX_TOO_CLOSE: Final = 0.05
 _TRIES_PER_CYCLE: Final = 8
 #: So many at once: a sampler has no memory to spare.
 _TRIES_AT_ONCE: Final = 128
+#: So many changes are enough to tell, and cost little.
+_MOST_CHANGES: Final = 120
 #: A change between reads further apart than this, in usual distances, is blurred.
 _MAX_BLUR: Final = 1.5
 #: A sensor's timer shakes by so much (standard deviation), of the period or in all; a beat of the
@@ -91,6 +93,17 @@ class Changes:
         half: Float64s = since_ns / 2
         return half
 
+    def first(self, count: int) -> "Changes":
+        """The first so many, and the time that they span."""
+        if len(self) <= count:
+            return self
+        return Changes(
+            before_ns=self.before_ns[:count],
+            after_ns=self.after_ns[:count],
+            spacing_ns=self.spacing_ns,
+            span_ns=int(self.after_ns[count - 1] - self.before_ns[0]),
+        )
+
     @property
     def usual_width_ns(self) -> float:
         """The median time in which a change can have been."""
@@ -137,6 +150,7 @@ def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
     if _is_new_at_each_read(changes):
         high_ns = round(RESOLVED_SPACINGS * changes.spacing_ns)
         return SensorPeriod(period_ns=round(changes.spacing_ns), low_ns=0, high_ns=high_ns)
+    changes = changes.first(_MOST_CHANGES)
     tried_ns = _tried_periods_ns(changes)
     if not len(tried_ns):
         return None
@@ -233,7 +247,8 @@ def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
         some = slice(first, first + _TRIES_AT_ONCE)
         phase = np.exp((2j * np.pi / period_ns[some])[:, None] * at_ns)
         aligned[some] = np.abs(phase.mean(axis=1))
-    return aligned / np.sinc(np.minimum(changes.usual_width_ns / period_ns, 0.5))
+    at_best = np.sinc(np.minimum(changes.usual_width_ns / period_ns, 0.5))
+    return np.minimum(aligned / at_best, 1.0)
 
 
 def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:

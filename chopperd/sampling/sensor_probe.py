@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 #: How long the sensors of a GPU are read back to back, and the time between two rounds of reads.
 PROBE_NS: Final = 1500 * NS_PER_MS
 ROUND_NS: Final = (1 * NS_PER_MS, 2 * NS_PER_MS)
+_CLOSE_NS: Final = 3 * NS_PER_MS
 #: The first comes so long after the start.
 FIRST_NS: Final = 2 * NS_PER_S
 #: Where no work was found it is looked again after this.
@@ -90,10 +91,15 @@ class SensorReading:
         return self._rows[name][-1][1]
 
     def period_ns(self, name: str) -> int | None:
-        """The update period that the values of a sensor show; None where they do not tell."""
+        """The update period that the values of a sensor show; None where they do not tell.
+
+        One that is new at each read has the reads' own, where these came as close as they should.
+        """
         t_ns, values = (np.array(column) for column in zip(*self._rows[name], strict=True))
         found = sensor_period(t_ns, values)
-        return None if found is None else found.period_ns
+        if found is None or not (found.is_resolved or found.period_ns <= _CLOSE_NS):
+            return None
+        return found.period_ns
 
 
 class SensorProbe:

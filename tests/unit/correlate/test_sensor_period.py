@@ -134,3 +134,15 @@ def test_a_recording_contradicts_a_period_that_its_changes_undercut() -> None:
     assert contradicts(t_ns, value, 100 * NS_PER_MS)
     assert not contradicts(t_ns, value, 20 * NS_PER_MS)
     assert not contradicts(t_ns, np.full(200, 1980.0), 100 * NS_PER_MS)
+
+
+def test_reads_on_a_loaded_machine_find_the_period_not_a_third_of_it() -> None:
+    """Reads 1 to 20 ms apart of a 100 ms sensor; a third of its period fits such reads as well."""
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        t_ms = np.cumsum(1.0 + rng.exponential(4.0, 300))
+        t_ms = t_ms[t_ms < SPAN_MS]
+        value = np.floor((t_ms - rng.uniform(0, 100)) / 100.0)
+        found = sensor_period((t_ms * NS_PER_MS).astype(np.int64), value)
+        assert found is not None
+        assert found.period_ns == pytest.approx(100 * NS_PER_MS, rel=0.03)

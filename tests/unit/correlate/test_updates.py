@@ -54,7 +54,7 @@ def test_no_reads_are_no_looks() -> None:
     assert looked([], [], 30) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     gaps=st.lists(st.integers(1, 300), min_size=1, max_size=60),
     values=st.lists(st.sampled_from([1400.0, 1500.0]), min_size=60, max_size=60),
