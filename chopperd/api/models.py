@@ -22,6 +22,7 @@ from chopperd.model.live import (
     Pause,
     ProcessLive,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
 )
 from chopperd.model.report import Row
@@ -58,6 +59,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreLive
     analysis: AnalysisLive
     processes: Mapping[str, ProcessLive]
+    self_test: SelfTestLive = SelfTestLive()
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
     asked_hz: float
     kept_hz: float
+    pace: str = "asked"
     ticks: int
     missed: int
     failed: int
@@ -274,6 +277,7 @@ def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> St
         store=snapshot.store,
         analysis=snapshot.analysis,
         processes=snapshot.processes,
+        self_test=snapshot.self_test,
     )
 
 
@@ -295,6 +299,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         sampling=GpuSampling(
             asked_hz=live.asked_hz,
             kept_hz=live.kept_hz,
+            pace=live.pace,
             ticks=live.ticks_count,
             missed=live.missed_count,
             failed=live.failed_count,

@@ -48,7 +48,7 @@ class DeviceBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver; further calls are not allowed."""
+        """Let go of the driver; `read` is a DeviceError from now on, a second call does nothing."""
         ...
 
 

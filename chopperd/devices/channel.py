@@ -151,8 +151,9 @@ class Channel:
         self._field = field
         self._bounds = bounds
         self._low, self._high = bounds.low, bounds.high
-        self._calls = tuple(call for call in calls if call.operation == kept) or calls
-        self._is_kept = kept is not None
+        kept_calls = tuple(call for call in calls if call.operation == kept)
+        self._calls = kept_calls or calls
+        self._is_kept = bool(kept_calls)
         self._is_settled = False
         self._absent_until_ns: int | None = None if calls else _NEVER_NS
         self._absurd_since_ns: int | None = None

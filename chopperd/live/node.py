@@ -17,6 +17,7 @@ from chopperd.model.live import (
     ProcessLive,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
     TracedTotals,
 )
@@ -45,6 +46,7 @@ class AgentFacts:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    self_test: SelfTestLive = field(default_factory=SelfTestLive)
 
 
 class LiveNode:
@@ -122,6 +124,7 @@ class LiveNode:
             analysis=facts.analysis,
             traced=facts.traced,
             processes=facts.processes,
+            self_test=facts.self_test,
         )
 
     def _drain(self, reader: RingReader) -> None:

@@ -6,11 +6,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 
 from chopperd.model.live import GpuLive, NodeSnapshot, SamplerCondition
-from chopperd.report.live_page import gpu_condition, gpu_values
+from chopperd.report.live_page import gpu_condition, gpu_rate, gpu_values
 from chopperd.report.live_rates import lost_s
 from chopperd.report.sections import table
 from chopperd.report.text import simulated_mark
-from chopperd.report.wording import UNKNOWN, count, decimal, duration, moment, percent, size
+from chopperd.report.wording import UNKNOWN, count, duration, known, moment, percent, size
 from chopperd.units import NS_PER_S
 
 _COLUMNS: Final = (
@@ -50,7 +50,7 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
         now: The newest snapshot.
         troubles: What is not well, for people.
     """
-    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now)]
+    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
     rows += [("trouble", trouble) for trouble in troubles]
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
     parts.append(table("AGENT", ("<", "<"), rows, header=False))
@@ -106,12 +106,25 @@ def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     )
 
 
+def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    found = now.self_test
+    ratios = found.step_time_ratio, found.low_ratio, found.high_ratio
+    if not all(map(known, ratios)):
+        yield "self-test", f"what sampling costs a step is not measured: {found.reason or UNKNOWN}"
+        return
+    change, low, high = (percent(ratio - 1, 2) for ratio in ratios if known(ratio))
+    yield (
+        "self-test",
+        f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
+    )
+
+
 def _cells(gpu: GpuLive) -> tuple[str, ...]:
     return (
         gpu.info.gpu,
         *gpu_values(gpu),
         percent(_lost_ratio(gpu)),
-        decimal(gpu.kept_hz if gpu.up else None, 1),
+        gpu_rate(gpu),
         gpu_condition(gpu),
     )
 

@@ -8,20 +8,19 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
-from chopperd.sampling.budget import DriverBudget
 from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import GpuState
+from chopperd.sampling.layout import GpuState, Pace
+from chopperd.sampling.orders import OrderBook
+from chopperd.sampling.pace import Kept, LongestPeriod, Pacer
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: A wait is cut into naps of this length, so that a stop is seen soon.
+#: A wait is cut into naps of this length, so that a stop or an order is seen soon.
 _NAP_NS: Final = 250 * NS_PER_MS
-#: What driver calls take is judged over so long: over less, single slow reads would swing it.
-_JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 
 
 class DeviceLoop:
@@ -34,7 +33,8 @@ class DeviceLoop:
         settings: Rates and limits.
         clock: Tells and waits for the time.
         stop: Set when sampling shall end.
-        position, device_count: Which of how many GPUs, so that their reads do not coincide.
+        orders: What the agent asks for meanwhile.
+        place: Which of how many GPUs, so that their reads do not coincide.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class DeviceLoop:
         clock: Clock,
         stop: threading.Event,
         *,
-        position: int = 0,
-        device_count: int = 1,
+        orders: OrderBook | None = None,
+        place: tuple[int, int] = (0, 1),
     ) -> None:
         self._backend = backend
         self._device = device
@@ -55,18 +55,15 @@ class DeviceLoop:
         self._settings = settings
         self._clock = clock
         self._stop = stop
-        self._place = position, device_count
+        self._place = place
+        self._pacer = Pacer(settings, orders or OrderBook())
+        self._longest_period = LongestPeriod()
+        self._schedules_count = 0
+        self._slowed: tuple[Pace, int] | None = None
         self._slow_period_ns = period_ns_of(settings.slow_hz)
-        self._budget = DriverBudget(
-            budget_ratio=settings.budget_ratio,
-            asked_period_ns=period_ns_of(settings.hz),
-            # Also where every read is full: a driver that is slow must have somewhere to go.
-            longest_period_ns=max(self._slow_period_ns, NS_PER_S),
-        )
         self._integrals = LiveIntegrals(device)
         self._integrated_count = 0
         self._integrate_at_ns = 0
-        self._judge_at_ns = 0
         self._logging = RepeatLimiter(clock)
         self._is_lost = False
         self._owes_full_read = False
@@ -74,12 +71,12 @@ class DeviceLoop:
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
         self._resume_totals()
-        while self._follow(self._new_schedule()):
+        while self._take_up_pace() and self._follow(self._new_schedule()):
             pass
         self._integrate(self._clock.mono_ns())
 
     def _follow(self, schedule: Schedule) -> bool:
-        """Sample by a schedule while it fits; False if told to stop meanwhile."""
+        """Sample by a schedule while that is to be kept to; False if told to stop meanwhile."""
         now_ns = self._clock.mono_ns()
         for tick in schedule.ticks():
             if now_ns >= tick.end_mono_ns:
@@ -87,12 +84,15 @@ class DeviceLoop:
                 continue
             if not self._wait_until(tick.deadline_mono_ns, now_ns):
                 return False
+            if self._pacer.has_news(tick.deadline_mono_ns):
+                return True
             now_ns = self._take(tick)
             if self._is_lost:
                 return self._wait_until_found()
             if now_ns >= self._integrate_at_ns:
                 self._integrate(now_ns)
-            if now_ns >= self._judge_at_ns and self._judge(now_ns):
+            self._pacer.judge(now_ns, self._gpu.driver_ns)
+            if self._pacer.has_news(now_ns):
                 return True
         return True
 
@@ -107,6 +107,7 @@ class DeviceLoop:
         self._gpu.begin_call(started_ns, scope)
         reading = self._read(scope)
         ended_ns = self._clock.mono_ns()
+        self._pacer.note(ended_ns, reading)
         if reading is None:
             self._gpu.end_call(ended_ns - started_ns, scope)
         else:
@@ -149,7 +150,9 @@ class DeviceLoop:
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
         while self._is_lost:
             now_ns = self._clock.mono_ns()
-            if not self._wait_until(now_ns + probe_every_ns, now_ns):
+            if not self._wait_until(now_ns + probe_every_ns, now_ns, heeds_orders=False):
+                return False
+            if not self._take_up_pace():
                 return False
             self._is_lost = not self._answers()
         logger.warning("GPU %s is back", self._device.gpu)
@@ -167,9 +170,11 @@ class DeviceLoop:
             self._gpu.set_state(GpuState.LOST)
         return True
 
-    def _wait_until(self, deadline_ns: int, now_ns: int) -> bool:
-        """Wait in naps; False as soon as sampling shall end."""
+    def _wait_until(self, deadline_ns: int, now_ns: int, *, heeds_orders: bool = True) -> bool:
+        """Wait in naps, no longer once the pace may change; False as soon as sampling shall end."""
         while deadline_ns - now_ns > _NAP_NS:
+            if heeds_orders and self._pacer.has_news(now_ns):
+                return True
             self._clock.sleep_until(now_ns + _NAP_NS)
             if self._stop.is_set() or not self._gpu.is_current():
                 return False
@@ -177,28 +182,52 @@ class DeviceLoop:
         self._clock.sleep_until(deadline_ns)
         return not self._stop.is_set() and self._gpu.is_current()
 
+    def _take_up_pace(self) -> bool:
+        """Decide what to keep to and say so; waits while that is no driver call.
+
+        False if told to stop first.
+        """
+        while True:
+            now_ns = self._clock.mono_ns()
+            before_ns = self._pacer.kept.period_ns
+            kept = self._pacer.decide(now_ns)
+            if kept.period_ns != before_ns and self._gpu.written_count > self._integrated_count:
+                self._integrate(now_ns)  # what was read before has its own gaps
+            self._publish(kept)
+            if kept.pace is not Pace.QUIET:
+                return True
+            if not self._wait_until(kept.until_mono_ns, now_ns):
+                return False
+
     def _new_schedule(self) -> Schedule:
-        """Ticks from now on, at the period that the budget allows."""
+        """Ticks from now on, at the period that is to be kept."""
         position, device_count = self._place
-        period_ns = self._budget.period_ns
-        asked_ns = period_ns_of(self._settings.hz)
-        if period_ns != asked_ns:
-            self._warn_rarely(
-                "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
-                self._device.gpu,
-                100 * self._budget.spent_ratio,
-                NS_PER_S / period_ns,
-                self._settings.hz,
-            )
-        self._gpu.set_period_ns(asked_ns, period_ns)
+        self._schedules_count += 1
         return staggered_schedule(
             start_mono_ns=self._clock.mono_ns(),
-            period_ns=period_ns,
+            period_ns=self._pacer.kept.period_ns,
             slow_period_ns=self._slow_period_ns,
-            seed=self._settings.seed,
+            # Each draws its own points: they must not repeat with what brings about the changes.
+            seed=self._settings.seed + self._schedules_count - 1,
             position=position,
             device_count=device_count,
         )
+
+    def _publish(self, kept: Kept) -> None:
+        """Say what is kept to, and where the budget is why also in the log."""
+        self._longest_period.note(kept.period_ns)
+        self._gpu.set_period_ns(self._pacer.asked_period_ns, kept.period_ns, kept.pace)
+        slowed = kept.pace, kept.period_ns
+        is_slowed = kept.pace in {Pace.BUDGET, Pace.BURST} and kept.period_ns != kept.wanted_ns
+        if is_slowed and slowed != self._slowed:
+            self._slowed = slowed
+            self._warn_rarely(
+                "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
+                self._device.gpu,
+                100 * self._pacer.spent_ratio,
+                NS_PER_S / kept.period_ns,
+                NS_PER_S / kept.wanted_ns,
+            )
 
     def _resume_totals(self) -> None:
         """Go on from the totals of the sampler before this one, if there was one."""
@@ -209,17 +238,12 @@ class DeviceLoop:
             self._integrals.resume(totals, held[: max(0, len(held) - unseen_count)])
         self._gpu.set_state(GpuState.UP)
 
-    def _judge(self, now_ns: int) -> bool:
-        """Look at what driver calls take; whether the period to keep has changed by it."""
-        self._judge_at_ns = now_ns + _JUDGE_EVERY_NS
-        return self._budget.judge(now_ns, self._gpu.driver_ns)
-
     def _integrate(self, now_ns: int) -> None:
         """Bring the live integrals up to the newest record."""
         self._integrate_at_ns = now_ns + round(self._settings.totals_every_s * NS_PER_S)
         records = self._gpu.records(self._integrated_count)
         self._integrated_count = self._gpu.written_count
-        self._integrals.add(records, self._budget.period_ns)
+        self._integrals.add(records, self._longest_period.taken_ns())
         self._gpu.write_totals(self._integrals.totals, self._integrated_count)
 
     def _warn_rarely(self, message: str, *values: object) -> None:

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from chopperd.clock import Clock, SystemClock
+from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend
-from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import SamplerSettings
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
+#: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
+_ORDERS_BYTES: Final = 4096
+_ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
@@ -51,10 +55,11 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
             _report_failure(ring_fd, str(error))
             return error.exit_code
         failures: list[BaseException] = []
+        clock, orders = SystemClock(), OrderBook()
 
         def sample() -> None:
             try:
-                run_sampler(backend, ring, settings, SystemClock(), stop)
+                run_sampler(backend, ring, settings, clock, stop, orders)
             except BaseException as error:
                 failures.append(error)
                 raise
@@ -63,7 +68,7 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
 
         sampler = threading.Thread(target=sample, name="chopperd-sampler")
         sampler.start()
-        select.select([wake_fd, _LIFELINE_FD], [], [])
+        _obey_until_woken(wake_fd, orders, clock)
         ring.set_state(SamplerState.STOPPING)
         stop.set()
         sampler.join()
@@ -73,12 +78,32 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
         return 1 if failures else 0
 
 
+def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
+    """Take the parent's orders until it ends, or this process is to.
+
+    What is no order is passed over, and said.
+    """
+    lines, limiter = OrderLines(), RepeatLimiter(clock)
+    while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
+        data = os.read(_LIFELINE_FD, _ORDERS_BYTES)
+        if not data:
+            return
+        for line in lines.feed(data):
+            try:
+                orders.take(decoded(line), clock.mono_ns())
+            except ConfigError as error:
+                if limiter.is_due():
+                    logger.warning("an order was not understood: %s", error)
+        select.select([wake_fd], [], [], _ORDERS_PAUSE_S)
+
+
 def run_sampler(
     backend: DeviceBackend,
     ring: RingWriter,
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook | None = None,
 ) -> None:
     """Sample all GPUs of a back end until told to stop, or until another sampler took over.
 
@@ -87,7 +112,7 @@ def run_sampler(
     """
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, ring, settings, clock, stop)
+        for label, loop in _loops(backend, ring, settings, clock, stop, orders or OrderBook())
     ]
     sensors = SensorWatch(backend, _probed(backend, ring), clock, stop, settings)
     if sensors.has_work:
@@ -109,6 +134,7 @@ def _loops(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
     """The loop of each GPU that has a slot, with the GPU's label."""
     devices = backend.devices()
@@ -124,8 +150,8 @@ def _loops(
             settings,
             clock,
             stop,
-            position=position,
-            device_count=len(devices),
+            orders=orders,
+            place=(position, len(devices)),
         )
         yield ring.gpus[slot].gpu, loop
 

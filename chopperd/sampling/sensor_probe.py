@@ -65,6 +65,7 @@ class SensorReading:
 
     Attributes:
         driver_ns: Time in driver calls up to now.
+        answers: Whether any read gave a value.
 
     Args:
         reads: How to read each sensor.
@@ -73,6 +74,7 @@ class SensorReading:
 
     def __init__(self, reads: Mapping[str, SensorRead], clock: Clock) -> None:
         self.driver_ns = 0
+        self.answers = False
         self._reads = reads
         self._clock = clock
         self._rows: dict[str, list[tuple[int, float]]] = {name: [] for name in reads}
@@ -84,6 +86,7 @@ class SensorReading:
             value = read()
             ended_ns = self._clock.mono_ns()
             self.driver_ns += ended_ns - started_ns
+            self.answers |= value is not None
             self._rows[name].append(((started_ns + ended_ns) // 2, nan if value is None else value))
 
     def last(self, name: str) -> float:
@@ -159,7 +162,7 @@ class SensorProbe:
         return not look.last(_ACTIVITY) < _BUSY_RATIO
 
     def _read_for_a_while(self, reads: Mapping[str, SensorRead]) -> SensorReading:
-        """Read back to back; ends early where it is not welcome any more, or costs too much."""
+        """Read back to back; ends early where that is unwelcome, costs too much, or is in vain."""
         reading = SensorReading(reads, self._clock)
         counted_ns = 0
         end_ns = self._clock.mono_ns() + PROBE_NS
@@ -167,8 +170,8 @@ class SensorProbe:
             reading.take()
             self._gpu.side.add_driver_ns(reading.driver_ns - counted_ns)
             counted_ns = reading.driver_ns
-            if counted_ns > self._most_driver_ns:
-                logger.info("GPU %s: reads take too long for a probe", self._gpu.device.gpu)
+            if counted_ns > self._most_driver_ns or not reading.answers:
+                logger.info("GPU %s: a probe of its sensors ended early", self._gpu.device.gpu)
                 break
             self._clock.sleep_until(now_ns + self._draw.randint(*ROUND_NS))
         return reading

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
+from chopperd.sampling.order_sender import OrderSender
+from chopperd.sampling.orders import Order
 from chopperd.sampling.restarts import RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -79,6 +81,7 @@ class SamplerSupervisor:
         self._restart_ns = 0
         self._restart_count = 0
         self._restarts = Restarts(self._policy)
+        self._orders = OrderSender(clock)
 
     @property
     def settings(self) -> SamplerSettings:
@@ -166,6 +169,13 @@ class SamplerSupervisor:
             self._asked_ns = self._clock.mono_ns()
             self._ending = process
 
+    def order(self, order: Order) -> bool:
+        """Ask something of the sampler, and of its successors while it holds; never waits.
+
+        Whether a process was given it: not while there is none, or where it does not read.
+        """
+        return self._orders.send(order)
+
     def alive(self) -> bool:
         """Whether a sampler process exists that is not known to hang."""
         return (
@@ -247,6 +257,9 @@ class SamplerSupervisor:
         except OSError as error:
             logger.warning("the sampler process can't be started: %s", error)
             self._plan_restart()
+        else:
+            if self._process.stdin is not None:
+                self._orders.attach(self._process.stdin.fileno())
 
     def _wait_until_running(self) -> None:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
@@ -286,7 +299,7 @@ class SamplerSupervisor:
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Plan the successor of a process that ended."""
-        _close_lifeline(process)
+        self._close_lifeline(process)
         self._process = None
         failure = self._said_failure()
         if failure is not None:
@@ -338,12 +351,11 @@ class SamplerSupervisor:
         """The driver calls in progress and their age, for a message; empty if there are none."""
         return self._signs.calls(self._clock.mono_ns())
 
-    @staticmethod
-    def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
-        _close_lifeline(process)
+        self._close_lifeline(process)
 
-
-def _close_lifeline(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
+    def _close_lifeline(self, process: subprocess.Popen[bytes]) -> None:
+        self._orders.detach()
+        if process.stdin is not None:
+            process.stdin.close()

@@ -75,7 +75,7 @@ class Board:
         self.memory_bounds = plan.memory_bounds
         self.memory = self._memory_channel(plan)
         self.slow = tuple(
-            self._channel(sensor, wanted=board and not (plan.mig and sensor is table.ACTIVITY))
+            self._channel(sensor, wanted=board and not (sensor is table.ACTIVITY and plan.mig))
             for sensor in table.SLOW
         )
         self.limits = {
@@ -99,8 +99,9 @@ class Board:
     def memory_v2(self) -> DirectNumber | None:
         """The call that gave the memory in use, where it tells what is reserved as well."""
         call = self.memory.settled_call
-        is_v2 = isinstance(call, DirectCall) and call.source == table.MEMORY_V2
-        return call.number if isinstance(call, DirectCall) and is_v2 else None
+        if isinstance(call, DirectCall) and call.source == table.MEMORY_V2:
+            return call.number
+        return None
 
     def is_probe_due(self) -> bool:
         """Whether an absent field is to be asked for again."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from chopperd.devices import plausible
+from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
 from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model.causes import Cause
@@ -110,7 +111,7 @@ class Sensor:
     ways: tuple[Way, ...]
 
 
-# NVML_CLOCK_SM and NVML_CLOCK_MEM; the clock at this instant.
+# The clock at this instant. Source: nvmlDeviceGetClockInfo, NVML_CLOCK_SM and NVML_CLOCK_MEM.
 SM_CLOCK: Final = Sensor(
     name="sm_clock_mhz",
     bounds=plausible.CLOCK_MHZ,
@@ -122,7 +123,8 @@ MEM_CLOCK: Final = Sensor(
     ways=(Direct(operation="nvmlDeviceGetClockInfo", argument=2, unit="MHz"),),
 )
 
-# The name before driver 535 is gone from CUDA 14.
+# Limits in force, as NVML's bits. Source: nvmlDeviceGetCurrentClocksEventReasons; the same under
+# its name before driver 535, gone from CUDA 14.
 REASONS: Final = Sensor(
     name="causes",
     bounds=plausible.BITS,
@@ -142,12 +144,11 @@ def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
     )
 
 
-# NVML_FI_DEV_POWER_AVERAGE and _INSTANT. The instant is there on all architectures, the average
-# where `nvmlDeviceGetPowerUsage` is one too: Ampere and later, GA100 apart, before which that call
-# gives the power at this instant. Which of the two it is can't be asked, so it counts as an
-# average on every GPU, and stands in only where no field answers. Some superchips know the power
-# of the module (processor and GPU) only.
-POWER_INSTANT_FIELD: Final = 186
+# Source: NVML_FI_DEV_POWER_AVERAGE and _INSTANT of nvml.h. The instant is there on all
+# architectures, the average where `nvmlDeviceGetPowerUsage` is one too: Ampere and later, GA100
+# apart, before which that call gives the power at this instant. Which of the two it is can't be
+# asked, so it counts as an average on every GPU, and stands in only where no field answers. Some
+# superchips know the power of the module (processor and GPU) only.
 POWER_AVERAGE_FIELD: Final = 185
 _AVERAGE: Final = _power(POWER_AVERAGE_FIELD, GPU_SCOPE, POWER_AVERAGE_1S)
 POWER: Final = Sensor(
@@ -181,7 +182,8 @@ POWER_LIMIT: Final = Sensor(
     ),
 )
 
-# Both count from the driver's load; Volta and later. NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION.
+# Since the driver loaded; Volta and later. Source: nvmlDeviceGetTotalEnergyConsumption, and
+# NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: one counter by their words in nvml.h, not seen on hardware.
 ENERGY: Final = Sensor(
     name="energy_j",
     bounds=plausible.ENERGY_J,
@@ -197,8 +199,8 @@ ENERGY: Final = Sensor(
     ),
 )
 
-# nvmlTemperature_v1_t: version, sensor (NVML_TEMPERATURE_GPU), signed temperature. The older call
-# is unsigned: frost reads as 4 billion degrees.
+# Source: nvmlTemperature_v1_t: version, sensor (NVML_TEMPERATURE_GPU), signed temperature. The
+# older call is unsigned: frost reads as 4 billion degrees.
 TEMPERATURE: Final = Sensor(
     name="temperature_c",
     bounds=plausible.TEMPERATURE_C,
@@ -214,7 +216,7 @@ TEMPERATURE: Final = Sensor(
         Direct(operation="nvmlDeviceGetTemperature", argument=0, unit="C"),
     ),
 )
-# NVML_FI_DEV_MEMORY_TEMP; HBM only.
+# Source: NVML_FI_DEV_MEMORY_TEMP. HBM only: others answer "not supported", or 0.
 MEMORY_TEMPERATURE: Final = Sensor(
     name="temperature_memory_c",
     bounds=plausible.MEMORY_TEMPERATURE_C,
@@ -234,8 +236,8 @@ def _memory(operation: str, size_bytes: int, words: tuple[int, ...], offset: int
     )
 
 
-# nvmlMemory_v2_t: version, total, reserved, free, used. nvmlMemory_t: total, free, used, which
-# holds the driver's reserve (about a GB). A GPU whose memory is the system's answers neither.
+# Source: nvmlMemory_v2_t: version, total, reserved, free, used. nvmlMemory_t: total, free, used,
+# which holds the driver's reserve (about a GB). A GPU whose memory is the system's answers neither.
 MEMORY_USED: Final = Sensor(
     name="memory_used_bytes",
     bounds=plausible.MEMORY_BYTES,
@@ -260,7 +262,7 @@ MEMORY_SIZE: Final = Sensor(
 )
 
 # Share of time with a kernel running, over the driver's own window of 1/6 s to 1 s; not defined
-# while MIG mode is on. nvmlUtilization_t: gpu, memory.
+# while MIG mode is on. Source: nvmlUtilization_t: gpu, memory.
 ACTIVITY: Final = Sensor(
     name="activity_ratio",
     bounds=plausible.RATIO,
@@ -277,10 +279,10 @@ ACTIVITY: Final = Sensor(
 #: What full looks read of a board beside clock, limits, power and memory, one number each.
 SLOW: Final = (MEM_CLOCK, ENERGY, TEMPERATURE, MEMORY_TEMPERATURE, POWER_LIMIT, ACTIVITY)
 
-# NVML_PERF_POLICY_*: the causes for which there was a counter before there were fields. Deprecated,
-# gone from CUDA 14. nvmlViolationTime_t: time of the answer in us, time under the limit in ns.
+# The causes for which there was a counter before there were fields; deprecated, gone from CUDA 14.
+# Source: NVML_PERF_POLICY_*, and nvmlViolationTime_t: time of the answer in us, time under the
+# limit in ns.
 _OLD_POLICIES: Final = {Cause.POWER_CAP: 0, Cause.THERMAL: 1, Cause.SYNC_BOOST: 2}
-
 
 #: Limits that a driver may count.
 COUNTED_CAUSES: Final = (

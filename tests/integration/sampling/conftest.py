@@ -52,3 +52,31 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
         sampler.stop(10.0)
         wait_until_gone(sampler)
         sampler.close()
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
+    """Starts samplers: over scripted GPUs, or as the command line does over a back end."""
+    made: list[SamplerSupervisor] = []
+
+    def start(*command: str, wait: bool = True, **options: float) -> SamplerSupervisor:
+        scripted = [str(SCRIPT), "--gpus", "2", "--folder", str(tmp_path)]
+        given = {"hz": 10.0, "burst_hz": 100.0, "budget_ratio": 1.0, **options}
+        given.setdefault("burst_budget_ratio", 1.0)
+        settings = SamplerSettings(**given)  # type: ignore[arg-type]
+        made.append(
+            SamplerSupervisor([sys.executable, *(command or scripted)], settings, CLOCK, QUICK)
+        )
+        if wait:
+            made[-1].start()
+        else:
+            made[-1].launch()
+        return made[-1]
+
+    yield start
+    for path in tmp_path.glob("*-*"):
+        path.unlink()
+    for sampler in made:
+        sampler.stop(10.0)
+        wait_until_gone(sampler)
+        sampler.close()

@@ -237,3 +237,11 @@ def test_a_number_without_any_way_is_absent_for_good() -> None:
     channel = channel_of(device_faults(clock))
     pass_a_minute(clock, channel)
     assert (channel.is_absent, channel.absent_until_ns, channel.value()) == (True, None, None)
+
+
+def test_a_choice_that_is_no_way_any_more_binds_nobody() -> None:
+    faults = device_faults()
+    channel_of(faults, call(Driver(1).read, "old")).value()
+    assert channel_of(faults).source is None
+    successor = channel_of(faults, call(Driver(2).read, "other"))
+    assert [successor.source, successor.value(), successor.source] == [None, 2, "other"]

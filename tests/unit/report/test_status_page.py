@@ -10,6 +10,7 @@ from chopperd.model.live import (
     Pause,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
 )
 from chopperd.report.status_page import node_troubles, status_page
@@ -84,6 +85,17 @@ def test_without_busy_time_a_loss_is_not_known(busy_sampled_s: float | None) -> 
     gpu = live_gpu(totals=never_busy, reading=DeviceReading(), max_mhz=None)
     text = page_text(status_page(snapshot(gpu), []))
     assert lines(text)["0"].split() == [*["-"] * 7, "10.0", "-"]
+
+
+def test_what_sampling_costs_a_step_is_said_or_why_it_is_not_known() -> None:
+    unknown = replace(snapshot(), self_test=SelfTestLive(reason="no steps are marked"))
+    said = lines(page_text(status_page(unknown, [])))["self-test"]
+    assert said == "what sampling costs a step is not measured: no steps are marked"
+    found = SelfTestLive(
+        step_time_ratio=1.0041, low_ratio=0.9995, high_ratio=1.0087, block_count=24
+    )
+    said = lines(page_text(status_page(replace(snapshot(), self_test=found), [])))["self-test"]
+    assert said == "sampling makes steps 0.41 % longer [-0.05, 0.87], by 24 blocks"
 
 
 def test_simulated_data_are_marked_and_times_count_from_the_start() -> None:

@@ -227,6 +227,21 @@ def test_no_budget_allows_more_than_three_tenths_of_a_second(make_bench: MakeBen
     assert bench.reader.aside(0).driver_rare_ns == MOST_DRIVER_NS + 10 * NS_PER_MS
 
 
+def test_a_gpu_that_answers_nothing_is_asked_once(make_bench: MakeBench) -> None:
+    bench = make_bench(ALL)
+    bench.driver.activity = None
+
+    def silent(period_ms: int) -> Callable[[], float | None]:
+        def read() -> None:
+            bench.driver.reads_count += 1 if period_ms else 0
+
+        return read
+
+    bench.driver._read = silent  # type: ignore[assignment, method-assign]
+    assert bench.turn_after(FIRST_NS) == len(ALL)
+    assert all(each.period_ns is None for each in bench.timing.values())
+
+
 def test_a_stop_ends_the_probe(make_bench: MakeBench) -> None:
     bench = make_bench(ALL)
     bench.stop.set()
