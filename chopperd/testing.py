@@ -1,14 +1,7 @@
 """What every back end owes its callers, as a test suite to inherit: the sampler relies on it all.
 
-A test class per back end inherits `BackendContract` and gives it an open back end by a fixture:
-
-    class TestMine(BackendContract):
-        @pytest.fixture
-        def backend(self) -> Iterator[DeviceBackend]:
-            with closing(open_backend("mine")) as opened:
-                yield opened
-
-See docs/backends.md. It needs pytest, which chopperd itself does not.
+A test class per back end inherits `BackendContract` and gives it an open back end by a fixture
+`backend`; docs/backends.md shows one. It needs pytest, which chopperd itself does not.
 """
 
 import ctypes

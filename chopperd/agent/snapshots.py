@@ -108,6 +108,6 @@ class Snapshots:
             archive=parts.archive(),
             store=parts.store(),
             analysis=analysis,
-            traced=parts.traced(),
+            traced=parts.traced(self._latest.gpus),
             processes=self._costs.look(pids),
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
@@ -116,6 +116,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
 
     `timing` is what was found of its sensors, by the name of their values in `reading`.
+    `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
+    wrong with it.
     """
 
     gpu: str
@@ -129,6 +131,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
     timing: Mapping[str, SensorTiming] = {}
+    processes: tuple[GpuProcess, ...] | None = None
+    trouble: str | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,6 +312,8 @@ def gpu_of(live: GpuLive) -> Gpu:
             hung=live.hung,
         ),
         timing=live.timing,
+        processes=live.processes,
+        trouble=live.trouble,
     )
 
 

@@ -55,6 +55,8 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         pace=sampling.pace,
         hung=sampling.hung,
         timing=gpu.timing,
+        processes=gpu.processes,
+        trouble=gpu.trouble,
     )
 
 

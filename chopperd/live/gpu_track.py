@@ -59,6 +59,18 @@ class GpuTrack:
         self._is_compared = False
         self._last_mono_ns: int | None = None
 
+    def know(self, info: GpuInfo) -> None:
+        """Take over what the newest sampler says that it is.
+
+        What depends on who it is begins anew where that was not known; nothing was sampled then.
+        """
+        was_unknown = not self.info.name
+        self.info = info
+        if was_unknown:
+            self.drops = GpuDrops(info)
+            self._busy = BusyClocks(info)
+            self._residency = ClockResidency(info)
+
     def leave_ring(self) -> None:
         """Forget the ring that it was read from, and let its counts go on over the next one."""
         self._earlier = self._earlier.plus(self._present)

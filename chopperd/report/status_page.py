@@ -17,6 +17,7 @@ _COLUMNS: Final = (
     *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %"),
     *("lost %", "kept Hz", "<held by"),
 )
+_PROCESS_COLUMNS: Final = ("<gpu", "pid", "memory")
 _CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
 
 
@@ -39,6 +40,7 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
         found.append(f"left alone as they hang in a driver: processes {pids}")
     if sampler.condition is SamplerCondition.RUNNING:
         found += [f"GPU {gpu.info.gpu}: {gpu_condition(gpu)}" for gpu in now.gpus if not gpu.up]
+    found += [f"GPU {gpu.info.gpu}: {gpu.trouble}" for gpu in now.gpus if gpu.trouble]
     found += [now.archive.trouble, now.store.trouble, now.analysis.trouble]
     return tuple(trouble for trouble in found if trouble is not None)
 
@@ -57,6 +59,9 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
     gpus = [_cells(gpu) for gpu in now.gpus]
     if gpus:
         parts += ["", table("GPUS", _COLUMNS, gpus, caption=_CAPTION)]
+    processes = [row for gpu in now.gpus for row in _processes(gpu)]
+    if processes:
+        parts += ["", table("PROCESSES", _PROCESS_COLUMNS, processes)]
     return Group(*parts)
 
 
@@ -127,6 +132,17 @@ def _cells(gpu: GpuLive) -> tuple[str, ...]:
         gpu_rate(gpu),
         gpu_condition(gpu),
     )
+
+
+def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
+    """Who is on a GPU; those on a part of a card are shown there."""
+    for process in gpu.processes or ():
+        if process.partition is None or gpu.info.parent is not None:
+            yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
+
+
+def _size(value_bytes: int | None) -> str:
+    return UNKNOWN if value_bytes is None else size(value_bytes)
 
 
 def _lost_ratio(gpu: GpuLive) -> float | None:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chopperd.errors import ConfigError
+from chopperd.sampling.interrupt import Interrupt
 from chopperd.units import NS_PER_S
 
 #: No order holds for longer than this, whatever it says.
@@ -91,10 +92,12 @@ class OrderBook:
 
     Attributes:
         version: Grows with each order, so that a change is seen at little cost.
+        interrupt: Raised at each order, so that nobody waits on for long.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.interrupt = Interrupt()
         self._burst: Burst | None = None
         self._quiet: Quiet | None = None
 
@@ -107,6 +110,7 @@ class OrderBook:
         else:
             self._quiet = Quiet(until_mono_ns=until_ns)
         self.version += 1
+        self.interrupt.raise_()
 
     def burst(self, now_mono_ns: int) -> Burst | None:
         """The burst that holds now; None if none does."""

@@ -4,12 +4,15 @@ What is asked for holds, but for: no driver call in a quiet time, the rate of a 
 on a GPU that has been idle for a while, and what the driver's budget leaves.
 """
 
+from math import isnan
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.sampling.budget import DriverBudget
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.layout import Pace, Records
 from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.sampling.settings import SamplerSettings
@@ -111,6 +114,16 @@ class Pacer:
         """Share of the time before the last judgement that driver calls took."""
         return (self._burst_budget or self._budget).spent_ratio
 
+    @property
+    def look_at_mono_ns(self) -> int:
+        """When to `judge` and ask `has_news` again, where reads are made without this object.
+
+        On an idle GPU after each read: that it works again must not wait.
+        """
+        if self.kept.pace is Pace.IDLE:
+            return 0
+        return min(self._judge_at_ns, self.kept.until_mono_ns)
+
     def note(self, now_mono_ns: int, reading: DeviceReading | None) -> None:
         """Take in what a look at the GPU gave; None: it failed."""
         if not self._idle_period_ns:
@@ -119,10 +132,40 @@ class Pacer:
         if reading is not None:
             causes, activity = reading.causes, reading.activity_ratio
             idle_bit = None if causes is None else _IDLE in causes
+        self._note_look(now_mono_ns, idle_bit, activity)
+
+    def _note_look(self, now_mono_ns: int, idle_bit: bool | None, activity: float | None) -> None:
         is_idle = self._idle.note(now_mono_ns, idle_bit, activity) >= self._idle_after_ns
         if is_idle is not self._is_idle:
             self._is_idle = is_idle
             self._has_news = True
+
+    def note_records(self, records: Records) -> None:
+        """Take in (n,) looks that were recorded without this object, as far as they tell.
+
+        Those are the full ones (activity), one in each second or so (that the GPU was looked at),
+        the last that was not idle, and the last. Of a busy GPU the last tells all.
+        """
+        if not self._idle_period_ns or not len(records):
+            return
+        activity = records["activity_ratio"]
+        is_idle = (records["causes"] & _IDLE.bit) != 0
+        if not is_idle.any() and not (activity == 0).any():
+            known = float(np.fmax.reduce(activity))
+            self._note_record(records[-1], None if isnan(known) else known)
+            return
+        tells = records["scope"] != 0
+        tells[1:] |= np.diff(records["t_mono_ns"] // NS_PER_S) != 0
+        tells[-1] = True
+        tells[np.flatnonzero(~is_idle)[-1:]] = True
+        for row in np.flatnonzero(tells).tolist():
+            value = float(activity[row])
+            self._note_record(records[row], None if isnan(value) else value)
+
+    def _note_record(self, record: np.void, activity: float | None) -> None:
+        causes = int(record["causes"])
+        idle_bit = None if causes & Cause.UNKNOWN.bit else bool(causes & _IDLE.bit)
+        self._note_look(int(record["t_mono_ns"]), idle_bit, activity)
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> None:
         """Look, now and then, at the time that driver calls have taken.

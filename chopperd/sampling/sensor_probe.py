@@ -18,7 +18,7 @@ from chopperd.clock import Clock
 from chopperd.correlate.sensor_period import sensor_period
 from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
-from chopperd.sampling.layout import TIMED_SENSORS, Pace
+from chopperd.sampling.layout import TIMED_SENSORS
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.side import GpuSideWriter
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -38,7 +38,6 @@ _BUDGET_SHARE: Final = 0.25
 MOST_DRIVER_NS: Final = 300 * NS_PER_MS
 _BUSY_RATIO: Final = 0.5
 _NAP_S: Final = 0.25
-_CALM: Final = frozenset({Pace.ASKED, Pace.BUDGET})
 _ACTIVITY: Final = "activity_ratio"
 _POWER: Final = "power_w"
 #: What is known of a value without looking, by where it comes from.
@@ -52,12 +51,10 @@ class ProbedGpu:
     Attributes:
         device: The GPU as the back end knows it.
         side: Where what is found goes.
-        pace: Says why it is sampled at the rate kept.
     """
 
     device: GpuInfo
     side: GpuSideWriter
-    pace: Callable[[], Pace]
 
 
 class SensorReading:
@@ -111,24 +108,28 @@ class SensorProbe:
     Args:
         backend: The driver.
         gpu: The GPU.
-        clock: Tells and waits for the time.
-        stop: Set when sampling shall end.
         settings: How often a probe that left something open is made again, and what driver calls
             may cost.
+        clock: Tells and waits for the time.
+        stop: Set when sampling shall end.
+        may_ask: Whether driver calls beside sampling are welcome at a time.
     """
 
     def __init__(
         self,
         backend: ReadsSensors,
         gpu: ProbedGpu,
+        settings: SamplerSettings,
         clock: Clock,
         stop: threading.Event,
-        settings: SamplerSettings,
+        *,
+        may_ask: Callable[[int], bool],
     ) -> None:
         self._backend = backend
         self._gpu = gpu
         self._clock = clock
         self._stop = stop
+        self._may_ask = may_ask
         self._again_ns = round(settings.sensors_every_s * NS_PER_S)
         budget_ns = _BUDGET_SHARE * settings.budget_ratio * self._again_ns
         self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
@@ -150,7 +151,7 @@ class SensorProbe:
         self._note(self._read_for_a_while(wanted), wanted)
 
     def _is_welcome(self) -> bool:
-        return self._gpu.pace() in _CALM and not self._stop.is_set()
+        return self._may_ask(self._clock.mono_ns()) and not self._stop.is_set()
 
     def _is_of_use(self, reads: Mapping[str, SensorRead]) -> bool:
         """Whether there are sensors, and the GPU works, as far as it says."""
@@ -211,22 +212,22 @@ class SensorWatch:
     Args:
         backend: The driver.
         gpus: All GPUs that are sampled.
-        clock: Tells and waits for the time.
-        stop: Set when sampling shall end.
-        settings: As of a probe.
+        settings, clock, stop, may_ask: As of a probe.
     """
 
     def __init__(
         self,
         backend: DeviceBackend,
         gpus: Sequence[ProbedGpu],
+        settings: SamplerSettings,
         clock: Clock,
         stop: threading.Event,
-        settings: SamplerSettings,
+        *,
+        may_ask: Callable[[int], bool],
     ) -> None:
         self._stop = stop
         self._probes = (
-            [SensorProbe(backend, gpu, clock, stop, settings) for gpu in gpus]
+            [SensorProbe(backend, gpu, settings, clock, stop, may_ask=may_ask) for gpu in gpus]
             if isinstance(backend, ReadsSensors)
             else []
         )

@@ -9,6 +9,8 @@ import msgspec
 from chopperd.errors import ConfigError
 
 _OPTION: Final = "--settings"
+#: The lowest rate of a fast loop.
+LOWEST_HZ: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,8 @@ class SamplerSettings:
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
         sensors_every_s: How often sensors whose update period is not known yet are looked at.
+        processes_every_s: How often the processes on each GPU are listed.
+        watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
         seed: Draws the point of each read in its period.
     """
 
@@ -43,22 +47,26 @@ class SamplerSettings:
     probe_every_s: float = 60.0
     sensors_every_s: float = 600.0
     seed: int = 0
+    processes_every_s: float = 10.0
+    watch_every_s: float = 60.0
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} is {value}: must be {least} to {most}"
             for name, value, least, most in (
-                ("hz", self.hz, 0.1, 1000.0),
+                ("hz", self.hz, LOWEST_HZ, 1000.0),
                 ("slow_hz", self.slow_hz, 0.01, 1000.0),
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
                 ("idle_hz", self.idle_hz or 1.0, 0.01, 1000.0),
                 ("idle_after_s", self.idle_after_s, 0.1, 3600.0),
-                ("burst_hz", self.burst_hz or 100.0, 0.1, 1000.0),
+                ("burst_hz", self.burst_hz or 100.0, LOWEST_HZ, 1000.0),
                 ("burst_budget_ratio", self.burst_budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
                 ("sensors_every_s", self.sensors_every_s, 1.0, 86_400.0),
+                ("processes_every_s", self.processes_every_s, 0.1, 3600.0),
+                ("watch_every_s", self.watch_every_s, 0.1, 3600.0),
             )
             if not least <= value <= most
         ]

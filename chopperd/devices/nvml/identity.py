@@ -22,6 +22,11 @@ def text_of(read: Callable[[], str]) -> str:
         return error.object.decode("utf-8", errors="replace")
 
 
+def uuid_of(nvml: ModuleType, handle: object) -> str:
+    """The UUID of a GPU or GPU instance. Source: nvmlDeviceGetUUID; raises the vendor's error."""
+    return text_of(lambda: nvml.nvmlDeviceGetUUID(handle))
+
+
 class FixedProperties:
     """One GPU's properties, each asked for once; what the driver does not report is None."""
 
@@ -59,6 +64,24 @@ class FixedProperties:
             temperature_memory_max_c=self._threshold_c(
                 self._nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX
             ),
+        )
+
+    def instance_info(self, card: GpuInfo, instance: int, uuid: str) -> GpuInfo:
+        """The identity of a GPU instance of a card; only memory is its own.
+
+        Args:
+            card: The GPU that it is a part of.
+            instance: Its id there.
+            uuid: Its UUID.
+        """
+        return GpuInfo(
+            gpu=f"{card.gpu}.{instance}",
+            index=card.index,
+            uuid=uuid,
+            name=self._read(lambda: text_of(self._name)) or "",
+            vendor=Vendor.NVIDIA,
+            memory_size_bytes=self._memory_size_bytes(),
+            parent=card.gpu,
         )
 
     def mig(self) -> bool:

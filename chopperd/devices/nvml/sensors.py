@@ -48,6 +48,11 @@ class NvmlSensors:
         channels = (self._board.power, self._board.memory)
         return all(channel.source or channel.is_absent for channel in channels)
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the device is known not to tell its memory."""
+        return self._board.memory.is_absent
+
     def read(self, scope: ReadScope) -> DeviceReading:
         """One look; fields that are absent or failed are None.
 

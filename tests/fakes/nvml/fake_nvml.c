@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <nvml.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,10 @@
 #define FIELDS (LIMIT_COUNTERS + 7)
 #define BUFFERS 2 /* of samples: power, SM clock */
 #define BUFFERED_SAMPLES 120
+#define MOST_PROCESSES 80
+#define MOST_XIDS 8
+#define HANGS (-1)   /* as a code: the call does not return while it stands */
+#define CRASHES (-2) /* as a code: the call ends the process */
 #define NS_PER_S 1000000000LL
 #define NS_PER_MS 1000000LL
 #define RAMP_RATE_MW_PER_S 54321
@@ -58,7 +63,19 @@
     X(nvmlDeviceGetUtilizationRates)          \
     X(nvmlDeviceGetTemperatureThreshold)      \
     X(nvmlDeviceGetSamples)                   \
-    X(nvmlDeviceGetViolationStatus)
+    X(nvmlDeviceGetViolationStatus)          \
+    X(nvmlDeviceGetMaxMigDeviceCount)         \
+    X(nvmlDeviceGetMigDeviceHandleByIndex)    \
+    X(nvmlDeviceGetGpuInstanceId)             \
+    X(nvmlDeviceGetComputeRunningProcesses_v3) \
+    X(nvmlDeviceGetComputeRunningProcesses_v2) \
+    X(nvmlEventSetCreate)                     \
+    X(nvmlDeviceRegisterEvents)               \
+    X(nvmlDeviceGetSupportedEventTypes)       \
+    X(nvmlEventSetWait_v2)                    \
+    X(nvmlDeviceGetTotalEccErrors)            \
+    X(nvmlDeviceGetRemappedRows)              \
+    X(nvmlDeviceGetRetiredPagesPendingStatus)
 
 #define AS_ENUM(name) CALL_##name,
 #define AS_TEXT(name) #name,
@@ -90,6 +107,16 @@ typedef struct {
     int64_t buffer_period_ns[BUFFERS];        /* 0: not supported */
 } gpu_t;
 
+/* What is seldom asked of a GPU, or tells that it is a GPU instance. */
+typedef struct {
+    int64_t mig_card;          /* 1 + index of the GPU that this is a GPU instance of; 0: of none */
+    int64_t mig_instance;      /* its id there */
+    int64_t process_count, process_pid[MOST_PROCESSES];
+    int64_t process_bytes[MOST_PROCESSES]; /* -1: not available */
+    int64_t xid_count, xid[MOST_XIDS];     /* since the machine started */
+    int64_t ecc_uncorrected, rows_pending, rows_failed, pages_pending, recovery_action;
+} aside_t;
+
 typedef struct {
     char driver_version[80];
     int64_t gpu_count;
@@ -97,6 +124,7 @@ typedef struct {
     int64_t first_limit_field; /* 251 or 269 by driver version; 0: too old to have them */
     int64_t code[CALL_COUNT];  /* of calls that concern no GPU */
     gpu_t gpus[MAX_GPUS];
+    aside_t asides[MAX_GPUS];
 } scenario_t;
 
 enum other_field {
@@ -239,6 +267,17 @@ static void wait_ms(int64_t ms)
         nanosleep(&rest, NULL);
 }
 
+/* The code that a call is to answer, once it does. */
+static nvmlReturn_t obeyed(const int64_t *code)
+{
+    int64_t wanted;
+    while ((wanted = __atomic_load_n(code, __ATOMIC_RELAXED)) == HANGS)
+        wait_ms(2);
+    if (wanted == CRASHES)
+        raise(SIGSEGV);
+    return (nvmlReturn_t)wanted;
+}
+
 static gpu_t *gpu_of(nvmlDevice_t device) { return (gpu_t *)device; }
 
 static nvmlReturn_t enter(gpu_t *gpu, enum call call)
@@ -246,10 +285,10 @@ static nvmlReturn_t enter(gpu_t *gpu, enum call call)
     if (!open_count)
         return NVML_ERROR_UNINITIALIZED;
     if (gpu == NULL)
-        return (nvmlReturn_t)scenario->code[call];
+        return obeyed(&scenario->code[call]);
     __atomic_fetch_add(&gpu->called[call], 1, __ATOMIC_RELAXED);
     wait_ms(gpu->delay_ms[call]);
-    return (nvmlReturn_t)gpu->code[call];
+    return obeyed(&gpu->code[call]);
 }
 
 #define ENTER(gpu, call)                                   \
@@ -301,7 +340,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     pthread_mutex_lock(&open_lock);
     nvmlReturn_t result = open_count ? NVML_SUCCESS : map_scenario();
     if (result == NVML_SUCCESS)
-        result = (nvmlReturn_t)scenario->code[CALL_nvmlInitWithFlags];
+        result = obeyed(&scenario->code[CALL_nvmlInitWithFlags]);
     if (result == NVML_SUCCESS)
         open_count++;
     pthread_mutex_unlock(&open_lock);
@@ -350,8 +389,9 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     ENTER(NULL, nvmlDeviceGetHandleByUUID);
-    for (int i = 0; i < scenario->gpu_count; i++) {
-        if (strcmp(scenario->gpus[i].uuid, uuid) != 0)
+    for (int i = 0; i < MAX_GPUS; i++) {
+        int is_there = i < scenario->gpu_count || scenario->asides[i].mig_card;
+        if (!is_there || strcmp(scenario->gpus[i].uuid, uuid) != 0)
             continue;
         ENTER(&scenario->gpus[i], nvmlDeviceGetHandleByUUID);
         *device = (nvmlDevice_t)&scenario->gpus[i];
@@ -586,6 +626,7 @@ static void answer_other(const gpu_t *gpu, nvmlFieldValue_t *value, int field, i
 static void answer_field(gpu_t *gpu, nvmlFieldValue_t *value, int64_t now)
 {
     int counter = limit_counter(value->fieldId), other = other_field(value);
+    const aside_t *aside = &scenario->asides[gpu - scenario->gpus];
     value->timestamp = now / 1000;
     value->nvmlReturn = NVML_SUCCESS;
     if (counter >= 0) {
@@ -593,6 +634,8 @@ static void answer_field(gpu_t *gpu, nvmlFieldValue_t *value, int64_t now)
         answer_counter(value, limited_ns(gpu, counter, now));
     } else if (other >= 0) {
         answer_other(gpu, value, other, now);
+    } else if (value->fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) {
+        answer_unsigned(value, aside->recovery_action);
     } else if (value->fieldId >= 251 && value->fieldId <= 273) {
         /* Power smoothing: an answer, to another question. */
         answer_unsigned(value, RAMP_RATE_MW_PER_S);
@@ -665,5 +708,167 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, nvmlPerfPolicyTyp
         return NVML_ERROR_NOT_SUPPORTED;
     time->referenceTime = (unsigned long long)(now / 1000);
     time->violationTime = limited_ns(gpu_of(device), counters[policy], now);
+    return NVML_SUCCESS;
+}
+
+/* ---- GPU instances ---------------------------------------------------------------------- */
+
+static aside_t *aside_of(nvmlDevice_t device)
+{
+    return &scenario->asides[gpu_of(device) - scenario->gpus];
+}
+
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetMaxMigDeviceCount);
+    return give(count, gpu_of(device)->mig_mode ? MAX_GPUS : 0);
+}
+
+/* Of the instance in each place; places without one answer that they have none. */
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
+                                                 nvmlDevice_t *instance)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetMigDeviceHandleByIndex);
+    if (index >= MAX_GPUS)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (scenario->asides[index].mig_card != gpu_of(device) - scenario->gpus + 1)
+        return NVML_ERROR_NOT_FOUND;
+    *instance = (nvmlDevice_t)&scenario->gpus[index];
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetGpuInstanceId);
+    return give(id, aside_of(device)->mig_instance);
+}
+
+/* ---- processes -------------------------------------------------------------------------- */
+
+static void add_processes(const aside_t *aside, unsigned int room, unsigned int *count,
+                          nvmlProcessInfo_t *processes)
+{
+    for (int i = 0; i < aside->process_count; i++) {
+        unsigned int instance = aside->mig_card ? (unsigned int)aside->mig_instance : UINT32_MAX;
+        nvmlProcessInfo_t process = {.pid = (unsigned int)aside->process_pid[i],
+                                     .usedGpuMemory = (unsigned long long)aside->process_bytes[i],
+                                     .gpuInstanceId = instance,
+                                     .computeInstanceId = aside->mig_card ? 0 : UINT32_MAX};
+        if (*count < room && processes != NULL)
+            processes[*count] = process;
+        ++*count;
+    }
+}
+
+/* On a card also those of its instances. */
+static nvmlReturn_t give_processes(nvmlDevice_t device, unsigned int *count,
+                                   nvmlProcessInfo_t *processes)
+{
+    unsigned int room = *count;
+    *count = 0;
+    add_processes(aside_of(device), room, count, processes);
+    for (int i = 0; i < MAX_GPUS; i++)
+        if (scenario->asides[i].mig_card == gpu_of(device) - scenario->gpus + 1)
+            add_processes(&scenario->asides[i], room, count, processes);
+    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *processes)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetComputeRunningProcesses_v3);
+    return give_processes(device, count, processes);
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
+                                                     nvmlProcessInfo_t *processes)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetComputeRunningProcesses_v2);
+    return give_processes(device, count, processes);
+}
+
+/* ---- events and errors ------------------------------------------------------------------ */
+
+/* One event set a process; how many XIDs of each registered GPU it has seen, or -1. */
+static int64_t seen_xids[MAX_GPUS];
+static int has_set;
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+    ENTER(NULL, nvmlEventSetCreate);
+    for (int i = 0; i < MAX_GPUS; i++)
+        seen_xids[i] = -1;
+    has_set = 1;
+    *set = (nvmlEventSet_t)seen_xids;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+    has_set = 0;
+    return set == (nvmlEventSet_t)seen_xids ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetSupportedEventTypes);
+    *types = nvmlEventTypeXidCriticalError | nvmlEventTypePState;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types,
+                                      nvmlEventSet_t set)
+{
+    ENTER(gpu_of(device), nvmlDeviceRegisterEvents);
+    if (set != (nvmlEventSet_t)seen_xids || types & ~nvmlEventTypeXidCriticalError)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    seen_xids[gpu_of(device) - scenario->gpus] = aside_of(device)->xid_count;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms)
+{
+    ENTER(NULL, nvmlEventSetWait_v2);
+    if (!has_set || set != (nvmlEventSet_t)seen_xids)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (int i = 0; i < MAX_GPUS; i++) {
+        const aside_t *aside = &scenario->asides[i];
+        if (seen_xids[i] < 0 || seen_xids[i] >= aside->xid_count)
+            continue;
+        memset(data, 0, sizeof(*data));
+        data->device = (nvmlDevice_t)&scenario->gpus[i];
+        data->eventType = nvmlEventTypeXidCriticalError;
+        data->eventData = (unsigned long long)aside->xid[seen_xids[i]++ % MOST_XIDS];
+        data->gpuInstanceId = data->computeInstanceId = UINT32_MAX;
+        return NVML_SUCCESS;
+    }
+    wait_ms(timeout_ms);
+    return NVML_ERROR_TIMEOUT;
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                         nvmlEccCounterType_t counter, unsigned long long *count)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetTotalEccErrors);
+    int asked = type == NVML_MEMORY_ERROR_TYPE_UNCORRECTED && counter == NVML_VOLATILE_ECC;
+    *count = asked ? (unsigned long long)aside_of(device)->ecc_uncorrected : 12345;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable,
+                                       unsigned int *uncorrectable, unsigned int *pending,
+                                       unsigned int *failed)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetRemappedRows);
+    *correctable = *uncorrectable = 3;
+    *pending = (unsigned int)aside_of(device)->rows_pending;
+    *failed = (unsigned int)aside_of(device)->rows_failed;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *pending)
+{
+    ENTER(gpu_of(device), nvmlDeviceGetRetiredPagesPendingStatus);
+    *pending = aside_of(device)->pages_pending ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
     return NVML_SUCCESS;
 }

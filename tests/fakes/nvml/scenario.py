@@ -43,6 +43,18 @@ CALLS = (
     "nvmlDeviceGetTemperatureThreshold",
     "nvmlDeviceGetSamples",
     "nvmlDeviceGetViolationStatus",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlEventSetCreate",
+    "nvmlDeviceRegisterEvents",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlEventSetWait_v2",
+    "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetRemappedRows",
+    "nvmlDeviceGetRetiredPagesPendingStatus",
 )
 #: What a code can be given for, in the order of `field_code`.
 FIELDS = (
@@ -63,7 +75,27 @@ NO_PERMISSION = 4
 DRIVER_NOT_LOADED = 9
 TIMEOUT = 10
 GPU_IS_LOST = 15
+LIB_RM_VERSION_MISMATCH = 18
 UNKNOWN = 999
+#: As codes: the call does not return while it stands; the call ends the process.
+HANGS = -1
+CRASHES = -2
+
+MOST_PROCESSES = 80
+MOST_XIDS = 8
+#: What a GPU instance answers; all else is for cards.
+INSTANCE_CALLS = frozenset(
+    {
+        "nvmlDeviceGetHandleByUUID",
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetComputeRunningProcesses_v2",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +185,36 @@ class GpuLayout(Structure):
         return sum(self.called)
 
 
+class AsideLayout(Structure):
+    """What is seldom asked of a GPU, or tells that it is a GPU instance."""
+
+    _fields_ = [
+        ("mig_card", c_int64),
+        ("mig_instance", c_int64),
+        ("process_count", c_int64),
+        ("process_pid", c_int64 * MOST_PROCESSES),
+        ("process_bytes", c_int64 * MOST_PROCESSES),
+        ("xid_count", c_int64),
+        ("xid", c_int64 * MOST_XIDS),
+        ("ecc_uncorrected", c_int64),
+        ("rows_pending", c_int64),
+        ("rows_failed", c_int64),
+        ("pages_pending", c_int64),
+        ("recovery_action", c_int64),
+    ]
+
+    def runs(self, *processes: tuple[int, int]) -> None:
+        """These processes are on it: pid and bytes (-1: not available)."""
+        for place, (pid, used_bytes) in enumerate(processes):
+            self.process_pid[place], self.process_bytes[place] = pid, used_bytes
+        self.process_count = len(processes)
+
+    def has_xid(self, xid: int) -> None:
+        """An XID occurs now."""
+        self.xid[self.xid_count % MOST_XIDS] = xid
+        self.xid_count += 1
+
+
 class ScenarioLayout(Structure):
     _fields_ = [
         ("driver_version", c_char * 80),
@@ -161,6 +223,7 @@ class ScenarioLayout(Structure):
         ("first_limit_field", c_int64),
         ("code", c_int64 * len(CALLS)),
         ("gpus", GpuLayout * MAX_GPUS),
+        ("asides", AsideLayout * MAX_GPUS),
     ]
 
 
@@ -198,6 +261,43 @@ class Scenario:
         """The driver's version, and where its three newer limit counters are (0: nowhere)."""
         self._layout.driver_version = version.encode()
         self._layout.first_limit_field = first_limit_field
+
+    def aside(self, gpu: GpuLayout) -> AsideLayout:
+        """What is seldom asked of a GPU or of an instance."""
+        place = next(p for p in range(MAX_GPUS) if self._layout.gpus[p].uuid == gpu.uuid)
+        aside: AsideLayout = self._layout.asides[place]
+        return aside
+
+    def add_gpu(self) -> GpuLayout:
+        """One more healthy GPU; the driver counts it from now on. Not after `partition`."""
+        place = self._layout.gpu_count
+        gpu: GpuLayout = self._layout.gpus[place]
+        _healthy_h100(gpu, place)
+        self._layout.gpu_count = place + 1
+        self.gpus += (gpu,)
+        return gpu
+
+    def partition(self, card: int, instance: int, *, uuid: str, used_bytes: int = 0) -> GpuLayout:
+        """A new GPU instance of 10 GiB on a card, whose MIG mode is on from now on."""
+        taken = range(self._layout.gpu_count, MAX_GPUS)
+        place = next(p for p in taken if not self._layout.asides[p].mig_card)
+        gpu: GpuLayout = self._layout.gpus[place]
+        gpu.uuid, gpu.name = uuid.encode(), self.gpus[card].name + b" MIG 1g.10gb"
+        gpu.memory_total_bytes, gpu.memory_used_bytes = 10 << 30, used_bytes
+        gpu.memory_reserved_bytes = 0
+        gpu.plays(Segment())
+        gpu.fails(SUCCESS)
+        gpu.fails(INVALID_ARGUMENT, *(call for call in CALLS if call not in INSTANCE_CALLS))
+        aside = self._layout.asides[place]
+        aside.mig_instance, aside.process_count = instance, 0
+        aside.mig_card = card + 1
+        self.gpus[card].mig_mode = 1
+        return gpu
+
+    def remove(self, partition: GpuLayout) -> None:
+        """The GPU instance is destroyed."""
+        self.aside(partition).mig_card = 0
+        partition.fails(INVALID_ARGUMENT)
 
     def freeze(self, unix_ns: int) -> None:
         """Stop the driver's clock at this instant, so that values can be worked out by hand."""

@@ -65,7 +65,7 @@ class Rig:
             to.set_period_ns(PERIOD_NS, PERIOD_NS)
 
     def slot(self, gpu: GpuInfo) -> int:
-        slot = self.writer.slot_of(gpu)
+        (slot,) = self.writer.slots_of([gpu])
         assert slot is not None
         return slot
 

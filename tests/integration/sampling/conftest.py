@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.sampling.native.library import NativeLibrary, native_library
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
@@ -39,10 +41,12 @@ def nothing_left_behind() -> Iterator[None]:
 def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
     made: list[SamplerSupervisor] = []
 
-    def supervisor(gpu_count: int = 2, hz: float = 100.0) -> SamplerSupervisor:
+    def supervisor(
+        gpu_count: int = 2, hz: float = 100.0, policy: RestartPolicy = QUICK
+    ) -> SamplerSupervisor:
         command = [sys.executable, str(SCRIPT), "--gpus", str(gpu_count), "--folder", str(tmp_path)]
         settings = SamplerSettings(hz=hz, totals_every_s=0.2, probe_every_s=0.2, budget_ratio=1.0)
-        made.append(SamplerSupervisor(command, settings, CLOCK, QUICK))
+        made.append(SamplerSupervisor(command, settings, CLOCK, policy))
         return made[-1]
 
     yield supervisor
@@ -52,6 +56,18 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
         sampler.stop(10.0)
         wait_until_gone(sampler)
         sampler.close()
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeLibrary:
+    """The library that was built with the package; where it is missing, skips (fails in CI)."""
+    library = native_library()
+    if library is None:
+        reason = "chopperd was installed without its native part (no C compiler?)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return library
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ def test_gpus_keep_slot_and_label_when_the_driver_renumbers_them(
     assert writer.gpus[1].gpu == "1"
     successor = RingWriter(fd, described(*renumbered), CAPACITY)
     try:
-        slots = [successor.slot_of(info) for info in renumbered]
+        slots = successor.slots_of(renumbered)
         assert slots == [1, 2]
         gpus = reader.description().gpus
         assert [info.gpu for info in gpus] == ["0", "1", "7"]
@@ -256,7 +256,7 @@ def test_gpus_past_the_spare_slots_have_no_slot(fd: int, writer: RingWriter) -> 
     assert len(writer.gpus) == 2
     successor = RingWriter(fd, described(*many), CAPACITY)
     try:
-        assert [successor.slot_of(info) for info in many] == [*range(10), *[None] * 10]
+        assert successor.slots_of(many) == [*range(10), *[None] * 10]
     finally:
         successor.close()
 

@@ -19,7 +19,7 @@ WRONG_UNITS = re.compile(
     r"(_|$)"
 )
 #: Label values that the node tells: identities that stay as long as the GPU or the agent.
-OPEN_LABELS = {"gpu", "uuid", "pci_bus_id", "name", "vendor", "backend", "version"}
+OPEN_LABELS = {"gpu", "uuid", "pci_bus_id", "name", "vendor", "backend", "version", "parent"}
 MOST_VALUES = 20
 
 

@@ -1,10 +1,14 @@
 """Which period is kept, and why: decided on times and looks that are written out."""
 
+from dataclasses import replace
+from math import nan
+
+import numpy as np
 import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.layout import RECORD, Pace, Records
 from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.pace import IdleStretch, LongestPeriod, Pacer
 from chopperd.sampling.settings import SamplerSettings
@@ -201,6 +205,61 @@ def test_in_a_quiet_time_no_read_is_due_and_a_burst_ends_it() -> None:
     assert looks.pacer.decide(looks.now_ns).pace is Pace.BURST
     assert looks.pacer.decide(looks.now_ns + SECOND).pace is Pace.QUIET
     assert looks.pacer.decide(looks.now_ns + 5 * SECOND).pace is Pace.ASKED
+
+
+STRETCHES: dict[str, list[tuple[float, DeviceReading]]] = {
+    "busy": [(30, BUSY)],
+    "idle": [(8, BUSY), (22, IDLE)],
+    "idle twice, not long enough": [(8, IDLE), (0.1, BUSY), (8, IDLE), (0.1, BUSY), (8.8, IDLE)],
+    "busy in between and idle at last": [(13, IDLE), (1, BUSY), (16, IDLE)],
+    "idle for half of each second": [(0.5, IDLE), (0.5, BUSY)] * 30,
+    "no activity and no bit": [(8, BUSY), (22, replace(BUSY, activity_ratio=0.0))],
+    "activity": [(30, replace(BUSY, activity_ratio=0.5))],
+    "not known": [(12, IDLE), (18, replace(BUSY, causes=None))],
+}
+
+
+@pytest.mark.parametrize("name", STRETCHES)
+def test_looks_in_batches_tell_the_same_as_one_by_one(name: str) -> None:
+    """Batches of 5 s; the stretches end far enough from the 10 s that make a GPU idle."""
+    seen, batched = Looks(), Looks()
+    records: list[tuple[int, DeviceReading]] = []
+    for seconds, reading in STRETCHES[name]:
+        for _ in range(round(10 * seconds)):
+            now_ns = 100 * SECOND + (1 + len(records)) * 100 * MS
+            is_full = len(records) % 10 == 0
+            look = reading if is_full else replace(reading, activity_ratio=None)
+            records.append((now_ns, look))
+            seen.pacer.note(now_ns, look)
+            if len(records) % 50 == 0:
+                batched.pacer.note_records(recorded(records[-50:]))
+                kept = [each.pacer.decide(now_ns).pace for each in (seen, batched)]
+                assert kept[0] is kept[1], f"after {len(records) / 10} s"
+
+
+def recorded(looks: list[tuple[int, DeviceReading]]) -> Records:
+    """The records of looks, as far as a pacer takes them in."""
+    made = np.zeros(len(looks), RECORD)
+    for record, (now_ns, look) in zip(made, looks, strict=True):
+        causes = {Cause.UNKNOWN} if look.causes is None else look.causes
+        record["t_mono_ns"] = now_ns
+        record["scope"] = look.activity_ratio is not None
+        record["causes"] = sum(cause.bit for cause in causes)
+        record["activity_ratio"] = nan if look.activity_ratio is None else look.activity_ratio
+    return made
+
+
+def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
+    looks = Looks()
+    looks.look(BUSY, 6)
+    due_ns = looks.pacer.look_at_mono_ns
+    assert looks.now_ns < due_ns <= looks.now_ns + 5 * SECOND
+    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND // 2), looks.now_ns)
+    looks.pacer.decide(looks.now_ns)
+    assert looks.pacer.look_at_mono_ns <= looks.now_ns + SECOND // 2
+    looks.look(IDLE, 30)
+    assert looks.kept[0] is Pace.IDLE
+    assert looks.pacer.look_at_mono_ns < looks.now_ns  # after each read
 
 
 def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays() -> None:

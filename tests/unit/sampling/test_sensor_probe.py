@@ -10,7 +10,7 @@ import pytest
 
 from chopperd.devices.base import SensorRead
 from chopperd.model.devices import FieldProbe, GpuInfo, SensorTiming, Vendor
-from chopperd.sampling.layout import Pace, RingDescription
+from chopperd.sampling.layout import RingDescription
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.sensor_probe import (
@@ -65,7 +65,7 @@ class Bench:
     reader: RingReader
     probe: SensorProbe
     stop: threading.Event
-    pace: list[Pace]
+    is_welcome: list[bool]
 
     def turn_after(self, ns: int) -> int:
         """Reads of sensors that one more turn makes."""
@@ -89,13 +89,13 @@ def make_bench() -> Iterator[MakeBench]:
     def make(
         period_ms: dict[str, int], budget_ratio: float = 0.002, driver: type[Driver] = Driver
     ) -> Bench:
-        clock, stop, pace = ScriptedClock(), threading.Event(), [Pace.ASKED]
+        clock, stop, is_welcome = ScriptedClock(), threading.Event(), [True]
         sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
-        gpu = ProbedGpu(device=GPU, side=ring.side(0), pace=lambda: pace[0])
+        gpu = ProbedGpu(device=GPU, side=ring.side(0))
         settings = SamplerSettings(budget_ratio=budget_ratio)
-        probe = SensorProbe(sensors, gpu, clock, stop, settings)
-        return Bench(sensors, RingReader(fd), probe, stop, pace)
+        probe = SensorProbe(sensors, gpu, settings, clock, stop, may_ask=lambda _now: is_welcome[0])
+        return Bench(sensors, RingReader(fd), probe, stop, is_welcome)
 
     yield make
     os.close(fd)
@@ -172,14 +172,11 @@ def test_a_gpu_that_does_not_tell_how_busy_it_is_is_probed(make_bench: MakeBench
     assert bench.turn_after(FIRST_NS) > 0
 
 
-@pytest.mark.parametrize("pace", [Pace.BURST, Pace.QUIET, Pace.IDLE])
-def test_nothing_is_probed_in_a_burst_a_quiet_time_or_while_idle(
-    make_bench: MakeBench, pace: Pace
-) -> None:
+def test_nothing_is_probed_in_a_burst_or_a_quiet_time(make_bench: MakeBench) -> None:
     bench = make_bench(ALL)
-    bench.pace[0] = pace
+    bench.is_welcome[0] = False
     assert bench.turn_after(FIRST_NS) == 0
-    bench.pace[0] = Pace.BUDGET
+    bench.is_welcome[0] = True
     assert bench.turn_after(0) > 0
 
 
@@ -189,7 +186,7 @@ def test_a_probe_ends_at_once_when_a_quiet_time_begins(make_bench: MakeBench) ->
 
     def read_then_quiet(period_ms: int) -> Callable[[], float]:
         def once() -> float:
-            bench.pace[0] = Pace.QUIET
+            bench.is_welcome[0] = False
             return read(period_ms)()
 
         return once
