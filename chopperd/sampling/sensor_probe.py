@@ -2,6 +2,7 @@
 
 In a thread of its own and with driver calls of its own: no tick waits for it. It reads while the
 GPU works, as sensors stand still on one that does not, and never in a burst or a quiet time.
+Held by simulated sensors and a compiled fake driver; not seen on a GPU.
 """
 
 import logging
@@ -108,8 +109,8 @@ class SensorProbe:
     Args:
         backend: The driver.
         gpu: The GPU.
-        settings: How often a probe that left something open is made again, and what driver calls
-            may cost.
+        again_s: A probe that left something open is made again after so long.
+        budget_ratio: Share of time that driver calls may take.
         clock: Tells and waits for the time.
         stop: Set when sampling shall end.
         may_ask: Whether driver calls beside sampling are welcome at a time.
@@ -119,10 +120,11 @@ class SensorProbe:
         self,
         backend: ReadsSensors,
         gpu: ProbedGpu,
-        settings: SamplerSettings,
         clock: Clock,
         stop: threading.Event,
         *,
+        again_s: float,
+        budget_ratio: float,
         may_ask: Callable[[int], bool],
     ) -> None:
         self._backend = backend
@@ -130,8 +132,8 @@ class SensorProbe:
         self._clock = clock
         self._stop = stop
         self._may_ask = may_ask
-        self._again_ns = round(settings.sensors_every_s * NS_PER_S)
-        budget_ns = _BUDGET_SHARE * settings.budget_ratio * self._again_ns
+        self._again_ns = round(again_s * NS_PER_S)
+        budget_ns = _BUDGET_SHARE * budget_ratio * self._again_ns
         self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
         self._open = list(TIMED_SENSORS)
         self._due_ns = clock.mono_ns() + FIRST_NS
@@ -212,7 +214,8 @@ class SensorWatch:
     Args:
         backend: The driver.
         gpus: All GPUs that are sampled.
-        settings, clock, stop, may_ask: As of a probe.
+        settings: Say whether and how often, and what driver calls may cost.
+        clock, stop, may_ask: As of a probe.
     """
 
     def __init__(
@@ -226,11 +229,21 @@ class SensorWatch:
         may_ask: Callable[[int], bool],
     ) -> None:
         self._stop = stop
-        self._probes = (
-            [SensorProbe(backend, gpu, settings, clock, stop, may_ask=may_ask) for gpu in gpus]
-            if isinstance(backend, ReadsSensors)
-            else []
-        )
+        again_s = settings.sensors_every_s
+        self._probes: list[SensorProbe] = []
+        if again_s is None or not isinstance(backend, ReadsSensors):
+            return
+        for gpu in gpus:
+            probe = SensorProbe(
+                backend,
+                gpu,
+                clock,
+                stop,
+                again_s=again_s,
+                budget_ratio=settings.budget_ratio,
+                may_ask=may_ask,
+            )
+            self._probes.append(probe)
 
     @property
     def has_work(self) -> bool:

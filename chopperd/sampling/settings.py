@@ -29,7 +29,8 @@ class SamplerSettings:
         totals_every_s: How often the live integrals are brought up to date. Each time costs about
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
-        sensors_every_s: How often sensors whose update period is not known yet are looked at.
+        sensors_every_s: How often sensors whose update period is not known yet are looked at; None:
+            never.
         processes_every_s: How often the processes on each GPU are listed.
         watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
         seed: Draws the point of each read in its period.
@@ -45,7 +46,7 @@ class SamplerSettings:
     history_s: float = 30.0
     totals_every_s: float = 2.0
     probe_every_s: float = 60.0
-    sensors_every_s: float = 600.0
+    sensors_every_s: float | None = 600.0
     seed: int = 0
     processes_every_s: float = 10.0
     watch_every_s: float = 60.0
@@ -64,7 +65,7 @@ class SamplerSettings:
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
-                ("sensors_every_s", self.sensors_every_s, 1.0, 86_400.0),
+                ("sensors_every_s", self.sensors_every_s or 600.0, 1.0, 86_400.0),
                 ("processes_every_s", self.processes_every_s, 0.1, 3600.0),
                 ("watch_every_s", self.watch_every_s, 0.1, 3600.0),
             )

@@ -21,7 +21,6 @@ from chopperd.sampling.sensor_probe import (
     ProbedGpu,
     SensorProbe,
 )
-from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.side import with_timing
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
@@ -93,15 +92,22 @@ def make_bench() -> Iterator[MakeBench]:
         sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
         gpu = ProbedGpu(device=GPU, side=ring.side(0))
-        settings = SamplerSettings(budget_ratio=budget_ratio)
-        probe = SensorProbe(sensors, gpu, settings, clock, stop, may_ask=lambda _now: is_welcome[0])
+        probe = SensorProbe(
+            sensors,
+            gpu,
+            clock,
+            stop,
+            again_s=AGAIN_NS / NS_PER_S,
+            budget_ratio=budget_ratio,
+            may_ask=lambda _now: is_welcome[0],
+        )
         return Bench(sensors, RingReader(fd), probe, stop, is_welcome)
 
     yield make
     os.close(fd)
 
 
-AGAIN_NS = round(SamplerSettings().sensors_every_s * NS_PER_S)
+AGAIN_NS = 600 * NS_PER_S
 ALL = {"sm_clock_mhz": 20, "power_w": 100, "energy_j": 50}
 
 
