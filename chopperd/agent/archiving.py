@@ -12,6 +12,7 @@ from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.side import with_timing
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S
@@ -125,12 +126,15 @@ class ArchiveThread:
             lost_count += drained.overwritten_count
             records[slot] = drained.records
         triples, positions.triples = reader.triples(positions.triples)
-        origin = self._origin(description)
+        origin = self._origin(description, reader)
         self._recorder.append(origin, records, triples, lost_count=lost_count)
 
-    def _origin(self, description: RingDescription) -> Origin:
+    def _origin(self, description: RingDescription, reader: RingReader) -> Origin:
         return Origin(
-            gpus=description.gpus,
+            gpus=tuple(
+                with_timing(gpu, reader.aside(slot).timing)
+                for slot, gpu in enumerate(description.gpus)
+            ),
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,

@@ -5,12 +5,12 @@ What single calls and numbers mean is in `calls` and `codes`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.base import BackendOptions
+from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
@@ -21,6 +21,7 @@ from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
 from chopperd.devices.nvml.probe import Prober
 from chopperd.devices.nvml.processes import ProcessList
+from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.devices.nvml.system_memory import (
     SYSTEM_MEMORY,
@@ -116,6 +117,10 @@ class NvmlBackend:
             self._losses[device.uuid] = error
             self._sensors.pop(device.uuid, None)
             raise
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read single sensors of a GPU back to back, for any thread."""
+        return sensor_reads(self._nvml, device)
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         """How to read a GPU without this object; None where `read` must: something is to be found.
