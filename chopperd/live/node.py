@@ -12,6 +12,7 @@ from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
+    GuardedPart,
     NodeSnapshot,
     Pause,
     ProcessLive,
@@ -45,6 +46,7 @@ class AgentFacts:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    faults: Mapping[GuardedPart, int] = field(default_factory=dict)
 
 
 class LiveNode:
@@ -122,6 +124,7 @@ class LiveNode:
             analysis=facts.analysis,
             traced=facts.traced,
             processes=facts.processes,
+            faults=facts.faults,
         )
 
     def _drain(self, reader: RingReader) -> None:

@@ -240,6 +240,21 @@ class ProcessLive:
     started_unix_ns: int
 
 
+class GuardedPart(StrEnum):
+    """Parts of the agent whose unexpected faults are caught, so that the rest goes on.
+
+    `START` is the start of any part, `REQUEST` the answering of one request.
+    """
+
+    SUPERVISION = "supervision"
+    SNAPSHOT = "snapshot"
+    START = "start"
+    RECORDER = "recorder"
+    STORE = "store"
+    ANALYSIS = "analysis"
+    REQUEST = "request"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
     """The node at one instant.
@@ -254,6 +269,7 @@ class NodeSnapshot:
         gpus: In slot order; GPUs that went away stay with `up` False.
         traced: By GPU label, for GPUs with a recent capture.
         processes: By role.
+        faults: Unexpected faults that parts of the agent outlived, since it started.
     """
 
     taken_unix_ns: int
@@ -273,3 +289,4 @@ class NodeSnapshot:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    faults: Mapping[GuardedPart, int] = field(default_factory=dict)

@@ -155,12 +155,13 @@ def test_a_driver_that_hangs_is_left_alone_at_the_end_and_named(
         **{SCENARIO_VARIABLE: str(scenario.path)},
     )
     (sampler,) = agent.chopperd.samplers()
-    scenario.gpus[0].fails(TIMEOUT, "nvmlDeviceGetClockInfo", delay_ms=8000)
+    scenario.gpus[0].fails(TIMEOUT, "nvmlDeviceGetClockInfo", delay_ms=60_000)
     before = scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo")
     wait_for(lambda: scenario.gpus[0].calls_of("nvmlDeviceGetClockInfo") > before, "the call")
     agent.process.send_signal(signal.SIGTERM)
     assert agent.status() == 0
     assert agent.chopperd.samplers() == [sampler]  # not killed: it ends with the call
+    scenario.gpus[0].fails(TIMEOUT, "nvmlDeviceGetClockInfo")
     assert f"sampler process {sampler} is still in a driver call" in agent.ended()[1]
 
 
