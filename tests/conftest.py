@@ -21,11 +21,13 @@ _FOREIGN = ("NOTIFY_SOCKET", "WATCHDOG_", "PYTHONDONTWRITEBYTECODE", "COLUMNS", 
 def like_a_new_shell() -> None:
     """What is tested finds the same whoever starts the tests, and from where.
 
-    They may be a background job (which ignores Ctrl-C, as then its children do), run by a service
-    manager, or have settings of an agent of their own; the code to run is that of this tree.
+    They may be a background job or under `nohup` (with signals ignored, which their children would
+    inherit), run by a service manager, or have settings of an agent of their own; the code to run
+    is that of this tree.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # still ignored here, and not inherited
     for name in tuple(os.environ):
         if name.startswith(("CHOPPERD_", *_FOREIGN)):
             del os.environ[name]
