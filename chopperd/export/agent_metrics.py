@@ -29,8 +29,7 @@ FAULT: Final = Label("fault", ("read", "lost"))
 OUTCOME: Final = Label(
     "outcome", ("analysed", "duplicate", "rejected", "failed", "killed", "spooled")
 )
-PART: Final = Label("part", ("recorder", "store", "analysis"))
-GUARDED_PART: Final = Label("part", tuple(part.value for part in GuardedPart))
+PART: Final = Label("part", tuple(part.value for part in GuardedPart))
 ROLE: Final = Label("role", ("agent", "sampler", "worker"))
 
 
@@ -266,7 +265,7 @@ AGENT_METRICS: Final = (
         _S,
         "Unexpected faults that a part of the agent outlived; its log shows them",
         per_node_by(_outlived_faults),
-        GUARDED_PART,
+        PART,
     ),
     metric(
         "agent_process_cpu_seconds_total",
