@@ -44,6 +44,7 @@ class ArchiveThread:
         asked_hz: Rate that the sampler was asked for.
         clock: Tells the time.
         damaged_count: How many damaged chunks were met by who reads them; for `live`.
+        note_fault: Told of each fault that the thread outlived, to count it.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class ArchiveThread:
         asked_hz: float,
         clock: Clock,
         damaged_count: Callable[[], int] = lambda: 0,
+        note_fault: Callable[[], None] = lambda: None,
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
+        self._note_fault = note_fault
         #: By the ring's identity: the same memory in a larger file goes on where it stood.
         self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
@@ -104,6 +107,7 @@ class ArchiveThread:
             work()
             self._failure = None
         except Exception as error:
+            self._note_fault()
             if self._failure is None:
                 logger.exception("samples could not be taken to the flight recorder")
             self._failure = repr(error)

@@ -73,10 +73,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chopperd.agent.archiving._EVERY_S", 0.01)
 
 
-def archive(folder: Path, reader: Callable[[], RingReader | None]) -> ArchiveThread:
+def archive(
+    folder: Path,
+    reader: Callable[[], RingReader | None],
+    note_fault: Callable[[], None] = lambda: None,
+) -> ArchiveThread:
     recorder = FlightRecorder(folder, ROOMY, CLOCK)
     thread = ArchiveThread(
-        recorder, reader, node="n1", asked_hz=10.0, clock=CLOCK, damaged_count=lambda: 3
+        recorder,
+        reader,
+        node="n1",
+        asked_hz=10.0,
+        clock=CLOCK,
+        damaged_count=lambda: 3,
+        note_fault=note_fault,
     )
     thread.start()
     return thread
@@ -195,9 +205,11 @@ def test_a_defect_is_said_and_outlived(
             raise LookupError("a defect")
         return ring.reader
 
-    thread = archive(tmp_path, reader)
+    faults: list[int] = []
+    thread = archive(tmp_path, reader, note_fault=lambda: faults.append(1))
     wait_for(lambda: thread.live().trouble == "LookupError('a defect')")
     failing[0] = False
+    assert faults
     ring.write(5)
     wait_for(lambda: thread.live().trouble is None)
     assert thread.stop()
