@@ -23,13 +23,18 @@ def main(what: str, device: str) -> None:
     for _ in range(5):
         turn()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
     while not ended.is_set():
         start_ns = time.monotonic_ns()
         turn()
         print(start_ns, time.monotonic_ns() - start_ns, flush=True)
         if what == "alloc":
             time.sleep(0.0005)
+
+
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.read()
+    ended.set()
 
 
 def _alloc(device: str) -> Callable[[], None]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HZ: Final = 100.0
 #: Power and energy come with full reads: often enough for the lag of power to show.
 _FULL_HZ: Final = 10.0
+_LONGEST_PULSE_S: Final = 0.3
 _BUSY_RATIO: Final = 0.05
 _AUTO: Final = "auto"
 
@@ -62,7 +63,13 @@ def selftest(
 
     name = backend or _AUTO
     chosen = _idle_gpu(name, gpu, anyway=anyway)
-    plan = LoadPlan(device=device, uuid=chosen.uuid, warm_up_s=warm_up, seconds=seconds)
+    plan = LoadPlan(
+        device=device,
+        uuid=chosen.uuid,
+        warm_up_s=warm_up,
+        seconds=seconds,
+        pulse_s=min(_LONGEST_PULSE_S, seconds / 10),
+    )
     found = _tested(
         chosen, plan, plan.to_argv(python, load or LOAD_SCRIPT), name, hz or _HZ, output
     )

@@ -1,7 +1,7 @@
 """All that a self-test found, from what the load said and what was sampled meanwhile."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,8 +30,8 @@ class OperandFigures:
         product_ns: Mean time of one.
         clock_mhz, power_w: Means over the timed part of the phases.
         samples_count: Samples of the clock that these rest on.
-        cause_ratio: By label, the share of samples in which the driver reported this limit; empty
-            where it can't be read.
+        cause_ratio: By label, the share of samples in which the driver reported this limit;
+            "unknown" where it could not be read.
     """
 
     products_count: int
@@ -89,8 +89,8 @@ def findings(log: LoadLog, samples: SampleSet, gpu: str) -> Findings:
             operand: _figures([p for p in log.phases if p.operand == operand], t_ns, own)
             for operand in ("zeros", "random")
         },
-        clock_lag=_lag(log, t_ns, own.sm_clock_mhz),
-        power_lag=_lag(log, t_ns, own.power_w),
+        clock_lag=_lag(log, t_ns, own.sm_clock_mhz, "clock"),
+        power_lag=_lag(log, t_ns, own.power_w, "power"),
         change_ns={name: _change_ns(t_ns, getattr(own, name)) for name in SENSORS},
     )
 
@@ -137,7 +137,7 @@ def _cause_ratios(causes: Int64s) -> dict[str, float]:
     return {label: float(share) for label, share in shares.items() if len(causes) and share > 0}
 
 
-def _lag(log: LoadLog, t_ns: Int64s, values: Float64s) -> LagEstimate:
+def _lag(log: LoadLog, t_ns: Int64s, values: Float64s, what: str) -> LagEstimate:
     """How late a sensor shows load on and off, from the pulses alone."""
     on = Intervals(
         start_ns=np.array(log.pulses.start_mono_ns, np.int64),
@@ -148,7 +148,8 @@ def _lag(log: LoadLog, t_ns: Int64s, values: Float64s) -> LagEstimate:
         return LagEstimate(reason="there are no samples of it while the load went on and off")
     t_known_ns = t_ns[known]
     max_gap_ns = 3 * int(np.median(np.diff(t_known_ns)))
-    return measure_lag(t_known_ns, values[known], on, max_gap_ns)
+    lag = measure_lag(t_known_ns, values[known], on, max_gap_ns)
+    return replace(lag, reason=lag.reason and lag.reason.replace("clock", what))
 
 
 def _change_ns(t_ns: Int64s, values: Float64s) -> int | None:
