@@ -24,6 +24,13 @@ $(VENV)/.ready-dev: pyproject.toml
 	$(PIP) install -e '.[nvidia,dev]'
 	touch $(VENV)/.ready-run $@
 
+# The part of the sampler that is C, which an installation without a compiler goes without.
+NATIVE := $(addprefix chopperd/sampling/native/,native.h ticks.c integrals.c)
+$(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
+	$(PIP) install --force-reinstall --no-deps -e .
+	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
+	touch $@
+
 # A stamp for each version, so that another one is installed when it is asked for here.
 $(VENV)/.ready-$(TORCH): | $(VENV)/.ready-dev
 	$(PIP) install '$(TORCH)'
@@ -62,7 +69,7 @@ coverage: $(VENV)/.ready-dev
 	  $(addprefix --cov=chopperd.,$(COVERED)) \
 	  --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
-test: check coverage compiler prometheus systemd $(VENV)/.ready-$(TORCH)
+test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/integration tests/e2e -q
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
@@ -72,10 +79,10 @@ $(HTA_VENV)/.ready-$(HTA):
 	touch $@
 
 # QUICK=1: fewer repeats.
-bench: compiler $(VENV)/.ready-dev $(HTA_VENV)/.ready-$(HTA)
+bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 	$(PY) -m bench.run $(if $(QUICK),--quick)
 
-# The tests compile a fake driver and load it with the real binding.
+# For the C part of the sampler; the tests also compile a fake driver for the real binding.
 compiler:
 	@if command -v cc > /dev/null && test -e /usr/include/stdio.h; then exit 0; fi; \
 	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
@@ -109,4 +116,4 @@ systemd:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd > /dev/null
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch
+	rm -rf chopperd/sampling/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Before anything imports it: its assertions are to say what they saw.
+pytest.register_assert_rewrite("chopperd.testing")
+
 SHARED = Path(os.environ.get("CHOPPERD_SHARED", Path(__file__).parents[2] / "shared"))
 
 

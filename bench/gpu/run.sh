@@ -20,5 +20,16 @@ if test -n "${WHEELS:-}"; then
     --no-cache-dir --target "$work/site" "$WHEELS"/*.whl || exit 1
   export PYTHONPATH=$PYTHONPATH:$work/site
 fi
+# The sampler's C part is built in a copy: the checkout may be read-only. Without it, it samples in
+# Python, which the figures of `sampling` show and the line below says.
+mkdir -p "$work/tree/bench" && cp -r "$root"/{chopperd,tests,docs,pyproject.toml,README.md,LICENSE} \
+  "$work/tree/" && cp -r "$root"/bench/{*.py,gpu} "$work/tree/bench/" || exit 1
+chmod -R u+w "$work/tree"
+export PYTHONPATH=$work/tree${PYTHONPATH#"$root"}
+cd "$work/tree" || exit 1
+if "$python" -c 'from setuptools import setup; setup()' -q build_ext --inplace > "$work/build.log" 2>&1
+then echo "the sampler's C part is built"
+else echo "the sampler's C part could not be built, it samples in Python:"; tail -n 5 "$work/build.log"
+fi
 cd "$work" || exit 1
 "$python" -m bench.gpu.suite --out "$out" "$@"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
@@ -58,7 +57,8 @@ class ArchiveThread:
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
-        self._positions: WeakKeyDictionary[RingReader, _Positions] = WeakKeyDictionary()
+        #: By the ring's identity: the same memory in a larger file goes on where it stood.
+        self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
         self._failure: str | None = None
         self._stop = threading.Event()
@@ -116,7 +116,7 @@ class ArchiveThread:
         if reader is None or description is None:
             self._recorder.tend()
             return
-        positions = self._positions.setdefault(reader, _Positions())
+        positions = self._positions.setdefault(reader.identity, _Positions())
         records: dict[int, Records] = {}
         lost_count = 0
         for slot in range(len(description.gpus)):

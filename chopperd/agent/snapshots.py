@@ -1,13 +1,20 @@
 """What the agent says of its node: a snapshot each second, the newest one for whoever asks."""
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
 from chopperd.clock import Clock
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.live.processes import ProcessCosts
-from chopperd.model.live import NodeSnapshot, Pause, SamplerCondition, SamplerLive
+from chopperd.model.live import (
+    NodeSnapshot,
+    Pause,
+    SamplerCondition,
+    SamplerLive,
+    SelfTestLive,
+)
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -53,7 +60,11 @@ class Snapshots:
         return self._latest
 
     def take_if_due(
-        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
+        self,
+        sampling: "Sampling",
+        pause: Pause | None,
+        parts: "Parts | None",
+        self_test: SelfTestLive | None = None,
     ) -> NodeSnapshot | None:
         """A new snapshot, if the last is a second old or GPUs are about to show; None otherwise."""
         now_ns = self._clock.mono_ns()
@@ -63,7 +74,10 @@ class Snapshots:
             following_ns = self._due_ns + _EVERY_NS
             self._due_ns = following_ns if following_ns > now_ns else now_ns + _EVERY_NS
         self._node.follow(sampling.ring)
-        self._latest = self._node.snapshot(self._facts(sampling, pause, parts))
+        facts = self._facts(sampling, pause, parts)
+        if self_test is not None:
+            facts = replace(facts, self_test=self_test)
+        self._latest = self._node.snapshot(facts)
         return self._latest
 
     def _gpus_are_coming(self, sampling: "Sampling", now_ns: int) -> bool:
@@ -94,6 +108,6 @@ class Snapshots:
             archive=parts.archive(),
             store=parts.store(),
             analysis=analysis,
-            traced=parts.traced(),
+            traced=parts.traced(self._latest.gpus),
             processes=self._costs.look(pids),
         )

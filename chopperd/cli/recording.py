@@ -58,6 +58,7 @@ def _recorder(
         slow_hz=config.sampling.slow_hz,
         # There is no driver to spare in a simulation.
         budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
+        idle_hz=config.sampling.record_idle_hz,
     )
     command = sampler_command(name, simulation)
     return Recorder(SamplerSupervisor(command, settings, clock), clock)

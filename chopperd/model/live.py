@@ -241,6 +241,24 @@ class ProcessLive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTestLive:
+    """What sampling costs the steps that a job marks, as far as it is known.
+
+    Attributes:
+        step_time_ratio: Step time with sampling over that without; None until it is measured.
+        low_ratio, high_ratio: Its 95 % interval.
+        block_count: Times without sampling that were compared with their surroundings.
+        reason: Why it is not measured, for people; None where it is.
+    """
+
+    step_time_ratio: float | None = None
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    block_count: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
     """The node at one instant.
 
@@ -254,6 +272,7 @@ class NodeSnapshot:
         gpus: In slot order; GPUs that went away stay with `up` False.
         traced: By GPU label, for GPUs with a recent capture.
         processes: By role.
+        self_test: What sampling costs the steps.
     """
 
     taken_unix_ns: int
@@ -273,3 +292,4 @@ class NodeSnapshot:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    self_test: SelfTestLive = field(default_factory=SelfTestLive)

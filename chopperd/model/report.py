@@ -106,7 +106,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSummary:
-    """A traced device and the GPU it was mapped to; `mapping` says by what rule."""
+    """A traced device and the GPU it was mapped to; `mapping` says by what rule.
+
+    `pid` is the traced process, as its own pid namespace numbers it.
+    """
 
     device: int
     rank: int | None
@@ -116,6 +119,7 @@ class DeviceSummary:
     vendor: str | None
     mapping: str | None
     reference: Reference
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

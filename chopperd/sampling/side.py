@@ -86,8 +86,11 @@ class GpuSideWriter:
         """Put down the values of a full read that are no part of a sample."""
         values = [getattr(reading, name) for name in STATE_FIELDS]
         with self._writing() as side:
+            sequence = int(side["state_sequence"]) | 1
+            side["state_sequence"] = sequence
             side["state_mono_ns"] = t_mono_ns
             side["state"] = [nan if value is None else value for value in values]
+            side["state_sequence"] = sequence + 1
 
     def write_timing(self, timing: Mapping[str, SensorTiming]) -> None:
         """Put down what was found of sensors, by the name of their fields."""

@@ -32,6 +32,7 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     power_limit_default_w: float | None = None
     memory_size_bytes: int | None = None
     sensor_lag_ns: int | None = None
+    parent: str | None = None
 
 
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from chopperd.model.live import (
     ProcessLive,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
     TracedTotals,
 )
@@ -57,6 +58,9 @@ def gpu_info(index: int) -> GpuInfo:
         memory_size_bytes=80 << 30,
         power_source="instant",
         memory_source="v2",
+        temperature_slowdown_c=95.0,
+        temperature_shutdown_c=100.0,
+        temperature_memory_max_c=105.0,
     )
 
 
@@ -76,6 +80,10 @@ def gpu_live(index: int = 0) -> GpuLive:
             activity_ratio=0.97,
             causes=frozenset({Cause.POWER_CAP}),
             limited_ns=dict.fromkeys(COUNTED, 5),
+            power_average_w=601.0,
+            temperature_memory_c=70.0,
+            memory_reserved_bytes=1 << 30,
+            power_limit_w=600.0,
         ),
         totals=LiveTotals(
             sm_cycles=1.5e12 + index,
@@ -100,6 +108,7 @@ def gpu_live(index: int = 0) -> GpuLive:
         driver_s=8.0,
         driver_fast_s=5.0,
         driver_full_s=3.0,
+        driver_rare_s=0.25,
         asked_hz=10.0,
         kept_hz=10.0,
         hung=None,
@@ -154,6 +163,9 @@ def full_snapshot(gpu_count: int = 8, *, hung: bool = False) -> NodeSnapshot:
         analysis=AnalysisLive(outcomes={"analysed": 5, "rejected": 1}, spool_bytes=7),
         traced={gpu.info.gpu: traced() for gpu in gpus},
         processes={"agent": process(1), "sampler": process(2), "worker": process(3)},
+        self_test=SelfTestLive(
+            step_time_ratio=1.004, low_ratio=1.001, high_ratio=1.007, block_count=24
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.layout import RingDescription
 from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_growth import grown
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
@@ -148,6 +149,22 @@ def test_a_ring_may_come_later_and_be_replaced(tmp_path: Path, ring: Ring) -> No
         assert thread.live().lost_samples == 0
     finally:
         other.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_ring_that_moved_into_a_larger_file_is_not_read_twice(tmp_path: Path, ring: Ring) -> None:
+    rings = [ring.reader]
+    thread = archive(tmp_path, lambda: rings[0])
+    ring.write(20)
+    wait_for(lambda: len(everything(tmp_path).gpus[0]) == 20)
+    ring.write(10)
+    larger_fd = grown(ring.fd)
+    rings[0] = RingReader(larger_fd)
+    wait_for(lambda: len(everything(tmp_path).gpus[0]) == 30)
+    assert thread.stop()
+    assert len(everything(tmp_path).gpus[0]) == 30
+    rings[0].close()
+    os.close(larger_fd)
 
 
 @pytest.mark.usefixtures("quick")

@@ -33,6 +33,25 @@ def test_the_period_is_that_of_the_samples_in_the_traced_time() -> None:
     assert clocks_of(joined).period_ns == 10 * MS
 
 
+def test_a_gpu_that_was_read_once_a_second_before_the_trace_is_covered_from_the_busy_look_on() -> (
+    None
+):
+    """Idle at 1 Hz; the trace begins at 0; the look at 400 ms sees it busy and 10 Hz follow.
+
+    Three periods as achieved are 0.3 s, so nothing is said of the 0.4 s before that look: of the
+    first step 60 % are covered, of the others all.
+    """
+    times = [*every(1000, -5600, 500), *every(100, 500, 3200)]
+    windows = [(0, 1000 * MS), (1000 * MS, 2000 * MS), (2000 * MS, 3000 * MS)]
+    timeline = device([Rec(0, 3000 * MS)], windows=windows)
+    clock = [345.0 if t < 0 else 1400.0 for t in times]
+    clocks = clocks_of(join_device(timeline, (), gpu_samples(times, clock), 1980.0))
+    assert clocks.period_ns == 100 * MS
+    covered_ns = clocks.compute.covered_ns.tolist()
+    assert covered_ns == [600 * MS, 1000 * MS, 1000 * MS, 2600 * MS]
+    assert clocks.compute.mean_mhz == pytest.approx([1400.0] * 4)
+
+
 def test_a_single_sample_in_the_traced_time_takes_the_period_of_those_around() -> None:
     times = every(100, -1000, 1000)
     timeline = device([Rec(10 * MS, 130 * MS)])

@@ -20,7 +20,9 @@ class Simulated:
     steps of 15 MHz. `more` makes random data need so much more cycles.
     """
 
-    def __init__(self, zeros_mhz: float, random_mhz: float, more: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self, zeros_mhz: float, random_mhz: float, more: float = 1.0, seed: int = 0
+    ) -> None:
         draw = np.random.default_rng(seed)
         self.phases: list[Phase] = []
         times, clocks = [], []
