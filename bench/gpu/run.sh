@@ -27,7 +27,9 @@ mkdir -p "$work/tree/bench" && cp -r "$root"/{chopperd,tests,docs,pyproject.toml
 chmod -R u+w "$work/tree"
 export PYTHONPATH=$work/tree${PYTHONPATH#"$root"}
 cd "$work/tree" || exit 1
-if "$python" -c 'from setuptools import setup; setup()' -q build_ext --inplace > "$work/build.log" 2>&1
+"$python" -c 'from setuptools import setup; setup()' -q build_ext --inplace \
+  > "$work/build.log" 2>&1
+if ls chopperd/sampling/native/_native*.so > /dev/null 2>&1
 then echo "the sampler's C part is built"
 else echo "the sampler's C part could not be built, it samples in Python:"; tail -n 5 "$work/build.log"
 fi
