@@ -1,11 +1,12 @@
 """`chopperd devices` as text and as data."""
 
-import subprocess
-import sys
-
 import msgspec
 
-from bench.gpu.part import Options, main
+from bench.gpu.part import Options, main, output_of
+
+
+class DevicesFailedError(Exception):
+    """`chopperd devices` listed nothing."""
 
 
 def measure(_options: Options) -> tuple[str, object]:
@@ -15,11 +16,11 @@ def measure(_options: Options) -> tuple[str, object]:
 
 
 def _listed(form: str) -> str:
-    command = [sys.executable, "-P", "-m", "chopperd", "devices", "--backend", "nvml"]
-    done = subprocess.run(
-        [*command, "--format", form], stdout=subprocess.PIPE, text=True, check=True
-    )
-    return done.stdout
+    command = ("-P", "-m", "chopperd", "devices", "--backend", "nvml", "--format", form)
+    status, printed = output_of(command)
+    if status:
+        raise DevicesFailedError(f"exit status {status}")
+    return printed
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """A small FSDP2 job recorded at 100 Hz and reported: the report, the lag found, the recording."""
 
-import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.gpu.part import Options, kept_packed, main
+from bench.gpu.part import Options, kept_packed, main, output_of
 from chopperd.config.load import load_config
 from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.reports import report_files
@@ -36,16 +35,14 @@ def measure(options: Options) -> tuple[str, object]:
 
 def _recorded(folder: Path, device: str) -> str:
     """What `record` printed, the job's own words first."""
-    chopperd = [sys.executable, "-P", "-m", "chopperd", "record", "--backend", "nvml"]
-    how = ["--hz", "100", "-o", "samples.csv", "--traces", "traces"]
-    job = [sys.executable, "-P", str(_JOB), device, "traces"]
+    chopperd = ("-P", "-m", "chopperd", "record", "--backend", "nvml")
+    how = ("--hz", "100", "-o", "samples.csv", "--traces", "traces")
+    job = (sys.executable, "-P", str(_JOB), device, "traces")
     (folder / "traces").mkdir()
-    done = subprocess.run(
-        [*chopperd, *how, "--", *job], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RecordFailedError(f"record: {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
+    status, printed = output_of([*chopperd, *how, "--", *job], cwd=folder)
+    if status:
+        raise RecordFailedError(f"exit status {status}")
+    return printed
 
 
 if __name__ == "__main__":

@@ -40,7 +40,10 @@ def _wait_for_end(ended: threading.Event) -> None:
 def _alloc(device: str) -> Callable[[], None]:
     import torch  # noqa: PLC0415 - after the environment is set
 
-    torch.zeros(1, device=device)
+    held_first = torch.zeros(1, device=device)
+    if device == "cuda" and torch.cuda.memory_reserved():
+        raise RuntimeError("this torch keeps its cache of device memory: nothing would be measured")
+    del held_first
 
     def turn() -> None:
         held = torch.empty(_ALLOC_BYTES, dtype=torch.uint8, device=device)

@@ -4,8 +4,9 @@ import argparse
 import gzip
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -48,6 +49,22 @@ def main(measure: Measure) -> None:
     encoded = msgspec.json.format(msgspec.json.encode(data), indent=2)
     (given.out / f"{given.name}.json").write_bytes(encoded + b"\n")
     (given.out / f"{given.name}.md").write_text(f"{text}\n")
+
+
+def output_of(command: Sequence[str], cwd: Path | None = None) -> tuple[int, str]:
+    """The status and standard output of this Python with these arguments.
+
+    If we are asked to end meanwhile, so is it; it is never killed, as it may be in a driver.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=cwd, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        printed, _ = process.communicate()
+    except BaseException:
+        process.terminate()
+        raise
+    return process.returncode, printed
 
 
 def kept_packed(path: Path, out: Path) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _WHOLE_S: Final = 230.0
+_ASK_S: Final = 20.0
 _DRY: Final = "**DRY RUN on the CPU and an invented driver: no figure here is a measurement.**"
 
 
@@ -155,10 +156,13 @@ def about_machine(*, is_dry: bool) -> dict[str, str]:
         "from chopperd.devices.registry import open_backend as o; b = o('nvml'); "
         "g = next(iter(b.devices())); print(g.name); print(b.driver)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, timeout=30, check=False
-    )
-    name, driver = (*done.stdout.splitlines(), "no GPU", "-")[:2]
+    process = subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True)
+    try:
+        printed, _ = process.communicate(timeout=_ASK_S)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        printed = "GPU that does not answer\n"
+    name, driver = (*printed.splitlines(), *("no GPU", "-")[len(printed.splitlines()) :])[:2]
     return {
         "GPU": f"{name} (invented)" if is_dry else name,
         "driver": driver,

@@ -1,13 +1,11 @@
 """`chopperd selftest`, its findings as text and data, and its samples."""
 
-import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
 
-from bench.gpu.part import Options, kept_packed, main
+from bench.gpu.part import Options, kept_packed, main, output_of
 from chopperd.report.text import page_text
 from chopperd.selftest.findings import Findings
 from chopperd.selftest.page import render_findings
@@ -23,15 +21,13 @@ def measure(options: Options) -> tuple[str, object]:
     how = dry if options.is_dry else ("--seconds", "5")
     with TemporaryDirectory(prefix="chopperd-selftest-") as folder:
         samples = Path(folder) / "selftest.csv"
-        command = [sys.executable, "-P", "-m", "chopperd", "selftest", "--backend", "nvml"]
-        form = ["--format", "json", "-o", str(samples)]
-        done = subprocess.run(
-            [*command, *how, *form], stdout=subprocess.PIPE, text=True, check=False
-        )
-        if done.returncode not in {0, 1} or not done.stdout:
-            raise SelftestFailedError(f"exit status {done.returncode}")
+        command = ("-P", "-m", "chopperd", "selftest", "--backend", "nvml")
+        form = ("--format", "json", "-o", str(samples))
+        status, printed = output_of([*command, *how, *form])
+        if status not in {0, 1} or not printed:
+            raise SelftestFailedError(f"exit status {status}")
         kept = kept_packed(samples, options.out)
-    found = msgspec.json.decode(done.stdout, type=Findings)
+    found = msgspec.json.decode(printed, type=Findings)
     return f"```\n{page_text(render_findings(found))}```\n\nKept: {kept}.", found
 
 
