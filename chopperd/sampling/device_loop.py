@@ -101,7 +101,7 @@ class DeviceLoop:
         self._ticks.begin(schedule)
         now_ns = self._clock.mono_ns()
         while not self._pacer.has_news(now_ns):
-            look = self._ticks.next(self._pacer.look_at_mono_ns)
+            look = self._ticks.next(self._pacer.look_at_mono_ns, self._pacer.look_at_driver_ns)
             if self._signs.is_over():
                 return False
             now_ns = self._clock.mono_ns()

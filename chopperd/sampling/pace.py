@@ -26,6 +26,8 @@ _STRETCH_GAP_NS: Final = 5 * NS_PER_S
 #: burst has more reads, and can do more harm, in a second.
 _JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _JUDGE_BURST_EVERY_NS: Final = NS_PER_S
+#: Where reads are made without Python it is judged so much later: coming back costs more than they.
+_PATIENCE_NS: Final = 10 * NS_PER_S
 
 _FOREVER_NS: Final = 2**62
 _IDLE: Final = Cause.LOW_UTILIZATION
@@ -53,10 +55,13 @@ class IdleStretch:
     A look is idle if the driver says so of this instant (the idle bit), or the activity of the last
     seconds is 0. Nothing known is not idle. Where the idle bit was set and no longer is, the GPU
     has begun to work, whatever the activity, which lags, still says.
+
+    Attributes:
+        since_ns: Since when; None if it is not idle, or that is not known.
     """
 
     def __init__(self) -> None:
-        self._since_ns: int | None = None
+        self.since_ns: int | None = None
         self._last_ns = 0
         self._had_idle_bit: bool | None = False
         self._inactive_until_ns = 0
@@ -73,12 +78,12 @@ class IdleStretch:
             self._inactive_until_ns = 0 if activity else now_mono_ns + _ACTIVITY_NS
         had_idle_bit, self._had_idle_bit = self._had_idle_bit, idle_bit
         if not idle_bit and (had_idle_bit or now_mono_ns > self._inactive_until_ns):
-            self._since_ns = None
+            self.since_ns = None
             return 0
-        if self._since_ns is None or now_mono_ns - self._last_ns > _STRETCH_GAP_NS:
-            self._since_ns = now_mono_ns
+        if self.since_ns is None or now_mono_ns - self._last_ns > _STRETCH_GAP_NS:
+            self.since_ns = now_mono_ns
         self._last_ns = now_mono_ns
-        return now_mono_ns - self._since_ns
+        return now_mono_ns - self.since_ns
 
 
 class Pacer:
@@ -104,6 +109,7 @@ class Pacer:
         self._budget = self._new_budget(settings.budget_ratio, self.asked_period_ns)
         self._burst_budget: DriverBudget | None = None
         self._judge_at_ns = 0
+        self._judged_driver_ns = 0
         self._version = 0
         self._is_idle = False
         self._has_news = False
@@ -122,7 +128,21 @@ class Pacer:
         """
         if self.kept.pace is Pace.IDLE:
             return 0
-        return min(self._judge_at_ns, self.kept.until_mono_ns)
+        patience_ns = 0 if self._burst_budget is not None else _PATIENCE_NS
+        at_ns = min(self._judge_at_ns + patience_ns, self.kept.until_mono_ns)
+        since_ns = self._idle.since_ns
+        if since_ns is None or self._is_idle or not self._idle_period_ns:
+            return at_ns
+        return min(at_ns, since_ns + self._idle_after_ns)
+
+    @property
+    def look_at_driver_ns(self) -> int:
+        """The same by the time in driver calls: once it is all that they may take until then."""
+        ratio, every_ns = self._settings.budget_ratio, _JUDGE_EVERY_NS
+        if self._burst_budget is not None:
+            ratio = max(self._settings.burst_budget_ratio, ratio)
+            every_ns = _JUDGE_BURST_EVERY_NS
+        return self._judged_driver_ns + round(ratio * every_ns)
 
     def note(self, now_mono_ns: int, reading: DeviceReading | None) -> None:
         """Take in what a look at the GPU gave; None: it failed."""
@@ -179,6 +199,7 @@ class Pacer:
         if now_mono_ns < self._judge_at_ns:
             return
         in_burst = self._burst_budget is not None
+        self._judged_driver_ns = driver_ns
         self._judge_at_ns = now_mono_ns + (_JUDGE_BURST_EVERY_NS if in_burst else _JUDGE_EVERY_NS)
         if self.kept.pace in {Pace.ASKED, Pace.BUDGET, Pace.BURST}:
             budget = self._burst_budget or self._budget
@@ -230,7 +251,8 @@ class Pacer:
         return DriverBudget(
             budget_ratio=budget_ratio,
             asked_period_ns=asked_period_ns,
-            longest_period_ns=self._slow_period_ns,
+            # Also where every read is full: a driver that is slow must have somewhere to go.
+            longest_period_ns=max(self._slow_period_ns, NS_PER_S),
         )
 
 

@@ -37,11 +37,12 @@ class TickRunner(Protocol):
         """Follow this schedule from now on, from its first tick."""
         ...
 
-    def next(self, until_mono_ns: int) -> Look | None:
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:
         """Wait for what comes next: a look to make now; None where the loop is to look around.
 
         That is when waiting was interrupted, when sampling shall end, or, in a runner that makes
-        looks itself, after the first one that ended at `until_mono_ns` or later.
+        looks itself, after the first one that ended at `until_mono_ns` or later, or by which driver
+        calls had taken `until_driver_ns` in all.
         """
         ...
 
@@ -102,7 +103,7 @@ class PythonTicks:
         """Follow this schedule from now on."""
         self._ticks = schedule.ticks()
 
-    def next(self, until_mono_ns: int) -> Look | None:  # noqa: ARG002 - it makes no look itself
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:  # noqa: ARG002 - it makes no look itself
         """The next look; None when sampling shall end."""
         for tick in self._ticks:
             in_time = self._clock.mono_ns() < tick.end_mono_ns

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-_NAP_S: Final = 0.5
+_NAP_S: Final = 1.0
 #: The first lists come so long after the start, which has enough to do.
 _FIRST_NS: Final = NS_PER_S
 

@@ -149,6 +149,7 @@ class Loop(Structure):
         ("next", c_int64),
         ("owes_full", c_int64),
         ("return_mono_ns", c_int64),
+        ("return_driver_ns", c_int64),
         ("hand_full_mono_ns", c_int64),
         ("interrupt_word", c_int64),
         ("interrupt", c_int64),

@@ -151,8 +151,8 @@ typedef struct {
     const int64_t *deadlines_mono_ns, *ends_mono_ns, *are_full;
     int64_t count, next;
     int64_t owes_full;
-    int64_t return_mono_ns;         /* look around from then on */
-    int64_t hand_full_mono_ns;      /* full reads from then on are the caller's */
+    int64_t return_mono_ns, return_driver_ns; /* look around from then on */
+    int64_t hand_full_mono_ns;                /* full reads from then on are the caller's */
     const int64_t *interrupt_word;
     int64_t interrupt;
     int64_t carried_count[2];

@@ -291,7 +291,8 @@ int64_t native_carry_out(loop_t *loop)
         int64_t now_ns = mono_ns();
         if (now_ns >= loop->integrator->due_mono_ns)
             native_integrate(loop->integrator, now_ns);
-        if (now_ns >= loop->return_mono_ns)
+        if (now_ns >= loop->return_mono_ns
+            || loop->memory->head->driver_ns >= loop->return_driver_ns)
             return WHY_DUE;
     }
     return WHY_ENDED;

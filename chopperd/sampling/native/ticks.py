@@ -144,14 +144,14 @@ class NativeTicks:
         self._loop.hand_full_mono_ns = 0
         self._asks_for_plans = False
 
-    def next(self, until_mono_ns: int) -> Look | None:
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:
         """The next look that is the loop's; None where that is to look around."""
         if self._asks_for_plans:
             self._ask_for_plans()
         loop = self._loop
         if loop.next >= loop.count:
             self._load_ticks()
-        loop.return_mono_ns = until_mono_ns
+        loop.return_mono_ns, loop.return_driver_ns = until_mono_ns, until_driver_ns
         for place, scope in enumerate(SCOPES):
             loop.plans[place] = self._plans[scope].address
         why = self._library.carry_out(loop)

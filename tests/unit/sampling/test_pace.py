@@ -250,16 +250,20 @@ def recorded(looks: list[tuple[int, DeviceReading]]) -> Records:
 
 
 def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
-    looks = Looks()
+    looks = Looks(idle_after_s=10.0, budget_ratio=0.01, burst_budget_ratio=0.1)
     looks.look(BUSY, 6)
-    due_ns = looks.pacer.look_at_mono_ns
-    assert looks.now_ns < due_ns <= looks.now_ns + 5 * SECOND
+    pacer = looks.pacer
+    assert looks.now_ns < pacer.look_at_mono_ns <= looks.now_ns + 15 * SECOND
+    assert pacer.look_at_driver_ns == looks.driver_ns + 50 * MS  # 1 % of 5 s
+    looks.look(IDLE, 0.1)
+    assert pacer.look_at_mono_ns == looks.now_ns + 10 * SECOND
     looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND // 2), looks.now_ns)
-    looks.pacer.decide(looks.now_ns)
-    assert looks.pacer.look_at_mono_ns <= looks.now_ns + SECOND // 2
+    pacer.decide(looks.now_ns)
+    assert pacer.look_at_mono_ns <= looks.now_ns + SECOND // 2
+    assert pacer.look_at_driver_ns == looks.driver_ns + 100 * MS  # 10 % of 1 s
     looks.look(IDLE, 30)
     assert looks.kept[0] is Pace.IDLE
-    assert looks.pacer.look_at_mono_ns < looks.now_ns  # after each read
+    assert pacer.look_at_mono_ns < looks.now_ns  # after each read
 
 
 def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays() -> None:
