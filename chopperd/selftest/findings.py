@@ -149,7 +149,8 @@ def _lag(log: LoadLog, t_ns: Int64s, values: Float64s, what: str) -> LagEstimate
     t_known_ns = t_ns[known]
     max_gap_ns = 3 * int(np.median(np.diff(t_known_ns)))
     lag = measure_lag(t_known_ns, values[known], on, max_gap_ns)
-    return replace(lag, reason=lag.reason and lag.reason.replace("clock", what))
+    reason = (lag.reason or "").replace("clock", what).replace("in the trace", "in the pulses")
+    return replace(lag, reason=reason or None)
 
 
 def _change_ns(t_ns: Int64s, values: Float64s) -> int | None:

@@ -40,6 +40,8 @@ def render_findings(found: Findings) -> Group:
     after = [
         "",
         f"lag behind the load: clock {_lag(found.clock_lag)}; power {_lag(found.power_lag)}",
+        "sensor periods found by the sampler: "
+        + ", ".join(f"{name} {_period(period)}" for name, period in _periods(found)),
         "changes seen every: "
         + ", ".join(f"{name} {_ms(change)}" for name, change in found.change_ns.items()),
     ]
@@ -82,6 +84,19 @@ def _ratio(ratio: Ratio | None) -> str:
 
 def _ms(value_ns: int | None) -> str:
     return "too seldom to say" if value_ns is None else f"{value_ns / NS_PER_MS:.0f} ms"
+
+
+def _periods(found: Findings) -> tuple[tuple[str, int | None], ...]:
+    gpu = found.gpu
+    return (
+        ("clock", gpu.sm_clock_period_ns),
+        ("power", gpu.power_period_ns),
+        ("energy", gpu.energy_period_ns),
+    )
+
+
+def _period(period_ns: int | None) -> str:
+    return "not found" if period_ns is None else f"{period_ns / NS_PER_MS:.1f} ms"
 
 
 def _lag(lag: LagEstimate) -> str:
