@@ -190,7 +190,8 @@ class BackendContract:
             before = _held()
             for _ in range(_MANY_LOOKS):
                 backend.read(device, ReadScope.FULL)
-            assert _held() == before
+            # Fewer is well: a thread of an earlier test may have been ending.
+            assert all(now <= was for now, was in zip(_held(), before, strict=True))
 
     def test_a_gpu_that_is_not_there_is_a_device_error(self, backend: DeviceBackend) -> None:
         for scope in ReadScope:

@@ -16,6 +16,7 @@ from chopperd.cli.doctor_command import doctor
 from chopperd.cli.node_commands import check_config, devices
 from chopperd.cli.output import write
 from chopperd.cli.report_commands import record, report
+from chopperd.cli.selftest_command import selftest
 from chopperd.cli.top_command import top
 from chopperd.logs import configure_logging
 
@@ -60,4 +61,5 @@ app.command()(steps)
 app.command()(metrics)
 app.command()(devices)
 app.command()(doctor)
+app.command()(selftest)
 app.command("check-config")(check_config)
