@@ -9,8 +9,8 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test bench format schema dashboards metrics-table compiler prometheus \
-  systemd clean
+.PHONY: demo check coverage test integration e2e bench format schema dashboards metrics-table \
+  compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -69,8 +69,16 @@ coverage: $(VENV)/.ready-dev
 	  $(addprefix --cov=chopperd.,$(COVERED)) \
 	  --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
+# The last two wait more than they work, so that they run side by side where there are two cores.
+# Each shows its output whole when it is done; both come to their end whatever the other does, and
+# where either fails so does this.
 test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
-	$(PY) -m pytest tests/integration tests/e2e -q
+	$(MAKE) --no-print-directory --keep-going --output-sync=target \
+	  -j$(if $(filter 1,$(shell nproc)),1,2) integration e2e
+
+# Their caches are apart: each would write the other's anew.
+integration e2e: $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
+	$(PY) -m pytest tests/$@ -q -o cache_dir=.pytest_cache/$@
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
 $(HTA_VENV)/.ready-$(HTA):

@@ -81,7 +81,12 @@ class Programs:
 def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
     """Sample for a while, and sleep beside it."""
     clock = SystemClock()
-    settings = SamplerSettings(hz=hz, history_s=seconds + 30, budget_ratio=1.0)
+    settings = SamplerSettings(
+        hz=hz,
+        history_s=seconds + 30,
+        budget_ratio=1.0,
+        sensors_every_s=None,  # once, as a rule: not what a second of sampling costs
+    )
     supervisor = SamplerSupervisor(programs.sampler, settings, clock)
     supervisor.start()
     try:

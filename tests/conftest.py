@@ -1,16 +1,42 @@
 """Fixtures that every layer of tests shares."""
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.tools import ROOT
+
 # Before anything imports it: its assertions are to say what they saw.
 pytest.register_assert_rewrite("chopperd.testing")
 
-SHARED = Path(os.environ.get("CHOPPERD_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("CHOPPERD_SHARED", ROOT.parent / "shared"))
+
+
+#: What would change how programs under test behave, or how soon they start.
+_FOREIGN = ("NOTIFY_SOCKET", "WATCHDOG_", "PYTHONDONTWRITEBYTECODE", "COLUMNS", "FORCE_COLOR")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def like_a_new_shell() -> None:
+    """What is tested finds the same whoever starts the tests, and from where.
+
+    They may be a background job or under `nohup` (with signals ignored, which their children would
+    inherit), run by a service manager, or have settings of an agent of their own; the code to run
+    is that of this tree.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # still ignored here, and not inherited
+    for name in tuple(os.environ):
+        if name.startswith(("CHOPPERD_", *_FOREIGN)):
+            del os.environ[name]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [folder for folder in given if Path(folder).is_absolute()]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *others])
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.side import with_timing
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S
@@ -43,6 +44,7 @@ class ArchiveThread:
         asked_hz: Rate that the sampler was asked for.
         clock: Tells the time.
         damaged_count: How many damaged chunks were met by who reads them; for `live`.
+        note_fault: Told of each fault that the thread outlived, to count it.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class ArchiveThread:
         asked_hz: float,
         clock: Clock,
         damaged_count: Callable[[], int] = lambda: 0,
+        note_fault: Callable[[], None] = lambda: None,
     ) -> None:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
+        self._note_fault = note_fault
         #: By the ring's identity: the same memory in a larger file goes on where it stood.
         self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
@@ -103,6 +107,7 @@ class ArchiveThread:
             work()
             self._failure = None
         except Exception as error:
+            self._note_fault()
             if self._failure is None:
                 logger.exception("samples could not be taken to the flight recorder")
             self._failure = repr(error)
@@ -125,12 +130,15 @@ class ArchiveThread:
             lost_count += drained.overwritten_count
             records[slot] = drained.records
         triples, positions.triples = reader.triples(positions.triples)
-        origin = self._origin(description)
+        origin = self._origin(description, reader)
         self._recorder.append(origin, records, triples, lost_count=lost_count)
 
-    def _origin(self, description: RingDescription) -> Origin:
+    def _origin(self, description: RingDescription, reader: RingReader) -> Origin:
         return Origin(
-            gpus=description.gpus,
+            gpus=tuple(
+                with_timing(gpu, reader.aside(slot).timing)
+                for slot, gpu in enumerate(description.gpus)
+            ),
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,

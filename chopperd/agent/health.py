@@ -4,11 +4,14 @@ A back end that never came up, or a disk that is full, is no trouble of the agen
 """
 
 import logging
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import ConfigError
+from chopperd.model.live import GuardedPart
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ class Health:
         self._worked_ns: dict[str, int] = {}
         self._alive: dict[str, Callable[[], bool]] = {}
         self._lost_driver: str | None = None
+        self._faults: Counter[GuardedPart] = Counter()
+        self._lock = threading.Lock()
 
     def beat(self, part: str) -> None:
         """Note that a part of the main loop works now; from its first time on it must go on."""
@@ -41,6 +46,16 @@ class Health:
     def note_lost_driver(self, reason: str | None) -> None:
         """Say that a driver that had worked stays lost, and why; None if it does not."""
         self._lost_driver = reason
+
+    def note_fault(self, part: GuardedPart) -> None:
+        """Count a fault that a part has outlived; for any thread."""
+        with self._lock:
+            self._faults[part] += 1
+
+    def faults(self) -> Mapping[GuardedPart, int]:
+        """How many there were since the start, by part; for any thread."""
+        with self._lock:
+            return {part: self._faults[part] for part in GuardedPart}
 
     def trouble(self) -> str | None:
         """Why the agent is not well, for people; None if it is."""
@@ -58,17 +73,18 @@ class Guard:
     """Runs a part again and again, whatever it raises: counts it, and logs it now and then.
 
     Args:
-        part: Its name, for people.
+        part: The part.
+        name: Its name, for people.
         clock: Tells the time.
-        health: Learns when the part has worked.
+        health: Learns when the part has worked, and of its faults.
     """
 
-    def __init__(self, part: str, clock: Clock, health: Health) -> None:
+    def __init__(self, part: GuardedPart, name: str, clock: Clock, health: Health) -> None:
         self._part = part
+        self._name = name
         self._health = health
         self._logging = RepeatLimiter(clock)
-        self._failures_count = 0
-        health.beat(part)
+        health.beat(name)
 
     def run(self, work: Callable[[], object]) -> bool:
         """Do the work once; whether it succeeded.
@@ -81,9 +97,10 @@ class Guard:
         except ConfigError:
             raise
         except Exception:
-            self._failures_count += 1
+            self._health.note_fault(self._part)
             if self._logging.is_due():
-                logger.exception("%s failed (%d times so far)", self._part, self._failures_count)
+                count = self._health.faults()[self._part]
+                logger.exception("%s failed (%d times so far)", self._name, count)
             return False
-        self._health.beat(self._part)
+        self._health.beat(self._name)
         return True

@@ -1,39 +1,30 @@
-"""Taking in traces: from the inbox, by upload, by name; a thread of its own sees to them."""
+"""The taking in of traces: its thread, its pauses, and how it stands.
 
-import logging
+What is dropped comes by `inbox_rounds`, what is handed in by `handed_in`; both keep it by `intake`,
+and `analyses` does the work.
+"""
+
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from chopperd.agent.analyses import Analyses
+from chopperd.agent.handed_in import HandedIn
+from chopperd.agent.inbox_rounds import InboxRounds
+from chopperd.agent.intake import Intake, Mode
 from chopperd.agent.trace_store import TraceStore
-from chopperd.clock import Clock, RepeatLimiter
+from chopperd.agent.trouble import Trouble
+from chopperd.clock import Clock
 from chopperd.errors import IngestError, IngestReason
-from chopperd.live.file_names import sent_name, shown_name
-from chopperd.live.inbox import Arrival, ChangedError, Inbox
-from chopperd.live.incoming import Incoming
-from chopperd.live.named_files import opened_under
-from chopperd.live.spool import Spool, Spooled
+from chopperd.live.inbox import Inbox
+from chopperd.live.spool import Spool
 from chopperd.live.uploads import TraceUpload
 from chopperd.model.captures import TraceEntry, TraceState
 from chopperd.model.live import AnalysisLive
-from chopperd.units import NS_PER_MS, NS_PER_S
 
-logger = logging.getLogger(__name__)
-
-Mode = Literal["here", "off", "spool"]
-
-_SCAN_EVERY_NS: Final = 500 * NS_PER_MS
-#: A look at a crowded inbox takes longer; it may take this share of the time.
-_SCAN_SHARE: Final = 20
 _TURN_S: Final = 0.25
-_TAKE_NS: Final = 250 * NS_PER_MS
-_RETRY_NS: Final = 5 * NS_PER_S
-_MOST_UPLOADS: Final = 8
 _END_S: Final = 1.0
 
 
@@ -60,6 +51,7 @@ class IngestService:
         store: Where what is known of them is kept.
         policy: What is taken in.
         clock: Tells the time.
+        note_fault: Told of each fault that the thread outlived, to count it.
     """
 
     def __init__(
@@ -71,24 +63,39 @@ class IngestService:
         store: TraceStore,
         policy: IngestPolicy,
         clock: Clock,
+        note_fault: Callable[[], None] = lambda: None,
     ) -> None:
         self._inbox = inbox
         self._spool = spool
         self._analyses = analyses
-        self._store = store
-        self._policy = policy
-        self._clock = clock
-        self._lock = threading.Lock()
+        self._mode = policy.mode
+        self._note_fault = note_fault
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._paused = threading.Event()
         self._thread: threading.Thread | None = None
-        self._arrivals: deque[Arrival] = deque()
-        self._scan_ns = 0
         self._is_open = False
-        self._uploads_count = 0
-        self._trouble: str | None = None
-        self._logging = RepeatLimiter(clock)
+        self._trouble = Trouble("traces are not taken in", clock)
+        self._intake = Intake(
+            spool, store, analyses, mode=policy.mode, wake=self._wake.set, clock=clock
+        )
+        self._rounds = InboxRounds(
+            inbox,
+            spool,
+            self._intake,
+            tally=analyses.tally,
+            trouble=self._trouble,
+            is_stopped=self._stopped.is_set,
+            clock=clock,
+        )
+        self._handed_in = HandedIn(
+            spool,
+            self._intake,
+            roots=policy.roots,
+            refuse=self._refuse_unless_open,
+            is_stopped=self._stopped.is_set,
+            clock=clock,
+        )
 
     def start(self) -> None:
         """Begin to take in traces."""
@@ -134,14 +141,14 @@ class IngestService:
         outcomes = dict(self._analyses.tally.all())
         outcomes["rejected"] = outcomes.get("rejected", 0) + self._inbox.odd_count
         return AnalysisLive(
-            mode=self._policy.mode,
+            mode=self._mode,
             waiting=waiting_count,
             working_on=working_on,
             worker_pid=self._analyses.worker_pid,
             outcomes=outcomes,
             worker_losses=self._analyses.worker_losses,
             spool_bytes=self._spool.bytes,
-            trouble=self._trouble or self._analyses.trouble,
+            trouble=self._trouble.text or self._analyses.trouble,
         )
 
     def open_upload(
@@ -152,18 +159,9 @@ class IngestService:
         Raises:
             IngestError: Traces are not taken in now, or it is too large.
         """
-        shown, begun_unix_ns = sent_name(name), self._clock.unix_ns()
-
-        def file(incoming: Incoming) -> tuple[TraceEntry, bool]:
-            return self._take_in(incoming, shown, _job(job), owner_uid, begun_unix_ns)
-
-        self._enter()
-        try:
-            incoming = self._spool.begin(expected_bytes)
-        except BaseException:
-            self._leave()
-            raise
-        return TraceUpload(incoming, file, self._leave)
+        return self._handed_in.open_upload(
+            name=name, job=job, owner_uid=owner_uid, expected_bytes=expected_bytes
+        )
 
     def take_file(
         self, path: str, *, job: str | None, owner_uid: int | None
@@ -178,15 +176,15 @@ class IngestService:
         Raises:
             IngestError: It is not under a root, not a plain file, or not to be read by its owner.
         """
-        begun_unix_ns = self._clock.unix_ns()
-        with (
-            self._entered(),
-            opened_under(path, self._policy.roots, owner_uid) as fd,
-            self._spool.begin() as incoming,
-        ):
-            if not _copied(incoming, fd, self._stopped.is_set):
-                raise IngestError("the agent ends", reason=IngestReason.BUSY)
-            return self._take_in(incoming, sent_name(path), _job(job), owner_uid, begun_unix_ns)
+        return self._handed_in.take_file(path, job=job, owner_uid=owner_uid)
+
+    def _refuse_unless_open(self) -> None:
+        if self._mode == "off":
+            text = "traces are not taken in here (analysis.mode = off)"
+            raise IngestError(text, reason=IngestReason.OFF)
+        if not self._is_open:
+            text = f"traces can't be taken in: {self._trouble.text or 'the agent has just started'}"
+            raise IngestError(text, reason=IngestReason.NO_ROOM)
 
     def _run(self) -> None:
         """The thread: whatever goes wrong with one turn, there is a next."""
@@ -195,25 +193,29 @@ class IngestService:
                 try:
                     self._turn()
                 except OSError as error:
-                    self._note_trouble(f"{error.filename}: {error.strerror}")
+                    self._trouble.note(f"{error.filename}: {error.strerror}")
                     self._wait()
                 except Exception as error:  # noqa: BLE001 one bad turn must not end the thread
-                    self._note_trouble(f"{type(error).__name__}: {error}", error)
+                    self._note_fault()
+                    self._trouble.note(f"{type(error).__name__}: {error}", error)
                     self._wait()
         finally:
             self._analyses.close()
 
     def _turn(self) -> None:
-        paused = self._paused.is_set() or self._stopped.is_set()
-        if self._policy.mode != "off" and not self._is_open:
+        paused = self._is_halted()
+        if self._mode != "off" and not self._is_open:
             self._open()
-        if self._policy.mode != "off" and not paused:
-            self._look_into_inbox()
-        if self._policy.mode == "here":
-            wait_s = 0.0 if self._arrivals else _TURN_S
+        if self._mode != "off" and not paused:
+            self._rounds.go(self._is_halted)
+        if self._mode == "here":
+            wait_s = 0.0 if self._rounds.has_more else _TURN_S
             self._analyses.turn(wait_s, paused=paused)
-        if not self._analyses.busy and not self._arrivals:
+        if not self._analyses.busy and not self._rounds.has_more:
             self._wait()
+
+    def _is_halted(self) -> bool:
+        return self._paused.is_set() or self._stopped.is_set()
 
     def _wait(self) -> None:
         self._wake.wait(_TURN_S)
@@ -223,175 +225,6 @@ class IngestService:
         """Make the folders, and take up what an earlier run left."""
         self._spool.open()
         self._inbox.open()
-        self._is_open, self._trouble = True, None
-        waiting = [one.entry.id for one in self._spool.all() if self._is_to_do(one)]
-        self._lose_absent(set(waiting))
-        if self._policy.mode == "here":
-            self._analyses.add(waiting)
-
-    def _is_to_do(self, one: Spooled) -> bool:
-        """Whether a trace that was found in the spool waits; puts spool and store in accord."""
-        if one.entry.state is TraceState.ANALYSED:
-            return False
-        known = self._store.known(one.entry.id)
-        if known is None or known.state in {TraceState.QUEUED, TraceState.SPOOLED}:
-            if known is None or known.state is not self._waiting_state:
-                self._store.put_trace(replace(one.entry, state=self._waiting_state))
-            return True
-        self._spool.discard(one.entry.id)
-        return False
-
-    def _lose_absent(self, present: set[str]) -> None:
-        """Say of traces that should wait and are not there that they are lost."""
-        for entry in self._store.waiting():
-            if entry.id not in present:
-                reason, now_ns = "its file is gone", self._clock.unix_ns()
-                lost = replace(
-                    entry, state=TraceState.FAILED, reason=reason, finished_unix_ns=now_ns
-                )
-                self._store.put_trace(lost)
-                self._analyses.tally.add("failed")
-
-    @property
-    def _waiting_state(self) -> TraceState:
-        return TraceState.QUEUED if self._policy.mode == "here" else TraceState.SPOOLED
-
-    def _look_into_inbox(self) -> None:
-        """Take files that stand still, for a moment; the rest has its turn in the next one."""
-        begin_ns = self._clock.mono_ns()
-        if not self._arrivals and begin_ns >= self._scan_ns:
-            self._spool.make_folders()  # somebody may have removed them
-            self._inbox.open()
-            self._arrivals.extend(self._inbox.scan())
-            end_ns = self._clock.mono_ns()
-            self._scan_ns = end_ns + max(_SCAN_EVERY_NS, _SCAN_SHARE * (end_ns - begin_ns))
-        while self._arrivals and self._clock.mono_ns() - begin_ns < _TAKE_NS:
-            if self._stopped.is_set() or self._paused.is_set():
-                return
-            self._take_arrival(self._arrivals.popleft())
-
-    def _take_arrival(self, arrival: Arrival) -> None:
-        try:
-            with suppress(ChangedError):
-                self._copy_arrival(arrival)
-        except IngestError as error:
-            if error.reason is IngestReason.TOO_LARGE:
-                self._refuse(arrival, f"{arrival.name} {error}")
-                return
-            self._note_trouble(str(error))
-            self._arrivals.clear()
-            self._scan_ns = self._clock.mono_ns() + _RETRY_NS
-        except OSError as error:
-            self._inbox.note_odd(arrival, f"can't be read: {error.strerror}")
-
-    def _copy_arrival(self, arrival: Arrival) -> None:
-        now_ns = self._clock.unix_ns()
-        written_ns = min(arrival.written_unix_ns, now_ns)
-        with self._spool.begin(arrival.stored_bytes) as incoming:
-            with self._inbox.opened(arrival) as fd:
-                if not incoming.copy(fd, self._stopped.is_set):
-                    return
-            self._take_in(incoming, arrival.name, arrival.job, arrival.owner_uid, written_ns)
-        self._trouble = None
-        self._inbox.remove(arrival)
-
-    def _refuse(self, arrival: Arrival, reason: str) -> None:
-        """Leave a file that is too large to be taken or kept where it is, and say why.
-
-        It may be the only one; with other limits it is taken at the next start.
-        """
-        logger.warning("%s: it stays in the inbox", reason)
-        self._spool.explain(arrival.name, reason)
-        self._inbox.pass_over(arrival)
-        self._analyses.tally.add("rejected")
-
-    def _take_in(
-        self,
-        incoming: Incoming,
-        name: str,
-        job: str | None,
-        owner_uid: int | None,
-        written_unix_ns: int,
-    ) -> tuple[TraceEntry, bool]:
-        """Keep a trace that is there in whole, unless its bytes are known; and have it analysed.
-
-        Raises:
-            IngestError: There is no room.
-        """
-        with self._lock:
-            known = self._known(incoming.trace_id)
-            if known is not None:
-                self._analyses.tally.add("duplicate")
-                return known, False
-            entry = TraceEntry(
-                id=incoming.trace_id,
-                name=name,
-                job=job,
-                owner_uid=owner_uid,
-                state=self._waiting_state,
-                reason=None,
-                stored_bytes=incoming.size_bytes,
-                received_unix_ns=self._clock.unix_ns(),
-            )
-            self._spool.keep(incoming, Spooled(entry=entry, written_unix_ns=written_unix_ns))
-            self._store.put_trace(entry)
-        if self._policy.mode == "here":
-            self._analyses.add([entry.id])
-        else:
-            self._analyses.tally.add("spooled")
-        self._wake.set()
-        return entry, True
-
-    def _known(self, trace_id: str) -> TraceEntry | None:
-        """The trace of these bytes; None if there is none."""
-        known = self._store.known(trace_id)
-        spooled = self._spool.get(trace_id)
-        return spooled.entry if known is None and spooled is not None else known
-
-    def _note_trouble(self, trouble: str, error: Exception | None = None) -> None:
-        """Say why traces are not taken in, in the log now and then."""
-        self._trouble = trouble
-        if self._logging.is_due():
-            logger.warning("traces are not taken in: %s", trouble, exc_info=error)
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def _enter(self) -> None:
-        """Let one more trace be on its way.
-
-        Raises:
-            IngestError: There are enough, or none are wanted.
-        """
-        if self._policy.mode == "off":
-            text = "traces are not taken in here (analysis.mode = off)"
-            raise IngestError(text, reason=IngestReason.OFF)
-        if not self._is_open:
-            text = f"traces can't be taken in: {self._trouble or 'the agent has just started'}"
-            raise IngestError(text, reason=IngestReason.NO_ROOM)
-        with self._lock:
-            if self._uploads_count >= _MOST_UPLOADS:
-                text = f"{_MOST_UPLOADS} traces are on their way already: try again"
-                raise IngestError(text, reason=IngestReason.BUSY)
-            self._uploads_count += 1
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._uploads_count -= 1
-
-
-def _job(job: str | None) -> str | None:
-    return shown_name(job) if job else None
-
-
-def _copied(incoming: Incoming, fd: int, stopped: Callable[[], bool]) -> bool:
-    try:
-        return incoming.copy(fd, stopped)
-    except OSError as error:
-        text = f"it can't be read: {error.strerror}"
-        raise IngestError(text, reason=IngestReason.NOT_FOUND) from error
+        self._trouble.clear()
+        self._is_open = True
+        self._intake.take_up()

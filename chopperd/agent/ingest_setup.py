@@ -1,7 +1,7 @@
 """The taking in of traces put together from what the configuration says."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chopperd.agent.analyses import Analyses, AnalysisSettings
@@ -22,6 +22,7 @@ def new_ingest(
     clock: Clock,
     *,
     command: Sequence[str] | None = None,
+    note_fault: Callable[[], None] = lambda: None,
 ) -> IngestService:
     """What takes in traces, not started yet; nothing on disk is touched before it is.
 
@@ -31,6 +32,7 @@ def new_ingest(
         store: Where results go.
         clock: Tells the time.
         command: Starts the analysis worker; None for this program's own.
+        note_fault: Told of each fault that its thread outlived.
     """
     spool = Spool(state, _limits(config))
     settings = AnalysisSettings(
@@ -52,6 +54,7 @@ def new_ingest(
         store=store,
         policy=IngestPolicy(mode=config.analysis.mode, roots=roots),
         clock=clock,
+        note_fault=note_fault,
     )
 
 

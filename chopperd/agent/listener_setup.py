@@ -6,6 +6,7 @@ from chopperd.api.listeners import Listener
 from chopperd.api.services import ApiServices
 from chopperd.export.catalogue import profile_named
 from chopperd.export.rendering import MetricsText
+from chopperd.model.live import GuardedPart
 from chopperd.model.services import DropSource, Ingest, SampleSource, StepSource
 from chopperd.report.formats import formatted
 
@@ -38,6 +39,7 @@ def new_services(
         metrics=metrics,
         clock=around.clock,
         access=around.access,
+        failed=lambda _path: around.health.note_fault(GuardedPart.REQUEST),
     )
 
 

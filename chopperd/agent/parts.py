@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from chopperd.agent.absent_store import AbsentStore
 from chopperd.agent.deferred_ingest import DeferredIngest
 from chopperd.agent.shutdown import end_within
 from chopperd.agent.surroundings import Surroundings
 from chopperd.live.traced import TracedLedger
-from chopperd.model.live import AnalysisLive, ArchiveLive, GpuLive, StoreLive, TracedTotals
+from chopperd.model.live import (
+    AnalysisLive,
+    ArchiveLive,
+    GpuLive,
+    GuardedPart,
+    StoreLive,
+    TracedTotals,
+)
 from chopperd.store.recorded_samples import RecordedSamples
 
 if TYPE_CHECKING:
@@ -23,6 +31,7 @@ if TYPE_CHECKING:
     from chopperd.agent.store_keeper import StoreKeeper
     from chopperd.api.listeners import Listener
     from chopperd.api.services import ApiServices
+    from chopperd.store.capture_store import CaptureStore
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +134,7 @@ class Parts:
             work()
         except Exception as error:
             logger.exception("%s can't be started; the agent goes on without", name)
+            self._around.health.note_fault(GuardedPart.START)
             self._troubles[name] = trouble = f"it could not be started: {error!r}"
             if name == _INGEST:
                 self._deferred_ingest.give_up(trouble)
@@ -138,12 +148,12 @@ class Parts:
     def _serve_metrics(self) -> None:
         from chopperd.agent.listener_setup import metrics_listener, new_services
 
-        if self._keeper is None:
-            raise RuntimeError(self._troubles[_STORE])
+        store: CaptureStore | AbsentStore
+        store = AbsentStore(self._troubles[_STORE]) if self._keeper is None else self._keeper.store
         self._services = new_services(
             self._around,
-            steps=self._keeper.store,
-            drops=self._keeper.store,
+            steps=store,
+            drops=store,
             samples=self._recorded,
             ingest=self._deferred_ingest,
         )
@@ -175,7 +185,8 @@ class Parts:
         if self._keeper is None:
             raise RuntimeError(self._troubles[_STORE])
         store, around = CountedStore(self._keeper.store, self._ledger), self._around
-        ingest = new_ingest(around.config, around.state, store, around.clock)
+        note_fault = partial(around.health.note_fault, GuardedPart.ANALYSIS)
+        ingest = new_ingest(around.config, around.state, store, around.clock, note_fault=note_fault)
         self._ingest = ingest
         self.set_paused(paused=around.pause.current() is not None)
         ingest.start()

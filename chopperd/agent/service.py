@@ -24,7 +24,7 @@ from chopperd.config.naming import node_name
 from chopperd.config.places import runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.config.service_manager import service_manager
-from chopperd.model.live import NodeSnapshot, SamplerCondition
+from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -174,6 +174,7 @@ class Agent:
                 node=node_name(self._config),
                 backend=self._backend,
                 slow_hz=self._config.sampling.slow_hz,
+                faults=self._health.faults,
             )
             self._self_test = SelfTest(
                 NoStepMarks(),
@@ -198,13 +199,16 @@ class Agent:
             )
             self._parts.start(lambda: self._stopping)
         except Exception:
+            self._health.note_fault(GuardedPart.START)
             logger.exception("the agent samples, and can't do more")
         self._wake.call()
 
     def _loop(self) -> None:
         """Look after everything five times a second, until told to stop."""
-        supervision = Guard("the sampler's supervision", self._clock, self._health)
-        reporting = Guard("the snapshot", self._clock, self._health)
+        supervision = Guard(
+            GuardedPart.SUPERVISION, "the sampler's supervision", self._clock, self._health
+        )
+        reporting = Guard(GuardedPart.SNAPSHOT, "the snapshot", self._clock, self._health)
         while not self._stopping:
             turn_ns = self._clock.mono_ns()
             supervision.run(self._supervise)

@@ -1,6 +1,7 @@
 """What the agent says of its node: a snapshot each second, the newest one for whoever asks."""
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +10,7 @@ from chopperd.clock import Clock
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.live.processes import ProcessCosts
 from chopperd.model.live import (
+    GuardedPart,
     NodeSnapshot,
     Pause,
     SamplerCondition,
@@ -37,10 +39,20 @@ class Snapshots:
         node: Name of the node.
         backend: Back end asked for.
         slow_hz: Rate of the reads that cover all fields.
+        faults: Tells the faults that were outlived.
     """
 
-    def __init__(self, clock: Clock, *, node: str, backend: str, slow_hz: float) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        node: str,
+        backend: str,
+        slow_hz: float,
+        faults: Callable[[], Mapping[GuardedPart, int]],
+    ) -> None:
         self._clock = clock
+        self._faults = faults
         self._costs = ProcessCosts(clock)
         self._due_ns = 0
         self._ring_seen_ns: int | None = None
@@ -99,7 +111,12 @@ class Snapshots:
         sampler = sampling.live()
         pids: dict[str, int | None] = {"agent": os.getpid(), "sampler": sampler.pid}
         if parts is None:
-            return AgentFacts(sampler=sampler, pause=pause, processes=self._costs.look(pids))
+            return AgentFacts(
+                sampler=sampler,
+                pause=pause,
+                processes=self._costs.look(pids),
+                faults=self._faults(),
+            )
         analysis = parts.analysis()
         pids["worker"] = analysis.worker_pid
         return AgentFacts(
@@ -110,4 +127,5 @@ class Snapshots:
             analysis=analysis,
             traced=parts.traced(self._latest.gpus),
             processes=self._costs.look(pids),
+            faults=self._faults(),
         )

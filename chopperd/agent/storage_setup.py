@@ -1,11 +1,13 @@
 """What the agent keeps on disk: the flight recorder and the store, by the configured bounds."""
 
+from functools import partial
 from typing import Final
 
 from chopperd.agent.archiving import ArchiveThread
 from chopperd.agent.store_keeper import StoreKeeper
 from chopperd.agent.surroundings import Surroundings
 from chopperd.config.naming import node_name
+from chopperd.model.live import GuardedPart
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
@@ -24,7 +26,10 @@ def opened_store(around: Surroundings) -> StoreKeeper:
     )
     path = around.state / _STORE_NAME
     return StoreKeeper(
-        CaptureStore.open(path, limits=limits, clock=around.clock), around.drops, around.clock
+        CaptureStore.open(path, limits=limits, clock=around.clock),
+        around.drops,
+        around.clock,
+        note_fault=partial(around.health.note_fault, GuardedPart.STORE),
     )
 
 
@@ -47,4 +52,5 @@ def new_archive(around: Surroundings, recorded: RecordedSamples) -> ArchiveThrea
         asked_hz=around.config.sampling.hz,
         clock=around.clock,
         damaged_count=lambda: recorded.damaged_count,
+        note_fault=partial(around.health.note_fault, GuardedPart.RECORDER),
     )

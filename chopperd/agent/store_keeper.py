@@ -5,6 +5,7 @@ It also writes drops of the busy clock: they are rare, and the main loop never w
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from chopperd.clock import Clock
@@ -25,10 +26,18 @@ class StoreKeeper:
         store: From now on this object's own to close.
         drops: What waits to be kept.
         clock: Tells the time.
+        note_fault: Told of each fault that the thread outlived, to count it.
     """
 
-    def __init__(self, store: CaptureStore, drops: DropQueue, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: CaptureStore,
+        drops: DropQueue,
+        clock: Clock,
+        note_fault: Callable[[], None] = lambda: None,
+    ) -> None:
         self.store = store
+        self._note_fault = note_fault
         self._drops = drops
         self._clock = clock
         self._pruned_ns = clock.mono_ns()
@@ -60,10 +69,12 @@ class StoreKeeper:
         try:
             self.store.put_drops(drops)
         except Exception:  # the store must be closed, and bounded, all the same
+            self._note_fault()
             logger.exception("%d clock drops could not be kept", len(drops))
 
     def _prune(self) -> None:
         try:
             self.store.prune()
         except Exception:  # a store that can't be pruned now is still to be used
+            self._note_fault()
             logger.exception("the store could not be kept within its bounds")

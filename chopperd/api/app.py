@@ -23,6 +23,7 @@ from chopperd.api.problems import ProblemError
 from chopperd.api.routes import HEALTH_ROUTES, ROUTES
 from chopperd.api.routing import Call, Route, read_values, viewer_of
 from chopperd.api.services import ApiServices
+from chopperd.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,8 @@ class _Endpoint:
             return await route.handler(await self._call(route, request))
         except ProblemError as problem:
             return problem.response()
+        except StoreError as error:
+            return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)).response()
         except Exception:  # a request's guard: the agent goes on
             logger.exception("%s %s failed", route.method, route.path)
             self._shared.services.failed(route.path)

@@ -10,7 +10,7 @@ import msgspec
 
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
@@ -115,6 +115,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
 
+    `timing` is what was found of its sensors, by the name of their values in `reading`.
     `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
     wrong with it.
     """
@@ -129,6 +130,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     excess_live_ratio: float | None = None
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
+    timing: Mapping[str, SensorTiming] = {}
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
 
@@ -309,6 +311,7 @@ def gpu_of(live: GpuLive) -> Gpu:
             driver_s=live.driver_s,
             hung=live.hung,
         ),
+        timing=live.timing,
         processes=live.processes,
         trouble=live.trouble,
     )

@@ -1,5 +1,6 @@
 """The one table of routes: what is served, documented and allowed is all read from it."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -30,6 +31,9 @@ _METRICS_MEDIA_TYPES: Final = ("text/plain", "application/openmetrics-text")
 _AMBIGUOUS: Final = "Several jobs or runs have this step; `candidates` names them"
 _NO_STEP: Final = "No such step among the jobs that the caller may see"
 _NO_GPU: Final = "No such GPU"
+_NO_STORE: Final[Mapping[int, str]] = {
+    HTTPStatus.SERVICE_UNAVAILABLE: "There is no store; the detail says why"
+}
 _STALE: Final = "The newest values are too old to stand for now"
 
 
@@ -116,7 +120,7 @@ _NODE_ROUTES: Final = (
         access=Access.ANYONE,
         parameters=(drops.GPU, node.FROM, node.TO, steps.LIMIT),
         replies=_ok(Drops),
-        refusals={},
+        refusals=_NO_STORE,
     ),
     Route(
         path=f"{_V1}/stream",
@@ -144,7 +148,7 @@ _STEP_ROUTES: Final = (
         handler=in_pool(steps.jobs),
         access=Access.VIEWER,
         replies=_ok(Jobs),
-        refusals={},
+        refusals=_NO_STORE,
     ),
     Route(
         path=f"{_V1}/jobs/{{job}}",
@@ -154,7 +158,10 @@ _STEP_ROUTES: Final = (
         access=Access.VIEWER,
         parameters=(steps.JOB_ID,),
         replies=_ok(JobEntry),
-        refusals={HTTPStatus.NOT_FOUND: "No such job among those that the caller may see"},
+        refusals={
+            HTTPStatus.NOT_FOUND: "No such job among those that the caller may see",
+            **_NO_STORE,
+        },
     ),
     Route(
         path=f"{_V1}/steps",
@@ -174,7 +181,7 @@ _STEP_ROUTES: Final = (
             steps.CURSOR,
         ),
         replies=_ok(Steps),
-        refusals={},
+        refusals=_NO_STORE,
     ),
     Route(
         path=f"{_V1}/steps/{{step}}",
@@ -192,7 +199,7 @@ _STEP_ROUTES: Final = (
             steps.INCLUDE,
         ),
         replies=_ok(Step),
-        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS},
+        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS, **_NO_STORE},
     ),
     Route(
         path=f"{_V1}/steps/{{step}}/kernels",
@@ -210,7 +217,7 @@ _STEP_ROUTES: Final = (
             steps.BY,
         ),
         replies=_ok(StepKernels),
-        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS},
+        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS, **_NO_STORE},
     ),
     Route(
         path=f"{_V1}/report/latest",
@@ -231,6 +238,7 @@ _STEP_ROUTES: Final = (
         refusals={
             HTTPStatus.NOT_FOUND: "No report among those that the caller may see",
             HTTPStatus.NOT_ACCEPTABLE: "`Accept` asks for none of the forms",
+            **_NO_STORE,
         },
     ),
 )
@@ -245,7 +253,7 @@ _TRACE_ROUTES: Final = (
         access=Access.VIEWER,
         parameters=(steps.LIMIT,),
         replies=_ok(Traces),
-        refusals={},
+        refusals=_NO_STORE,
     ),
     Route(
         path=f"{_V1}/traces",
@@ -275,7 +283,10 @@ _TRACE_ROUTES: Final = (
         access=Access.VIEWER,
         parameters=(traces.TRACE_ID,),
         replies=_ok(TraceEntry),
-        refusals={HTTPStatus.NOT_FOUND: "No such trace among those that the caller may see"},
+        refusals={
+            HTTPStatus.NOT_FOUND: "No such trace among those that the caller may see",
+            **_NO_STORE,
+        },
     ),
 )
 

@@ -4,12 +4,14 @@ Processes that chopperd starts for itself, and the agent, do without the librari
 sampling begins that much sooner, and takes that much less memory.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
+from chopperd.cli.agent import COMMAND as AGENT_COMMAND
 from chopperd.cli.agent import AgentOptions, plain_options, run_agent
 from chopperd.cli.output import complain, open_standard_files
 from chopperd.errors import ChopperdError, ConfigError
@@ -23,14 +25,24 @@ _EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 def main() -> None:
     """Run the command line of this process and exit with its status, also when terminated."""
     open_standard_files()
-    signal.signal(signal.SIGTERM, _terminate)
+    arguments = sys.argv[1:]
+    is_agent = arguments[:1] == [AGENT_COMMAND]
+    signal.signal(signal.SIGTERM, _leave_unbegun if is_agent else _terminate)
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(arguments))
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
     """Leave by an exception, so that what is open is closed."""
     raise SystemExit(_EXIT_SIGNAL + number)
+
+
+def _leave_unbegun(_number: int, _frame: FrameType | None) -> None:
+    """Leave an agent that has nothing to end yet; once it has, it heeds signals itself.
+
+    An exception would not do: one that falls into the import of a module may be lost.
+    """
+    os._exit(0)
 
 
 def run(arguments: Sequence[str]) -> int:

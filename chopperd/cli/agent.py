@@ -23,10 +23,7 @@ class AgentOptions:
 
 def run_agent(options: AgentOptions) -> int:
     """Run the agent until it is told to stop; its exit status."""
-    try:
-        status = _served(options)
-    except SystemExit:  # SIGTERM (`cli._terminate`) before there was anything to end
-        return 0
+    status = _served(options)
     if any(thread.name.startswith(_OUR_THREADS) for thread in threading.enumerate()):
         # One hangs, on a disk for one, and the interpreter would wait for it.
         logging.shutdown()

@@ -54,6 +54,7 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         kept_hz=sampling.kept_hz,
         pace=sampling.pace,
         hung=sampling.hung,
+        timing=gpu.timing,
         processes=gpu.processes,
         trouble=gpu.trouble,
     )

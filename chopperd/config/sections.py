@@ -28,6 +28,7 @@ class SamplingConfig:
     hz: float
     slow_hz: float
     record_hz: float
+    record_slow_hz: float
     driver_budget_ratio: float
     record_driver_budget_ratio: float
     idle_hz: float

@@ -52,6 +52,7 @@ SETTINGS: Final = tuple(
         ("sampling.hz", _RATE, 10.0, "reads of clock and limits a second"),
         ("sampling.slow_hz", Number(0.1, 10, "Hz"), 1.0, "reads of everything else a second"),
         ("sampling.record_hz", _RATE, 100.0, "reads a second under `chopperd record`"),
+        ("sampling.record_slow_hz", _RATE, 10.0, "reads of everything else a second under it"),
         ("sampling.driver_budget_ratio", _BUDGET, 0.002, "share of time in driver calls, a GPU"),
         ("sampling.record_driver_budget_ratio", _BUDGET, 0.02, "the same under `record`"),
         ("sampling.idle_hz", _RATE, 1.0, "reads a second of a GPU that is idle for 10 s"),

@@ -1,12 +1,16 @@
 """The seam to a driver: what every back end gives, and what opening one may be told."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.simulation.spec import SimulationSpec
+
+#: Reads one sensor; None where this read failed. Never raises for what a driver does.
+SensorRead: TypeAlias = Callable[[], float | None]
 
 
 class DeviceBackend(Protocol):
@@ -114,6 +118,18 @@ class ProbesFields(Protocol):
         Args:
             device: The GPU.
             field: "power_w" or "sm_clock_mhz".
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsSensors(Protocol):
+    """A back end that can read one sensor alone, fast enough to see it change."""
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read the sensors of a GPU, by field of `DeviceReading`; none where it is gone.
+
+        For any thread, but one at a time; the reads that `read` makes go on beside.
         """
         ...
 

@@ -18,7 +18,7 @@ from chopperd.export.metric import (
     per_node_by,
 )
 from chopperd.model.devices import ReadScope
-from chopperd.model.live import GpuLive, NodeSnapshot, ProcessLive
+from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot, ProcessLive
 from chopperd.sampling.layout import Pace
 from chopperd.units import seconds_from_ns
 
@@ -35,7 +35,7 @@ FAULT: Final = Label("fault", ("read", "lost"))
 OUTCOME: Final = Label(
     "outcome", ("analysed", "duplicate", "rejected", "failed", "killed", "spooled")
 )
-PART: Final = Label("part", ("recorder", "store", "analysis"))
+PART: Final = Label("part", tuple(part.value for part in GuardedPart))
 ROLE: Final = Label("role", ("agent", "sampler", "worker"))
 
 
@@ -86,6 +86,11 @@ def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
         "store": float(snapshot.store.trouble is not None),
         "analysis": float(snapshot.analysis.trouble is not None),
     }
+
+
+def _outlived_faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
+    """From 0 on, so that the first fault of a part is seen as an increase."""
+    return {part.value: snapshot.faults.get(part, 0) for part in GuardedPart}
 
 
 def _per_process(value: Callable[[ProcessLive], float]) -> Read:
@@ -292,6 +297,14 @@ AGENT_METRICS: Final = (
         _S,
         "Whether a part of the agent is in trouble, 1 or 0; its status says why",
         per_node_by(_troubles),
+        PART,
+    ),
+    metric(
+        "agent_faults_total",
+        "",
+        _S,
+        "Unexpected faults that a part of the agent outlived; its log shows them",
+        per_node_by(_outlived_faults),
         PART,
     ),
     metric(

@@ -12,6 +12,7 @@ from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
+    GuardedPart,
     NodeSnapshot,
     Pause,
     ProcessLive,
@@ -47,6 +48,7 @@ class AgentFacts:
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
     self_test: SelfTestLive = field(default_factory=SelfTestLive)
+    faults: Mapping[GuardedPart, int] = field(default_factory=dict)
 
 
 class LiveNode:
@@ -128,6 +130,7 @@ class LiveNode:
             traced=facts.traced,
             processes=facts.processes,
             self_test=facts.self_test,
+            faults=facts.faults,
         )
 
     def _drain(self, reader: RingReader) -> None:

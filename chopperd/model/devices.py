@@ -43,6 +43,8 @@ class GpuInfo:
         temperature_slowdown_c: GPU temperature at which the hardware slows down.
         temperature_shutdown_c: GPU temperature at which it shuts down.
         temperature_memory_max_c: Memory temperature at which it slows down.
+        sm_clock_period_ns, power_period_ns, energy_period_ns: Time between two updates of these
+            sensors, where it was found.
     """
 
     gpu: str
@@ -64,6 +66,9 @@ class GpuInfo:
     temperature_slowdown_c: float | None = None
     temperature_shutdown_c: float | None = None
     temperature_memory_max_c: float | None = None
+    sm_clock_period_ns: int | None = None
+    power_period_ns: int | None = None
+    energy_period_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,6 +240,21 @@ class ProcessLive:
     started_unix_ns: int
 
 
+class GuardedPart(StrEnum):
+    """Parts of the agent whose unexpected faults are caught, so that the rest goes on.
+
+    `START` is the start of any part, `REQUEST` the answering of one request.
+    """
+
+    SUPERVISION = "supervision"
+    SNAPSHOT = "snapshot"
+    START = "start"
+    RECORDER = "recorder"
+    STORE = "store"
+    ANALYSIS = "analysis"
+    REQUEST = "request"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTestLive:
     """What sampling costs the steps that a job marks, as far as it is known.
@@ -273,6 +288,7 @@ class NodeSnapshot:
         traced: By GPU label, for GPUs with a recent capture.
         processes: By role.
         self_test: What sampling costs the steps.
+        faults: Unexpected faults that parts of the agent outlived, since it started.
     """
 
     taken_unix_ns: int
@@ -293,3 +309,4 @@ class NodeSnapshot:
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
     self_test: SelfTestLive = field(default_factory=SelfTestLive)
+    faults: Mapping[GuardedPart, int] = field(default_factory=dict)

@@ -156,6 +156,12 @@ def device_notes(
             "no_energy",
             f"the samples of GPU {mine.gpu.gpu} have no energy counter",
         ),
+        (
+            mine.gpu.power_source == "average_1s",
+            "power_averaged",
+            f"power readings of GPU {mine.gpu.gpu} are averaged over 1 s: not used for steps "
+            "shorter than that",
+        ),
     )
     shared = (
         mine.gpu.parent is not None,

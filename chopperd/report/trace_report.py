@@ -50,10 +50,14 @@ class JoinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAlignment:
-    """How well one device's trace and samples lie on one axis; lags None if not measurable."""
+    """How well one device's trace and samples lie on one axis; lags None if not measurable.
+
+    `sensor_period_ns` is how often the clock's sensor looks; None where that is not known.
+    """
 
     offset_uncertainty_ns: int
     period_ns: int
+    sensor_period_ns: int | None
     lag_ns: int | None
     lag_low_ns: int | None
     lag_high_ns: int | None
@@ -284,6 +288,7 @@ def _alignment(joined: JoinedDevice) -> DeviceAlignment | None:
     return DeviceAlignment(
         offset_uncertainty_ns=round(clocks.timing.join_ns),
         period_ns=clocks.period_ns,
+        sensor_period_ns=clocks.sensor_period_ns,
         lag_ns=clocks.lag.lag_ns,
         lag_low_ns=clocks.lag.low_ns,
         lag_high_ns=clocks.lag.high_ns,

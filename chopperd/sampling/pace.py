@@ -251,7 +251,8 @@ class Pacer:
         return DriverBudget(
             budget_ratio=budget_ratio,
             asked_period_ns=asked_period_ns,
-            longest_period_ns=self._slow_period_ns,
+            # Also where every read is full: a driver that is slow must have somewhere to go.
+            longest_period_ns=max(self._slow_period_ns, NS_PER_S),
         )
 
 

@@ -27,6 +27,7 @@ from chopperd.sampling.native.parts import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.silence import Silence
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
@@ -135,6 +136,16 @@ def run_sampler(
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
         for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
     ]
+    sensors = SensorWatch(
+        backend,
+        [ProbedGpu(device=each.device, side=each.side) for each in gpus],
+        settings,
+        clock,
+        stop,
+        may_ask=orders.allows_rare_calls,
+    )
+    if sensors.has_work:
+        threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
     watch = DriverWatch(
         backend,
         gpus,

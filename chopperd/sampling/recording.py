@@ -17,6 +17,7 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import RECORD, Pace, Records
 from chopperd.sampling.ring_reader import GpuStatus
+from chopperd.sampling.side import with_timing
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
 
@@ -115,7 +116,7 @@ class Recorder:
         statuses = [reader.status(slot) for slot in range(len(description.gpus))]
         gpus = tuple(
             gpu_samples(
-                gpu,
+                with_timing(gpu, reader.aside(slot).timing),
                 np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
                 self._triples,
             )

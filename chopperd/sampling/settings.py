@@ -29,6 +29,8 @@ class SamplerSettings:
         totals_every_s: How often the live integrals are brought up to date. Each time costs about
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
+        sensors_every_s: How often sensors whose update period is not known yet are looked at; None:
+            never.
         processes_every_s: How often the processes on each GPU are listed.
         watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
         seed: Draws the point of each read in its period.
@@ -44,6 +46,7 @@ class SamplerSettings:
     history_s: float = 30.0
     totals_every_s: float = 2.0
     probe_every_s: float = 60.0
+    sensors_every_s: float | None = 600.0
     seed: int = 0
     processes_every_s: float = 10.0
     watch_every_s: float = 60.0
@@ -53,7 +56,7 @@ class SamplerSettings:
             f"{name} is {value}: must be {least} to {most}"
             for name, value, least, most in (
                 ("hz", self.hz, LOWEST_HZ, 1000.0),
-                ("slow_hz", self.slow_hz, 0.01, 10.0),
+                ("slow_hz", self.slow_hz, 0.01, 1000.0),
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
                 ("idle_hz", self.idle_hz or 1.0, 0.01, 1000.0),
                 ("idle_after_s", self.idle_after_s, 0.1, 3600.0),
@@ -62,6 +65,7 @@ class SamplerSettings:
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
+                ("sensors_every_s", self.sensors_every_s or 600.0, 1.0, 86_400.0),
                 ("processes_every_s", self.processes_every_s, 0.1, 3600.0),
                 ("watch_every_s", self.watch_every_s, 0.1, 3600.0),
             )

@@ -15,6 +15,8 @@ from tests.ports import free_port
 from tests.tools import needed
 from tests.waiting import wait_for
 
+#: Somebody else may take the port before it does.
+_MOST_STARTS: Final = 5
 _EVERY_SECOND: Final = """
   - job_name: chopperd
     scrape_interval: 1s
@@ -92,7 +94,21 @@ def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
     """
     config = folder / "prometheus.yml"
     config.write_text(f"scrape_configs:\n{scrape_configs}")
-    address = f"127.0.0.1:{free_port()}"
+    for _ in range(_MOST_STARTS):
+        server = Prometheus(f"127.0.0.1:{free_port()}")
+        process = _started(folder, config, server.address)
+        try:
+            wait_for(lambda: process.poll() is not None or server.is_ready(), "Prometheus")  # noqa: B023
+            if process.poll() is None:
+                yield server
+                return
+        finally:
+            process.terminate()
+            process.wait(30)
+    raise AssertionError((folder / "prometheus.log").read_text())
+
+
+def _started(folder: Path, config: Path, address: str) -> "subprocess.Popen[bytes]":
     command = (
         needed("prometheus"),
         f"--config.file={config}",
@@ -101,14 +117,7 @@ def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
         "--log.level=error",
     )
     with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    try:
-        server = Prometheus(address)
-        wait_for(server.is_ready, "Prometheus")
-        yield server
-    finally:
-        process.terminate()
-        process.wait(30)
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
 
 
 def scraping(target: str, folder: Path) -> AbstractContextManager[Prometheus]:

@@ -85,6 +85,10 @@ class Chopperd:
         """Those of them that are samplers."""
         return [pid for pid in self.processes() if b"_sampler" in _arguments(pid)]
 
+    def running(self, program: str) -> list[int]:
+        """Those of them that run a program, by the name that it was started with."""
+        return [pid for pid in self.processes() if _arguments(pid)[:1] == [program.encode()]]
+
     def nothing_left(self, within_s: float) -> None:
         """Fail if any process is left after a time, or any temporary file of ours."""
         until = time.monotonic() + within_s

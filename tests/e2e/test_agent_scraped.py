@@ -6,6 +6,7 @@ Prometheus scraped; it knows nothing of samples.
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.simulation.track import Track, joined_truth
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, Series, prometheus
-from tests.waiting import wait_for
+from tests.waiting import settled, wait_for
 
 #: Two scrapes at 30 s and a little; both jobs are asked over the same stretch.
 LENGTH_S: Final = 64
@@ -28,7 +29,6 @@ RANGE: Final = "70s"
 TOLERANCE: Final = 0.01
 REFERENCE_MHZ: Final = 1980.0
 CALLS: Final = 200
-SETTLED_S: Final = 1.5
 #: Every kind of question; what is not there yet is an answer too.
 PATHS: Final = (
     "/api/v1/status",
@@ -125,7 +125,7 @@ def test_200_scrapes_and_200_calls_leave_threads_and_files_as_they_were(
     wait_for(lambda: sum(_up(agent)) == 8, "all GPUs")
     for path in PATHS:
         agent.text(path)
-    before = _settled(agent)
+    before = settled(lambda: _held(agent))
     for number in range(CALLS):
         assert agent.scrape()
         assert agent.text(PATHS[number % len(PATHS)])
@@ -153,19 +153,10 @@ def _held(agent: RunningAgent) -> tuple[list[tuple[str, int, int]], int]:
     held = []
     for pid in agent.chopperd.processes():
         process = Path("/proc") / str(pid)
-        name = process.joinpath("cmdline").read_bytes().split(b"\0")[3].decode()
-        held.append((name, _entries(process / "task"), _entries(process / "fd")))
+        with suppress(OSError):  # it has ended since
+            name = " ".join(process.joinpath("cmdline").read_text().split("\0")[1:4])
+            held.append((name, _entries(process / "task"), _entries(process / "fd")))
     return sorted(held), len(held)
-
-
-def _settled(agent: RunningAgent) -> tuple[list[tuple[str, int, int]], int]:
-    """What is held once nothing changed for a while: the last question's connection is closed."""
-    held, since = _held(agent), time.monotonic()
-    while time.monotonic() - since < SETTLED_S:
-        time.sleep(0.05)
-        if (now := _held(agent)) != held:
-            held, since = now, time.monotonic()
-    return held
 
 
 def _entries(folder: Path) -> int:

@@ -20,7 +20,8 @@ def test_the_steps_of_a_torch_job_are_in_the_api_and_in_the_latest_report(tmp_pa
     with agent_under(tmp_path, now_spec(), {"INGEST__SETTLE_S": "1.0"}) as agent:
         inbox = agent.state / "inbox" / "cpu-job"
         subprocess.run((PYTHON, str(TRAIN), "0", str(inbox)), check=True, timeout=120)
-        wait_for(lambda: agent.latest("cpu-job"), "its report", 60)
+        # A trace is said to be analysed once its report is there.
+        wait_for(lambda: [trace.state for trace in agent.traces()] == ["analysed"], "it", 60)
         assert {row.step for row in agent.steps("&job=cpu-job")} == set(PROFILED)
         document = agent.latest("cpu-job")
         assert document is not None

@@ -1,9 +1,9 @@
 """Every query of the boards, asked of a real Prometheus that scrapes the real agent."""
 
 import math
-import signal
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +17,8 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_S
 from dashboards import node_and_gpu
 from dashboards.checks import expressions
+from tests.e2e.agents import agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, scraping
-from tests.e2e.running import SLACK, Chopperd
-from tests.ports import free_port
 from tests.promql import filled_in
 from tests.waiting import wait_for
 
@@ -31,27 +30,13 @@ _TRACED_NS: Final = 3 * NS_PER_S
 
 
 @pytest.fixture
-def agent_address(chopperd: Chopperd, tmp_path: Path) -> Iterator[str]:
+def agent_address(tmp_path: Path) -> Iterator[str]:
     """Where an agent of a simulated node is scraped that has taken in a trace of each rank."""
-    address = f"127.0.0.1:{free_port()}"
-    state = tmp_path / "state"
-    settings = {
-        "CHOPPERD_METRICS__LISTEN": address,
-        "CHOPPERD_API__LISTEN": "",
-        "CHOPPERD_PATHS__STATE": str(state),
-        "CHOPPERD_PATHS__RUNTIME": str(tmp_path / "run"),
-        "CHOPPERD_INGEST__SETTLE_S": "0.5",
-    }
-    program = replace(chopperd, environment={**chopperd.environment, **settings})
-    agent = program.start("run", "--backend", "simulated")
-    try:
-        wait_for(lambda: _is_ready(address), "the agent is ready")
-        _write_traces(state / "inbox")
-        yield address
-    finally:
-        agent.send_signal(signal.SIGTERM)
-        _, errors = agent.communicate(timeout=2 * SLACK)
-    assert agent.returncode == 0, errors
+    with agent_under(tmp_path, now_spec()) as agent:
+        wait_for(lambda: _is_ready(agent.metrics), "the agent is ready")
+        _write_traces(agent.state / "inbox")
+        yield agent.metrics
+        assert agent.stop() == 0
 
 
 def test_every_query_of_every_panel_returns_data(agent_address: str, tmp_path: Path) -> None:
@@ -61,11 +46,10 @@ def test_every_query_of_every_panel_returns_data(agent_address: str, tmp_path: P
             "every query returns data",
             within_s=WITHIN_S,
         )
-        gap = _value(server, "Clock gap by cause (ceiling)", agent_address, "sum({})")
-        clock = _value(server, "SM clock while busy", agent_address, "avg({})")
-        reference = _value(
-            server, "chopperd_gpu_sm_clock_reference_hertz", agent_address, "max({})"
-        )
+        now = Moment(server, agent_address, time.time())
+        gap = now.value("Clock gap by cause (ceiling)", "sum({})")
+        clock = now.value("SM clock while busy", "avg({})")
+        reference = now.value("chopperd_gpu_sm_clock_reference_hertz", "max({})")
     # The same loss, once by cycles and once by cause; all GPUs are of one model and as busy.
     assert gap == pytest.approx(1 - clock / reference, abs=0.02)
     assert 0 < gap < 1
@@ -104,8 +88,16 @@ def _without_data(server: Prometheus, node: str) -> list[str]:
     ]
 
 
-def _value(server: Prometheus, start: str, node: str, reduced: str) -> float:
-    """One number made of a panel's first query, or of a metric that it draws."""
-    query = next(query for name, query in _queries(node).items() if start in name)
-    (series,) = server.query(reduced.format(query))
-    return series.value
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A Prometheus asked as of one moment, so that all answers are about the same scrapes."""
+
+    server: Prometheus
+    node: str
+    at_s: float
+
+    def value(self, start: str, reduced: str) -> float:
+        """One number made of a panel's first query, or of a metric that it draws."""
+        query = next(query for name, query in _queries(self.node).items() if start in name)
+        (series,) = self.server.query(reduced.format(query), self.at_s)
+        return series.value

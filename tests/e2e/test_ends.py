@@ -10,7 +10,7 @@ import pytest
 
 from chopperd import cli
 from tests.e2e.running import PYTHON, SLACK, Chopperd
-from tests.waiting import wait_for
+from tests.waiting import settled, wait_for
 
 #: A sampler asked to stop, and whatever waits for it, may take so long.
 END_S = 2.0 * SLACK
@@ -23,8 +23,16 @@ def started(chopperd: Chopperd, arguments: tuple[str, ...]) -> "subprocess.Popen
     """A command under way: eight GPUs are being sampled, a thread each."""
     process = chopperd.start(*arguments)
     wait_for(lambda: any(_threads(pid) > 8 for pid in chopperd.samplers()), "its sampler")
-    time.sleep(0.5)  # into the job of `record`, or the writing of traces of `demo`
+    if arguments is RECORD:
+        wait_for(lambda: _jobs(chopperd), "its job")
+    else:
+        time.sleep(0.5)  # into the writing of traces, whenever that is
     return process
+
+
+def _jobs(chopperd: Chopperd) -> list[int]:
+    """The processes that run what `RECORD` records."""
+    return chopperd.running(SLEEP[0])
 
 
 def _threads(pid: int) -> int:
@@ -89,13 +97,11 @@ def test_a_killed_demo_leaves_no_sampler_and_no_file(chopperd: Chopperd) -> None
 
 def test_a_killed_record_leaves_the_job_alone_but_no_sampler(chopperd: Chopperd) -> None:
     process = started(chopperd, RECORD)
-    (sampler,) = chopperd.samplers()
-    (job,) = (pid for pid in chopperd.processes() if pid not in {sampler, process.pid})
+    (job,) = _jobs(chopperd)
     process.kill()
     # The job holds our standard output, so that there is no end of file to wait for.
     assert process.wait(timeout=60) == -signal.SIGKILL
-    wait_for(lambda: not chopperd.samplers(), "the sampler's end", within_s=END_S)
-    assert chopperd.processes() == [job]
+    wait_for(lambda: chopperd.processes() == [job], "the sampler's end", within_s=END_S)
     os.kill(job, signal.SIGTERM)
     process.communicate(timeout=60)
 
@@ -139,7 +145,7 @@ def test_recordings_in_one_process_leave_no_descriptor_thread_or_memory(
         return sorted(targets), threads, Path("/proc/self/maps").read_text().count("memfd")
 
     assert cli.run(arguments) == 0
-    before = held()
+    before = settled(held)
     for _ in range(3):
         assert cli.run(arguments) == 0
-    assert held() == before
+    wait_for(lambda: held() == before, f"all to be given back of {before}", END_S)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
-from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
 from chopperd.model.drops import DropTotals
 from chopperd.model.live import (
     AnalysisLive,
@@ -112,6 +112,11 @@ def gpu_live(index: int = 0) -> GpuLive:
         asked_hz=10.0,
         kept_hz=10.0,
         hung=None,
+        timing={
+            "sm_clock_mhz": SensorTiming(period_ns=20_000_000),
+            "power_w": SensorTiming(period_ns=100_000_000, window_ns=0),
+            "energy_j": SensorTiming(),
+        },
     )
 
 

@@ -5,12 +5,12 @@ What single calls and numbers mean is in `calls` and `codes`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.base import BackendOptions
+from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
@@ -21,6 +21,7 @@ from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
 from chopperd.devices.nvml.probe import Prober
 from chopperd.devices.nvml.processes import ProcessList
+from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.devices.nvml.system_memory import (
     SYSTEM_MEMORY,
@@ -116,6 +117,10 @@ class NvmlBackend:
             self._losses[device.uuid] = error
             self._sensors.pop(device.uuid, None)
             raise
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read single sensors of a GPU back to back, for any thread."""
+        return sensor_reads(self._nvml, device)
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         """How to read a GPU without this object; None where `read` must: something is to be found.
@@ -304,7 +309,7 @@ class NvmlBackend:
     def _handle(self, device: GpuInfo) -> object:
         silence = self._silence(device)
         if silence is not None:
-            raise self._lost(silence.__cause__ or silence, device.index)
+            raise _as_loss(silence) from silence
         if device.uuid not in self._faults:
             raise DeviceLostError(
                 f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
@@ -326,7 +331,7 @@ class NvmlBackend:
     def _troubles(self, device: GpuInfo) -> Iterator[str]:
         loss = self._losses.get(device.uuid) or self._silence(device)
         if loss is not None:
-            yield str(loss)
+            yield str(loss).removeprefix(f"GPU {device.index}: ")
         xid = self._events.newest(device.uuid, is_lost=loss is not None)
         if xid is not None:
             yield xid_text(xid)
@@ -347,23 +352,27 @@ class NvmlBackend:
     def _new_faults(self, info: GpuInfo) -> DeviceFaults:
         return DeviceFaults(info.index, self._vendor_errors(), self._clock)
 
-    def _lost(self, error: BaseException, index: int) -> DeviceError:
+    def _lost(self, error: Exception, index: int) -> DeviceError:
         """Any failure to find a GPU again leaves it lost, whatever the code."""
-        failure = self._classify(error, "nvmlDeviceGetHandleByUUID", index)
-        return DeviceLostError(
-            str(failure),
-            operation=failure.operation,
-            device_index=index,
-            vendor_code=failure.vendor_code,
-        )
+        return _as_loss(self._classify(error, "nvmlDeviceGetHandleByUUID", index))
 
     def _vendor_errors(self) -> VendorErrors:
         return VendorErrors(base=self._nvml.NVMLError, classify=self._classify)
 
     @staticmethod
-    def _classify(error: BaseException, operation: str, index: int) -> DeviceError:
+    def _classify(error: Exception, operation: str, index: int) -> DeviceError:
         code = getattr(error, "value", -1)
         return device_error(code, str(error), operation=operation, device_index=index)
+
+
+def _as_loss(failure: DeviceError) -> DeviceLostError:
+    """A failure that leaves a GPU lost, whatever its code."""
+    return DeviceLostError(
+        str(failure),
+        operation=failure.operation,
+        device_index=failure.device_index,
+        vendor_code=failure.vendor_code,
+    )
 
 
 def _look_first(sensors: NvmlSensors) -> None:

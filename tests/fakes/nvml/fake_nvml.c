@@ -280,6 +280,13 @@ static nvmlReturn_t obeyed(const int64_t *code)
 
 static gpu_t *gpu_of(nvmlDevice_t device) { return (gpu_t *)device; }
 
+/* As long as the scenario says, which may say otherwise meanwhile. */
+static void hang(const gpu_t *gpu, enum call call)
+{
+    for (int64_t waited_ms = 0; waited_ms < gpu->delay_ms[call]; waited_ms++)
+        wait_ms(1);
+}
+
 static nvmlReturn_t enter(gpu_t *gpu, enum call call)
 {
     if (!open_count)
@@ -287,7 +294,7 @@ static nvmlReturn_t enter(gpu_t *gpu, enum call call)
     if (gpu == NULL)
         return obeyed(&scenario->code[call]);
     __atomic_fetch_add(&gpu->called[call], 1, __ATOMIC_RELAXED);
-    wait_ms(gpu->delay_ms[call]);
+    hang(gpu, call);
     return obeyed(&gpu->code[call]);
 }
 

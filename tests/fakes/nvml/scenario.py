@@ -161,7 +161,10 @@ class GpuLayout(Structure):
         self.segment_count = len(segments)
 
     def fails(self, code: int, *calls: str, delay_ms: int = 0) -> None:
-        """The calls (all, if none is named) answer `code` after `delay_ms`; 0 heals them."""
+        """The calls (all, if none is named) answer `code` after `delay_ms`; 0 heals them.
+
+        Calls that wait already wait by the newest `delay_ms`.
+        """
         for call in calls or CALLS:
             self.code[CALLS.index(call)] = code
             self.delay_ms[CALLS.index(call)] = delay_ms

@@ -59,6 +59,7 @@ class Node:
     ) -> None:
         self.state = state
         self.inbox = state / "inbox"
+        self.faults: list[str] = []
         self.recorder = state / "recorder"
         self.recorder.mkdir(parents=True, exist_ok=True)
         given = {"ingest__settle_s": 0.1, **settings}
@@ -68,7 +69,12 @@ class Node:
         self.store = CaptureStore.open(state / "store.sqlite", limits=limits, clock=CLOCK)
         own = [*worker_command(config.analysis.memory_max_bytes), "--in-foreground"]
         self.service: IngestService = new_ingest(
-            config, state, self.store, CLOCK, command=command or own
+            config,
+            state,
+            self.store,
+            CLOCK,
+            command=command or own,
+            note_fault=lambda: self.faults.append("ingest"),
         )
 
     def __enter__(self) -> "Node":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,12 +131,10 @@ def test_a_pause_file_stops_sampling_at_once_and_counters_go_on_after(
     assert pid is not None
     (running.runtime / "pause").write_text("reason=benchmark")
     wait_for(lambda: not is_alive(pid), "the sampler's end", within_s=1.0 * SLACK)
-    wait_for(lambda: running.snapshot.pause is not None, "its being said")
-    paused = running.snapshot
-    assert paused.sampler.condition is SamplerCondition.PAUSED
-    assert paused.pause is not None
-    assert paused.pause.reason == "benchmark"
-    assert paused.sampler.abandoned_pids == ()
+    wait_for(lambda: said_to_be_paused(running.snapshot), "its being said")
+    paused = running.snapshot.pause
+    assert paused is not None
+    assert paused.reason == "benchmark"
     assert running.ask("/healthz").status == 200
     before = running.cycles()
     (running.runtime / "pause").unlink()
@@ -145,6 +144,12 @@ def test_a_pause_file_stops_sampling_at_once_and_counters_go_on_after(
     assert resumed >= before
     wait_for(lambda: running.cycles() > resumed, "more integrals")
     assert running.snapshot.sampler.restart_count == 0
+
+
+def said_to_be_paused(snapshot: NodeSnapshot) -> bool:
+    """Whether a snapshot was taken when the sampler had ended, and no process was left alone."""
+    sampler = snapshot.sampler
+    return sampler.condition is SamplerCondition.PAUSED and not sampler.abandoned_pids
 
 
 def test_a_pause_by_request_starts_nothing_until_it_is_over(run: Callable[..., Running]) -> None:
@@ -216,10 +221,8 @@ def test_where_nothing_can_be_written_the_agent_samples_and_says_so(
 ) -> None:
     (tmp_path / "state").write_text("in the way")
     running = run(CHOPPERD_PATHS__RUNTIME=str(tmp_path / "state" / "run")).sampling()
-    wait_for(lambda: running.snapshot.archive.trouble is not None, "its being said")
-    snapshot = running.snapshot
-    assert snapshot.store.trouble is not None
-    assert snapshot.analysis.trouble is not None
+    for part in ("archive", "store", "analysis"):
+        wait_for(lambda: getattr(running.snapshot, part).trouble, f"{part} to be said")  # noqa: B023
     assert running.agent.addresses.api_socket is None
     assert running.agent.addresses.metrics is not None
 
@@ -227,16 +230,55 @@ def test_where_nothing_can_be_written_the_agent_samples_and_says_so(
 def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
     run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_arguments: object) -> None:
+    def broken(*_arguments: object, **_named: object) -> None:
         raise ImportError("no module named pipeline")
 
     monkeypatch.setattr("chopperd.agent.ingest_setup.new_ingest", broken)
     running = run().sampling()
+    wait_for(lambda: running.snapshot.analysis.trouble is not None, "its being said")
     trouble = running.snapshot.analysis.trouble
     assert trouble is not None
     assert "no module named pipeline" in trouble
     assert running.ask("/metrics").status == running.ask("/healthz").status == 200
     assert running.ask("/api/v1/status").json["analysis"]["trouble"] == trouble
+    assert running.ask("/api/v1/traces", "POST").status == 503
+    started = 'chopperd_agent_faults_total{part="start"}'
+    wait_for(lambda: running.ask("/metrics").metric(started) == 1, "its being counted")
+
+
+def test_a_request_that_fails_by_a_fault_of_ours_is_counted(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise LookupError("a defect")
+
+    monkeypatch.setattr("chopperd.store.capture_store.CaptureStore.jobs", broken)
+    running = run().ready()
+    failed = 'chopperd_agent_faults_total{part="request"}'
+    wait_for(lambda: running.ask("/metrics").metric(failed) == 0, "nothing to be counted")
+    assert running.ask("/api/v1/jobs").status == 500
+    wait_for(lambda: running.ask("/metrics").metric(failed) == 1, "its being counted")
+
+
+def test_without_a_store_the_agent_serves_all_that_needs_none(
+    run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Python was built without SQLite."""
+    monkeypatch.setitem(sys.modules, "chopperd.agent.storage_setup", None)
+    running = run().sampling()
+    assert running.ask("/readyz").status == 200
+    assert running.cycles() >= 0
+    wait_for(
+        lambda: running.ask("/metrics").metric('chopperd_agent_trouble{part="store"}') == 1,
+        "its being said",
+    )
+    status = running.ask("/api/v1/status").json
+    assert "storage_setup" in status["store"]["trouble"]
+    assert running.ask("/api/v1/gpus/0").status == 200
+    for route in ("steps", "jobs", "traces", "drops", "report/latest"):
+        refused = running.ask(f"/api/v1/{route}")
+        assert refused.status == 503, route
+        assert "storage_setup" in refused.json["detail"]
     assert running.ask("/api/v1/traces", "POST").status == 503
 
 

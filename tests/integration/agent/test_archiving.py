@@ -10,7 +10,7 @@ import pytest
 from chopperd.agent.archiving import ArchiveThread, boot_id
 from chopperd.clock import SystemClock
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.devices import DeviceReading, ReadScope, SensorTiming
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.layout import RingDescription
 from chopperd.sampling.ring import RingWriter
@@ -73,10 +73,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chopperd.agent.archiving._EVERY_S", 0.01)
 
 
-def archive(folder: Path, reader: Callable[[], RingReader | None]) -> ArchiveThread:
+def archive(
+    folder: Path,
+    reader: Callable[[], RingReader | None],
+    note_fault: Callable[[], None] = lambda: None,
+) -> ArchiveThread:
     recorder = FlightRecorder(folder, ROOMY, CLOCK)
     thread = ArchiveThread(
-        recorder, reader, node="n1", asked_hz=10.0, clock=CLOCK, damaged_count=lambda: 3
+        recorder,
+        reader,
+        node="n1",
+        asked_hz=10.0,
+        clock=CLOCK,
+        damaged_count=lambda: 3,
+        note_fault=note_fault,
     )
     thread.start()
     return thread
@@ -106,6 +116,23 @@ def test_what_is_in_the_ring_at_the_end_is_kept_as_it_was_sampled(
         assert set(gpu.causes.tolist()) == {Cause.THERMAL.bit}
         error_ns = gpu.t_unix_ns - (direct["t_mono_ns"] + offset_ns)
         assert int(np.abs(error_ns).max()) <= 500
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_found_of_a_sensor_later_holds_for_samples_before(
+    tmp_path: Path, ring: Ring
+) -> None:
+    """Samples are kept in two origins then, without and with the period; the newest one counts."""
+    thread = archive(tmp_path, lambda: ring.reader)
+    ring.write(20)
+    wait_for(lambda: RecordedSamples(tmp_path).between(0, 2**62), "the first samples are kept")
+    ring.writer.side(1).write_timing({"sm_clock_mhz": SensorTiming(period_ns=100 * NS_PER_MS)})
+    ring.write(20)
+    assert thread.stop()
+    first, second = everything(tmp_path).gpus
+    assert (len(first), len(second)) == (40, 40)
+    assert first.gpu.sm_clock_period_ns is None
+    assert second.gpu.sm_clock_period_ns == 100 * NS_PER_MS
 
 
 @pytest.mark.usefixtures("quick")
@@ -178,9 +205,11 @@ def test_a_defect_is_said_and_outlived(
             raise LookupError("a defect")
         return ring.reader
 
-    thread = archive(tmp_path, reader)
+    faults: list[int] = []
+    thread = archive(tmp_path, reader, note_fault=lambda: faults.append(1))
     wait_for(lambda: thread.live().trouble == "LookupError('a defect')")
     failing[0] = False
+    assert faults
     ring.write(5)
     wait_for(lambda: thread.live().trouble is None)
     assert thread.stop()

@@ -29,7 +29,7 @@ from tests.integration.api.serving import (
     unix_socket,
 )
 from tests.integration.processes import open_files_count
-from tests.waiting import wait_for
+from tests.waiting import settled, wait_for
 
 CLOSE = "Connection: close"
 
@@ -188,11 +188,17 @@ def test_many_requests_leave_threads_and_files_unchanged(
     agent.steps.rows = [step_row(1)]
     ask_for = ("/api/v1/steps", "/api/v1/status", "/metrics", "/openapi.json")
     with httpx.Client(base_url=f"http://localhost:{tcp.getsockname()[1]}") as client:
-        client.get("/metrics")
-        before = (sorted(each.name for each in threading.enumerate()), open_files_count())
+        for path in ask_for:
+            client.get(path)
+        before = settled(_held, quiet_s=0.2)
         for number in range(200):
             assert client.get(ask_for[number % len(ask_for)]).status_code == 200
-        assert (sorted(each.name for each in threading.enumerate()), open_files_count()) == before
+        wait_for(lambda: _held() == before, f"all to be given back of {before}")
+
+
+def _held() -> tuple[list[str], int]:
+    """Threads and open files of this process."""
+    return sorted(each.name for each in threading.enumerate()), open_files_count()
 
 
 def test_streams_are_bounded_and_give_their_place_back(tcp: socket.socket) -> None:

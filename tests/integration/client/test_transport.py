@@ -24,7 +24,7 @@ from chopperd.config.load import load_config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving
 from tests.integration.processes import open_files_count
-from tests.ports import free_port
+from tests.waiting import settled, wait_for
 
 STRANGER_UID = 54321
 
@@ -110,9 +110,13 @@ def test_a_token_is_known_to_who_can_read_its_file() -> None:
 
 
 def test_where_nobody_answers_one_line_says_where_and_what_to_do(tmp_path: Path) -> None:
-    missing, port = tmp_path / "api.sock", free_port()
-    with pytest.raises(AgentUnreachableError) as caught:
-        Transport([SocketEndpoint(missing), TcpEndpoint("127.0.0.1", port)]).fetch("/a")
+    missing = tmp_path / "api.sock"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens there
+        port = bound.getsockname()[1]
+        transport = Transport([SocketEndpoint(missing), TcpEndpoint("127.0.0.1", port)])
+        with pytest.raises(AgentUnreachableError) as caught:
+            transport.fetch("/a")
     assert str(caught.value) == (
         f"no agent answers at {missing} (no such file or directory), "
         f"127.0.0.1:{port} (connection refused); start one with `chopperd run`"
@@ -170,12 +174,13 @@ def test_requests_leave_no_connection_open(tmp_path: Path) -> None:
     agent = FakeAgent({"/a": Reply(body=b"x"), "/no": problem(404, "no")})
     with serving(agent, tmp_path / "s"):
         transport = Transport([SocketEndpoint(tmp_path / "s")])
-        before = open_files_count()
+        before = settled(open_files_count, quiet_s=0.2)
         for _ in range(5):
             transport.fetch("/a")
             with pytest.raises(AgentRefusedError):
                 transport.fetch("/no")
-        assert open_files_count() == before
+        # The server of this test closes its ends in its own time.
+        wait_for(lambda: open_files_count() == before, "connections to close")
 
 
 def test_the_socket_is_tried_before_the_port(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from chopperd.errors import IngestError, IngestReason
 from chopperd.live.incoming import Incoming
 from chopperd.live.spool import Spool, Spooled, SpoolLimits
 from chopperd.model.captures import TraceEntry, TraceState
+from tests.waiting import wait_for
 
 CONTENT = b"some bytes"
 ID = hashlib.sha256(CONTENT).hexdigest()[:16]
@@ -214,8 +215,7 @@ def test_what_is_kept_can_be_told_while_the_disk_hangs(tmp_path: Path) -> None:
     teller = threading.Thread(target=lambda: told.put((spool.all(), spool.bytes, spool.get(ID))))
     writer.start()
     try:
-        while spool.get(ID) == kept:
-            pass
+        wait_for(lambda: spool.get(ID) != kept, "the start to be noted")
         teller.start()
         started = replace(kept, start_count=1)
         assert told.get(timeout=5.0) == ((started,), len(CONTENT), started)

@@ -13,6 +13,7 @@ from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
+from tests.waiting import settled, wait_for
 
 
 def open_files() -> dict[str, str]:
@@ -32,9 +33,14 @@ def children() -> set[str]:
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """Every sampler, descriptor and thread of a test is gone after it."""
-    before = open_files(), children(), threading.active_count()
+    before = settled(held, quiet_s=0.05)
     yield
-    assert (open_files(), children(), threading.active_count()) == before
+    wait_for(lambda: held() == before, f"all to be given back of {before}")
+
+
+def held() -> tuple[dict[str, str], set[str], int]:
+    """Open files, children and threads of this process."""
+    return open_files(), children(), threading.active_count()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import ge
 
 import numpy as np
 import pytest
@@ -333,7 +334,7 @@ while True:
 
 def test_counts_never_fall_for_a_reader_nor_for_the_successor_of_a_killed_writer(fd: int) -> None:
     """Three writers, each killed at a random moment while it writes some 10^5 records a second."""
-    highest = 0
+    highest = (0, 0, 0)  # each by itself: a reader may meet the head half copied
     for _ in range(3):
         command = [sys.executable, "-c", _WRITER, str(fd)]
         with subprocess.Popen(command, pass_fds=(fd,), stdout=subprocess.PIPE) as writer:
@@ -344,9 +345,9 @@ def test_counts_never_fall_for_a_reader_nor_for_the_successor_of_a_killed_writer
                 for _ in range(10_000):
                     status = reader.status(0)
                     counts = (status.ticks_count, status.driver_ns, status.driver_full_ns)
-                    assert min(counts) >= highest
-                    highest = max(counts)
+                    assert all(map(ge, counts, highest))
+                    highest = counts
             finally:
                 writer.kill()
                 reader.close()
-    assert highest > 0
+    assert min(highest) > 0

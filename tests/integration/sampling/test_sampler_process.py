@@ -14,6 +14,7 @@ from chopperd.sampling.layout import SamplerState
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
+from chopperd.units import NS_PER_S
 from tests.integration.processes import is_alive
 from tests.integration.sampling.supervised import (
     CLOCK,
@@ -60,10 +61,12 @@ def test_a_process_that_keeps_dying_is_replaced_with_growing_pauses(
     supervisor.start()
     kill(supervisor)
     wait_for(lambda: supervisor.poll() is SupervisorState.STARTING)
+    killed_ns = CLOCK.mono_ns()
     kill(supervisor)
     wait_for(lambda: supervisor.poll() is SupervisorState.WAITING)
     assert not supervisor.alive()
-    assert wait_for(lambda: supervisor.poll() is SupervisorState.STARTING) > 0.5
+    wait_for(lambda: supervisor.poll() is SupervisorState.STARTING)
+    assert CLOCK.mono_ns() - killed_ns > NS_PER_S // 2
     assert supervisor.alive()
 
 

@@ -29,7 +29,7 @@ def taken_at_turns(ring_turns: range, turns: int, monkeypatch: pytest.MonkeyPatc
     """The turns of 0.2 s at which a snapshot was taken."""
     clock, sampling = ScriptedClock(), FakeSampling(ring_turns)
     monkeypatch.setattr(LiveNode, "follow", lambda *_: None)  # a ring without a GPU shows none
-    snapshots = Snapshots(clock, node="n", backend="auto", slow_hz=1.0)
+    snapshots = Snapshots(clock, node="n", backend="auto", slow_hz=1.0, faults=dict)
     taken = []
     for sampling.turn in range(turns):
         if snapshots.take_if_due(sampling, None, None) is not None:  # type: ignore[arg-type]

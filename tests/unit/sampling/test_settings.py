@@ -18,10 +18,10 @@ def test_other_arguments_are_refused(argv: list[str]) -> None:
 
 def test_all_values_out_of_range_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        SamplerSettings(hz=0, slow_hz=99)
+        SamplerSettings(hz=0, slow_hz=1001)
     assert caught.value.problems == [
         "hz is 0: must be 0.1 to 1000.0",
-        "slow_hz is 99: must be 0.01 to 10.0",
+        "slow_hz is 1001: must be 0.01 to 1000.0",
     ]
 
 

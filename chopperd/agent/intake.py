@@ -1,0 +1,139 @@
+"""A trace that is there in whole: it is kept once, in spool and store alike, and then analysed.
+
+How it came is the business of `inbox_rounds` and `handed_in`.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from chopperd.agent.analyses import Analyses
+from chopperd.agent.trace_store import TraceStore
+from chopperd.clock import Clock
+from chopperd.live.incoming import Incoming
+from chopperd.live.spool import Spool, Spooled
+from chopperd.model.captures import TraceEntry, TraceState
+
+Mode = Literal["here", "off", "spool"]
+
+_WAITING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """What is known of a trace besides its bytes.
+
+    Attributes:
+        name: What it is called.
+        job: The job that it is of; None takes what it says itself.
+        owner_uid: Whose it is; None: nobody knows.
+        written_unix_ns: No later than this it was written.
+    """
+
+    name: str
+    job: str | None
+    owner_uid: int | None
+    written_unix_ns: int
+
+
+class Intake:
+    """Keeps traces and has them analysed; `take` is for any thread.
+
+    Args:
+        spool: Where they are kept meanwhile.
+        store: Where what is known of them is kept.
+        analyses: Works on them.
+        mode: Whether they are analysed ("here") or kept for later ("spool").
+        wake: Called when there is one more.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        store: TraceStore,
+        analyses: Analyses,
+        *,
+        mode: Mode,
+        wake: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._spool = spool
+        self._store = store
+        self._analyses = analyses
+        self._mode = mode
+        self._wake = wake
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def take(self, incoming: Incoming, sender: Sender) -> tuple[TraceEntry, bool]:
+        """Keep a trace, unless its bytes are known; what is kept, and whether it is new.
+
+        Raises:
+            IngestError: There is no room.
+        """
+        with self._lock:
+            known = self._known(incoming.trace_id)
+            if known is not None:
+                self._analyses.tally.add("duplicate")
+                return known, False
+            entry = TraceEntry(
+                id=incoming.trace_id,
+                name=sender.name,
+                job=sender.job,
+                owner_uid=sender.owner_uid,
+                state=self._waiting_state,
+                reason=None,
+                stored_bytes=incoming.size_bytes,
+                received_unix_ns=self._clock.unix_ns(),
+            )
+            kept = Spooled(entry=entry, written_unix_ns=sender.written_unix_ns)
+            self._spool.keep(incoming, kept)
+            self._store.put_trace(entry)
+        if self._mode == "here":
+            self._analyses.add([entry.id])
+        else:
+            self._analyses.tally.add("spooled")
+        self._wake()
+        return entry, True
+
+    def take_up(self) -> None:
+        """Have what an earlier run left in the spool analysed, and say what it has lost."""
+        waiting = [one.entry.id for one in self._spool.all() if self._is_to_do(one)]
+        self._lose_absent(set(waiting))
+        if self._mode == "here":
+            self._analyses.add(waiting)
+
+    @property
+    def _waiting_state(self) -> TraceState:
+        return TraceState.QUEUED if self._mode == "here" else TraceState.SPOOLED
+
+    def _known(self, trace_id: str) -> TraceEntry | None:
+        """The trace of these bytes; None if there is none."""
+        known = self._store.known(trace_id)
+        spooled = self._spool.get(trace_id)
+        return spooled.entry if known is None and spooled is not None else known
+
+    def _is_to_do(self, one: Spooled) -> bool:
+        """Whether a trace that was found in the spool waits; puts spool and store in accord."""
+        if one.entry.state is TraceState.ANALYSED:
+            return False
+        known = self._store.known(one.entry.id)
+        if known is None or known.state in _WAITING:
+            if known is None or known.state is not self._waiting_state:
+                self._store.put_trace(replace(one.entry, state=self._waiting_state))
+            return True
+        self._spool.discard(one.entry.id)
+        return False
+
+    def _lose_absent(self, present: set[str]) -> None:
+        """Say of traces that should wait and are not there that they are lost."""
+        for entry in self._store.waiting():
+            if entry.id not in present:
+                reason, now_ns = "its file is gone", self._clock.unix_ns()
+                lost = replace(
+                    entry, state=TraceState.FAILED, reason=reason, finished_unix_ns=now_ns
+                )
+                self._store.put_trace(lost)
+                self._analyses.tally.add("failed")
