@@ -203,11 +203,11 @@ def test_a_call_that_hangs_is_seen_and_its_end_is_one_long_sample(
     gpu = fake_nvml.scenario.gpus[0]
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
-        gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo", delay_ms=400)
+        gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo", delay_ms=60_000)
         started_ns = sampled.waits_for(
             lambda status: (
                 status.call_started_mono_ns
-                and CLOCK.mono_ns() - status.call_started_mono_ns > 100_000_000
+                and CLOCK.mono_ns() - status.call_started_mono_ns > 400_000_000
             )
         ).call_started_mono_ns
         gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo")
@@ -216,7 +216,7 @@ def test_a_call_that_hangs_is_seen_and_its_end_is_one_long_sample(
         records, status = sampled.records, sampled.status
     assert status.call_started_mono_ns is None
     longest = records[np.argmax(records["span_ns"])]
-    assert longest["span_ns"] > 390_000_000
+    assert longest["span_ns"] > 400_000_000
     assert longest["t_mono_ns"] == started_ns + longest["span_ns"] // 2
     assert status.missed_count >= 75  # 400 ms of 5 ms periods
     assert backend.read_count == 1
