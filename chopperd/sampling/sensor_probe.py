@@ -38,7 +38,7 @@ WORK_NS: Final = 5 * NS_PER_S
 _BUDGET_SHARE: Final = 0.25
 MOST_DRIVER_NS: Final = 300 * NS_PER_MS
 _BUSY_RATIO: Final = 0.5
-_NAP_S: Final = 0.25
+_NAP_S: Final = 1.0
 _ACTIVITY: Final = "activity_ratio"
 _POWER: Final = "power_w"
 #: What is known of a value without looking, by where it comes from.
@@ -138,6 +138,11 @@ class SensorProbe:
         self._open = list(TIMED_SENSORS)
         self._due_ns = clock.mono_ns() + FIRST_NS
         self._draw = random.Random(gpu.device.uuid)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be found."""
+        return not self._open
 
     def turn(self) -> None:
         """Probe, if that is due, welcome, and of use now."""
@@ -251,8 +256,8 @@ class SensorWatch:
         return bool(self._probes)
 
     def run(self) -> None:
-        """Probe what is due, until told to stop."""
-        while not self._stop.wait(_NAP_S):
+        """Probe what is due, until all is known or told to stop."""
+        while not all(probe.is_done for probe in self._probes) and not self._stop.wait(_NAP_S):
             for probe in self._probes:
                 try:
                     probe.turn()

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-_NAP_S: Final = 1.0
+#: Waking is what costs: a line about a GPU that was lost may come so much later.
+_NAP_S: Final = 2.0
 #: The first lists come so long after the start, which has enough to do.
 _FIRST_NS: Final = NS_PER_S
 
