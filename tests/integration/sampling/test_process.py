@@ -96,9 +96,7 @@ class FailingClock:
         raise OSError("no clock")
 
 
-def test_a_fault_of_its_own_waits_for_the_driver_calls_in_progress(
-    fd: int, tmp_path: Path
-) -> None:
+def test_a_fault_of_its_own_waits_for_the_driver_calls_in_progress(fd: int, tmp_path: Path) -> None:
     """What comes after it closes the driver, and unmaps the memory that the threads write to."""
     (tmp_path / "hang-0").touch()
     backend = ScriptedBackend(1, tmp_path)
