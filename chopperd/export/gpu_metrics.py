@@ -23,7 +23,7 @@ LIMIT: Final = Label(
 )
 #: Upper edges of the clock buckets as ratios of the highest SM clock.
 BUCKET: Final = Label("bucket", (*(f"{tenth / 10:.1f}" for tenth in range(1, 11)), "+Inf"))
-SENSOR: Final = Label("sensor", ("gpu",))
+SENSOR: Final = Label("sensor", ("gpu", "memory"))
 _INFO_LABELS: Final = (
     GPU,
     *map(Label, ("uuid", "pci_bus_id", "name", "vendor", "backend")),
@@ -69,8 +69,15 @@ def _residency(gpu: GpuLive) -> dict[str, float]:
 
 
 def _temperatures(gpu: GpuLive) -> dict[str, float]:
-    temperature_c = gpu.reading.temperature_c
-    return {} if temperature_c is None else {"gpu": temperature_c}
+    reading = gpu.reading
+    by_sensor = {"gpu": reading.temperature_c, "memory": reading.temperature_memory_c}
+    return {name: value for name, value in by_sensor.items() if value is not None}
+
+
+def _power_limit_w(gpu: GpuLive) -> float | None:
+    """The limit in force; where the driver does not say it with each full read, that at start."""
+    limit_w = gpu.reading.power_limit_w
+    return gpu.info.power_limit_w if limit_w is None else limit_w
 
 
 GPU_METRICS: Final = (
@@ -213,8 +220,8 @@ GPU_METRICS: Final = (
         "gpu_power_limit_watts",
         "watts",
         _M,
-        "Enforced power limit when the sampler started",
-        per_gpu(lambda gpu: gpu.info.power_limit_w),
+        "Enforced power limit; where the driver gives it at the start only, that one",
+        per_gpu(_power_limit_w),
         GPU,
     ),
     metric(
@@ -243,11 +250,27 @@ GPU_METRICS: Final = (
         SENSOR,
     ),
     metric(
+        "gpu_temperature_slowdown_celsius",
+        "celsius",
+        _F,
+        "Temperature of the GPU at which its hardware slows down",
+        per_gpu(lambda gpu: gpu.info.temperature_slowdown_c),
+        GPU,
+    ),
+    metric(
         "gpu_memory_used_bytes",
         "bytes",
         _S,
         "Device memory in use; gpu_info says by what source",
         per_gpu(lambda gpu: gpu.reading.memory_used_bytes),
+        GPU,
+    ),
+    metric(
+        "gpu_memory_reserved_bytes",
+        "bytes",
+        _F,
+        "Device memory that the driver keeps for itself; absent where it is part of what is in use",
+        per_gpu(lambda gpu: gpu.reading.memory_reserved_bytes),
         GPU,
     ),
     metric(

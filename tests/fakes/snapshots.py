@@ -57,6 +57,9 @@ def gpu_info(index: int) -> GpuInfo:
         memory_size_bytes=80 << 30,
         power_source="instant",
         memory_source="v2",
+        temperature_slowdown_c=95.0,
+        temperature_shutdown_c=100.0,
+        temperature_memory_max_c=105.0,
     )
 
 
@@ -76,6 +79,10 @@ def gpu_live(index: int = 0) -> GpuLive:
             activity_ratio=0.97,
             causes=frozenset({Cause.POWER_CAP}),
             limited_ns=dict.fromkeys(COUNTED, 5),
+            power_average_w=601.0,
+            temperature_memory_c=70.0,
+            memory_reserved_bytes=1 << 30,
+            power_limit_w=600.0,
         ),
         totals=LiveTotals(
             sm_cycles=1.5e12 + index,

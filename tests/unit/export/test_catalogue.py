@@ -78,18 +78,19 @@ def test_profiles_hold_the_ones_before_them() -> None:
 @pytest.mark.parametrize(
     ("profile", "of_gpus", "of_agent"),
     # By hand, for one GPU of which all is known. Minimal: up, info, clock, reference, cycles,
-    # sampled, busy, busy cycles, busy sampled, excess, power, limit, energy, temperature. Standard
+    # sampled, busy, busy cycles, busy sampled, excess, power, limit, energy, 2 temperatures. Standard
     # adds memory clock, default limit, memory used and size, activity, last sample, kept rate; 10
     # causes lost; 5 counters of NVML; traced: 12 rows, 10 causes, the time. Full adds 11 buckets,
-    # 13 classes, the loss of 10 compute classes, and 3 figures of drops.
+    # 13 classes, the loss of 10 compute classes, 3 figures of drops, the memory reserved and the
+    # temperature at which the hardware slows down.
     # The agent, minimal: build, backend, simulated, paused, snapshot, ticks, missed, restarts,
     # series, render errors. Standard adds start, 2 kinds of call, 2 of faults, abandoned, lost
     # samples, damaged chunks, recorder, store, memory rows, spool, waiting, 6 outcomes,
     # 3 troubles, faults of 7 parts, 4 figures of 3 processes.
     [
-        (Profile.MINIMAL, 14, 10),
-        (Profile.STANDARD, 14 + 7 + 10 + 5 + 23, 10 + 41),
-        (Profile.FULL, 14 + 7 + 10 + 5 + 23 + 11 + 23 + 3, 10 + 41),
+        (Profile.MINIMAL, 15, 10),
+        (Profile.STANDARD, 15 + 7 + 10 + 5 + 23, 10 + 41),
+        (Profile.FULL, 15 + 7 + 10 + 5 + 23 + 11 + 23 + 3 + 2, 10 + 41),
     ],
 )
 def test_the_series_of_eight_gpus_are_as_many_as_said(

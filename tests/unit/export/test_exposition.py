@@ -166,6 +166,12 @@ def test_a_label_that_can_not_be_written_costs_its_metric_only() -> None:
     assert values_of(text, "chopperd_gpu_power_watts") == {"0": 640.5}
 
 
+def test_a_power_limit_that_is_not_read_again_is_that_of_the_start() -> None:
+    gpu = gpu_live(0)
+    gpu = replace(gpu, reading=replace(gpu.reading, power_limit_w=None))
+    assert values_of(rendered(node_of(gpu)), "chopperd_gpu_power_limit_watts") == {"0": 650.0}
+
+
 def test_units_are_base_units() -> None:
     """Every figure of GPU 3 by hand: MHz to Hz, the rest as it is."""
     text = rendered(full_snapshot(8))
@@ -181,10 +187,11 @@ def test_units_are_base_units() -> None:
         "gpu_excess_live_seconds_total": 2.5,
         "gpu_mem_clock_hertz": 2_619_000_000.0,
         "gpu_power_watts": 640.5,
-        "gpu_power_limit_watts": 650.0,
+        "gpu_power_limit_watts": 600.0,
         "gpu_power_limit_default_watts": 700.0,
         "gpu_energy_joules_total": 600_000.0,
-        "gpu_temperature_celsius": 61.0,
+        "gpu_temperature_slowdown_celsius": 95.0,
+        "gpu_memory_reserved_bytes": 1_073_741_824.0,
         "gpu_memory_used_bytes": 75_161_927_680.0,
         "gpu_memory_size_bytes": 85_899_345_920.0,
         "gpu_activity_ratio": 0.97,
@@ -194,6 +201,10 @@ def test_units_are_base_units() -> None:
     }
     for name, value in expected.items():
         assert values_of(text, f"chopperd_{name}")["3"] == pytest.approx(value, rel=1e-12)
+    assert values_of(text, "chopperd_gpu_temperature_celsius", "sensor") == {
+        "gpu": 61.0,
+        "memory": 70.0,
+    }
     # Sums over the eight GPUs.
     assert values_of(text, "chopperd_agent_ticks_total") == {"": 80_000.0}
     assert values_of(text, "chopperd_agent_missed_ticks_total") == {"": 24.0}
