@@ -24,6 +24,13 @@ $(VENV)/.ready-dev: pyproject.toml
 	$(PIP) install -e '.[nvidia,dev]'
 	touch $(VENV)/.ready-run $@
 
+# The part of the sampler that is C, which an installation without a compiler goes without.
+NATIVE := $(addprefix chopperd/sampling/native/,native.h ticks.c integrals.c)
+$(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
+	$(PIP) install --force-reinstall --no-deps -e .
+	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
+	touch $@
+
 # A stamp for each version, so that another one is installed when it is asked for here.
 $(VENV)/.ready-$(TORCH): | $(VENV)/.ready-dev
 	$(PIP) install '$(TORCH)'
@@ -65,12 +72,12 @@ coverage: $(VENV)/.ready-dev
 # The last two wait more than they work, so that they run side by side where there are two cores.
 # Each shows its output whole when it is done; both come to their end whatever the other does, and
 # where either fails so does this.
-test: check coverage compiler prometheus systemd $(VENV)/.ready-$(TORCH)
+test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
 	$(MAKE) --no-print-directory --keep-going --output-sync=target \
 	  -j$(if $(filter 1,$(shell nproc)),1,2) integration e2e
 
 # Their caches are apart: each would write the other's anew.
-integration e2e: compiler prometheus systemd $(VENV)/.ready-$(TORCH)
+integration e2e: $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
 	$(PY) -m pytest tests/$@ -q -o cache_dir=.pytest_cache/$@
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
@@ -80,10 +87,10 @@ $(HTA_VENV)/.ready-$(HTA):
 	touch $@
 
 # QUICK=1: fewer repeats.
-bench: compiler $(VENV)/.ready-dev $(HTA_VENV)/.ready-$(HTA)
+bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 	$(PY) -m bench.run $(if $(QUICK),--quick)
 
-# The tests compile a fake driver and load it with the real binding.
+# For the C part of the sampler; the tests also compile a fake driver for the real binding.
 compiler:
 	@if command -v cc > /dev/null && test -e /usr/include/stdio.h; then exit 0; fi; \
 	if test "$$(id -u)" != 0 || ! command -v apt-get > /dev/null; then \
@@ -117,4 +124,4 @@ systemd:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd > /dev/null
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch
+	rm -rf chopperd/sampling/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

@@ -7,7 +7,7 @@ lag of the accuracy budgets, through `join_device`, the way of the product.
 import argparse
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
@@ -37,13 +37,22 @@ READ_SPAN_NS: Final = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One line of the table: a job and how it is sampled."""
+    """One line of the table: a job and how it is sampled.
+
+    Attributes:
+        preset, step_s, steps: The job.
+        hz, lag_ms: Rate, and the sensor's lag.
+        sensor_ms: How often the sensor looks; 0: at each read.
+        told: Whether that is known to the join.
+    """
 
     preset: str
     step_s: float
     hz: float
     lag_ms: int
     steps: int = 100
+    sensor_ms: int = 0
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +111,11 @@ def outcome(setting: Setting, seed: int) -> Outcome:
         lag_ns=setting.lag_ms * NS_PER_MS,
         seed=seed,
         read_span_ns=READ_SPAN_NS,
+        sensor_period_ns=setting.sensor_ms * NS_PER_MS,
     )
+    if setting.sensor_ms and setting.told:
+        gpu = replace(gpu_samples.gpu, sm_clock_period_ns=setting.sensor_ms * NS_PER_MS)
+        gpu_samples = replace(gpu_samples, gpu=gpu)
     joined = join_device(scenario_timeline(known), (), gpu_samples, known.reference_mhz)
     return _against(joined, step_truth(known), known.reference_mhz)
 
@@ -132,10 +145,10 @@ def _cause_points(loss: CeilingLoss, truth: StepTruth) -> float:
     return 100 * float(np.abs(found - known).max())
 
 
-def settings() -> list[Setting]:
+def settings(sensor_ms: int = 0, *, told: bool = True) -> list[Setting]:
     """All lines of the table."""
     return [
-        Setting(preset=preset, step_s=step_s, hz=hz, lag_ms=lag_ms)
+        Setting(preset=preset, step_s=step_s, hz=hz, lag_ms=lag_ms, sensor_ms=sensor_ms, told=told)
         for preset, step_s, hz, lag_ms in product(SCENARIO_PRESETS, STEPS_S, RATES_HZ, LAGS_MS)
     ]
 
@@ -166,13 +179,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="presets whose name contains this")
+    parser.add_argument("--sensor-ms", type=int, default=0, help="the sensor looks so often")
+    parser.add_argument("--untold", action="store_true", help="and the join is not told")
     chosen = parser.parse_args()
     print(
         "| preset | step s | Hz | lag ms | bias | sd | held | p95 error | causes | lag found ms |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(chosen.processes) as pool:
-        for setting in settings():
+        for setting in settings(chosen.sensor_ms, told=not chosen.untold):
             if chosen.only in setting.preset:
                 jobs = [(setting, seed) for seed in range(chosen.seeds)]
                 print(table_line(setting, list(pool.map(_one, jobs))), flush=True)

@@ -117,6 +117,12 @@ PARTS: Final = (
         quick_arguments=("--kills", "10"),
     ),
     Part(
+        title="Sampler restarts",
+        module="bench.sampler_restarts",
+        arguments=("--rounds", "1000"),
+        quick_arguments=("--rounds", "50"),
+    ),
+    Part(
         title="Accuracy",
         module="bench.accuracy",
         arguments=("--seeds", "20"),

@@ -2,6 +2,7 @@
 
 `python -m bench.sampling` prints Markdown. The driver is the tests' compiled one, under the real
 binding: its calls return at once, so what is measured is ours, not a driver's.
+Most of it is what waking costs: beside each rate stands a C program that does nothing but sleep.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from bench.markdown import Figure, median_and_range, table, verdict
 from bench.processes import ROOT, cpu_ns
 from chopperd.clock import SystemClock
 from chopperd.model.arrays import Float64s
+from chopperd.sampling.native.library import native_library
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -32,9 +34,11 @@ from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario, Segment
 
 GPUS: Final = 8
-#: Most of a core that the sampler may take, by rate.
+RATES_HZ: Final = (10.0, 100.0, 1000.0)
+#: Most of a core that the sampler may take, by rate; nothing is demanded of others.
 MOST_OF_A_CORE: Final = {10.0: 0.005, 100.0: 0.03}
 AIM_OF_A_CORE: Final = {10.0: 0.002, 100.0: 0.01}
+_LOOKS: Final = {True: "by the C part", False: "in Python: the C part is missing"}
 MOST_START_MS: Final = 1000.0
 #: While a trace is analysed: 99th percentile and maximum of the lateness.
 MOST_LATE_MS: Final = (2.0, 50.0)
@@ -61,18 +65,36 @@ class Sampling:
     floor_late_ms: Float64s
 
 
-def sampling(command: Sequence[str], hz: float, seconds: float) -> Sampling:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What is run.
+
+    Attributes:
+        sampler: Starts the product's sampler process over the fake driver.
+        floor: The program that only sleeps.
+    """
+
+    sampler: Sequence[str]
+    floor: Path
+
+
+def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
     """Sample for a while, and sleep beside it."""
     clock = SystemClock()
-    settings = SamplerSettings(hz=hz, history_s=seconds + 30, budget_ratio=1.0)
-    supervisor = SamplerSupervisor(command, settings, clock)
+    settings = SamplerSettings(
+        hz=hz,
+        history_s=seconds + 30,
+        budget_ratio=1.0,
+        sensors_every_s=None,  # once, as a rule: not what a second of sampling costs
+    )
+    supervisor = SamplerSupervisor(programs.sampler, settings, clock)
     supervisor.start()
     try:
         pid = supervisor.pid
         assert pid is not None
         clock.sleep_until(clock.mono_ns() + NS_PER_S)  # the first reads do more than the others
         cpu_begin_ns, begin_ns = cpu_ns(pid), clock.mono_ns()
-        floor = _floor(hz, seconds)
+        floor = _floor(programs.floor, hz, seconds)
         cpu_used_ns, end_ns = cpu_ns(pid) - cpu_begin_ns, clock.mono_ns()
         drained = [supervisor.reader.drain(slot).records for slot in range(GPUS)]
     finally:
@@ -98,12 +120,20 @@ class _Floor(TypedDict):
     late_ns: list[int]
 
 
-def _floor(hz: float, seconds: float) -> _Floor:
-    """What `bench.floor` finds over so many seconds; returns when they are over."""
-    command = [sys.executable, "-m", "bench.floor", str(hz), str(seconds), str(GPUS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+def _floor(program: Path, hz: float, seconds: float) -> _Floor:
+    """What merely sleeping so often costs; returns when the seconds are over."""
+    command = [str(program), str(hz), str(seconds), str(GPUS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: _Floor = json.loads(done.stdout)
     return found
+
+
+def _built_floor(folder: Path) -> Path:
+    program = folder / "floor"
+    source = Path(__file__).with_name("floor.c")
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-pthread", "-o", str(program), str(source)]
+    subprocess.run(command, check=True)
+    return program
 
 
 def start_ms(command: Sequence[str]) -> float:
@@ -123,8 +153,8 @@ def start_ms(command: Sequence[str]) -> float:
 
 
 @contextmanager
-def sampler_command() -> Iterator[list[str]]:
-    """Starts the product's sampler process over the fake driver.
+def programs() -> Iterator[Programs]:
+    """What is run, built where that is needed.
 
     Raises:
         BuildUnavailableError: The driver can't be compiled here.
@@ -138,10 +168,11 @@ def sampler_command() -> Iterator[list[str]]:
                 Segment(length_ns=30 * NS_PER_MS, sm_clock_mhz=1980, power_mw=300_000),
                 repeats=True,
             )
-        yield [
+        sampler = [
             *("env", f"LD_LIBRARY_PATH={library.parent}", f"{SCENARIO_VARIABLE}={scenario.path}"),
             *(sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", "nvml"),
         ]
+        yield Programs(sampler=sampler, floor=_built_floor(Path(folder)))
 
 
 @contextmanager
@@ -168,8 +199,8 @@ def sampling_row(done: Sampling, beside: str = "") -> list[str]:
         what=f"{done.hz:g} Hz{beside}",
         shown=f"{percent:.2f}",
         value=percent,
-        must=100 * MOST_OF_A_CORE[done.hz],
-        aim=100 * AIM_OF_A_CORE[done.hz],
+        must=_percent(MOST_OF_A_CORE.get(done.hz)),
+        aim=_percent(AIM_OF_A_CORE.get(done.hz)),
     )
     late = "/".join(f"{np.quantile(done.late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
     floor = "/".join(f"{np.quantile(done.floor_late_ms, q):.2f}" for q in (0.5, 0.99, 1.0))
@@ -182,21 +213,25 @@ def sampling_row(done: Sampling, beside: str = "") -> list[str]:
     ]
 
 
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
 def report(seconds: float, starts: int) -> str:
     """Everything as Markdown; says what is missing where the driver can't be built."""
     try:
-        with sampler_command() as command:
-            return _measured(command, seconds, starts)
+        with programs() as run:
+            return _measured(run, seconds, starts)
     except BuildUnavailableError as error:
         return f"Skipped: the fake driver can't be built: {error}."
 
 
-def _measured(command: Sequence[str], seconds: float, starts: int) -> str:
-    rows = [sampling_row(sampling(command, hz, seconds)) for hz in MOST_OF_A_CORE]
+def _measured(run: Programs, seconds: float, starts: int) -> str:
+    rows = [sampling_row(sampling(run, hz, seconds)) for hz in RATES_HZ]
     lines = []
     if trace_path("big").exists():
         with analysis():
-            busy = sampling(command, 100.0, seconds)
+            busy = sampling(run, 100.0, seconds)
         rows.append(sampling_row(busy, ", a trace being analysed"))
         p99_ms, most_ms = np.quantile(busy.late_ms, [0.99, 1.0])
         met = bool(p99_ms <= MOST_LATE_MS[0] and most_ms <= MOST_LATE_MS[1])
@@ -204,7 +239,7 @@ def _measured(command: Sequence[str], seconds: float, starts: int) -> str:
             f"While a trace is analysed: p99 at most {MOST_LATE_MS[0]:g} ms, none over "
             f"{MOST_LATE_MS[1]:g} ms: {verdict(met=met)}."
         )
-    started_ms = [start_ms(command) for _ in range(starts)]
+    started_ms = [start_ms(run.sampler) for _ in range(starts)]
     met = float(np.median(started_ms)) <= MOST_START_MS
     lines.append(
         f"Start to the first sample of all GPUs (at 10 Hz, {starts} starts): "
@@ -225,7 +260,8 @@ def _measured(command: Sequence[str], seconds: float, starts: int) -> str:
     )
     intro = (
         f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each. The floor is a process "
-        f"of {GPUS} threads that sleep as often at the same time and do nothing else."
+        f"of {GPUS} threads in C that sleep as often at the same time and do nothing else. "
+        f"Looks are made {_LOOKS[native_library() is not None]}."
     )
     return "\n\n".join([intro, table(header, rows), "\n".join(lines)])
 

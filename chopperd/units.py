@@ -4,16 +4,19 @@ NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 HZ_PER_MHZ = 1_000_000
+BYTES_PER_KIB = 1_024
+MILLIWATTS_PER_WATT = 1_000
+MILLIJOULES_PER_JOULE = 1_000
 
 
 def watts_from_milliwatts(value_mw: float) -> float:
     """The power in W."""
-    return value_mw / 1_000
+    return value_mw / MILLIWATTS_PER_WATT
 
 
 def joules_from_millijoules(value_mj: float) -> float:
     """The energy in J."""
-    return value_mj / 1_000
+    return value_mj / MILLIJOULES_PER_JOULE
 
 
 def hertz_from_megahertz(value_mhz: float) -> float:

@@ -213,7 +213,7 @@ def _sample_age() -> Panel:
 def _kept_rate() -> Panel:
     return time_series(
         "Samples a second that are kept",
-        "Falls where reading would take more of the driver's time than its budget.",
+        "Falls to 1 on an idle GPU, and where reads would take more than their share of time.",
         (Query(expr=f"chopperd_agent_kept_rate_hertz{_CHOSEN}", legend="GPU {{gpu}}"),),
         unit="hertz",
     )

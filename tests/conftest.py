@@ -10,6 +10,9 @@ import pytest
 
 from tests.tools import ROOT
 
+# Before anything imports it: its assertions are to say what they saw.
+pytest.register_assert_rewrite("chopperd.testing")
+
 SHARED = Path(os.environ.get("CHOPPERD_SHARED", ROOT.parent / "shared"))
 
 

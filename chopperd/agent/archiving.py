@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.side import with_timing
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S
@@ -61,7 +61,8 @@ class ArchiveThread:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
         self._note_fault = note_fault
-        self._positions: WeakKeyDictionary[RingReader, _Positions] = WeakKeyDictionary()
+        #: By the ring's identity: the same memory in a larger file goes on where it stood.
+        self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
         self._failure: str | None = None
         self._stop = threading.Event()
@@ -120,7 +121,7 @@ class ArchiveThread:
         if reader is None or description is None:
             self._recorder.tend()
             return
-        positions = self._positions.setdefault(reader, _Positions())
+        positions = self._positions.setdefault(reader.identity, _Positions())
         records: dict[int, Records] = {}
         lost_count = 0
         for slot in range(len(description.gpus)):
@@ -129,12 +130,15 @@ class ArchiveThread:
             lost_count += drained.overwritten_count
             records[slot] = drained.records
         triples, positions.triples = reader.triples(positions.triples)
-        origin = self._origin(description)
+        origin = self._origin(description, reader)
         self._recorder.append(origin, records, triples, lost_count=lost_count)
 
-    def _origin(self, description: RingDescription) -> Origin:
+    def _origin(self, description: RingDescription, reader: RingReader) -> Origin:
         return Origin(
-            gpus=description.gpus,
+            gpus=tuple(
+                with_timing(gpu, reader.aside(slot).timing)
+                for slot, gpu in enumerate(description.gpus)
+            ),
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,

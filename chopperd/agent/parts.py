@@ -6,7 +6,7 @@ before what takes traces in is loaded.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,14 @@ from chopperd.agent.deferred_ingest import DeferredIngest
 from chopperd.agent.shutdown import end_within
 from chopperd.agent.surroundings import Surroundings
 from chopperd.live.traced import TracedLedger
-from chopperd.model.live import AnalysisLive, ArchiveLive, GuardedPart, StoreLive, TracedTotals
+from chopperd.model.live import (
+    AnalysisLive,
+    ArchiveLive,
+    GpuLive,
+    GuardedPart,
+    StoreLive,
+    TracedTotals,
+)
 from chopperd.store.recorded_samples import RecordedSamples
 
 if TYPE_CHECKING:
@@ -96,9 +103,13 @@ class Parts:
             return AnalysisLive(mode=mode, trouble=trouble)
         return self._ingest.live()
 
-    def traced(self) -> Mapping[str, TracedTotals]:
-        """Sums over recent captures by GPU label."""
-        return self._ledger.recent()
+    def traced(self, gpus: Iterable[GpuLive]) -> Mapping[str, TracedTotals]:
+        """Sums over recent captures by GPU label.
+
+        Args:
+            gpus: As they stand now.
+        """
+        return self._ledger.recent({gpu.info.gpu: gpu.processes for gpu in gpus})
 
     def stop_serving(self, timeout_s: float) -> None:
         """Stop all but what keeps the last samples."""

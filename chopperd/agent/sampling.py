@@ -1,16 +1,20 @@
 """Sampling as the agent keeps it going: from its first launch over pauses to its end."""
 
 import sys
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
+from chopperd.sampling.orders import Burst, Order, Quiet
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.simulation.spec import SimulationSpec
+from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.sampling.ring_reader import RingReader
@@ -32,15 +36,30 @@ _CONDITIONS: Final = {
 class Sampling:
     """One sampler process kept going, but for pauses.
 
-    To be used by one thread, apart from `ring`.
+    To be used by one thread, apart from `ring`, `burst` and `quiet`.
 
     Args:
         supervisor: Not yet started; from now on this object's own.
+        clock: Tells the time.
+        longest_burst_s: A burst lasts no longer.
+        wake: Has the thread that polls do so now.
     """
 
-    def __init__(self, supervisor: SamplerSupervisor) -> None:
+    def __init__(
+        self,
+        supervisor: SamplerSupervisor,
+        clock: Clock,
+        *,
+        longest_burst_s: float = 60.0,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._supervisor = supervisor
+        self._clock = clock
+        self._longest_burst_s = longest_burst_s
+        self._wake = wake
         self._is_paused: bool | None = None
+        self._waiting: deque[Order] = deque()
+        self._burst_until_ns = 0
 
     def poll(self, *, paused: bool) -> None:
         """Look after it. It starts with the first call, or when the agent is not paused any more.
@@ -55,10 +74,39 @@ class Sampling:
             else:
                 self._supervisor.launch()
         self._supervisor.poll()
+        while self._waiting:
+            self._supervisor.order(self._waiting.popleft())
         failure = self._supervisor.failure
         is_config = failure is not None and failure.exit_status == ConfigError.exit_code
         if failure and is_config and not self._supervisor.has_run:
             raise ConfigError([failure.reason])
+
+    def burst(self, seconds: float) -> None:
+        """Sample at the burst rate for a while (`model.services.Bursts`); from any thread.
+
+        It begins within half a second and lasts as configured at the longest; another call during
+        it can make it longer, not shorter.
+        """
+        hz = self._supervisor.settings.burst_hz
+        if hz is None:
+            return
+        length_s = min(seconds, self._longest_burst_s)
+        until_ns = self._clock.mono_ns() + round(length_s * NS_PER_S)
+        self._burst_until_ns = max(self._burst_until_ns, until_ns)
+        self._give(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
+
+    def quiet(self, until_mono_ns: int) -> None:
+        """Make no driver call until a time; a burst goes before it. From any thread."""
+        self._give(Quiet(until_mono_ns=until_mono_ns))
+
+    def is_steady(self) -> bool:
+        """Whether it goes on as configured: not paused, starting, failing or in a burst."""
+        in_burst = self._clock.mono_ns() < self._burst_until_ns
+        return not in_burst and self._condition() is SamplerCondition.RUNNING
+
+    def _give(self, order: Order) -> None:
+        self._waiting.append(order)
+        self._wake()
 
     @property
     def ring(self) -> "RingReader | None":
@@ -133,7 +181,11 @@ class Sampling:
 
 
 def new_sampling(
-    config: Config, backend: str, simulation: SimulationSpec | None, clock: Clock
+    config: Config,
+    backend: str,
+    simulation: SimulationSpec | None,
+    clock: Clock,
+    wake: Callable[[], None] = lambda: None,
 ) -> Sampling:
     """Sampling as the configuration wants it, not yet started.
 
@@ -142,16 +194,23 @@ def new_sampling(
         backend: Name of the back end.
         simulation: What the back end "simulated" shows.
         clock: Tells the time.
+        wake: Has the thread that polls do so now.
     """
+    wanted = config.sampling
+    is_simulated = backend == _SIMULATED
     settings = SamplerSettings(
-        hz=config.sampling.hz,
-        slow_hz=config.sampling.slow_hz,
+        hz=wanted.hz,
+        slow_hz=wanted.slow_hz,
         # There is no driver to spare in a simulation.
-        budget_ratio=1.0 if backend == _SIMULATED else config.sampling.driver_budget_ratio,
+        budget_ratio=1.0 if is_simulated else wanted.driver_budget_ratio,
+        idle_hz=wanted.idle_hz,
+        burst_hz=wanted.burst_hz,
+        burst_budget_ratio=1.0 if is_simulated else wanted.burst_driver_budget_ratio,
         history_s=_HISTORY_S,
     )
     # -P: the working directory must not shadow a module of ours.
     command = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", backend]
     if simulation is not None:
         command += ["--simulation", simulation.to_json()]
-    return Sampling(SamplerSupervisor(command, settings, clock, RestartPolicy()))
+    supervisor = SamplerSupervisor(command, settings, clock, RestartPolicy())
+    return Sampling(supervisor, clock, longest_burst_s=wanted.burst_max_s, wake=wake)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from chopperd.agent.parts import Parts
     from chopperd.agent.snapshots import Snapshots
     from chopperd.api.access import AccessPolicy
+    from chopperd.live.self_test import SelfTest
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +74,13 @@ class Agent:
         self._runtime = runtime_folder(config)
         self._health = Health(self._clock)
         self._pause = PauseFile(self._runtime, self._clock, self._wake.call)
-        self._sampling: Sampling = new_sampling(config, self._backend, simulation, self._clock)
+        self._sampling: Sampling = new_sampling(
+            config, self._backend, simulation, self._clock, self._wake.call
+        )
         self._notifier = Notifier(service_manager(), self._clock)
         self._sockets: Sockets | None = None
         self._snapshots: Snapshots | None = None
+        self._self_test: SelfTest | None = None
         self._parts: Parts | None = None
         self._starting: threading.Thread | None = None
         self._condition: SamplerCondition | None = None
@@ -162,6 +166,7 @@ class Agent:
         try:
             from chopperd.agent.parts import Parts
             from chopperd.agent.snapshots import Snapshots
+            from chopperd.live.self_test import NoStepMarks, SelfTest
 
             sampling = self._sampling
             self._snapshots = Snapshots(
@@ -170,6 +175,13 @@ class Agent:
                 backend=self._backend,
                 slow_hz=self._config.sampling.slow_hz,
                 faults=self._health.faults,
+            )
+            self._self_test = SelfTest(
+                NoStepMarks(),
+                sampling.quiet,
+                self._clock,
+                share_ratio=self._config.sampling.self_test_ratio,
+                seed=self._clock.unix_ns(),
             )
             self._parts = Parts(
                 Surroundings(
@@ -205,6 +217,8 @@ class Agent:
 
     def _supervise(self) -> None:
         paused = self._pause.current()
+        if self._self_test is not None:
+            self._self_test.turn(is_steady=self._sampling.is_steady())
         self._sampling.poll(paused=paused is not None)
         if self._parts is not None:
             self._parts.set_paused(paused=paused is not None)
@@ -215,7 +229,10 @@ class Agent:
         """Take a snapshot each second and say how things stand to whoever is to know."""
         if self._snapshots is None:
             return
-        taken = self._snapshots.take_if_due(self._sampling, self._pause.current(), self._parts)
+        self_test = self._self_test.live() if self._self_test is not None else None
+        taken = self._snapshots.take_if_due(
+            self._sampling, self._pause.current(), self._parts, self_test
+        )
         if taken is not None:
             self._note_condition(taken)
         if self._starting is not None and not self._starting.is_alive():

@@ -2,13 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
 from chopperd.clock import Clock
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.live.processes import ProcessCosts
-from chopperd.model.live import GuardedPart, NodeSnapshot, Pause, SamplerCondition, SamplerLive
+from chopperd.model.live import (
+    GuardedPart,
+    NodeSnapshot,
+    Pause,
+    SamplerCondition,
+    SamplerLive,
+    SelfTestLive,
+)
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -64,7 +72,11 @@ class Snapshots:
         return self._latest
 
     def take_if_due(
-        self, sampling: "Sampling", pause: Pause | None, parts: "Parts | None"
+        self,
+        sampling: "Sampling",
+        pause: Pause | None,
+        parts: "Parts | None",
+        self_test: SelfTestLive | None = None,
     ) -> NodeSnapshot | None:
         """A new snapshot, if the last is a second old or GPUs are about to show; None otherwise."""
         now_ns = self._clock.mono_ns()
@@ -74,7 +86,10 @@ class Snapshots:
             following_ns = self._due_ns + _EVERY_NS
             self._due_ns = following_ns if following_ns > now_ns else now_ns + _EVERY_NS
         self._node.follow(sampling.ring)
-        self._latest = self._node.snapshot(self._facts(sampling, pause, parts))
+        facts = self._facts(sampling, pause, parts)
+        if self_test is not None:
+            facts = replace(facts, self_test=self_test)
+        self._latest = self._node.snapshot(facts)
         return self._latest
 
     def _gpus_are_coming(self, sampling: "Sampling", now_ns: int) -> bool:
@@ -110,7 +125,7 @@ class Snapshots:
             archive=parts.archive(),
             store=parts.store(),
             analysis=analysis,
-            traced=parts.traced(),
+            traced=parts.traced(self._latest.gpus),
             processes=self._costs.look(pids),
             faults=self._faults(),
         )

@@ -17,7 +17,7 @@ from chopperd.errors import ConfigError
 SOCKET_NAME: Final = "api.sock"
 #: Longest path that fits a Unix socket address.
 #: Source: unix(7), `sun_path` with its final NUL.
-_LONGEST_PATH_BYTES: Final = 107
+LONGEST_SOCKET_PATH_BYTES: Final = 107
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,8 @@ def _opened(
 
 
 def _at(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
-        most = f"{_LONGEST_PATH_BYTES} bytes at most"
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
+        most = f"{LONGEST_SOCKET_PATH_BYTES} bytes at most"
         raise ConfigError([f"paths.runtime: {path} is too long for a socket ({most})"])
     return bind_unix(path)
 

@@ -1,7 +1,8 @@
 """Samples of a value as means and extremes over bins: pure, one column at a time.
 
 Between samples the value is the line through them, where they are no further apart than three
-periods as achieved, and than half a minute in any case. Nothing is said of longer gaps, nor of
+periods as achieved, and than half a minute in any case; a GPU that was idle is read less often, so
+the period is that of the time around. Nothing is said of longer gaps, nor of
 the time before the first and after the last sample. A sample that has no neighbour that near
 speaks for the bin it lies in.
 """
@@ -17,6 +18,8 @@ from chopperd.units import NS_PER_S
 
 #: Three periods of the slowest loop there is: few samples say little about their period.
 LONGEST_GAP_NS: Final = 30 * NS_PER_S
+#: Spacings on either side that tell the period where it is longer than that of most samples.
+_NEIGHBOURS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +114,7 @@ class _Line:
 
     @staticmethod
     def through(t_ns: Int64s, values: Float64s) -> "_Line":
-        max_gap_ns = min(MAX_GAP_PERIODS * achieved_period_ns(t_ns), LONGEST_GAP_NS)
-        return _Line(t_ns=t_ns, values=values, covered=np.diff(t_ns) <= max_gap_ns)
+        return _Line(t_ns=t_ns, values=values, covered=_are_covered(t_ns))
 
     def integrals(self) -> tuple[Primitive, Primitive]:
         """Of the value, and of the time that is covered."""
@@ -131,6 +133,27 @@ class _Line:
         share = (at_ns - start_ns) / (end_ns - start_ns)
         value = self.values[piece] + share * (self.values[piece + 1] - self.values[piece])
         return np.where(is_piece & self.covered[piece], value, np.nan)
+
+
+def _are_covered(t_ns: Int64s) -> Bools:
+    """Whether the line holds between neighbours of (n,) samples, (n - 1,)."""
+    spacing_ns = np.diff(t_ns)
+    max_gap_ns = min(MAX_GAP_PERIODS * achieved_period_ns(t_ns), LONGEST_GAP_NS)
+    covered: Bools = spacing_ns <= max_gap_ns
+    wide = np.flatnonzero(~covered & (spacing_ns <= LONGEST_GAP_NS))
+    if len(wide):
+        covered[wide] = spacing_ns[wide] <= MAX_GAP_PERIODS * _period_around_ns(spacing_ns, wide)
+    return covered
+
+
+def _period_around_ns(spacing_ns: Int64s, places: Int64s) -> Float64s:
+    """The longer of the median spacings just before and just after some of the spacings."""
+    padded_ns = np.pad(spacing_ns, _NEIGHBOURS)
+    steps = np.arange(_NEIGHBOURS)
+    before = padded_ns[places[:, np.newaxis] + steps]
+    after = padded_ns[places[:, np.newaxis] + _NEIGHBOURS + 1 + steps]
+    longer: Float64s = np.maximum(np.median(before, axis=1), np.median(after, axis=1))
+    return longer
 
 
 def _add_line(sums: BinSums, line: _Line, edges_ns: Int64s) -> None:

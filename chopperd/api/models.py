@@ -10,7 +10,7 @@ import msgspec
 
 from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
@@ -22,6 +22,7 @@ from chopperd.model.live import (
     Pause,
     ProcessLive,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
 )
 from chopperd.model.report import Row
@@ -58,6 +59,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreLive
     analysis: AnalysisLive
     processes: Mapping[str, ProcessLive]
+    self_test: SelfTestLive = SelfTestLive()
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +103,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
     asked_hz: float
     kept_hz: float
+    pace: str = "asked"
     ticks: int
     missed: int
     failed: int
@@ -110,7 +113,12 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s."""
+    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
+
+    `timing` is what was found of its sensors, by the name of their values in `reading`.
+    `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
+    wrong with it.
+    """
 
     gpu: str
     up: bool
@@ -122,6 +130,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     excess_live_ratio: float | None = None
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
+    timing: Mapping[str, SensorTiming] = {}
+    processes: tuple[GpuProcess, ...] | None = None
+    trouble: str | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +281,7 @@ def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> St
         store=snapshot.store,
         analysis=snapshot.analysis,
         processes=snapshot.processes,
+        self_test=snapshot.self_test,
     )
 
 
@@ -291,6 +303,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         sampling=GpuSampling(
             asked_hz=live.asked_hz,
             kept_hz=live.kept_hz,
+            pace=live.pace,
             ticks=live.ticks_count,
             missed=live.missed_count,
             failed=live.failed_count,
@@ -298,6 +311,9 @@ def gpu_of(live: GpuLive) -> Gpu:
             driver_s=live.driver_s,
             hung=live.hung,
         ),
+        timing=live.timing,
+        processes=live.processes,
+        trouble=live.trouble,
     )
 
 

@@ -2,7 +2,7 @@
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -58,8 +58,13 @@ def uids_listening_on(port: int, proc: Path = _PROC) -> frozenset[int]:
 
 def listener_on(port: int, proc: Path = _PROC) -> str | None:
     """Who listens on a port, for people: "pid 12 (name)"; None if that can't be told."""
-    links = {f"socket:[{each.inode}]" for each in _listening_on(port, proc)}
-    for process in proc.glob("[0-9]*"):
+    return holder_of((each.inode for each in _listening_on(port, proc)), proc)
+
+
+def holder_of(inodes: Iterable[int], proc: Path = _PROC) -> str | None:
+    """Who holds one of these sockets, for people: "pid 12 (name)"; None if that can't be told."""
+    links = {f"socket:[{inode}]" for inode in inodes}
+    for process in proc.glob("[0-9]*") if links else ():
         if _holds(process, links):
             return f"pid {process.name} ({program_name(int(process.name), proc)})"
     return None

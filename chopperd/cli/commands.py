@@ -12,9 +12,11 @@ from chopperd.cli import options
 from chopperd.cli.agent import COMMAND as AGENT
 from chopperd.cli.agent_commands import metrics, run, status, steps
 from chopperd.cli.demo_command import demo
+from chopperd.cli.doctor_command import doctor
 from chopperd.cli.node_commands import check_config, devices
 from chopperd.cli.output import write
 from chopperd.cli.report_commands import record, report
+from chopperd.cli.selftest_command import selftest
 from chopperd.cli.top_command import top
 from chopperd.logs import configure_logging
 
@@ -58,4 +60,6 @@ app.command()(status)
 app.command()(steps)
 app.command()(metrics)
 app.command()(devices)
+app.command()(doctor)
+app.command()(selftest)
 app.command("check-config")(check_config)

@@ -1,7 +1,5 @@
 """What this machine and its configuration offer."""
 
-from contextlib import closing
-
 from chopperd.cli import options
 from chopperd.cli.output import print_page, write
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
@@ -12,14 +10,11 @@ def devices(
     form: options.ListForm = "text",
     config: options.ConfigPath = None,
 ) -> None:
-    """List the GPUs and which of their fields answer."""
-    from chopperd.devices.registry import open_backend
-    from chopperd.devices.survey import survey
+    """List the GPUs and, field by field, what answers, by which call, and how fast."""
+    from chopperd.cli.probing import surveyed
     from chopperd.report.inventory import encode_inventory, render_inventory
 
-    name = backend or load_config(config or DEFAULT_PATH).sampling.backend
-    with closing(open_backend(name)) as opened:
-        found = survey(opened)
+    found = surveyed(backend or load_config(config or DEFAULT_PATH).sampling.backend)
     if form == "json":
         write(encode_inventory(found).decode())
     else:

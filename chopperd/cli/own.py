@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from chopperd.cli.output import write
 from chopperd.errors import ConfigError
 from chopperd.logs import configure_logging
 
@@ -57,6 +58,16 @@ def _sweep(arguments: Sequence[str]) -> int:
     return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
 
 
+def _probe(arguments: Sequence[str]) -> int:
+    """Look at the GPUs once and write what was found to standard output, line by line."""
+    from chopperd.diagnosis.probe import probe_lines
+
+    given = _values(arguments, ["--backend", "--calls"])
+    for line in probe_lines(given["--backend"], int(given["--calls"])):
+        write(f"{line.decode()}\n")
+    return 0
+
+
 def _analysis(arguments: Sequence[str]) -> int:
     """Analyse traces for the parent until it ends or closes standard input."""
     from chopperd.pipeline.background import one_thread_each
@@ -76,6 +87,7 @@ def _analysis(arguments: Sequence[str]) -> int:
 
 _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "_analysis": _analysis,
+    "_probe": _probe,
     "_sampler": _sampler,
     "_sweep": _sweep,
 }

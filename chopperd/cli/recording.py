@@ -55,9 +55,10 @@ def _recorder(
     name, clock = backend or config.sampling.backend, SystemClock()
     settings = SamplerSettings(
         hz=hz or config.sampling.record_hz,
-        slow_hz=config.sampling.slow_hz,
+        slow_hz=config.sampling.record_slow_hz,
         # There is no driver to spare in a simulation.
         budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
+        idle_hz=config.sampling.record_idle_hz,
     )
     command = sampler_command(name, simulation)
     return Recorder(SamplerSupervisor(command, settings, clock), clock)

@@ -27,6 +27,7 @@ def snapshot_of(status: models.Status, gpus: models.Gpus) -> NodeSnapshot:
         store=status.store,
         analysis=status.analysis,
         processes=status.processes,
+        self_test=status.self_test,
     )
 
 
@@ -51,7 +52,11 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         driver_s=sampling.driver_s,
         asked_hz=sampling.asked_hz,
         kept_hz=sampling.kept_hz,
+        pace=sampling.pace,
         hung=sampling.hung,
+        timing=gpu.timing,
+        processes=gpu.processes,
+        trouble=gpu.trouble,
     )
 
 

@@ -28,8 +28,15 @@ class SamplingConfig:
     hz: float
     slow_hz: float
     record_hz: float
+    record_slow_hz: float
     driver_budget_ratio: float
     record_driver_budget_ratio: float
+    idle_hz: float
+    record_idle_hz: float | None
+    burst_hz: float
+    burst_max_s: float
+    burst_driver_budget_ratio: float
+    self_test_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,13 @@ class WindowEnergy:
 
 
 def window_energy(
-    t_ns: Int64s, counter_j: Float64s, start_ns: Int64s, end_ns: Int64s, is_sum: Bools
+    t_ns: Int64s,
+    counter_j: Float64s,
+    start_ns: Int64s,
+    end_ns: Int64s,
+    *,
+    is_sum: Bools,
+    period_ns: int | None = None,
 ) -> WindowEnergy:
     """The energy used in each window [start, end).
 
@@ -37,12 +43,13 @@ def window_energy(
         start_ns: (w,) int64.
         end_ns: (w,) int64.
         is_sum: (w,) bool, windows of many steps: known whatever the share of their error.
+        period_ns: Time between two updates of the counter; None if not known.
 
     Source: DESIGN.md section 2, "Energy".
     """
     unknown = np.full(len(start_ns), np.nan)
     read = np.isfinite(counter_j)
-    at_ns, value_j = _change_points(t_ns[read], counter_j[read])
+    at_ns, value_j = _change_points(t_ns[read], counter_j[read], period_ns)
     if len(at_ns) < 2:
         return WindowEnergy(energy_j=unknown, energy_error_j=unknown)
     start_j, start_error_j = _edge(at_ns, value_j, start_ns)
@@ -54,20 +61,25 @@ def window_energy(
     )
 
 
-def _change_points(t_ns: Int64s, counter_j: Float64s) -> tuple[Int64s, Float64s]:
+def _change_points(
+    t_ns: Int64s, counter_j: Float64s, period_ns: int | None
+) -> tuple[Int64s, Float64s]:
     """When the counter took each new value; nothing where it ever fell (driver reload).
 
-    A counter that stands still between reads changed half-way between the read that shows the new
-    value and the one before. One that is new at every read changes more often than it is read (a
-    slow loop reads once a second what the driver updates each 20-100 ms): as of the read.
+    It changed after the read before the one that shows the new value, and at most one period ago:
+    half-way between. With no period known, one that stands still between reads changed half-way
+    between the reads; one that is new at every read changes more often than it is read (a slow
+    loop reads once a second what the driver updates each 20-100 ms): as of the read.
     """
     rise = np.diff(counter_j)
     if np.any(rise < 0) or not np.any(rise):
         return np.empty(0, np.int64), np.empty(0)
     changed = np.flatnonzero(rise > 0)
-    at_ns = t_ns[changed + 1]
-    if len(changed) < _MIN_CHANGED_READS * len(rise):
-        at_ns = (t_ns[changed] + at_ns) // 2
+    at_ns, apart_ns = t_ns[changed + 1], t_ns[changed + 1] - t_ns[changed]
+    if period_ns is not None:
+        at_ns = at_ns - np.minimum(apart_ns, period_ns) // 2
+    elif len(changed) < _MIN_CHANGED_READS * len(rise):
+        at_ns = at_ns - apart_ns // 2
     return at_ns, counter_j[changed + 1]
 
 

@@ -28,10 +28,12 @@ from chopperd.correlate.signal import (
     RunningClass,
     achieved_period_ns,
 )
+from chopperd.correlate.updates import clock_looks
 from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, lengths_ns
 from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
+from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals
 from chopperd.units import NS_PER_S
@@ -73,14 +75,16 @@ class RowClocks:
     Attributes:
         windows: The rows.
         samples: The samples that were used, on the trace's axis.
-        kept: (n,) int64, their indices in the `GpuSamples`.
+        kept: (n,) int64, their indices in the `GpuSamples`: of reads that show one look of the
+            sensor, the first.
         compute: Over compute. busy: Over busy time.
         loss: Ceiling loss; None without a reference.
         energy: By the energy counter.
         lag: The sensor's lag as measured.
         subtracted_ns: The lag that was subtracted.
         timing: What the join is uncertain by.
-        period_ns: Period as achieved.
+        period_ns: Period of the reads as achieved.
+        sensor_period_ns: Time between two looks of the clock sensor; None if not known.
     """
 
     windows: Windows
@@ -94,6 +98,7 @@ class RowClocks:
     subtracted_ns: int
     timing: TimingUncertainty
     period_ns: int
+    sensor_period_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +184,17 @@ def _row_clocks(
     kept = _usable(gpu_samples, int(windows.start_ns[-1]), int(windows.end_ns[-1]))
     if len(kept) < 2:
         return None
-    taken_ns, clock_mhz = gpu_samples.t_unix_ns[kept], gpu_samples.sm_clock_mhz[kept]
+    seen = clock_looks(
+        gpu_samples.t_unix_ns[kept],
+        gpu_samples.sm_clock_mhz[kept],
+        gpu_samples.gpu.sm_clock_period_ns,
+    )
+    read_period_ns = _period_ns(gpu_samples.t_unix_ns[kept], windows)
+    kept, taken_ns = kept[seen.row], seen.t_ns
+    clock_mhz = gpu_samples.sm_clock_mhz[kept]
     period_ns = _period_ns(taken_ns, windows)
     lag = measure_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
-    known_ns = gpu_samples.gpu.sensor_lag_ns
+    known_ns = _known_lag_ns(gpu_samples.gpu)
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
     t_ns = taken_ns - subtracted_ns
     samples = LabelledSamples(
@@ -207,18 +219,32 @@ def _row_clocks(
         compute=compute,
         busy=_busy_clock(samples, masks, windows, timing, compute),
         loss=loss,
-        energy=_energy(taken_ns, gpu_samples.energy_j[kept], windows),
+        energy=_energy(gpu_samples, windows),
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
-        period_ns=period_ns,
+        period_ns=read_period_ns,
+        sensor_period_ns=seen.period_ns,
     )
 
 
-def _energy(t_ns: Int64s, counter_j: Float64s, windows: Windows) -> WindowEnergy:
+def _known_lag_ns(gpu: GpuInfo) -> int | None:
+    """The lag of a look where the GPU's is known: of a read's, half a period is the look's age."""
+    if gpu.sensor_lag_ns is None:
+        return None
+    return max(gpu.sensor_lag_ns - (gpu.sm_clock_period_ns or 0) // 2, 0)
+
+
+def _energy(gpu_samples: GpuSamples, windows: Windows) -> WindowEnergy:
     """Energy of each row; the whole file is a sum over steps."""
-    is_sum = np.arange(len(windows)) == len(windows) - 1
-    return window_energy(t_ns, counter_j, windows.start_ns, windows.end_ns, is_sum)
+    return window_energy(
+        gpu_samples.t_unix_ns,
+        gpu_samples.energy_j,
+        windows.start_ns,
+        windows.end_ns,
+        is_sum=np.arange(len(windows)) == len(windows) - 1,
+        period_ns=gpu_samples.gpu.energy_period_ns,
+    )
 
 
 def _usable(gpu_samples: GpuSamples, start_ns: int, end_ns: int) -> Int64s:

@@ -50,12 +50,18 @@ def map_device(
     said = said_of(device, traced, used_devices)
     wanted = device_map.get(device)
     open_to_guess = guess and wanted is None
-    candidates = [gpu for gpu in gpus if not _contradict(said, gpu)] if open_to_guess else []
+    # What runs on a card that is split runs on one of its parts.
+    split = {gpu.parent for gpu in gpus}
+    usable = [gpu for gpu in gpus if gpu.gpu not in split]
+    candidates = [gpu for gpu in usable if not _contradict(said, gpu)] if open_to_guess else []
     found = (
         ("chopperd_devices", _by_identity(said, gpus)),
         ("device_map", _by_name(wanted, gpus)),
-        ("unique_name", _by_unique_name(said, traced, gpus, candidates)),
-        ("only_one", candidates[0] if candidates and len(used_devices) == len(gpus) == 1 else None),
+        ("unique_name", _by_unique_name(said, traced, usable, candidates)),
+        (
+            "only_one",
+            candidates[0] if candidates and len(used_devices) == len(usable) == 1 else None,
+        ),
     )
     return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in found if gpu is not None), UNMAPPED)
 
@@ -121,7 +127,7 @@ def _contradict(said: TraceDevice | None, gpu: GpuInfo) -> bool:
 
 def _bare_uuid(uuid: str | None) -> str | None:
     """Without its prefix, which torch leaves out."""
-    return uuid.casefold().removeprefix("gpu-") if uuid else None
+    return uuid.casefold().removeprefix("gpu-").removeprefix("mig-") if uuid else None
 
 
 def _bare_bus(pci_bus_id: str | None) -> str | None:

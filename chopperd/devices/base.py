@@ -1,12 +1,16 @@
 """The seam to a driver: what every back end gives, and what opening one may be told."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.simulation.spec import SimulationSpec
+
+#: Reads one sensor; None where this read failed. Never raises for what a driver does.
+SensorRead: TypeAlias = Callable[[], float | None]
 
 
 class DeviceBackend(Protocol):
@@ -44,7 +48,7 @@ class DeviceBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver; further calls are not allowed."""
+        """Let go of the driver; `read` is a DeviceError from now on, a second call does nothing."""
         ...
 
 
@@ -90,6 +94,42 @@ class PlansReads(Protocol):
         """How to read a device, from what answered at its last `read`; None if `read` must.
 
         The same object as before while nothing changed.
+        """
+        ...
+
+
+@runtime_checkable
+class ProbesFields(Protocol):
+    """A back end that can say field by field what a GPU answers, and at what price."""
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        """What each call for a GPU gives now; for people who look, not for a loop.
+
+        Raises:
+            DeviceLostError: The GPU is gone.
+        """
+        ...
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        """How far apart the values of a field are that the driver keeps itself; None if it doesn't.
+
+        Never raises.
+
+        Args:
+            device: The GPU.
+            field: "power_w" or "sm_clock_mhz".
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsSensors(Protocol):
+    """A back end that can read one sensor alone, fast enough to see it change."""
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read the sensors of a GPU, by field of `DeviceReading`; none where it is gone.
+
+        For any thread, but one at a time; the reads that `read` makes go on beside.
         """
         ...
 

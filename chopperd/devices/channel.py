@@ -3,8 +3,8 @@
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.devices.plausible import Bounds
@@ -18,11 +18,9 @@ from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-NumberT = TypeVar("NumberT", bound=float)
-
 #: An absent field is asked for again after this long: drivers learn fields when settings change.
 PROBE_INTERVAL_NS: Final = 60 * NS_PER_S
+_NEVER_NS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +31,42 @@ class VendorErrors:
     classify: Callable[[Exception, str, int], DeviceError]
 
 
+class CallFailedError(Exception):
+    """The driver call that brings a number along with others failed, which is already counted.
+
+    Attributes:
+        is_absent: Whether the device does not have the call.
+    """
+
+    def __init__(self, *, is_absent: bool) -> None:
+        super().__init__()
+        self.is_absent = is_absent
+
+
+@dataclass(slots=True)
+class Choices:
+    """Which call gives each field of one device, as found by asking.
+
+    Attributes:
+        kept: The operation that a field is read by for good, by field.
+        revision: Rises with every change in what answers.
+    """
+
+    kept: dict[str, str] = field(default_factory=dict)
+    revision: int = 0
+
+    def keep(self, name: str, operation: str) -> None:
+        """Read a field by an operation from now on."""
+        self.kept[name] = operation
+        self.revision += 1
+
+
 class DeviceFaults:
     """What goes wrong on one device: classed, counted, and logged the first time.
 
     Attributes:
         clock: Times the next probe of absent fields.
+        choices: Which of several ways each field is read by.
         vendor_error: The class that the binding raises.
         failed_total: Failed calls by operation, absent fields apart.
         implausible_total: Dropped values by field.
@@ -46,6 +75,7 @@ class DeviceFaults:
 
     def __init__(self, device_index: int, vendor: VendorErrors, clock: Clock) -> None:
         self.clock = clock
+        self.choices = Choices()
         self.vendor_error = vendor.base
         self.failed_total: Counter[str] = Counter()
         self.implausible_total: Counter[str] = Counter()
@@ -58,13 +88,17 @@ class DeviceFaults:
         """Forget the failures of the look before."""
         self.transient = None
 
+    def classified(self, error: Exception, operation: str) -> DeviceError:
+        """What a vendor error means, not yet raised, counted or logged."""
+        return self._classify(error, operation, self._device_index)
+
     def absent(self, error: Exception, operation: str) -> bool:
         """Take a vendor error: True if it says that the device does not have this field.
 
         Raises:
             DeviceLostError: The error says that the device is gone.
         """
-        failure = self._classify(error, operation, self._device_index)
+        failure = self.classified(error, operation)
         failure.__cause__ = error
         self._tell_once(failure)
         if isinstance(failure, UnsupportedFieldError):
@@ -74,13 +108,6 @@ class DeviceFaults:
             raise failure
         if isinstance(failure, TransientDeviceError):
             self.transient = failure
-        return False
-
-    def plausible(self, field: str, value: float, bounds: Bounds) -> bool:
-        """Whether a value is inside its bounds; counted where it is not."""
-        if value in bounds:
-            return True
-        self.implausible_total[field] += 1
         return False
 
     def _tell_once(self, failure: DeviceError) -> None:
@@ -93,87 +120,133 @@ class DeviceFaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
-    """One way to ask a driver for a value.
+class Call:
+    """One way to ask a driver for a number.
 
     Attributes:
-        operation: The vendor's name of the call, for errors and counts.
-        read: Asks; raises the vendor's error.
-        source: What tells this way from its alternatives ("v2", "instant").
+        operation: The vendor's name of the call, for errors and counts; tells the ways of one
+            field apart.
+        read: Asks; the number in the field's unit. Raises the vendor's error, or
+            `CallFailedError`.
+        source: What tells users this way from its alternatives ("v2", "instant").
     """
 
     operation: str
-    read: Callable[[], T]
+    read: Callable[[], float]
     source: str | None = None
 
 
-class Channel(Generic[T]):
-    """A value of one device that may be absent, with the ways to ask for it, best first.
+class Channel:
+    """A number of one device that may be absent, with the ways to ask for it, best first.
 
-    The first way that answers is kept for good: two sources of one number differ (memory v1
-    counts the driver's reserve), and a change between samples would look like an event.
+    The first way that gives a believable value is kept for good: two sources of one number differ
+    (memory v1 counts the driver's reserve), and a change between samples would look like an event.
+    The choice is in `DeviceFaults.choices` and outlives this object. A way that has given nothing
+    but absurd values for a minute makes room for the next. With no way at all it stays absent.
     """
 
-    def __init__(self, faults: DeviceFaults, *calls: Call[T]) -> None:
+    def __init__(self, faults: DeviceFaults, field: str, bounds: Bounds, *calls: Call) -> None:
+        kept = faults.choices.kept.get(field)
         self._faults = faults
-        self._calls = calls
-        self._answers = False
-        self._source: str | None = None
-        self._probe_mono_ns = 0
+        self._field = field
+        self._bounds = bounds
+        self._low, self._high = bounds.low, bounds.high
+        kept_calls = tuple(call for call in calls if call.operation == kept)
+        self._calls = kept_calls or calls
+        self._is_kept = bool(kept_calls)
+        self._is_settled = False
+        self._absent_until_ns: int | None = None if calls else _NEVER_NS
+        self._absurd_since_ns: int | None = None
+
+    @property
+    def field(self) -> str:
+        """The field of a reading that this is."""
+        return self._field
+
+    @property
+    def bounds(self) -> Bounds:
+        """Outside of which a value is absurd."""
+        return self._bounds
 
     @property
     def source(self) -> str | None:
-        """Which way answers; None until one has."""
-        return self._source
+        """Which way is kept; None until one is."""
+        return self._calls[0].source if self._is_kept else None
 
-    def value(self) -> T | None:
-        """Ask the driver; None while the field is absent, or when this call failed.
+    @property
+    def asked_calls(self) -> tuple[Call, ...]:
+        """The ways that the next `value` may try; none while the number is absent."""
+        return () if self._absent_until_ns is not None else self._calls
+
+    @property
+    def settled_call(self) -> Call | None:
+        """The way that gave the last value; None if the last try gave none."""
+        return self._calls[0] if self._is_settled else None
+
+    @property
+    def absent_until_ns(self) -> int | None:
+        """When the number is to be asked for again; None if it is not absent, or for good."""
+        return self._absent_until_ns if self._calls else None
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether the device is known to lack the number."""
+        return self._absent_until_ns is not None
+
+    def reopen(self, now_mono_ns: int) -> None:
+        """Let an absent number be asked for again, if its time has come."""
+        if self._absent_until_ns is not None and now_mono_ns >= self._absent_until_ns:
+            self._absent_until_ns = None
+            self._faults.choices.revision += 1
+
+    def value(self) -> float | None:
+        """Ask the driver; None while absent, when this call failed, or where it is absurd.
 
         Raises:
             DeviceLostError: The driver says that the device is gone.
         """
-        faults = self._faults
-        if not self._answers and faults.clock.mono_ns() < self._probe_mono_ns:
+        if self._absent_until_ns is not None:
             return None
+        faults = self._faults
         for call in self._calls:
             try:
                 value = call.read()
             except faults.vendor_error as error:
                 if faults.absent(error, call.operation):
                     continue
-                return None
-            if not self._answers:
-                self._keep(call)
-            return value
-        self._answers = False
-        self._probe_mono_ns = faults.clock.mono_ns() + PROBE_INTERVAL_NS
+                break
+            except CallFailedError as failure:
+                if failure.is_absent:
+                    continue
+                break
+            if self._low <= value <= self._high:
+                if not self._is_settled:
+                    self._settle(call)
+                return value
+            faults.implausible_total[self._field] += 1
+            if not self._has_waited_long():
+                break
+        else:
+            self._absent_until_ns = faults.clock.mono_ns() + PROBE_INTERVAL_NS
+            faults.choices.revision += 1
+        self._unsettle()
         return None
 
-    def _keep(self, call: Call[T]) -> None:
+    def _has_waited_long(self) -> bool:
+        """Whether the first way that answers has been absurd for so long that others may try."""
+        if self._is_kept or len(self._calls) == 1:
+            return False
+        now_ns = self._faults.clock.mono_ns()
+        if self._absurd_since_ns is None:
+            self._absurd_since_ns = now_ns
+        return now_ns - self._absurd_since_ns >= PROBE_INTERVAL_NS
+
+    def _settle(self, call: Call) -> None:
         self._calls = (call,)
-        self._source = call.source
-        self._answers = True
+        self._is_settled = self._is_kept = True
+        self._faults.choices.keep(self._field, call.operation)
 
-
-class Gauge(Channel[NumberT]):
-    """A channel for one field of a reading; values outside its bounds are dropped and counted."""
-
-    def __init__(
-        self, faults: DeviceFaults, field: str, bounds: Bounds, *calls: Call[NumberT]
-    ) -> None:
-        super().__init__(faults, *calls)
-        self._field = field
-        self._bounds = bounds
-        self._low, self._high = bounds.low, bounds.high
-
-    def value(self) -> NumberT | None:
-        """Ask the driver; None while absent, when this call failed, or where it is absurd.
-
-        Raises:
-            DeviceLostError: The driver says that the device is gone.
-        """
-        value = super().value()
-        # Compared here first: almost every value is plausible, and this runs for each tick.
-        if value is None or self._low <= value <= self._high:
-            return value
-        return value if self._faults.plausible(self._field, value, self._bounds) else None
+    def _unsettle(self) -> None:
+        if self._is_settled:
+            self._is_settled = False
+            self._faults.choices.revision += 1

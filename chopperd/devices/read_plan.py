@@ -69,7 +69,8 @@ class PlannedValue:
         offset: Bytes from the start of its buffer.
         kind: How it stands there.
         name: The field of `DeviceReading` that it is, of a number.
-        scale: What to multiply it with for the field's unit.
+        scale: What to multiply it with for the field's unit; one over a whole number (0.001) is a
+            division by that, which rounds once only.
         low, high: Bounds after scaling; outside, it is absurd.
         checks: Words (uint32) of the same buffer that must have a value, by offset: a return code
             of its own, its type.

@@ -45,6 +45,7 @@ class ReplayBackend:
         self._first_unix_ns = min(int(track.t_unix_ns[0]) for track in recorded)
         self._end_unix_ns = max(_end_unix_ns(track) for track in recorded)
         self._opened_mono_ns = clock.mono_ns()
+        self._open = True
 
     def devices(self) -> tuple[GpuInfo, ...]:
         """The GPUs of the recording."""
@@ -55,19 +56,21 @@ class ReplayBackend:
 
         Raises:
             TransientDeviceError: The recording has ended, or has not begun for this GPU.
-            DeviceLostError: The GPU is not in the recording.
+            DeviceLostError: The GPU is not in the recording, or the back end is closed.
         """
-        track = self._tracks.get(device.uuid)
+        track = self._tracks.get(device.uuid) if self._open else None
         if track is None:
+            missing = "not in the recording" if self._open else "of a recording that is closed"
             raise DeviceLostError(
-                f"GPU {device.gpu} ({device.uuid}) is not in the recording",
+                f"GPU {device.gpu} ({device.uuid}) is {missing}",
                 operation="replay",
                 device_index=device.index,
             )
         return _reading(track, self._row(track), scope)
 
     def close(self) -> None:
-        """Nothing is held; a second call does nothing either."""
+        """End the replay; a second call does nothing."""
+        self._open = False
 
     def _row(self, track: GpuSamples) -> int:
         now_unix_ns = self._first_unix_ns + self._clock.mono_ns() - self._opened_mono_ns

@@ -22,6 +22,7 @@ class SimulatedBackend:
         self._clock = clock
         self._node = SimulatedNode(spec)
         self._lock = Lock()
+        self._open = True
 
     def devices(self) -> tuple[GpuInfo, ...]:
         """The GPUs of the preset."""
@@ -31,8 +32,12 @@ class SimulatedBackend:
         """The GPU's sensors now; a fast look has the clock and the limits only.
 
         Raises:
-            DeviceLostError: The node has no such GPU.
+            DeviceLostError: The node has no such GPU, or the back end is closed.
         """
+        if not self._open:
+            raise DeviceLostError(
+                "the simulated node is closed", operation="read", device_index=device.index
+            )
         if device not in self._node.gpus:
             raise DeviceLostError(
                 f"the simulated node has no GPU {device.uuid}",
@@ -43,7 +48,8 @@ class SimulatedBackend:
             return self._node.reading(device.index, self._clock.unix_ns(), scope)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """End the simulation; a second call does nothing."""
+        self._open = False
 
 
 def open_backend(options: BackendOptions, clock: Clock | None = None) -> DeviceBackend:

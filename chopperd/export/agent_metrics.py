@@ -13,18 +13,24 @@ from chopperd.export.metric import (
     View,
     metric,
     per_gpu,
+    per_gpu_by,
     per_node,
     per_node_by,
 )
 from chopperd.model.devices import ReadScope
-from chopperd.model.live import GuardedPart, NodeSnapshot, ProcessLive
+from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot, ProcessLive
+from chopperd.sampling.layout import Pace
 from chopperd.units import seconds_from_ns
 
 _M, _S = Profile.MINIMAL, Profile.STANDARD
 
 BACKEND: Final = Label("backend")
 VERSION: Final = Label("version")
-CALL: Final = Label("call", tuple(scope.value for scope in ReadScope))
+#: Driver calls that are part of sampling, by how much they read, and those that are not.
+_RARE: Final = "rare"
+CALL: Final = Label("call", (*(scope.value for scope in ReadScope), _RARE))
+BOUND: Final = Label("bound", ("low", "high"))
+PACE: Final = Label("pace", tuple(pace.name.lower() for pace in Pace))
 FAULT: Final = Label("fault", ("read", "lost"))
 OUTCOME: Final = Label(
     "outcome", ("analysed", "duplicate", "rejected", "failed", "killed", "spooled")
@@ -49,7 +55,17 @@ def _driver_s(snapshot: NodeSnapshot) -> Mapping[str, float]:
     return {
         ReadScope.FAST.value: sum(gpu.driver_fast_s for gpu in snapshot.gpus),
         ReadScope.FULL.value: sum(gpu.driver_full_s for gpu in snapshot.gpus),
+        _RARE: sum(gpu.driver_rare_s for gpu in snapshot.gpus),
     }
+
+
+def _paces(gpu: GpuLive) -> Mapping[str, float]:
+    return {pace: float(pace == gpu.pace) for pace in PACE.values or ()}
+
+
+def _step_time_bounds(snapshot: NodeSnapshot) -> Mapping[str, float | None]:
+    found = snapshot.self_test
+    return {"low": found.low_ratio, "high": found.high_ratio}
 
 
 def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
@@ -151,17 +167,41 @@ AGENT_METRICS: Final = (
         "agent_kept_rate_hertz",
         "hertz",
         _S,
-        "Reads a second that are kept; lower than asked for where the driver is slow",
+        "Reads a second that are kept; the pace says why where those are not the ones asked for",
         per_gpu(lambda gpu: gpu.kept_hz),
         GPU,
+    ),
+    metric(
+        "agent_pace",
+        "",
+        Profile.FULL,
+        "Why a GPU is read at the rate kept, 1 for the reason that holds",
+        per_gpu_by(_paces),
+        GPU,
+        PACE,
     ),
     metric(
         "agent_driver_seconds_total",
         "seconds",
         _S,
-        "Time in driver calls, all GPUs; call: clock and limits only, or everything",
+        "Time in driver calls, all GPUs; call: clock and limits, everything, or no sampling",
         per_node_by(_driver_s),
         CALL,
+    ),
+    metric(
+        "agent_step_time_ratio",
+        "ratio",
+        _S,
+        "Time of a marked step with sampling over that without; absent until it is measured",
+        per_node(lambda snapshot: snapshot.self_test.step_time_ratio),
+    ),
+    metric(
+        "agent_step_time_bound_ratio",
+        "ratio",
+        _S,
+        "Ends of the 95 % interval of the step time ratio",
+        per_node_by(_step_time_bounds),
+        BOUND,
     ),
     metric(
         "agent_driver_call_hung_seconds",

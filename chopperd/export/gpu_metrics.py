@@ -28,6 +28,7 @@ _INFO_LABELS: Final = (
     GPU,
     *map(Label, ("uuid", "pci_bus_id", "name", "vendor", "backend")),
     Label("memory_source", ("v2", "v1", "system", "")),
+    Label("parent"),
 )
 
 
@@ -54,7 +55,7 @@ def _info(view: View) -> Iterable[Point]:
         if gpu.up:
             info = gpu.info
             identity = (info.gpu, info.uuid, info.pci_bus_id or "", info.name, info.vendor.value)
-            yield (*identity, backend, info.memory_source or ""), 1.0
+            yield (*identity, backend, info.memory_source or "", info.parent or ""), 1.0
 
 
 def _by_cause(seconds: Mapping[Cause, float]) -> dict[str, float]:
@@ -82,7 +83,14 @@ def _power_limit_w(gpu: GpuLive) -> float | None:
 
 GPU_METRICS: Final = (
     metric("gpu_up", "", _M, "Whether the GPU answers, 1 or 0; all else of it goes at 0", _up, GPU),
-    metric("gpu_info", "", _M, "What the GPU is; always 1", _info, *_INFO_LABELS),
+    metric(
+        "gpu_info",
+        "",
+        _M,
+        "What the GPU is; parent: of a part (MIG) the card, whose clock and power it has; always 1",
+        _info,
+        *_INFO_LABELS,
+    ),
     metric(
         "gpu_sm_clock_hertz",
         "hertz",

@@ -14,6 +14,8 @@ from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import RECORD, GpuState, Pace, Records
+from chopperd.sampling.orders import LONGEST_NS
+from chopperd.sampling.pace import LongestPeriod
 from chopperd.sampling.ring_reader import GpuStatus, Integrated, RingReader
 from chopperd.sampling.side import GpuAside
 from chopperd.units import NS_PER_S, seconds_from_ns
@@ -50,10 +52,24 @@ class GpuTrack:
         self._busy = BusyClocks(info)
         self._residency = ClockResidency(info)
         self._unintegrated: Records = np.zeros(0, RECORD)
+        # What is worked out at a time of its own has gaps of its own to judge.
+        self._polled, self._integrated, self._windowed = (LongestPeriod() for _ in range(3))
         self._excess_s: float | None = None
         self._excess_ratio: float | None = None
         self._is_compared = False
         self._last_mono_ns: int | None = None
+
+    def know(self, info: GpuInfo) -> None:
+        """Take over what the newest sampler says that it is.
+
+        What depends on who it is begins anew where that was not known; nothing was sampled then.
+        """
+        was_unknown = not self.info.name
+        self.info = info
+        if was_unknown:
+            self.drops = GpuDrops(info)
+            self._busy = BusyClocks(info)
+            self._residency = ClockResidency(info)
 
     def leave_ring(self) -> None:
         """Forget the ring that it was read from, and let its counts go on over the next one."""
@@ -68,15 +84,18 @@ class GpuTrack:
         """Take over what the ring holds that is new."""
         self._status = reader.status(slot)
         self._aside = reader.aside(slot)
+        for longest in (self._polled, self._integrated, self._windowed):
+            longest.note(self._status.period_ns)
         drained = reader.drain(slot, self._position)
         self._position = drained.position
         self._integrate(reader.integrated(slot), drained.records, self._status)
+        longest_ns = self._polled.taken_ns()
         if not len(drained.records):
             return
         self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
         self._newest.take(drained.records)
         self._busy.add(drained.records)
-        self.drops.add(drained.records, self._status.period_ns)
+        self.drops.add(drained.records, longest_ns)
 
     def _integrate(
         self, integrated: Integrated | None, records: Records, status: GpuStatus
@@ -87,12 +106,14 @@ class GpuTrack:
         self._present = counters_of(status, self._aside, totals)
         if integrated is not None:
             is_covered = self._unintegrated["sequence"] <= integrated.records_count
-            self._residency.add(self._unintegrated[is_covered], status.period_ns)
+            if is_covered.any():
+                longest_ns = self._integrated.taken_ns()
+                self._residency.add(self._unintegrated[is_covered], longest_ns)
             self._unintegrated = self._unintegrated[~is_covered]
 
     def close_window(self, end_mono_ns: int) -> BusyClock | None:
         """Its busy clock over the window that ends then; see `BusyClocks`."""
-        return self._busy.close_window(end_mono_ns, self._status.period_ns if self._status else 0)
+        return self._busy.close_window(end_mono_ns, self._windowed.taken_ns())
 
     def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
         """Take down what a window says of it.
@@ -169,11 +190,16 @@ class GpuTrack:
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:
-        """Whether its newest sample may stand for now and the driver does not say it is lost."""
+        """Whether its newest sample may stand for now and the driver does not say it is lost.
+
+        Where no driver call is made on purpose, silence says nothing against it; what was read
+        before is not shown as of now for all that.
+        """
         status, last_ns = self._status, self._last_mono_ns
         if status is None or last_ns is None or status.state is GpuState.LOST:
             return False
-        return now_mono_ns - last_ns <= fresh_ns(status.period_ns)
+        silent_ns = LONGEST_NS if status.pace is Pace.QUIET else fresh_ns(status.period_ns)
+        return now_mono_ns - last_ns <= silent_ns
 
 
 def _is_known(aside: GpuAside, now_mono_ns: int) -> bool:

@@ -18,10 +18,11 @@ from chopperd.model.live import (
     ProcessLive,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
     TracedTotals,
 )
-from chopperd.sampling.identity import merged_gpus, place_of
+from chopperd.sampling.identity import merged_gpus, places_of
 from chopperd.sampling.layout import RingDescription, SamplerState
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.schedule import period_ns_of
@@ -31,8 +32,8 @@ from chopperd.units import NS_PER_S
 _GRACE_NS: Final = NS_PER_S
 #: In these conditions there is a sampler process, whose calls can hang.
 _WITH_PROCESS: Final = frozenset({SamplerCondition.RUNNING, SamplerCondition.HUNG})
-#: A sampler that says this has let go of the driver.
-_WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED})
+#: A sampler that says this has let go of the driver, or the driver of it.
+_WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED, SamplerState.SILENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class AgentFacts:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    self_test: SelfTestLive = field(default_factory=SelfTestLive)
     faults: Mapping[GuardedPart, int] = field(default_factory=dict)
 
 
@@ -83,11 +85,14 @@ class LiveNode:
     def follow(self, reader: RingReader | None) -> None:
         """Read from this shared memory from now on; None: there is none.
 
-        To be called before a reader is closed. Going on with the same one changes nothing.
+        To be called before a reader is closed. Going on with the same one changes nothing, nor
+        does the same memory in a larger file.
         """
         if reader is self._reader:
             return
-        self._reader = reader
+        before, self._reader = self._reader, reader
+        if before is not None and reader is not None and before.identity == reader.identity:
+            return
         self._slots = []
         for track in self._tracks:
             track.leave_ring()
@@ -124,6 +129,7 @@ class LiveNode:
             analysis=facts.analysis,
             traced=facts.traced,
             processes=facts.processes,
+            self_test=facts.self_test,
             faults=facts.faults,
         )
 
@@ -142,10 +148,10 @@ class LiveNode:
         """The track of each slot; GPUs not seen before get one."""
         known = merged_gpus([track.info for track in self._tracks], description.gpus)
         for track, info in zip(self._tracks, known, strict=False):
-            track.info = info
+            track.know(info)
         for info in known[len(self._tracks) :]:
             self._tracks.append(GpuTrack(info, self._slow_period_ns))
-        places = [place_of(info, known) for info in description.gpus]
+        places = places_of(description.gpus, known)
         return [self._tracks[place] for place in places if place is not None]
 
     def _close_windows(self, now_mono_ns: int) -> None:

@@ -1,7 +1,7 @@
 """Sums over captures, by GPU, as counters that never fall."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Final, TypeVar
@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from chopperd.clock import Clock
 from chopperd.live.counters import sum_by_key
 from chopperd.model.causes import CAUSE_BY_LABEL
+from chopperd.model.devices import GpuProcess
 from chopperd.model.live import TracedTotals
 from chopperd.model.report import ReportDocument, Row
 from chopperd.units import NS_PER_S, seconds_from_ns
@@ -40,6 +41,10 @@ class TracedLedger:
     are shown only while its newest capture is recent. A device that is reported on again, since
     another trace of its capture came, adds what is more than before. Any thread may call.
 
+    A GPU's sums also go when the process of its newest capture has left the GPU. That is known only
+    of a process that was seen there by the pid that its trace gives: in a container the trace's
+    pids are of another namespace than the driver's.
+
     Args:
         clock: Tells the time.
     """
@@ -49,6 +54,8 @@ class TracedLedger:
         self._lock = Lock()
         self._sums: dict[str, TracedTotals] = {}
         self._counted: OrderedDict[_Traced, TracedTotals] = OrderedDict()
+        self._pids: dict[str, int | None] = {}
+        self._seen_unix_ns: dict[tuple[str, int], int] = {}
 
     def add(self, document: ReportDocument) -> None:
         """Count the devices of a capture's report that are known GPUs and ended recently."""
@@ -61,16 +68,49 @@ class TracedLedger:
                 if found.last_capture_unix_ns > since_ns:
                     traced = _Traced(row.job, row.run, row.rank, row.device, row.start_unix_ns)
                     self._count(row.gpu, traced, found)
+                    self._note_process(row.gpu, found, _pid_of(row, document))
 
-    def recent(self) -> Mapping[str, TracedTotals]:
-        """The sums by GPU label, of GPUs with a recent capture."""
-        since_ns = self._clock.unix_ns() - RECENT_NS
+    def recent(
+        self, processes: Mapping[str, Iterable[GpuProcess] | None] | None = None
+    ) -> Mapping[str, TracedTotals]:
+        """The sums by GPU label, of GPUs with a recent capture whose process has not left.
+
+        Args:
+            processes: Who is on each GPU now, by label; None where that is not known.
+        """
+        now_ns = self._clock.unix_ns()
+        since_ns = now_ns - RECENT_NS
+        listed = {
+            gpu: {process.pid for process in those}
+            for gpu, those in (processes or {}).items()
+            if those is not None
+        }
         with self._lock:
+            self._see(listed, now_ns)
             return {
                 gpu: sums
                 for gpu, sums in self._sums.items()
-                if sums.last_capture_unix_ns > since_ns
+                if sums.last_capture_unix_ns > since_ns and not self._has_left(gpu, listed)
             }
+
+    def _note_process(self, gpu: str, found: TracedTotals, pid: int | None) -> None:
+        if found.last_capture_unix_ns >= self._sums[gpu].last_capture_unix_ns:
+            self._pids[gpu] = pid
+
+    def _see(self, listed: Mapping[str, Iterable[int]], now_ns: int) -> None:
+        """Remember for a while which processes were on which GPU."""
+        for gpu, pids in listed.items():
+            self._seen_unix_ns.update({(gpu, pid): now_ns for pid in pids})
+        for process, seen_ns in tuple(self._seen_unix_ns.items()):
+            if seen_ns <= now_ns - RECENT_NS:
+                del self._seen_unix_ns[process]
+
+    def _has_left(self, gpu: str, listed: Mapping[str, Container[int]]) -> bool:
+        """Whether the process of the newest capture was on the GPU and is not any more."""
+        pid = self._pids.get(gpu)
+        if pid is None or gpu not in listed:
+            return False
+        return pid not in listed[gpu] and (gpu, pid) in self._seen_unix_ns
 
     def _count(self, gpu: str, traced: _Traced, found: TracedTotals) -> None:
         before = self._counted.pop(traced, None)
@@ -79,6 +119,13 @@ class TracedLedger:
         self._counted[traced] = found if before is None else _sum(before, added)
         if len(self._counted) > _MOST_KEPT:
             self._counted.popitem(last=False)
+
+
+def _pid_of(row: Row, document: ReportDocument) -> int | None:
+    """The process that a row is of; None if it is not known, or there are several."""
+    key = row.rank, row.device
+    pids = {each.pid for each in document.devices if (each.rank, each.device) == key}
+    return pids.pop() if len(pids) == 1 else None
 
 
 def _found(row: Row, start_unix_ns: int) -> TracedTotals:

@@ -34,7 +34,8 @@ class GpuInfo:
         power_limit_default_w: Default power limit.
         memory_size_bytes: Device memory.
         sensor_lag_ns: How long after the fact the clock reading shows it, where that is known.
-        power_source: What `power_w` is: "instant", or "average_1s" (too slow for steps).
+        power_source: What `power_w` is: "instant", "module" (at this instant, of the GPU and the
+            processor on one module) or "average_1s" (too slow for steps).
         memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve) or
             "system".
         parent: Label of the card that this is a partition of, with which it shares clock, power
@@ -42,6 +43,8 @@ class GpuInfo:
         temperature_slowdown_c: GPU temperature at which the hardware slows down.
         temperature_shutdown_c: GPU temperature at which it shuts down.
         temperature_memory_max_c: Memory temperature at which it slows down.
+        sm_clock_period_ns, power_period_ns, energy_period_ns: Time between two updates of these
+            sensors, where it was found.
     """
 
     gpu: str
@@ -63,6 +66,9 @@ class GpuInfo:
     temperature_slowdown_c: float | None = None
     temperature_shutdown_c: float | None = None
     temperature_memory_max_c: float | None = None
+    sm_clock_period_ns: int | None = None
+    power_period_ns: int | None = None
+    energy_period_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,44 @@ class SensorTiming:
 
     period_ns: int | None = None
     window_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldProbe:
+    """What one question to a driver gave, asked several times in a row.
+
+    Attributes:
+        operation: The vendor's name of the call, with what tells it from its like
+            ("nvmlDeviceGetFieldValues[186]").
+        feeds: The field of `DeviceReading` or `GpuInfo` that it is for, a counter with its cause
+            ("limited_ns.power_cap"); None where its answer is not used, only known.
+        source: Which of several ways to get that field it is ("v2"); None where there is one.
+        used: Whether the field comes from this way now.
+        error: The driver's words if it did not answer; None if it did.
+        error_code: Its code then.
+        value: The last answer, as the driver gave it.
+        unit: The driver's own unit of it.
+        calls_count: How often it was asked.
+        call_p50_ns: Median time of a call.
+        call_p99_ns: 99th percentile of it (the slowest, under 100 calls).
+    """
+
+    operation: str
+    feeds: str | None
+    source: str | None = None
+    used: bool = False
+    error: str | None = None
+    error_code: int | None = None
+    value: float | None = None
+    unit: str = ""
+    calls_count: int = 0
+    call_p50_ns: int | None = None
+    call_p99_ns: int | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether the driver answered."""
+        return self.error is None
 
 
 class ReadScope(StrEnum):

@@ -256,6 +256,24 @@ class GuardedPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTestLive:
+    """What sampling costs the steps that a job marks, as far as it is known.
+
+    Attributes:
+        step_time_ratio: Step time with sampling over that without; None until it is measured.
+        low_ratio, high_ratio: Its 95 % interval.
+        block_count: Times without sampling that were compared with their surroundings.
+        reason: Why it is not measured, for people; None where it is.
+    """
+
+    step_time_ratio: float | None = None
+    low_ratio: float | None = None
+    high_ratio: float | None = None
+    block_count: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
     """The node at one instant.
 
@@ -269,6 +287,7 @@ class NodeSnapshot:
         gpus: In slot order; GPUs that went away stay with `up` False.
         traced: By GPU label, for GPUs with a recent capture.
         processes: By role.
+        self_test: What sampling costs the steps.
         faults: Unexpected faults that parts of the agent outlived, since it started.
     """
 
@@ -289,4 +308,5 @@ class NodeSnapshot:
     analysis: AnalysisLive = field(default_factory=AnalysisLive)
     traced: Mapping[str, TracedTotals] = field(default_factory=dict)
     processes: Mapping[str, ProcessLive] = field(default_factory=dict)
+    self_test: SelfTestLive = field(default_factory=SelfTestLive)
     faults: Mapping[GuardedPart, int] = field(default_factory=dict)

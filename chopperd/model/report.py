@@ -106,7 +106,10 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSummary:
-    """A traced device and the GPU it was mapped to; `mapping` says by what rule."""
+    """A traced device and the GPU it was mapped to; `mapping` says by what rule.
+
+    `pid` is the traced process, as its own pid namespace numbers it.
+    """
 
     device: int
     rank: int | None
@@ -116,6 +119,7 @@ class DeviceSummary:
     vendor: str | None
     mapping: str | None
     reference: Reference
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +255,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One step of one device, or (in `totals`, with `step` None) the whole file of one device."""
+    """One step of one device, or (in `totals`, with `step` None) the whole file of one device.
+
+    `power_w` is the mean over the window; `power_source` is what it was taken from:
+    "energy_counter", or the kind of its readings as in `GpuInfo`.
+    """
 
     job: str | None
     run: str | None
@@ -288,6 +296,8 @@ class Row:
     exposed_copy_ns: ExposedCopy | None = None
     energy_j: float | None = None
     energy_error_j: float | None = None
+    power_w: float | None = None
+    power_source: str | None = None
     power_limit_w: float | None = None
     temperature_c: Temperature | None = None
     tokens: int | None = None

@@ -133,6 +133,14 @@ class SampleSource(Protocol):
         ...
 
 
+class Bursts(Protocol):
+    """Sampling faster for a while, so that what is captured meanwhile finds samples enough."""
+
+    def burst(self, seconds: float) -> None:
+        """Sample at the burst rate from now on; it ends by itself."""
+        ...
+
+
 class PauseControl(Protocol):
     """Pausing the agent: sampling, captures and analysis stop at once and stay stopped."""
 

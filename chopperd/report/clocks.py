@@ -8,12 +8,19 @@ from chopperd.correlate.families import FamilyTotals
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
-from chopperd.model.arrays import Float64s
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.report import ClockBasis, ClockStats, Dvfs, Family, RowClock, Temperature
+from chopperd.model.samples import GpuSamples
+from chopperd.units import NS_PER_S
 
 _METHOD = "sampled"
+_ENERGY_COUNTER = "energy_counter"
+#: `GpuInfo.power_source` of a reading that is the mean of the last second.
+_AVERAGE_1S = "average_1s"
+#: So few readings of an instant say nothing of a mean.
+_MIN_INSTANTS = 5
 
 
 def known_or_none(value: float) -> float | None:
@@ -22,9 +29,17 @@ def known_or_none(value: float) -> float | None:
 
 
 def row_samples(clocks: RowClocks, index: int) -> slice:
-    """The row's samples: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    return _inside(clocks.samples.t_ns, clocks, index)
+
+
+def reads_inside(samples: GpuSamples, clocks: RowClocks, index: int) -> slice:
+    """The row's reads, clock or not: a slice of `samples`."""
+    return _inside(samples.t_unix_ns, clocks, index)
+
+
+def _inside(t_ns: Int64s, clocks: RowClocks, index: int) -> slice:
     windows = clocks.windows
-    t_ns = clocks.samples.t_ns
     first = int(np.searchsorted(t_ns, windows.start_ns[index], "left"))
     return slice(first, int(np.searchsorted(t_ns, windows.end_ns[index], "left")))
 
@@ -114,6 +129,28 @@ def energy_of(clocks: RowClocks, index: int) -> tuple[float | None, float | None
         known_or_none(float(energy.energy_j[index])),
         known_or_none(float(energy.energy_error_j[index])),
     )
+
+
+def power_of(
+    samples: GpuSamples, clocks: RowClocks, index: int
+) -> tuple[float, str] | tuple[None, None]:
+    """The row's mean power in W and what it is from: the energy counter, else readings.
+
+    A reading that is the mean of a second counts where that second lies in the row; of readings of
+    an instant it takes a few. Neither is the case for most steps without an energy counter.
+    """
+    windows, energy_j = clocks.windows, float(clocks.energy.energy_j[index])
+    start_ns, end_ns = int(windows.start_ns[index]), int(windows.end_ns[index])
+    if not math.isnan(energy_j) and end_ns > start_ns:
+        return energy_j * NS_PER_S / (end_ns - start_ns), _ENERGY_COUNTER
+    source = samples.gpu.power_source
+    if source is None:
+        return None, None
+    covers_ns, least = (NS_PER_S, 1) if source == _AVERAGE_1S else (0, _MIN_INSTANTS)
+    first, last = np.searchsorted(samples.t_unix_ns, (start_ns + covers_ns, end_ns), "left")
+    power_w = samples.power_w[first:last]
+    known = power_w[np.isfinite(power_w)]
+    return (float(known.mean()), source) if len(known) >= least else (None, None)
 
 
 def mean_of_samples(values: Float64s) -> float | None:

@@ -24,7 +24,7 @@ from chopperd.report.processes import first_step, processes, rank_conflicts
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
 from chopperd.report.trace_report import SampledBy, TraceReport
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, ms_from_ns
 
 Value = TypeVar("Value")
 
@@ -136,12 +136,14 @@ def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
 
 def _sampling(totals: Sequence[DraftRow], reports: Sequence[TraceReport]) -> Sampling:
     slowest_ns = max((each.period_ns for r in reports for each in r.alignments), default=0)
+    sensors_ns = [each.sensor_period_ns for r in reports for each in r.alignments]
+    known_ns = [each for each in sensors_ns if each is not None]
     sampled = _sampled(reports)
     return Sampling(
         asked_hz=_common(each.asked_hz for each in sampled),
         kept_hz=NS_PER_S / slowest_ns if slowest_ns else None,
         samples_in_compute=sum(each.samples_in_compute for each in totals),
-        sensor_period_ms=None,
+        sensor_period_ms=ms_from_ns(max(known_ns)) if known_ns else None,
         power_source=_common(source for each in sampled for source in each.power_sources),
     )
 

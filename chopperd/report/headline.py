@@ -8,6 +8,7 @@ from chopperd.model.report import GpuLine, ReportDocument, Summary
 from chopperd.report.resolution import Share, pooled_share, summary_share
 from chopperd.report.wording import (
     brief_milliseconds,
+    decimal,
     known,
     percent,
     plural,
@@ -15,6 +16,7 @@ from chopperd.report.wording import (
     whole,
     words,
 )
+from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: An excess below this share of the step is no reason to send someone to a GPU.
 _EXCESS_MARGIN_RATIO: Final = 0.005
@@ -22,6 +24,8 @@ _EXCESS_MARGIN_RATIO: Final = 0.005
 _FULL_COVERAGE_RATIO: Final = 0.95
 #: A kept rate below this share of the asked one is spelled out.
 _FULL_RATE_RATIO: Final = 0.95
+#: A clock sensor that is read so often between two of its updates is said to be slow.
+_SLOW_SENSOR_READS: Final = 2
 _UNRESOLVED: Final = "not resolved at this rate"
 #: Notes that say why a clock cost is unknown, the most basic reason first.
 _REASON_CODES: Final = (
@@ -218,7 +222,15 @@ def _rate(document: ReportDocument) -> list[str]:
         kept,
         f"{plural(sampling.samples_in_compute, 'sample')} in compute",
         f"coverage {percent(coverage)} %" if known(coverage) else "coverage unknown",
+        _sensor(sampling.sensor_period_ms, sampling.kept_hz),
     ]
+
+
+def _sensor(period_ms: float | None, kept_hz: float) -> str:
+    """How often the clock's sensor looks, where that is too seldom for the rate kept."""
+    if not known(period_ms) or period_ms * NS_PER_MS * kept_hz < _SLOW_SENSOR_READS * NS_PER_S:
+        return ""
+    return f"clock sensor updates each {decimal(period_ms, 0)} ms"
 
 
 def _hertz(rate_hz: float) -> str:

@@ -16,6 +16,8 @@ _COLUMNS: Final = (
     *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %", "Hz"),
     *("lost ms/s", "excess ms/s", "<held by"),
 )
+#: The pace of a GPU that is read at the rate asked for.
+_AS_ASKED: Final = "asked"
 _CAPTION: Final = (
     "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, in the "
     "last whole 10 s; q ends"
@@ -51,12 +53,22 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
     )
 
 
+def gpu_rate(gpu: GpuLive) -> str:
+    """Samples a second that are kept, and why where those are not the ones asked for."""
+    if not gpu.up:
+        return UNKNOWN
+    why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
+    return decimal(gpu.kept_hz, 1) + why
+
+
 def gpu_condition(gpu: GpuLive) -> str:
     """Why the GPU does not answer, else the limits that hold its clock now."""
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
     if not gpu.up:
         return "no sample yet" if gpu.last_sample_unix_ns is None else "does not answer"
+    if gpu.info.parent is not None:
+        return f"part of GPU {gpu.info.parent}"
     return _limits(gpu.reading)
 
 
@@ -70,7 +82,7 @@ def _cells(gpu: GpuLive, lost_ratio: float | None) -> tuple[str, ...]:
     return (
         gpu.info.gpu,
         *gpu_values(gpu),
-        decimal(gpu.kept_hz if gpu.up else None, 1),
+        gpu_rate(gpu),
         _per_second_ms(lost_ratio),
         _per_second_ms(gpu.excess_ratio),
         gpu_condition(gpu),

@@ -150,12 +150,26 @@ def device_notes(
             f"no reference clock for GPU {mine.gpu.gpu} (--reference-mhz)",
         ),
         (
-            joined.clocks is not None and not np.isfinite(mine.energy_j).any(),
+            joined.clocks is not None
+            and mine.gpu.parent is None
+            and not np.isfinite(mine.energy_j).any(),
             "no_energy",
             f"the samples of GPU {mine.gpu.gpu} have no energy counter",
         ),
+        (
+            mine.gpu.power_source == "average_1s",
+            "power_averaged",
+            f"power readings of GPU {mine.gpu.gpu} are averaged over 1 s: not used for steps "
+            "shorter than that",
+        ),
     )
-    return _noted(conditions)
+    shared = (
+        mine.gpu.parent is not None,
+        "shared_clock_domain",
+        f"GPU {mine.gpu.gpu} is a part of GPU {mine.gpu.parent}: clock, causes, power limit and "
+        "temperature are those of the whole card; the part's energy is not known",
+    )
+    return _noted((*conditions, shared))
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:

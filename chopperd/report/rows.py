@@ -18,7 +18,8 @@ from chopperd.report.clocks import (
     energy_of,
     families_of,
     mean_of_samples,
-    row_samples,
+    power_of,
+    reads_inside,
     temperature_of,
 )
 from chopperd.units import NS_PER_S
@@ -221,9 +222,12 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         energy_error_j=energy_error_j,
     )
     if context.samples is not None:
-        inside = clocks.kept[row_samples(clocks, index)]
+        inside = reads_inside(context.samples, clocks, index)
+        power_w, power_source = power_of(context.samples, clocks, index)
         row = replace(
             row,
+            power_w=power_w,
+            power_source=power_source,
             mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),
             power_limit_w=context.samples.gpu.power_limit_w,
             temperature_c=temperature_of(context.samples.temperature_c[inside]),

@@ -6,17 +6,18 @@ from typing import Final
 from rich.console import Group, RenderableType
 
 from chopperd.model.live import GpuLive, NodeSnapshot, SamplerCondition
-from chopperd.report.live_page import gpu_condition, gpu_values
+from chopperd.report.live_page import gpu_condition, gpu_rate, gpu_values
 from chopperd.report.live_rates import lost_s
 from chopperd.report.sections import table
 from chopperd.report.text import simulated_mark
-from chopperd.report.wording import UNKNOWN, count, decimal, duration, moment, percent, size
+from chopperd.report.wording import UNKNOWN, count, duration, known, moment, percent, size
 from chopperd.units import NS_PER_S
 
 _COLUMNS: Final = (
     *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %"),
     *("lost %", "kept Hz", "<held by"),
 )
+_PROCESS_COLUMNS: Final = ("<gpu", "pid", "memory")
 _CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
 
 
@@ -39,6 +40,7 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
         found.append(f"left alone as they hang in a driver: processes {pids}")
     if sampler.condition is SamplerCondition.RUNNING:
         found += [f"GPU {gpu.info.gpu}: {gpu_condition(gpu)}" for gpu in now.gpus if not gpu.up]
+    found += [f"GPU {gpu.info.gpu}: {gpu.trouble}" for gpu in now.gpus if gpu.trouble]
     found += [now.archive.trouble, now.store.trouble, now.analysis.trouble]
     return tuple(trouble for trouble in found if trouble is not None)
 
@@ -50,13 +52,16 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
         now: The newest snapshot.
         troubles: What is not well, for people.
     """
-    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now)]
+    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
     rows += [("trouble", trouble) for trouble in troubles]
     parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
     parts.append(table("AGENT", ("<", "<"), rows, header=False))
     gpus = [_cells(gpu) for gpu in now.gpus]
     if gpus:
         parts += ["", table("GPUS", _COLUMNS, gpus, caption=_CAPTION)]
+    processes = [row for gpu in now.gpus for row in _processes(gpu)]
+    if processes:
+        parts += ["", table("PROCESSES", _PROCESS_COLUMNS, processes)]
     return Group(*parts)
 
 
@@ -106,14 +111,38 @@ def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     )
 
 
+def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    found = now.self_test
+    ratios = found.step_time_ratio, found.low_ratio, found.high_ratio
+    if not all(map(known, ratios)):
+        yield "self-test", f"what sampling costs a step is not measured: {found.reason or UNKNOWN}"
+        return
+    change, low, high = (percent(ratio - 1, 2) for ratio in ratios if known(ratio))
+    yield (
+        "self-test",
+        f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
+    )
+
+
 def _cells(gpu: GpuLive) -> tuple[str, ...]:
     return (
         gpu.info.gpu,
         *gpu_values(gpu),
         percent(_lost_ratio(gpu)),
-        decimal(gpu.kept_hz if gpu.up else None, 1),
+        gpu_rate(gpu),
         gpu_condition(gpu),
     )
+
+
+def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
+    """Who is on a GPU; those on a part of a card are shown there."""
+    for process in gpu.processes or ():
+        if process.partition is None or gpu.info.parent is not None:
+            yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
+
+
+def _size(value_bytes: int | None) -> str:
+    return UNKNOWN if value_bytes is None else size(value_bytes)
 
 
 def _lost_ratio(gpu: GpuLive) -> float | None:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
 from chopperd.correlate.timebase import realtime_step_ns
@@ -48,10 +50,14 @@ class JoinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAlignment:
-    """How well one device's trace and samples lie on one axis; lags None if not measurable."""
+    """How well one device's trace and samples lie on one axis; lags None if not measurable.
+
+    `sensor_period_ns` is how often the clock's sensor looks; None where that is not known.
+    """
 
     offset_uncertainty_ns: int
     period_ns: int
+    sensor_period_ns: int | None
     lag_ns: int | None
     lag_low_ns: int | None
     lag_high_ns: int | None
@@ -161,8 +167,8 @@ def _joined(
     options: JoinOptions,
 ) -> _DeviceReport:
     mapped = _mapped(device, timeline, trace, samples, options)
-    reference = _reference(mapped, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
+    reference = _reference(mine, options)
     joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
     summary = _device_summary(device.device, timeline, trace, mapped, reference)
     context = _context(trace, summary, mine)
@@ -195,16 +201,16 @@ def _mapped(
     )
 
 
-def _reference(mapped: Mapped, options: JoinOptions) -> Reference:
+def _reference(mine: GpuSamples | None, options: JoinOptions) -> Reference:
     configured_mhz = options.reference_mhz
-    if configured_mhz is None and mapped.gpu is not None:
-        configured_mhz = options.model_references_mhz.get(mapped.gpu.name)
+    if configured_mhz is None and mine is not None:
+        configured_mhz = options.model_references_mhz.get(mine.gpu.name)
     if configured_mhz is None:
         configured_mhz = options.default_reference_mhz
     if configured_mhz is not None:
         return Reference(sm_clock_mhz=configured_mhz, source="configured")
-    if mapped.gpu is not None and mapped.gpu.sm_clock_max_mhz is not None:
-        return Reference(sm_clock_mhz=mapped.gpu.sm_clock_max_mhz, source="device_max")
+    if mine is not None and mine.gpu.sm_clock_max_mhz is not None:
+        return Reference(sm_clock_mhz=mine.gpu.sm_clock_max_mhz, source="device_max")
     return Reference(sm_clock_mhz=None, source=None)
 
 
@@ -213,10 +219,22 @@ def _samples_of(
 ) -> GpuSamples | None:
     if samples is None or mapped.gpu is None:
         return None
-    mine = next(each for each in samples.gpus if each.gpu is mapped.gpu)
+    mine = _with_card(next(each for each in samples.gpus if each.gpu is mapped.gpu), samples)
     if limit_mhz is None:
         return mine
     return replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))
+
+
+def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
+    """A partition's samples as those of the card whose clock it shares; others as they are.
+
+    Without the energy: how much of the card's is the partition's is not known.
+    """
+    card = next((each for each in samples.gpus if each.gpu.gpu == mine.gpu.parent), None)
+    if card is None:
+        return mine
+    info = replace(card.gpu, gpu=mine.gpu.gpu, uuid=mine.gpu.uuid, parent=mine.gpu.parent)
+    return replace(card, gpu=info, energy_j=np.full_like(card.energy_j, np.nan))
 
 
 def _context(
@@ -227,7 +245,8 @@ def _context(
         run=trace.meta.run,
         rank=trace.meta.rank,
         gpu=device.gpu if device else None,
-        model=device.name if device else None,
+        # Partitions of a card have one clock: they are no peers.
+        model=device.name if device and (samples is None or not samples.gpu.parent) else None,
         anchored=trace.meta.anchored,
         reference_mhz=device.reference.sm_clock_mhz if device else None,
         samples=samples,
@@ -249,8 +268,17 @@ def _device_summary(
         name=(gpu and gpu.name) or said.name or None,
         vendor=None if gpu is None else gpu.vendor.value,
         mapping=mapped.rule,
+        pid=_pid(trace),
         reference=reference,
     )
+
+
+def _pid(trace: Trace) -> int | None:
+    """The process that launched all that the trace holds; None if it can't be told."""
+    used = np.unique(trace.calls.thread)
+    pids = {trace.threads[thread][0] for thread in used.tolist()}
+    pid = next(iter(pids)) if len(pids) == 1 else None
+    return pid if isinstance(pid, int) else None
 
 
 def _alignment(joined: JoinedDevice) -> DeviceAlignment | None:
@@ -260,6 +288,7 @@ def _alignment(joined: JoinedDevice) -> DeviceAlignment | None:
     return DeviceAlignment(
         offset_uncertainty_ns=round(clocks.timing.join_ns),
         period_ns=clocks.period_ns,
+        sensor_period_ns=clocks.sensor_period_ns,
         lag_ns=clocks.lag.lag_ns,
         lag_low_ns=clocks.lag.low_ns,
         lag_high_ns=clocks.lag.high_ns,

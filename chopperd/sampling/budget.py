@@ -14,6 +14,7 @@ class DriverBudget:
     first judgement is left out: drivers do work of their own in the first calls.
 
     Attributes:
+        asked_period_ns: The period that was asked for.
         period_ns: The period to keep now.
         spent_ratio: Share of the time before the last judgement that driver calls took.
 
@@ -26,12 +27,15 @@ class DriverBudget:
     def __init__(
         self, *, budget_ratio: float, asked_period_ns: int, longest_period_ns: int
     ) -> None:
-        self.period_ns = asked_period_ns
+        self.asked_period_ns = self.period_ns = asked_period_ns
         self.spent_ratio = 0.0
         self._budget_ratio = budget_ratio
-        self._asked_period_ns = asked_period_ns
         self._most_strides = max(1, longest_period_ns // asked_period_ns)
         self._judged_at: tuple[int, int] | None = None
+
+    def begin_anew(self) -> None:
+        """Leave out what comes before the next judgement: another period was kept meanwhile."""
+        self._judged_at = None
 
     def judge(self, now_mono_ns: int, driver_ns: int) -> bool:
         """Look at the driver's time since the last call; whether the period has changed by it.
@@ -53,8 +57,8 @@ class DriverBudget:
         """
         if self._budget_ratio / 2 <= self.spent_ratio <= _TOLERANCE * self._budget_ratio:
             return False
-        strides = self.period_ns // self._asked_period_ns
+        strides = self.period_ns // self.asked_period_ns
         wanted = ceil(strides * self.spent_ratio / self._budget_ratio)
         kept = min(max(wanted, 1), self._most_strides)
-        self.period_ns = kept * self._asked_period_ns
+        self.period_ns = kept * self.asked_period_ns
         return kept != strides

@@ -1,8 +1,12 @@
-"""One GPU's part of the shared memory as its thread writes it, at every tick."""
+"""One GPU's part of the shared memory as its thread writes it, at every tick.
+
+The same is written without Python by `native/ticks.c`, into the same words.
+"""
 
 import mmap
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import nan
 from struct import Struct
 from typing import Final
@@ -16,6 +20,7 @@ from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.layout import (
     HEADER,
     RECORD,
+    STATUS,
     STATUS_HEAD_COUNT,
     TOTAL_COUNT,
     GpuState,
@@ -27,23 +32,72 @@ _GENERATION: Final = (HEADER.names or ()).index("generation")
 
 _RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d")
 _RECORD_BYTES: Final = RECORD.itemsize
-#: A status block up to `totals_sequence`.
-_STATUS_HEAD: Final = Struct(f"={STATUS_HEAD_COUNT}q")
+_HEAD_NAMES: Final = (STATUS.names or ())[:STATUS_HEAD_COUNT]
+_HEAD_BYTES: Final = 8 * STATUS_HEAD_COUNT
 _TOTALS: Final = Struct(f"=q{TOTAL_COUNT}d")
 _NO_LIMITS: Final = (nan,) * len(CAUSES)
+
+
+class _HeadWord:
+    """A word of the head that a writer keeps, as an attribute of the same name."""
+
+    def __set_name__(self, owner: type["GpuWriter"], name: str) -> None:
+        self._place = _HEAD_NAMES.index(name.removeprefix("_"))
+
+    def __get__(self, writer: "GpuWriter", owner: type["GpuWriter"]) -> int:
+        return writer.head[self._place]
+
+    def __set__(self, writer: "GpuWriter", value: int) -> None:
+        writer.head[self._place] = value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlaces:
+    """Where a GPU's part of the memory is, as addresses in this process.
+
+    Attributes:
+        head: The head that the writer keeps; the status block's begins with a copy of it.
+        status: The status block.
+        records: The ring of records.
+        capacity: Records in the ring.
+        generation_word: The number of the writer that may write.
+        generation: The number of this one.
+    """
+
+    head: int
+    status: int
+    records: int
+    capacity: int
+    generation_word: int
+    generation: int
 
 
 class GpuWriter:
     """One GPU's status block and ring of records, written by that GPU's thread only.
 
     Nothing is written once another writer process has taken over, so that a driver call that
-    returns after hours harms nothing. Counts are plain attributes, taken over from the writer
-    before, and are published with the next record.
+    returns after hours harms nothing. Counts are kept in a head of its own, taken over from the
+    writer before, and are published with the next record.
 
     Attributes:
+        head: The words of the head, in the order of `STATUS`.
         ticks_count, missed_count, transient_count, unexpected_count, losses_count, driver_ns,
-            driver_full_ns: See `GpuStatus` in `ring_reader`.
+            driver_full_ns, period_ns: See `GpuStatus` in `ring_reader`.
     """
+
+    ticks_count = _HeadWord()
+    missed_count = _HeadWord()
+    transient_count = _HeadWord()
+    unexpected_count = _HeadWord()
+    losses_count = _HeadWord()
+    driver_ns = _HeadWord()
+    driver_full_ns = _HeadWord()
+    period_ns = _HeadWord()
+    _state = _HeadWord()
+    _written = _HeadWord()
+    _last_mono_ns = _HeadWord()
+    _asked_period_ns = _HeadWord()
+    _pace = _HeadWord()
 
     def __init__(
         self,
@@ -63,25 +117,10 @@ class GpuWriter:
         self._records_offset = records_offset
         self._capacity = capacity
         self._bits_by_causes: dict[frozenset[Cause], int] = {}
-        self._head = array("q", bytes(_STATUS_HEAD.size))
-        self._head_words = memoryview(self._head)
-        (
-            _,
-            _,
-            self._state,
-            self._written,
-            self._last_mono_ns,
-            self.ticks_count,
-            self.missed_count,
-            self.transient_count,
-            self.unexpected_count,
-            self.losses_count,
-            self.driver_ns,
-            self.driver_full_ns,
-            self._asked_period_ns,
-            self._period_ns,
-            self._pace,
-        ) = map(int, _STATUS_HEAD.unpack_from(memory, status_offset))
+        self._failure: tuple[int, str] | None = None
+        self.head = array("q", bytes(memory[status_offset : status_offset + _HEAD_BYTES]))
+        self.head[0] = self.head[1] = 0  # no call is in progress
+        self._head_words = memoryview(self.head)
 
     def is_current(self) -> bool:
         """Whether no other writer has taken over."""
@@ -138,6 +177,21 @@ class GpuWriter:
         self._count_call(span_ns, scope)
         self._publish()
 
+    def note_failure(self, error: Exception) -> None:
+        """Take down that a look has failed as a whole."""
+        self._failure = self._written, str(error)
+
+    @property
+    def silence(self) -> str | None:
+        """Why the last look failed as a whole; None if it did not. For any thread."""
+        failure = self._failure
+        return failure[1] if failure is not None and failure[0] == self._written else None
+
+    @property
+    def state(self) -> GpuState:
+        """What was last said of whether the GPU answers; for any thread."""
+        return GpuState(self._state)
+
     def set_state(self, state: GpuState) -> None:
         """Say whether the GPU answers."""
         self._state = state
@@ -145,12 +199,12 @@ class GpuWriter:
 
     def set_period_ns(self, asked_ns: int, kept_ns: int, pace: Pace = Pace.ASKED) -> None:
         """Say at which period the GPU is to be read, and at which it is, and why."""
-        self._asked_period_ns, self._period_ns, self._pace = asked_ns, kept_ns, pace
+        self._asked_period_ns, self.period_ns, self._pace = asked_ns, kept_ns, pace
         self._publish()
 
     @property
     def written_count(self) -> int:
-        """Records since the ring was made."""
+        """Records since the ring was made; for any thread."""
         return self._written
 
     def records(self, position: int) -> Records:
@@ -165,6 +219,12 @@ class GpuWriter:
         if first + count <= self._capacity:
             return ring[first : first + count]
         return np.concatenate([ring[first:], ring[:end]])
+
+    def integrated_records(self) -> Records:
+        """The records that the published totals cover, as far as the ring still holds them."""
+        held = self.records(0)
+        unseen_count = self._written - self.totals()[0]
+        return held[: max(0, len(held) - unseen_count)]
 
     def write_totals(self, totals: Float64s, integrated_count: int) -> None:
         """Publish the live integrals.
@@ -193,13 +253,25 @@ class GpuWriter:
         integrated_count, *totals = _TOTALS.unpack_from(self._map, self._totals_offset(sequence))
         return integrated_count, np.array(totals)
 
+    def places(self) -> GpuPlaces:
+        """Where all this is; good while the memory is mapped."""
+        start: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        return GpuPlaces(
+            head=self.head.buffer_info()[0],
+            status=start + self._status_offset,
+            records=start + self._records_offset,
+            capacity=self._capacity,
+            generation_word=start + 8 * _GENERATION,
+            generation=self._generation,
+        )
+
     @property
     def _totals_word(self) -> int:
-        return self._call_word + _STATUS_HEAD.size // 8
+        return self._call_word + _HEAD_BYTES // 8
 
     def _totals_offset(self, sequence: int) -> int:
         """Where the copy with a number begins, in bytes."""
-        return self._status_offset + _STATUS_HEAD.size + 8 + sequence % 2 * _TOTALS.size
+        return self._status_offset + _HEAD_BYTES + 8 + sequence % 2 * _TOTALS.size
 
     def _count_call(self, span_ns: int, scope: ReadScope) -> None:
         self.ticks_count += 1
@@ -210,30 +282,10 @@ class GpuWriter:
     def _publish(self) -> None:
         """Write the head of the status block, with no call in progress.
 
-        It is packed aside and then copied: packing in place clears the bytes first, so that a
-        reader could find counts at 0, and so would the successor of a process killed right then.
+        The call in progress stands first, so that it is over before the counts say so.
         """
         if self._words[_GENERATION] != self._generation:
             return
-        _STATUS_HEAD.pack_into(
-            self._head,
-            0,
-            0,
-            0,
-            self._state,
-            self._written,
-            self._last_mono_ns,
-            self.ticks_count,
-            self.missed_count,
-            self.transient_count,
-            self.unexpected_count,
-            self.losses_count,
-            self.driver_ns,
-            self.driver_full_ns,
-            self._asked_period_ns,
-            self._period_ns,
-            self._pace,
-        )
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 
     def _bits(self, causes: frozenset[Cause] | None) -> int:

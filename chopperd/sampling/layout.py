@@ -21,7 +21,7 @@ from chopperd.model.samples import VALUE_COLUMNS
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -32,13 +32,19 @@ SCOPES: Final = (ReadScope.FAST, ReadScope.FULL)
 
 
 class SamplerState(IntEnum):
-    """What the sampler last said of itself."""
+    """What the sampler last said of itself.
+
+    `CHANGED`: it ends so that a successor finds the GPUs that came or went. `SILENT`: at its last
+    look no GPU answered.
+    """
 
     STARTING = 0
     RUNNING = 1
     STOPPING = 2
     STOPPED = 3
     FAILED = 4
+    CHANGED = 5
+    SILENT = 6
 
 
 class GpuState(IntEnum):
@@ -60,6 +66,8 @@ class Pace(IntEnum):
 
 
 #: `generation` counts the writers: one that finds another number than its own is superseded.
+#: `identity` is the same in a larger memory file that took this one's place; `slots_wanted` is the
+#: room that a writer did not find.
 HEADER: Final = np.dtype(
     [
         (name, np.int64)
@@ -74,6 +82,8 @@ HEADER: Final = np.dtype(
             "triples_written",
             "description_sequence",
             "description_bytes",
+            "identity",
+            "slots_wanted",
         )
     ]
 )
@@ -141,10 +151,12 @@ TROUBLE_BYTES: Final = 256
 TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 
 #: What is written seldom (`side`): -1 means "not known" in whole numbers, NaN in others.
-#: `sequence` is odd while it is being written.
+#: `sequence` is odd while it is being written, `state_sequence` while the values of a full read
+#: are: these have a writer of their own.
 SIDE: Final = np.dtype(
     [
         ("sequence", np.int64),
+        ("state_sequence", np.int64),
         ("state_mono_ns", np.int64),
         ("state", np.float64, (len(STATE_FIELDS),)),
         ("sensor_period_ns", np.int64, (len(TIMED_SENSORS),)),
@@ -166,6 +178,13 @@ STATUS: Final = np.dtype(
     ]
 )
 SIDE_OFFSET: Final = STATUS.itemsize - SIDE.itemsize
+
+
+def offset_of(block: "np.dtype[np.void]", name: str) -> int:
+    """Where a field of a block begins, in bytes."""
+    if block.fields is None:
+        raise ValueError("it has no fields")
+    return int(block.fields[name][1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,38 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
-from chopperd.clock import Clock, SystemClock
+from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend
-from chopperd.errors import BackendUnavailableError, ChopperdError, StoreError
-from chopperd.sampling.device_loop import DeviceLoop
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
+from chopperd.model.devices import GpuInfo
+from chopperd.sampling.device_loop import DeviceLoop, LoopParts
+from chopperd.sampling.ends import Ending, changed, silent
 from chopperd.sampling.layout import RingDescription, SamplerState
+from chopperd.sampling.native.library import native_library
+from chopperd.sampling.native.parts import with_native
+from chopperd.sampling.orders import OrderBook, OrderLines, decoded
+from chopperd.sampling.restarts import ExitStatus
 from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
+from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
+from chopperd.sampling.silence import Silence
+from chopperd.sampling.watch import DriverWatch, WatchedGpu
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
+#: How often it is looked whether any GPU answers at all.
+_LOOK_EVERY_S: Final = 1.0
+#: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
+_ORDERS_BYTES: Final = 4096
+_ORDERS_PAUSE_S: Final = 0.05
 
 
 def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
@@ -42,17 +57,22 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
     """
     with _wake_pipe() as (wake_fd, wake):
         stop = threading.Event()
+        ending = Ending(stop)
         try:
             backend = open_backend()
             ring = _opened_ring(ring_fd, backend, settings)
+            if not _has_room(ring, backend.devices()):
+                backend.close()
+                return ExitStatus.NO_ROOM
         except ChopperdError as error:
             _report_failure(ring_fd, str(error))
             return error.exit_code
         failures: list[BaseException] = []
+        clock, orders = SystemClock(), OrderBook()
 
         def sample() -> None:
             try:
-                run_sampler(backend, ring, settings, SystemClock(), stop)
+                run_sampler(backend, ring, settings, clock, stop, orders, ending)
             except BaseException as error:
                 failures.append(error)
                 raise
@@ -61,14 +81,37 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
 
         sampler = threading.Thread(target=sample, name="chopperd-sampler")
         sampler.start()
-        select.select([wake_fd, _LIFELINE_FD], [], [])
-        ring.set_state(SamplerState.STOPPING)
+        _obey_until_woken(wake_fd, orders, clock)
+        end = ending.chosen
+        ring.set_state(end.state if end else SamplerState.STOPPING)
         stop.set()
         sampler.join()
         backend.close()
-        ring.set_state(SamplerState.STOPPED)
+        if end is None:
+            ring.set_state(SamplerState.STOPPED)
         ring.close()
-        return 1 if failures else 0
+        if end is not None and end.state is SamplerState.SILENT:
+            _report_failure(ring_fd, end.reason)
+        return end.status if end else int(bool(failures))
+
+
+def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
+    """Take the parent's orders until it ends, or this process is to.
+
+    What is no order is passed over, and said.
+    """
+    lines, limiter = OrderLines(), RepeatLimiter(clock)
+    while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
+        data = os.read(_LIFELINE_FD, _ORDERS_BYTES)
+        if not data:
+            return
+        for line in lines.feed(data):
+            try:
+                orders.take(decoded(line), clock.mono_ns())
+            except ConfigError as error:
+                if limiter.is_due():
+                    logger.warning("an order was not understood: %s", error)
+        select.select([wake_fd], [], [], _ORDERS_PAUSE_S)
 
 
 def run_sampler(
@@ -77,52 +120,130 @@ def run_sampler(
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook | None = None,
+    ending: Ending | None = None,
 ) -> None:
     """Sample all GPUs of a back end until told to stop, or until another sampler took over.
 
     The calling thread takes the clock triples, one a second and one at the end. Returns when all
-    threads have ended; one that is inside a driver call ends when the call returns.
+    threads have ended; one that is inside a driver call ends when the call returns. Sampling that
+    ends by itself says so through `ending`.
     """
+    orders, ending = orders or OrderBook(), ending or Ending(stop)
+    gpus = _watched(backend, ring)
+    silence = Silence([each.gpu for each in gpus], clock)
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
-        for label, loop in _loops(backend, ring, settings, clock, stop)
+        for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
     ]
+    sensors = SensorWatch(
+        backend,
+        [ProbedGpu(device=each.device, side=each.side) for each in gpus],
+        settings,
+        clock,
+        stop,
+        may_ask=orders.allows_rare_calls,
+    )
+    if sensors.has_work:
+        threads.append(threading.Thread(target=sensors.run, name="chopperd-sensors"))
+    watch = DriverWatch(
+        backend,
+        gpus,
+        settings,
+        clock,
+        stop,
+        on_change=lambda why: ending.choose(changed(why)),
+        may_ask=orders.allows_rare_calls,
+    )
+    if watch.has_work:
+        threads.append(threading.Thread(target=watch.run, name="chopperd-watch"))
     ring.write_triple(clock.triple())
-    for thread in threads:
-        thread.start()
-    ring.set_state(SamplerState.RUNNING)
-    while not stop.wait(_TRIPLE_EVERY_NS / NS_PER_S) and ring.is_current():
-        ring.write_triple(clock.triple())
+    try:
+        for thread in threads:
+            thread.start()
+        ring.set_state(SamplerState.RUNNING)
+        _stay(ring, silence, clock, stop, ending)
+    finally:
+        stop.set()
+        orders.interrupt.raise_()
     for thread in threads:
         thread.join()
     ring.write_triple(clock.triple())
 
 
+def _stay(
+    ring: RingWriter, silence: Silence, clock: Clock, stop: threading.Event, ending: Ending
+) -> None:
+    """Take the clock triples until sampling is to end; see whether any GPU answers meanwhile."""
+    parent_pid = os.getppid()
+    triple_at_ns = clock.mono_ns() + _TRIPLE_EVERY_NS
+    while not stop.wait(_LOOK_EVERY_S) and ring.is_current():
+        if silence.look():
+            _say_silent(ring, silence.reason)
+        if silence.is_final:
+            ending.choose(silent(f"no GPU answers: {silence.reason}"))
+        if os.getppid() != parent_pid:  # a fork of the parent may still hold our lifeline
+            return
+        if clock.mono_ns() >= triple_at_ns:
+            triple_at_ns += _TRIPLE_EVERY_NS
+            ring.write_triple(clock.triple())
+
+
+def _watched(backend: DeviceBackend, ring: RingWriter) -> list[WatchedGpu]:
+    """Every GPU of the back end with its part of the shared memory."""
+    devices = backend.devices()
+    return [
+        WatchedGpu(
+            device=device, label=ring.gpus[slot].gpu, gpu=ring.gpu(slot), side=ring.side(slot)
+        )
+        for device, slot in zip(devices, ring.slots_of(devices), strict=True)
+        if slot is not None
+    ]
+
+
 def _loops(
     backend: DeviceBackend,
-    ring: RingWriter,
+    gpus: Sequence[WatchedGpu],
     settings: SamplerSettings,
     clock: Clock,
     stop: threading.Event,
+    orders: OrderBook,
 ) -> Iterator[tuple[str, DeviceLoop]]:
-    """The loop of each GPU that has a slot, with the GPU's label."""
-    devices = backend.devices()
-    for position, device in enumerate(devices):
-        slot = ring.slot_of(device)
-        if slot is None:
-            logger.error("GPU %s is new and has no room: start anew to sample it", device.uuid)
-            continue
-        loop = DeviceLoop(
-            backend,
-            device,
-            ring.gpu(slot),
-            settings,
-            clock,
-            stop,
-            position=position,
-            device_count=len(devices),
-        )
-        yield ring.gpus[slot].gpu, loop
+    """The loop of each GPU, with the GPU's label; partitions have nothing for a fast loop."""
+    library = native_library()
+    for position, each in enumerate(gpus):
+        device, gpu = each.device, each.gpu
+        kept = settings if device.parent is None else _slow_only(settings)
+        parts = LoopParts(place=(position, len(gpus)), side=each.side)
+        if library is not None:
+            parts = with_native(parts, library, backend, device, gpu, kept, clock, orders.interrupt)
+        loop = DeviceLoop(backend, device, gpu, kept, clock, stop, orders=orders, parts=parts)
+        yield each.label, loop
+
+
+def _slow_only(settings: SamplerSettings) -> SamplerSettings:
+    """The settings for what has nothing to read but what the slow loop reads."""
+    slow_hz = max(settings.slow_hz, LOWEST_HZ)
+    return replace(settings, hz=slow_hz, burst_hz=slow_hz)
+
+
+def _say_silent(ring: RingWriter, reason: str | None) -> None:
+    """Say that no GPU answers any more, and why; None: one does again."""
+    ring.set_state(SamplerState.RUNNING if reason is None else SamplerState.SILENT)
+    if reason is None:
+        logger.warning("GPUs answer again")
+    else:
+        logger.warning("no GPU answers: %s", reason)
+
+
+def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:
+    """Whether the shared memory has room for all GPUs; where it has not, it says how much."""
+    if None not in ring.slots_of(devices):
+        return True
+    ring.ask_for_room(devices)
+    ring.set_state(SamplerState.CHANGED)
+    ring.close()
+    return False
 
 
 def _opened_ring(ring_fd: int, backend: DeviceBackend, settings: SamplerSettings) -> RingWriter:

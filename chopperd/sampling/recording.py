@@ -15,8 +15,9 @@ from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import RECORD, Pace, Records
 from chopperd.sampling.ring_reader import GpuStatus
+from chopperd.sampling.side import with_timing
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
 
@@ -115,7 +116,7 @@ class Recorder:
         statuses = [reader.status(slot) for slot in range(len(description.gpus))]
         gpus = tuple(
             gpu_samples(
-                gpu,
+                with_timing(gpu, reader.aside(slot).timing),
                 np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
                 self._triples,
             )
@@ -191,7 +192,7 @@ def _notes(gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus]) -> Iterator[N
             yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses_count} times")
         if failed:
             yield Note(code="reads_failed", text=f"GPU {gpu.gpu}: {failed} reads failed")
-        if status.period_ns > status.asked_period_ns:
+        if status.pace is Pace.BUDGET:
             hz = NS_PER_S / status.period_ns
             text = f"GPU {gpu.gpu}: driver calls take long; sampled at {hz:.3g} Hz at the end"
             yield Note(code="rate_reduced", text=text)

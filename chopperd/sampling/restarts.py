@@ -1,6 +1,17 @@
 """When a sampler process that ended is followed by the next; nothing is started here."""
 
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """What a sampler process ends with where its end is no fault of its own.
+
+    `CHANGED`: GPUs came or went. `NO_ROOM`: there are more than the shared memory has room for.
+    """
+
+    CHANGED = 75
+    NO_ROOM = 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,7 @@ class Restarts:
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._quick_ends = 0
+        self._failures = 0
         self.has_run = False
         self.failure: SamplerFailure | None = None
 
@@ -59,10 +71,10 @@ class Restarts:
         self.has_run = True
         self.failure = None
 
-    def note_failure(self, reason: str, exit_status: int) -> None:
-        """A process said why it can't sample, and ended."""
-        count = self.failure.count + 1 if self.failure else 1
-        self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=count)
+    def note_failure(self, reason: str, exit_status: int, lasted_s: float) -> None:
+        """A process said why it can't sample, and ended; one that did for long begins the count."""
+        self._failures = self._failures + 1 if lasted_s < self._policy.steady_s else 1
+        self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=self._failures)
 
     def pause_s(self, lasted_s: float) -> float:
         """The pause after a process that ended and had lasted so long."""

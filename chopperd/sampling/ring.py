@@ -7,6 +7,7 @@ that a reader tells a torn one (for certain where stores keep their order, as on
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
 from typing import Final
@@ -15,7 +16,7 @@ from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.identity import merged_gpus, place_of
+from chopperd.sampling.identity import merged_gpus, places_of
 from chopperd.sampling.layout import (
     DESCRIPTION_BYTES,
     HEADER,
@@ -66,6 +67,7 @@ class RingWriter:
         self._words = memoryview(self._map).cast("q")
         if is_new:
             self._set("gpu_slots", 0)
+            self._set("identity", 1 + int.from_bytes(os.urandom(7), "little"))
             self._set("layout_version", LAYOUT_VERSION)
         elif self._get("magic") != MAGIC or self._get("layout_version") != LAYOUT_VERSION:
             self.close()
@@ -109,9 +111,14 @@ class RingWriter:
         """The writer of one GPU's side block; one a slot, whatever threads use it."""
         return self._sides[slot]
 
-    def slot_of(self, info: GpuInfo) -> int | None:
-        """The slot of a GPU that the back end found; None if there was no room for it."""
-        return place_of(info, self.gpus)
+    def slots_of(self, infos: Sequence[GpuInfo]) -> list[int | None]:
+        """The slot of each GPU that the back end found; None if there was no room for it."""
+        return places_of(infos, self.gpus)
+
+    def ask_for_room(self, infos: Sequence[GpuInfo]) -> None:
+        """Say how large the memory must be for the GPUs that the back end found (`ring_growth`)."""
+        needed_count = len(merged_gpus(self.gpus, infos))
+        self._set("slots_wanted", needed_count + _SPARE_SLOTS)
 
     def set_state(self, state: SamplerState) -> None:
         """Say what the sampler is doing."""

@@ -160,6 +160,11 @@ class RingReader:
         """Number of the present writer, from 1."""
         return int(self._header["generation"])
 
+    @property
+    def identity(self) -> int:
+        """Which memory this is; the same after it was moved into a larger file."""
+        return int(self._header["identity"])
+
     def description(self) -> RingDescription:
         """What is sampled.
 
@@ -218,10 +223,14 @@ class RingReader:
         """What of a GPU is written seldom; nothing where its writer died over it."""
         for _ in range(_ATTEMPTS):
             side = self._status["side"][slot].copy()
-            sequence = int(side["sequence"])
-            if sequence % 2 == 0 and sequence == int(self._status["side"]["sequence"][slot]):
+            if all(self._is_whole(side, slot, name) for name in ("sequence", "state_sequence")):
                 return aside_of(side)
         return GpuAside()
+
+    def _is_whole(self, side: Records, slot: int, name: str) -> bool:
+        """Whether nothing was being written to a copy by the writer that counts there."""
+        sequence = int(side[name])
+        return sequence % 2 == 0 and sequence == int(self._status["side"][name][slot])
 
     def totals(self, slot: int) -> LiveTotals | None:
         """The live integrals of a GPU; None before its first sample."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.devices import ReadScope
 from chopperd.units import NS_PER_S
 
@@ -22,6 +22,7 @@ _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
 _EDGE_RATIO: Final = 0.05
 #: Makes of a seed the one by which full reads are drawn.
 _FULL_KEY: Final = 1 << 63
+_SCOPES: Final = {False: ReadScope.FAST, True: ReadScope.FULL}
 #: Ticks are worked out so many at a time, which costs less than one by one.
 _BLOCK: Final = 128
 
@@ -39,6 +40,20 @@ class Tick(NamedTuple):
     deadline_mono_ns: int
     end_mono_ns: int
     scope: ReadScope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickColumns:
+    """Ticks that follow on one another; see `Tick`.
+
+    Attributes:
+        deadlines_mono_ns, ends_mono_ns: (n,) int64.
+        are_full: (n,) bool, whether everything is to be read.
+    """
+
+    deadlines_mono_ns: Int64s
+    ends_mono_ns: Int64s
+    are_full: Bools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,27 +81,35 @@ class Schedule:
         deadlines_ns: Int64s = self._starts_mono_ns(periods) + (into * self.period_ns).astype(int)
         return deadlines_ns
 
-    def scopes(self, periods: Int64s) -> list[ReadScope]:
-        """How much the read of each period covers; the first of all covers everything.
+    def are_full(self, periods: Int64s) -> Bools:
+        """Whether the read of each period covers everything, as the first of all does.
 
         One read of each slow period is full, any of them alike: were it always the same one, a step
         as long as the slow period would show the activity and power of one of its phases only.
         """
         slow_periods, place = np.divmod(periods, self.full_every_count)
         drawn = _uniform(self.seed ^ _FULL_KEY, slow_periods) * self.full_every_count
-        is_full = (place == drawn.astype(int)) | (periods == 0)
-        return [ReadScope.FULL if full else ReadScope.FAST for full in is_full.tolist()]
+        are_full: Bools = (place == drawn.astype(int)) | (periods == 0)
+        return are_full
+
+    def columns(self, first: int, count: int) -> TickColumns:
+        """The ticks of so many periods from one on."""
+        periods = np.arange(first, first + count)
+        return TickColumns(
+            deadlines_mono_ns=self.deadlines_mono_ns(periods),
+            ends_mono_ns=self._starts_mono_ns(periods + 1),
+            are_full=self.are_full(periods),
+        )
 
     def ticks(self) -> Iterator[Tick]:
         """The ticks of period 0, 1, 2, ... without end."""
         for first in count(0, _BLOCK):
-            periods = np.arange(first, first + _BLOCK)
-            ends_ns = self._starts_mono_ns(periods + 1)
+            columns = self.columns(first, _BLOCK)
             ticks = map(
                 Tick,
-                self.deadlines_mono_ns(periods).tolist(),
-                ends_ns.tolist(),
-                self.scopes(periods),
+                columns.deadlines_mono_ns.tolist(),
+                columns.ends_mono_ns.tolist(),
+                (_SCOPES[full] for full in columns.are_full.tolist()),
             )
             yield from tuple(ticks)  # all now: code that runs once after a sleep runs far slower
 

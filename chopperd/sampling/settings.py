@@ -9,6 +9,8 @@ import msgspec
 from chopperd.errors import ConfigError
 
 _OPTION: Final = "--settings"
+#: The lowest rate of a fast loop.
+LOWEST_HZ: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,31 +21,53 @@ class SamplerSettings:
         hz: Rate of the fast loop (clock and limit reasons).
         slow_hz: Rate of the slow loop (everything the device answers).
         budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
+        idle_hz: Rate of all reads of a GPU that has been idle for a while; None: as any other.
+        idle_after_s: How long that is.
+        burst_hz: Highest rate of the bursts that may be ordered; None: there are none.
+        burst_budget_ratio: As `budget_ratio`, in a burst.
         history_s: How long the ring keeps samples for a reader that is late.
         totals_every_s: How often the live integrals are brought up to date. Each time costs about
             as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
+        sensors_every_s: How often sensors whose update period is not known yet are looked at; None:
+            never.
+        processes_every_s: How often the processes on each GPU are listed.
+        watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
         seed: Draws the point of each read in its period.
     """
 
     hz: float = 10.0
     slow_hz: float = 1.0
     budget_ratio: float = 0.02
+    idle_hz: float | None = None
+    idle_after_s: float = 10.0
+    burst_hz: float | None = None
+    burst_budget_ratio: float = 0.02
     history_s: float = 30.0
     totals_every_s: float = 2.0
     probe_every_s: float = 60.0
+    sensors_every_s: float | None = 600.0
     seed: int = 0
+    processes_every_s: float = 10.0
+    watch_every_s: float = 60.0
 
     def __post_init__(self) -> None:
         problems = [
             f"{name} is {value}: must be {least} to {most}"
             for name, value, least, most in (
-                ("hz", self.hz, 0.1, 1000.0),
-                ("slow_hz", self.slow_hz, 0.01, 10.0),
+                ("hz", self.hz, LOWEST_HZ, 1000.0),
+                ("slow_hz", self.slow_hz, 0.01, 1000.0),
                 ("budget_ratio", self.budget_ratio, 0.0001, 1.0),
+                ("idle_hz", self.idle_hz or 1.0, 0.01, 1000.0),
+                ("idle_after_s", self.idle_after_s, 0.1, 3600.0),
+                ("burst_hz", self.burst_hz or 100.0, LOWEST_HZ, 1000.0),
+                ("burst_budget_ratio", self.burst_budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
                 ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
+                ("sensors_every_s", self.sensors_every_s or 600.0, 1.0, 86_400.0),
+                ("processes_every_s", self.processes_every_s, 0.1, 3600.0),
+                ("watch_every_s", self.watch_every_s, 0.1, 3600.0),
             )
             if not least <= value <= most
         ]
@@ -52,8 +76,8 @@ class SamplerSettings:
 
     @property
     def capacity(self) -> int:
-        """Records of each GPU that the ring keeps."""
-        return max(256, round(self.hz * self.history_s))
+        """Records of each GPU that the ring keeps, also at the rate of a burst."""
+        return max(256, round(max(self.hz, self.burst_hz or 0.0) * self.history_s))
 
     def to_argv(self) -> list[str]:
         """The settings as command line arguments: `--settings JSON`."""

@@ -8,13 +8,13 @@ import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from typing import Final
 
 import numpy as np
 
-from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuProcess, SensorTiming
+from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.sampling.layout import (
     HEADER,
     MOST_PROCESSES,
@@ -86,8 +86,11 @@ class GpuSideWriter:
         """Put down the values of a full read that are no part of a sample."""
         values = [getattr(reading, name) for name in STATE_FIELDS]
         with self._writing() as side:
+            sequence = int(side["state_sequence"]) | 1
+            side["state_sequence"] = sequence
             side["state_mono_ns"] = t_mono_ns
             side["state"] = [nan if value is None else value for value in values]
+            side["state_sequence"] = sequence + 1
 
     def write_timing(self, timing: Mapping[str, SensorTiming]) -> None:
         """Put down what was found of sensors, by the name of their fields."""
@@ -159,6 +162,17 @@ def aside_of(side: Records) -> GpuAside:
             for pid, used, partition in side["processes"][:count].tolist()
         ),
         trouble=data.decode(errors="ignore") or None,
+    )
+
+
+def with_timing(gpu: GpuInfo, timing: Mapping[str, SensorTiming]) -> GpuInfo:
+    """The GPU with the update periods that were found; what the back end knew itself stays."""
+    found = {name: each.period_ns for name, each in timing.items()}
+    return replace(
+        gpu,
+        sm_clock_period_ns=gpu.sm_clock_period_ns or found.get("sm_clock_mhz"),
+        power_period_ns=gpu.power_period_ns or found.get("power_w"),
+        energy_period_ns=gpu.energy_period_ns or found.get("energy_j"),
     )
 
 

@@ -7,14 +7,16 @@ frozen GPUs. At most one such process stands beside its one successor.
 import logging
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
-from chopperd.errors import BackendUnavailableError
-from chopperd.sampling.restarts import RestartPolicy, Restarts, SamplerFailure
+from chopperd.errors import BackendUnavailableError, StoreError
+from chopperd.sampling.order_sender import OrderSender
+from chopperd.sampling.orders import Order
+from chopperd.sampling.restarts import ExitStatus, RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -27,6 +29,11 @@ logger = logging.getLogger(__name__)
 _POLL_NS: Final = 5 * NS_PER_MS
 #: With so many hung processes no other is started: one that was abandoned, and its successor.
 _MOST_LEFT: Final = 2
+#: Why a process ended that ended as it should.
+_SELF_ENDS: Final[Mapping[int, str]] = {
+    ExitStatus.CHANGED: "GPUs came or went",
+    ExitStatus.NO_ROOM: "there are more GPUs than before",
+}
 
 
 class SupervisorState(StrEnum):
@@ -79,6 +86,7 @@ class SamplerSupervisor:
         self._restart_ns = 0
         self._restart_count = 0
         self._restarts = Restarts(self._policy)
+        self._orders = OrderSender(clock)
 
     @property
     def settings(self) -> SamplerSettings:
@@ -166,6 +174,13 @@ class SamplerSupervisor:
             self._asked_ns = self._clock.mono_ns()
             self._ending = process
 
+    def order(self, order: Order) -> bool:
+        """Ask something of the sampler, and of its successors while it holds; never waits.
+
+        Whether a process was given it: not while there is none, or where it does not read.
+        """
+        return self._orders.send(order)
+
     def alive(self) -> bool:
         """Whether a sampler process exists that is not known to hang."""
         return (
@@ -247,6 +262,9 @@ class SamplerSupervisor:
         except OSError as error:
             logger.warning("the sampler process can't be started: %s", error)
             self._plan_restart()
+        else:
+            if self._process.stdin is not None:
+                self._orders.attach(self._process.stdin.fileno())
 
     def _wait_until_running(self) -> None:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
@@ -286,22 +304,43 @@ class SamplerSupervisor:
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Plan the successor of a process that ended."""
-        _close_lifeline(process)
+        self._close_lifeline(process)
         self._process = None
-        failure = self._said_failure()
+        lasted_s = (now_ns - self._launched_ns) / NS_PER_S
+        failure, before = self._said_failure(), self._restarts.failure
         if failure is not None:
-            self._restarts.note_failure(failure, process.returncode)
+            self._restarts.note_failure(failure, process.returncode, lasted_s)
+        if process.returncode == ExitStatus.NO_ROOM:
+            self._make_room()
         pause_s = self._plan_restart()
-        logger.warning(
+        reason = failure or _SELF_ENDS.get(process.returncode)
+        is_known = before is not None and before.reason == failure
+        logger.log(
+            logging.DEBUG if is_known else logging.WARNING,
             "sampler process %d ended after %.0f s with status %d%s; the next starts in %.0f s",
             process.pid,
-            (now_ns - self._launched_ns) / NS_PER_S,
+            lasted_s,
             process.returncode,
-            f" ({failure})" if failure else "",
+            f" ({reason})" if reason else "",
             pause_s,
         )
         if pause_s == 0:
             self.poll()
+
+    def _make_room(self) -> None:
+        """Move the shared memory into a larger file, since there are more GPUs than before."""
+        from chopperd.sampling.ring_growth import grown  # noqa: PLC0415 - as in `_signs`
+        from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
+
+        try:
+            larger_fd = grown(self._ring_fd)
+        except (OSError, StoreError) as error:
+            logger.warning("there is no room for all GPUs: %s", error)
+            return
+        before_fd = self._ring_fd
+        # The old one stays mapped for whoever still reads it.
+        self._ring_fd, self._known_signs = larger_fd, SamplerSigns(larger_fd)
+        os.close(before_fd)
 
     def _plan_restart(self) -> float:
         """Set when the next process starts; the pause before it in s."""
@@ -338,12 +377,11 @@ class SamplerSupervisor:
         """The driver calls in progress and their age, for a message; empty if there are none."""
         return self._signs.calls(self._clock.mono_ns())
 
-    @staticmethod
-    def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
-        _close_lifeline(process)
+        self._close_lifeline(process)
 
-
-def _close_lifeline(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
+    def _close_lifeline(self, process: subprocess.Popen[bytes]) -> None:
+        self._orders.detach()
+        if process.stdin is not None:
+            process.stdin.close()

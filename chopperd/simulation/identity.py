@@ -27,6 +27,9 @@ def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
             power_limit_default_w=model.power_limit_w,
             memory_size_bytes=model.memory_size_bytes,
             sensor_lag_ns=sensors.clock_lag_ns + sensors.clock_period_ns // 2,
+            sm_clock_period_ns=sensors.clock_period_ns,
+            power_period_ns=sensors.power_period_ns,
+            energy_period_ns=sensors.energy_period_ns,
         )
         for index in range(preset.gpu_count)
     )

@@ -43,6 +43,7 @@ _CAUSES: Final = (Cause.POWER_CAP, Cause.THERMAL, None)
 _CAUSE_WEIGHTS: Final = (0.6, 0.3, 0.1)
 _DRAW_KEY: Final = 1
 _OBSERVE_KEY: Final = 2
+_SENSOR_KEY: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +153,14 @@ def observe(
     seed: int,
     read_span_ns: int = 0,
     quantum_mhz: float = CLOCK_STEP_MHZ,
+    sensor_period_ns: int = 0,
 ) -> GpuSamples:
     """What a sampler records of a scenario, from `SAMPLING_MARGIN_NS` before to as long after.
 
     Each period's call falls at a random point of its middle 90 %; it takes `read_span_ns`, and the
     device answers at a random instant of the call with what was true `lag_ns` before. The clock,
-    which moves in steps of `CLOCK_STEP_MHZ`, is rounded to `quantum_mhz` (0: not rounded).
+    which moves in steps of `CLOCK_STEP_MHZ`, is rounded to `quantum_mhz` (0: not rounded). A sensor
+    with a period looks that often, at a phase of its own, and holds what it saw.
     """
     rng = generator(_OBSERVE_KEY, seed, int(hz * 1_000), lag_ns)
     begin_ns = int(known.windows.start_ns[0]) - SAMPLING_MARGIN_NS
@@ -165,6 +168,9 @@ def observe(
     t_ns = begin_ns + stratified_ticks(rng, span_ns, hz)
     within = rng.uniform(-0.5, 0.5, len(t_ns)) * read_span_ns
     seen_ns = t_ns + within.astype(np.int64) - lag_ns
+    if sensor_period_ns:
+        phase_ns = int(generator(_SENSOR_KEY, seed).integers(sensor_period_ns))
+        seen_ns = (seen_ns - phase_ns) // sensor_period_ns * sensor_period_ns + phase_ns
     clock_mhz = known.truth.clock.at(seen_ns)
     if quantum_mhz:
         clock_mhz = np.round(clock_mhz / quantum_mhz) * quantum_mhz

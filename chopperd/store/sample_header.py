@@ -32,6 +32,11 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     power_limit_default_w: float | None = None
     memory_size_bytes: int | None = None
     sensor_lag_ns: int | None = None
+    power_source: str | None = None
+    sm_clock_period_ns: int | None = None
+    power_period_ns: int | None = None
+    energy_period_ns: int | None = None
+    parent: str | None = None
 
 
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):

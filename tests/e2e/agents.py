@@ -4,7 +4,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from chopperd.model.captures import TraceEntry
 from chopperd.model.report import ReportDocument, Row
 from chopperd.simulation.spec import SimulationSpec
 from tests.e2e.running import PYTHON, Chopperd
+from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.waiting import wait_for
 
 _START_S: Final = 30.0
@@ -30,13 +31,13 @@ class RunningAgent:
 
     Attributes:
         chopperd: Folder and environment.
-        spec: What it simulates.
+        simulation: What it simulates; None where it reads the driver of its environment.
         process: The agent; None before the first start.
         metrics, api: Addresses ("127.0.0.1:9469").
     """
 
     chopperd: Chopperd
-    spec: SimulationSpec
+    simulation: SimulationSpec | None
     process: "subprocess.Popen[bytes] | None" = None
     metrics: str = ""
     api: str = ""
@@ -47,6 +48,12 @@ class RunningAgent:
         """The agent's process."""
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def spec(self) -> SimulationSpec:
+        """What it simulates."""
+        assert self.simulation is not None
+        return self.simulation
 
     @property
     def state(self) -> Path:
@@ -61,7 +68,7 @@ class RunningAgent:
         self.logs.append(log)
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                (PYTHON, "-m", "tests.e2e.simulated_agent", self.spec.to_json()),
+                (PYTHON, "-m", "tests.e2e.simulated_agent", *self._arguments()),
                 cwd=self.chopperd.folder,
                 env={**self.chopperd.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
                 stdin=subprocess.DEVNULL,
@@ -71,6 +78,22 @@ class RunningAgent:
             )
         wait_for(addresses.exists, f"the agent to serve ({log})", _START_S)
         self.metrics, self.api = addresses.read_text().split()
+
+    def _arguments(self) -> tuple[str, ...]:
+        return () if self.simulation is None else (self.simulation.to_json(),)
+
+    def health(self) -> int:
+        """What `/healthz` answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.metrics}/healthz", timeout=10) as response:
+                status: int = response.status
+                return status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def log(self) -> str:
+        """All that it and its sampler have said."""
+        return "".join(log.read_text() for log in self.logs)
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
@@ -145,14 +168,18 @@ class RunningAgent:
 
 @contextmanager
 def agent_under(
-    folder: Path, spec: SimulationSpec, settings: dict[str, str] | None = None
+    folder: Path,
+    spec: SimulationSpec | None,
+    settings: dict[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningAgent]:
     """An agent that serves; afterwards it has ended, and nothing of it is left.
 
     Args:
         folder: For its state and its output.
-        spec: What it simulates.
+        spec: What it simulates; None: it reads NVIDIA's driver.
         settings: Variables of its configuration, by name without `CHOPPERD_`.
+        environment: Other variables: where the driver is (`nvml_environment`).
     """
     own = {
         "PATHS__STATE": str(folder / "state"),
@@ -162,7 +189,10 @@ def agent_under(
         "INGEST__SETTLE_S": "0.2",
         **(settings or {}),
     }
-    program = Chopperd.under(folder, {f"CHOPPERD_{key}": text for key, text in own.items()})
+    if spec is None:
+        own["SAMPLING__BACKEND"] = "nvml"
+    variables = {f"CHOPPERD_{key}": text for key, text in own.items()}
+    program = Chopperd.under(folder, {**(environment or {}), **variables})
     agent = RunningAgent(program, spec)
     agent.start()
     try:
@@ -172,6 +202,18 @@ def agent_under(
             agent.process.terminate()
             agent.process.wait(30)
         program.nothing_left(within_s=10)
+
+
+def nvml_environment(library: Path, scenario: Path) -> dict[str, str]:
+    """Variables by which a process finds a fake NVIDIA driver.
+
+    A busy machine makes driver calls look long; the rate is not to fall for that.
+    """
+    return {
+        "LD_LIBRARY_PATH": str(library.parent),
+        SCENARIO_VARIABLE: str(scenario),
+        "CHOPPERD_SAMPLING__DRIVER_BUDGET_RATIO": "0.5",
+    }
 
 
 def now_spec(seed: int = 0, preset: str = "fsdp2-h100") -> SimulationSpec:

@@ -1,5 +1,7 @@
 """The whole agent on a simulation of which the test knows the truth: its argument is the spec.
 
+Without one it reads the GPUs that its configuration says.
+
 It is started as a process by `tests.e2e.agents`.
 """
 
@@ -13,10 +15,11 @@ from chopperd.logs import configure_logging
 from chopperd.simulation.spec import SimulationSpec
 
 
-def main(spec: str) -> int:
+def main(spec: str | None) -> int:
     """Run until told to end; the addresses are written to `addresses` where it is started."""
     configure_logging("info", as_json=False)
-    agent = Agent(load_config(None), simulation=SimulationSpec.from_json(spec), on_ready=_ready)
+    simulation = None if spec is None else SimulationSpec.from_json(spec)
+    agent = Agent(load_config(None), simulation=simulation, on_ready=_ready)
     return agent.run()
 
 
@@ -31,4 +34,4 @@ def _ready(agent: Agent) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -12,6 +12,7 @@ from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.pipeline.simulated import simulated_traces
+from chopperd.sampling.layout import SCOPES
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
@@ -96,8 +97,8 @@ def sampled(node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: flo
     periods = np.arange((end_ns - start_ns) // schedule.period_ns)
     t_ns = schedule.deadlines_mono_ns(periods)
     readings = [
-        node.reading(index, t, scope)
-        for t, scope in zip(t_ns.tolist(), schedule.scopes(periods), strict=True)
+        node.reading(index, t, SCOPES[full])
+        for t, full in zip(t_ns.tolist(), schedule.are_full(periods).tolist(), strict=True)
     ]
     return GpuSamples(
         gpu=node.gpus[index],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
-from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
 from chopperd.model.drops import DropTotals
 from chopperd.model.live import (
     AnalysisLive,
@@ -16,6 +16,7 @@ from chopperd.model.live import (
     ProcessLive,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
     TracedTotals,
 )
@@ -107,9 +108,15 @@ def gpu_live(index: int = 0) -> GpuLive:
         driver_s=8.0,
         driver_fast_s=5.0,
         driver_full_s=3.0,
+        driver_rare_s=0.25,
         asked_hz=10.0,
         kept_hz=10.0,
         hung=None,
+        timing={
+            "sm_clock_mhz": SensorTiming(period_ns=20_000_000),
+            "power_w": SensorTiming(period_ns=100_000_000, window_ns=0),
+            "energy_j": SensorTiming(),
+        },
     )
 
 
@@ -161,6 +168,9 @@ def full_snapshot(gpu_count: int = 8, *, hung: bool = False) -> NodeSnapshot:
         analysis=AnalysisLive(outcomes={"analysed": 5, "rejected": 1}, spool_bytes=7),
         traced={gpu.info.gpu: traced() for gpu in gpus},
         processes={"agent": process(1), "sampler": process(2), "worker": process(3)},
+        self_test=SelfTestLive(
+            step_time_ratio=1.004, low_ratio=1.001, high_ratio=1.007, block_count=24
+        ),
     )
 
 

@@ -1,136 +1,190 @@
 """Several NVML field values by one driver call; decoding only, no meaning of any field."""
 
-import struct
-from collections.abc import Callable, Sequence
-from ctypes import Array, Structure
+from collections.abc import Iterable
+from ctypes import Array, c_char, c_void_p, create_string_buffer
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Final, TypeAlias
+from functools import cached_property, partial
+from struct import Struct, pack
+from typing import Final
 
-from chopperd.devices.channel import PROBE_INTERVAL_NS, DeviceFaults
+from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
+from chopperd.devices.nvml.direct import FORMAT_BY_KIND, Driver, Function, Place
+from chopperd.devices.nvml.table import FIELD_VALUES, FieldValue
+from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall
 
-FieldFunction: TypeAlias = Callable[[object, int, Array[Structure]], int]
+# nvmlFieldValue_t: id and scope, two times (skipped), type of the value, return code, the union.
+_FIELD_BYTES: Final = 40
+_REQUEST: Final = Struct("<II32x")
+_ANSWER: Final = Struct("<IIQ")
+_TYPE_OFFSET: Final = 24
+_CODE_OFFSET: Final = 28
+_VALUE_OFFSET: Final = 32
+#: Where its members are, by their names in nvml.h.
+FIELD_LAYOUT: Final = {
+    "fieldId": 0,
+    "scopeId": 4,
+    "valueType": _TYPE_OFFSET,
+    "nvmlReturn": _CODE_OFFSET,
+    "value": _VALUE_OFFSET,
+}
 
-# nvmlFieldValue_t, 40 bytes: ids and times (skipped), type of the value, return code, the union.
-_FIELD: Final = struct.Struct("<24xIIQ")
-_OPERATION: Final = "nvmlDeviceGetFieldValues"
-
-# nvmlValueType_t, and the bits of the union that each type uses. Source: nvml.h.
-_DOUBLE: Final = 0
+# nvmlValueType_t: how each type stands in the union. Source: nvml.h.
 _UNSIGNED_LONG_LONG: Final = 3
-_UNSIGNED_BITS: Final = {1: 32, 2: 64, 6: 16}
-_SIGNED_BITS: Final = {4: 64, 5: 32}
+KIND_BY_TYPE: Final = {
+    0: NumberKind.FLOAT64,
+    1: NumberKind.UINT32,
+    2: NumberKind.UINT64,
+    _UNSIGNED_LONG_LONG: NumberKind.UINT64,
+    4: NumberKind.INT64,
+    5: NumberKind.INT32,
+    6: NumberKind.UINT16,
+}
 
 
 def number_of(value_type: int, raw: int) -> float | None:
-    """The number in a `nvmlValue_t` given as its 64 raw bits; None for a type we don't know."""
-    if value_type == _UNSIGNED_LONG_LONG:
-        return raw
-    if value_type in _UNSIGNED_BITS:
-        return raw & ((1 << _UNSIGNED_BITS[value_type]) - 1)
-    if value_type in _SIGNED_BITS:
-        sign = 1 << (_SIGNED_BITS[value_type] - 1)
-        return (raw & (sign - 1)) - (raw & sign)
-    if value_type == _DOUBLE:
-        value: float = struct.unpack("<d", struct.pack("<Q", raw))[0]
-        return value
-    return None
+    """The number in a `nvmlValue_t` given as its 64 raw bits; None for a type we don't know.
 
-
-@dataclass(frozen=True, slots=True)
-class FieldCall:
-    """The driver's entry point and its handle for one device."""
-
-    nvml: ModuleType
-    handle: object
-
-    def function(self) -> FieldFunction:
-        """The C function itself: the binding's wrapper allocates on each call.
-
-        Raises:
-            NVMLError: The driver is too old to have it.
-        """
-        try:
-            function: FieldFunction = self.nvml.nvmlLib.nvmlDeviceGetFieldValues
-        except AttributeError as error:
-            raise self.nvml.NVMLError(self.nvml.NVML_ERROR_FUNCTION_NOT_FOUND) from error
-        return function
-
-    def buffer(self, field_ids: Sequence[int]) -> Array[Structure]:
-        """A request for these fields, GPU scope."""
-        request: Array[Structure] = (self.nvml.c_nvmlFieldValue_t * len(field_ids))()
-        for slot, field_id in zip(request, field_ids, strict=True):
-            slot.fieldId = field_id
-        return request
-
-
-class FieldGroup:
-    """Field values of one device, read by one driver call into one buffer that is used again.
-
-    Fields that the device does not have leave the request and are asked for again each minute.
+    Bits beyond those of its type count for nothing.
     """
+    kind = KIND_BY_TYPE.get(value_type)
+    if kind is None:
+        return None
+    number: float = FORMAT_BY_KIND[kind].unpack_from(pack("<Q", raw))[0]
+    return number
 
-    def __init__(self, call: FieldCall, field_ids: Sequence[int], faults: DeviceFaults) -> None:
-        self._call = call
-        self._wanted_ids = tuple(field_ids)
-        self._faults = faults
-        self._probe_mono_ns = 0
-        self._ask_for(self._wanted_ids)
+
+class FieldRequest:
+    """One set of fields to ask for, in a buffer that is used again."""
+
+    def __init__(self, driver: Driver, ways: tuple[FieldValue, ...]) -> None:
+        self._driver = driver
+        self._count = len(ways)
+        self._start = {way.key: _FIELD_BYTES * index for index, way in enumerate(ways)}
+        self._buffer: Array[c_char] = create_string_buffer(
+            b"".join(_REQUEST.pack(way.field_id, way.scope_id) for way in ways),
+            _FIELD_BYTES * len(ways),
+        )
+        self._arguments = (c_void_p(driver.handle), len(ways), self._buffer)
 
     @property
-    def asked_ids(self) -> tuple[int, ...]:
-        """The fields in the request: those that the device is not known to lack."""
-        return self._ids
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return self._count == 0
 
-    def values(self) -> dict[int, float]:
-        """The values by field id, in the driver's units; fields that failed are left out.
+    def fetch(self, function: Function) -> int:
+        """Ask; the return code of the call as a whole."""
+        return function(*self._arguments)
+
+    def answer(self, key: int) -> tuple[int, int, int]:
+        """Type of the value, return code and raw bits of one of the fields."""
+        answer: tuple[int, int, int] = _ANSWER.unpack_from(
+            self._buffer, self._start[key] + _TYPE_OFFSET
+        )
+        return answer
+
+    def place(self, way: FieldValue, value_type: int) -> Place:
+        """Where a field's number is, as long as it is of this type."""
+        start = self._start[way.key]
+        return Place(
+            call=self._planned_call,
+            offset=start + _VALUE_OFFSET,
+            kind=KIND_BY_TYPE[value_type],
+            scale=1 / way.per_unit,
+            checks={start + _TYPE_OFFSET: value_type, start + _CODE_OFFSET: 0},
+        )
+
+    @cached_property
+    def _planned_call(self) -> PlannedCall:
+        return PlannedCall(
+            operation=FIELD_VALUES,
+            address=self._driver.address(FIELD_VALUES),
+            shape=CallShape.COUNT,
+            handle=self._driver.handle,
+            buffer=self._buffer,
+            argument=self._count,
+        )
+
+
+class FieldReader:
+    """Field values of one device: those asked for in a look come by one driver call."""
+
+    def __init__(self, driver: Driver, faults: DeviceFaults) -> None:
+        self._driver = driver
+        self._faults = faults
+        self._function: Function | None = None
+        self._requests: dict[tuple[FieldValue, ...], FieldRequest] = {}
+        self._types: dict[int, int] = {}
+        self._failure: CallFailedError | None = None
+        self._request = self.request(())
+
+    def request(self, ways: tuple[FieldValue, ...]) -> FieldRequest:
+        """The request for a set of fields, always the same for the same set."""
+        request = self._requests.get(ways)
+        if request is None:
+            request = self._requests[ways] = FieldRequest(self._driver, ways)
+        return request
+
+    def look(self, request: FieldRequest) -> None:
+        """Ask the driver; what came of it the numbers say.
 
         Raises:
             DeviceLostError: The driver says that the device is gone.
         """
-        if self._probe_mono_ns and self._faults.clock.mono_ns() >= self._probe_mono_ns:
-            self._probe_mono_ns = 0
-            self._ask_for(self._wanted_ids)
-        if not self._ids or not self._fetch():
-            return {}
-        return self._decoded()
-
-    def _ask_for(self, field_ids: tuple[int, ...]) -> None:
-        self._ids = field_ids
-        self._buffer = self._call.buffer(field_ids)
-        if len(field_ids) < len(self._wanted_ids):
-            self._probe_mono_ns = self._faults.clock.mono_ns() + PROBE_INTERVAL_NS
-
-    def _fetch(self) -> bool:
-        """Fill the buffer; False if the call as a whole failed."""
+        self._request = request
+        self._failure = None
         try:
-            code = self._call.function()(self._call.handle, len(self._ids), self._buffer)
+            if self._function is None:
+                self._function = self._driver.function(FIELD_VALUES)
+            code = request.fetch(self._function)
             if code:
-                raise self._call.nvml.NVMLError(code)
+                raise self._driver.error(code)
         except self._faults.vendor_error as error:
-            if self._faults.absent(error, _OPERATION):
-                self._ask_for(())
-            return False
-        return True
+            is_absent = self._faults.absent(error, FIELD_VALUES)
+            self._failure = CallFailedError(is_absent=is_absent)
 
-    def _decoded(self) -> dict[int, float]:
-        values: dict[int, float] = {}
-        absent_ids = []
-        for field_id, (value_type, code, raw) in zip(
-            self._ids, _FIELD.iter_unpack(self._buffer), strict=True
-        ):
-            if code:
-                if self._is_absent(field_id, code):
-                    absent_ids.append(field_id)
-                continue
-            # The counters of every tick are of this type: no call for each of them.
-            number = raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
-            if number is not None:
-                values[field_id] = number
-        if absent_ids:
-            self._ask_for(tuple(i for i in self._ids if i not in absent_ids))
-        return values
+    def number(self, key: int) -> float:
+        """The number of a field that was in the last request, in the driver's unit.
 
-    def _is_absent(self, field_id: int, code: int) -> bool:
-        error = self._call.nvml.NVMLError(code)
-        return self._faults.absent(error, f"{_OPERATION}[{field_id}]")
+        Raises:
+            NVMLError: The device does not have it, or it failed.
+            CallFailedError: The call failed, which is counted.
+        """
+        if self._failure is not None:
+            raise self._failure
+        value_type, code, raw = self._request.answer(key)
+        if code:
+            raise self._driver.error(code)
+        # The counters of every tick are of this type: no call for each of them.
+        number = raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
+        if number is None:
+            raise self._driver.not_supported
+        if self._types.get(key) != value_type:
+            self._types[key] = value_type
+            self._faults.choices.revision += 1
+        return number
+
+    def call(self, way: FieldValue) -> "FieldCall":
+        """A field as one way to a number."""
+        number, key, per_unit = self.number, way.key, way.per_unit
+        return FieldCall(
+            operation=way.label,
+            read=partial(number, key) if per_unit == 1 else lambda: number(key) / per_unit,
+            source=way.source,
+            way=way,
+        )
+
+    def place(self, request: FieldRequest, way: FieldValue) -> Place:
+        """Where a field that has answered is after a request."""
+        return request.place(way, self._types[way.key])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldCall(Call):
+    """A way to a number by a field value."""
+
+    way: FieldValue
+
+
+def wanted_fields(asked_calls: Iterable[Call]) -> tuple[FieldValue, ...]:
+    """The fields among the ways that a look may try, each once, in order."""
+    return tuple(dict.fromkeys(call.way for call in asked_calls if isinstance(call, FieldCall)))

@@ -22,6 +22,11 @@ def text_of(read: Callable[[], str]) -> str:
         return error.object.decode("utf-8", errors="replace")
 
 
+def uuid_of(nvml: ModuleType, handle: object) -> str:
+    """The UUID of a GPU or GPU instance. Source: nvmlDeviceGetUUID; raises the vendor's error."""
+    return text_of(lambda: nvml.nvmlDeviceGetUUID(handle))
+
+
 class FixedProperties:
     """One GPU's properties, each asked for once; what the driver does not report is None."""
 
@@ -50,6 +55,33 @@ class FixedProperties:
                 self._nvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
             memory_size_bytes=self._memory_size_bytes(),
+            temperature_slowdown_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+            ),
+            temperature_shutdown_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+            ),
+            temperature_memory_max_c=self._threshold_c(
+                self._nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX
+            ),
+        )
+
+    def instance_info(self, card: GpuInfo, instance: int, uuid: str) -> GpuInfo:
+        """The identity of a GPU instance of a card; only memory is its own.
+
+        Args:
+            card: The GPU that it is a part of.
+            instance: Its id there.
+            uuid: Its UUID.
+        """
+        return GpuInfo(
+            gpu=f"{card.gpu}.{instance}",
+            index=card.index,
+            uuid=uuid,
+            name=self._read(lambda: text_of(self._name)) or "",
+            vendor=Vendor.NVIDIA,
+            memory_size_bytes=self._memory_size_bytes(),
+            parent=card.gpu,
         )
 
     def mig(self) -> bool:
@@ -105,6 +137,17 @@ class FixedProperties:
     def _power_w(self, read_mw: Callable[[object], float]) -> float | None:
         """A power limit in W. Source: the call given, mW."""
         return self._number(lambda: watts_from_milliwatts(read_mw(self._handle)), plausible.POWER_W)
+
+    def _threshold_c(self, threshold: int) -> float | None:
+        """A temperature at which the GPU acts. Source: nvmlDeviceGetTemperatureThreshold, C.
+
+        Its successors from Ada on, fields 193-195, count from a limit that is not told, below
+        which they are: no temperature can be made of them.
+        """
+        return self._number(
+            lambda: float(self._nvml.nvmlDeviceGetTemperatureThreshold(self._handle, threshold)),
+            plausible.THRESHOLD_C,
+        )
 
     def _memory_size_bytes(self) -> int | None:
         """Device memory. Source: `total`, which v1 and v2 of the memory info agree on."""

@@ -1,114 +1,57 @@
-"""One NVIDIA GPU's readings: which calls fill which field, and at which scope."""
+"""One NVIDIA GPU's readings: what a look at each scope gives, and how a plan gives the same."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from chopperd.devices import plausible
-from chopperd.devices.channel import Channel, DeviceFaults, Gauge
-from chopperd.devices.nvml import calls as nvml_calls
-from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD, causes_of
-from chopperd.devices.nvml.fields import FieldCall, FieldGroup
+from chopperd.devices.channel import Channel, DeviceFaults
+from chopperd.devices.nvml import planning, table
+from chopperd.devices.nvml.board import Board, SensorPlan
+from chopperd.devices.nvml.codes import causes_of
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.units import watts_from_milliwatts
 
 _NOTHING: Final = DeviceReading()
 
-#: `GpuInfo.power_source`: the power at this instant, or the mean of the last second.
-POWER_INSTANT: Final = "instant"
-POWER_AVERAGE_1S: Final = "average_1s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensorPlan:
-    """What is known of a GPU before its first look.
-
-    Attributes:
-        limit_fields: Ids of the driver's cumulative limit counters, by cause.
-        mig: Whether MIG mode is on: the activity of the whole GPU is then not defined.
-        memory_size_bytes: Upper bound of the memory in use; None if not known.
-    """
-
-    limit_fields: Mapping[int, Cause]
-    mig: bool
-    memory_size_bytes: int | None
-
-
-class PowerMeter:
-    """A GPU's power, from one source for good: a change between samples would look like an event.
-
-    Source: field POWER_INSTANT (mW) where the driver has it. Whether its fall-back,
-    `nvmlDeviceGetPowerUsage`, averages over 1 s depends on the chip (GA100 doesn't) and can't be
-    asked, so it counts as an average on every GPU.
-    """
-
-    def __init__(self, average_w: Gauge[float], faults: DeviceFaults) -> None:
-        self._average_w = average_w
-        self._faults = faults
-        self.source: str | None = None
-
-    def value_w(self, group: FieldGroup, fields: Mapping[int, float]) -> float | None:
-        """The power, given the field values of this look and the group they came from."""
-        if self.source is None:
-            self._settle(group, fields)
-        if self.source == POWER_AVERAGE_1S:
-            return self._average_w.value()
-        value_mw = fields.get(POWER_INSTANT_FIELD)
-        if value_mw is None:
-            return None
-        value_w = watts_from_milliwatts(value_mw)
-        return value_w if self._faults.plausible("power_w", value_w, plausible.POWER_W) else None
-
-    def _settle(self, group: FieldGroup, fields: Mapping[int, float]) -> None:
-        if POWER_INSTANT_FIELD in fields:
-            self.source = POWER_INSTANT
-        elif POWER_INSTANT_FIELD not in group.asked_ids and self._average_w.value() is not None:
-            self.source = POWER_AVERAGE_1S
-
 
 class NvmlSensors:
-    """Reads one GPU; used by one thread at a time."""
+    """Reads one GPU, or the memory of an instance; used by one thread at a time.
+
+    What a device lacks is asked for again each minute, by full looks only. A way that has once
+    given a field is kept, also by sensors that are made for the same `faults` later.
+    """
 
     def __init__(
         self, nvml: ModuleType, handle: object, plan: SensorPlan, faults: DeviceFaults
     ) -> None:
-        self._plan = plan
+        self._board = Board(nvml, handle, plan, faults)
         self._faults = faults
-        size_bytes = plan.memory_size_bytes
-        memory = plausible.Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
-        clock = plausible.CLOCK_MHZ
-        calls = nvml_calls
-        self._sm_clock = Gauge(faults, "sm_clock_mhz", clock, calls.sm_clock_mhz(nvml, handle))
-        self._mem_clock = Gauge(faults, "mem_clock_mhz", clock, calls.mem_clock_mhz(nvml, handle))
-        self._energy = Gauge(faults, "energy_j", plausible.ENERGY_J, calls.energy_j(nvml, handle))
-        self._temperature = Gauge(
-            faults, "temperature_c", plausible.TEMPERATURE_C, *calls.temperature_c(nvml, handle)
-        )
-        self._memory = Gauge(
-            faults, "memory_used_bytes", memory, *calls.memory_used_bytes(nvml, handle)
-        )
-        self._activity = Gauge(
-            faults, "activity_ratio", plausible.RATIO, calls.activity_ratio(nvml, handle)
-        )
-        average_w = Gauge(faults, "power_w", plausible.POWER_W, calls.power_usage_w(nvml, handle))
-        self._power = PowerMeter(average_w, faults)
-        self._reason_bits = Channel(faults, *calls.reason_bits(nvml, handle))
         self._last_causes = (0, causes_of(0))
-        call = FieldCall(nvml, handle)
-        self._fast_fields = FieldGroup(call, tuple(plan.limit_fields), faults)
-        self._full_fields = FieldGroup(call, (*plan.limit_fields, POWER_INSTANT_FIELD), faults)
+        self._plans: dict[ReadScope, ReadPlan | None] = dict.fromkeys(ReadScope)
+        self._last_plans: dict[ReadScope, ReadPlan] = {}
+        self._planned_revision = -1
 
     @property
     def power_source(self) -> str | None:
         """Which power is read; None until one has answered."""
-        return self._power.source
+        return self._board.power.source
 
     @property
     def memory_source(self) -> str | None:
-        """Which memory call answers: "v2", or "v1", whose figure holds the driver's reserve."""
-        return self._memory.source
+        """Which memory is read; None until one has answered."""
+        return self._board.memory.source
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known where power and memory come from, if from anywhere."""
+        channels = (self._board.power, self._board.memory)
+        return all(channel.source or channel.is_absent for channel in channels)
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether the device is known not to tell its memory."""
+        return self._board.memory.is_absent
 
     def read(self, scope: ReadScope) -> DeviceReading:
         """One look; fields that are absent or failed are None.
@@ -124,47 +67,93 @@ class NvmlSensors:
             raise failure
         return reading
 
+    def read_plan(self, scope: ReadScope) -> ReadPlan | None:
+        """How to read the same without this object; None while something is still to be found.
+
+        The same object as before while nothing changed.
+        """
+        if scope is ReadScope.FULL and self._board.is_probe_due():
+            return None
+        if self._planned_revision != self._faults.choices.revision:
+            self._planned_revision = self._faults.choices.revision
+            for each in ReadScope:
+                self._plans[each] = self._planned(each)
+        return self._plans[scope]
+
+    def _planned(self, scope: ReadScope) -> ReadPlan | None:
+        """The plan for what answers now; the last one if it still says that."""
+        plan, known = planning.read_plan(self._board, scope), self._last_plans.get(scope)
+        if plan is None:
+            return None
+        if known is not None and plan == known:
+            return known
+        self._last_plans[scope] = plan
+        return plan
+
     def _fast(self) -> DeviceReading:
+        board = self._board
+        board.arrange()
+        sm_clock_mhz = board.sm_clock.value()
+        causes = self._causes()
+        if not board.fast_request.is_empty:
+            board.fields.look(board.fast_request)
         return DeviceReading(
-            sm_clock_mhz=self._sm_clock.value(),
-            causes=self._causes(),
-            limited_ns=self._limited_ns(self._fast_fields.values()),
+            sm_clock_mhz=sm_clock_mhz, causes=causes, limited_ns=_limited_ns(board.fast_limits)
         )
 
     def _full(self) -> DeviceReading:
-        sm_clock_mhz = self._sm_clock.value()
+        board = self._board
+        board.reopen()
+        sm_clock_mhz = board.sm_clock.value()
         causes = self._causes()
-        fields = self._full_fields.values()
+        if not board.full_request.is_empty:
+            board.fields.look(board.full_request)
+        power_w = board.power.value()
+        used_bytes = board.memory.value()
         return DeviceReading(
             sm_clock_mhz=sm_clock_mhz,
-            mem_clock_mhz=self._mem_clock.value(),
-            power_w=self._power.value_w(self._full_fields, fields),
-            energy_j=self._energy.value(),
-            temperature_c=self._temperature.value(),
-            memory_used_bytes=self._memory.value(),
-            activity_ratio=None if self._plan.mig else self._activity.value(),
             causes=causes,
-            limited_ns=self._limited_ns(fields),
+            power_w=power_w,
+            power_average_w=self._average_w(power_w),
+            memory_used_bytes=None if used_bytes is None else int(used_bytes),
+            memory_reserved_bytes=None if used_bytes is None else self._reserved_bytes(),
+            limited_ns=_limited_ns(board.limits),
+            **{channel.field: channel.value() for channel in board.slow},
         )
 
     def _causes(self) -> frozenset[Cause] | None:
         """The limits in force; the set of the look before is reused while the bits stay."""
-        bits = self._reason_bits.value()
+        bits = self._board.reasons.value()
         if bits is None:
             return None
         if bits != self._last_causes[0]:
-            self._last_causes = (bits, causes_of(bits))
+            self._last_causes = (int(bits), causes_of(int(bits)))
         return self._last_causes[1]
 
-    def _limited_ns(self, fields: Mapping[int, float]) -> dict[Cause, int]:
-        """The driver's cumulative time under each limit."""
-        causes, bounds = self._plan.limit_fields, plausible.LIMITED_NS
-        low_ns, high_ns = bounds.low, bounds.high
-        limited_ns = {}
-        for field_id, value in fields.items():
-            if field_id not in causes:
-                continue
-            # Compared here first: five calls fewer in each tick.
-            if low_ns <= value <= high_ns or self._faults.plausible("limited_ns", value, bounds):
-                limited_ns[causes[field_id]] = int(value)
-        return limited_ns
+    def _average_w(self, power_w: float | None) -> float | None:
+        """The mean of the last second of what `power_w` is the power of."""
+        average = self._board.power_average
+        value_w = None if average is None else average.value()
+        is_average = self._board.power.source == table.POWER_AVERAGE_1S
+        return power_w if is_average and value_w is None else value_w
+
+    def _reserved_bytes(self) -> int | None:
+        """What the driver keeps for itself, told by the call that gave the memory in use."""
+        number = self._board.memory_v2
+        if number is None:
+            return None
+        reserved_bytes = int(number.left_behind(table.MEMORY_RESERVED_WAY))
+        if reserved_bytes in self._board.memory_bounds:
+            return reserved_bytes
+        self._faults.implausible_total[table.MEMORY_RESERVED.name] += 1
+        return None
+
+
+def _limited_ns(limits: Mapping[Cause, Channel]) -> dict[Cause, int]:
+    """The driver's cumulative time under each limit that answers."""
+    limited_ns = {}
+    for cause, channel in limits.items():
+        value = channel.value()
+        if value is not None:
+            limited_ns[cause] = int(value)
+    return limited_ns

@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+from hashlib import sha256
 from importlib.metadata import files
 from pathlib import Path
 
@@ -22,7 +23,9 @@ def build(folder: Path, without: frozenset[str] = frozenset()) -> Path:
         folder: Where to build; what was built there before is used again.
         without: Functions that this driver does not have yet.
     """
-    variant = folder / ("-without-".join(["driver", *sorted(without)]))
+    # Named by what is left out, which may be too long for a name.
+    digest = sha256(" ".join(sorted(without)).encode()).hexdigest()[:16]
+    variant = folder / f"driver-{digest}"
     library = variant / LIBRARY_NAME
     if library.exists():
         return library

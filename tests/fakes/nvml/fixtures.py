@@ -18,6 +18,7 @@ import pytest
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.nvml.backend import NvmlBackend
+from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 
@@ -37,9 +38,11 @@ class FakeNvml:
     library: Path
     opened: list[NvmlBackend] = field(default_factory=list)
 
-    def open(self, clock: Clock | None = None) -> NvmlBackend:
+    def open(
+        self, clock: Clock | None = None, *, system_memory: SystemMemory = SYSTEM_MEMORY
+    ) -> NvmlBackend:
         """The real back end over this driver; closed at the end of the test at the latest."""
-        backend = NvmlBackend(pynvml, clock or SystemClock())
+        backend = NvmlBackend(pynvml, clock or SystemClock(), system_memory)
         self.opened.append(backend)
         return backend
 

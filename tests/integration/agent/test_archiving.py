@@ -10,10 +10,11 @@ import pytest
 from chopperd.agent.archiving import ArchiveThread, boot_id
 from chopperd.clock import SystemClock
 from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.devices import DeviceReading, ReadScope, SensorTiming
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.layout import RingDescription
 from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_growth import grown
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
@@ -118,6 +119,23 @@ def test_what_is_in_the_ring_at_the_end_is_kept_as_it_was_sampled(
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_is_found_of_a_sensor_later_holds_for_samples_before(
+    tmp_path: Path, ring: Ring
+) -> None:
+    """Samples are kept in two origins then, without and with the period; the newest one counts."""
+    thread = archive(tmp_path, lambda: ring.reader)
+    ring.write(20)
+    wait_for(lambda: RecordedSamples(tmp_path).between(0, 2**62), "the first samples are kept")
+    ring.writer.side(1).write_timing({"sm_clock_mhz": SensorTiming(period_ns=100 * NS_PER_MS)})
+    ring.write(20)
+    assert thread.stop()
+    first, second = everything(tmp_path).gpus
+    assert (len(first), len(second)) == (40, 40)
+    assert first.gpu.sm_clock_period_ns is None
+    assert second.gpu.sm_clock_period_ns == 100 * NS_PER_MS
+
+
+@pytest.mark.usefixtures("quick")
 def test_samples_are_kept_while_they_are_taken(tmp_path: Path, ring: Ring) -> None:
     thread = archive(tmp_path, lambda: ring.reader)
     ring.write(30)
@@ -158,6 +176,22 @@ def test_a_ring_may_come_later_and_be_replaced(tmp_path: Path, ring: Ring) -> No
         assert thread.live().lost_samples == 0
     finally:
         other.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_ring_that_moved_into_a_larger_file_is_not_read_twice(tmp_path: Path, ring: Ring) -> None:
+    rings = [ring.reader]
+    thread = archive(tmp_path, lambda: rings[0])
+    ring.write(20)
+    wait_for(lambda: len(everything(tmp_path).gpus[0]) == 20)
+    ring.write(10)
+    larger_fd = grown(ring.fd)
+    rings[0] = RingReader(larger_fd)
+    wait_for(lambda: len(everything(tmp_path).gpus[0]) == 30)
+    assert thread.stop()
+    assert len(everything(tmp_path).gpus[0]) == 30
+    rings[0].close()
+    os.close(larger_fd)
 
 
 @pytest.mark.usefixtures("quick")

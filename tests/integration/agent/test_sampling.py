@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 from chopperd.agent.sampling import Sampling
 from chopperd.clock import SystemClock
 from chopperd.model.live import SamplerCondition
+from chopperd.model.services import Bursts
+from chopperd.sampling.layout import Pace
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_S
 from tests.integration.sampling import scripted_sampler
 from tests.integration.sampling.supervised import wait_for_hang
 from tests.waiting import wait_for
@@ -29,8 +33,10 @@ class Scripted:
         self.folder = folder
         script = str(Path(scripted_sampler.__file__))
         command = [sys.executable, script, "--gpus", "1", "--folder", str(folder)]
-        self._supervisor = SamplerSupervisor(command, SamplerSettings(), CLOCK, POLICY)
-        self.sampling = Sampling(self._supervisor)
+        settings = SamplerSettings(burst_hz=100.0, budget_ratio=1.0)
+        self._supervisor = SamplerSupervisor(command, settings, CLOCK, POLICY)
+        self.woken = threading.Event()
+        self.sampling = Sampling(self._supervisor, CLOCK, longest_burst_s=2.0, wake=self.woken.set)
 
     def wait_for(self, condition: Callable[[], object], *, paused: bool = False) -> None:
         """Look after the sampler until the condition holds."""
@@ -43,6 +49,10 @@ class Scripted:
 
     def condition(self) -> SamplerCondition:
         return self.sampling.live().condition
+
+    def has_pace(self, pace: Pace) -> bool:
+        ring = self.sampling.ring
+        return ring is not None and ring.status(0).pace is pace
 
     def becomes(self, condition: SamplerCondition, *, paused: bool = False) -> None:
         self.wait_for(lambda: self.condition() is condition, paused=paused)
@@ -136,3 +146,32 @@ def test_a_pause_holds_over_a_hang_and_ends_with_a_successor(scripted: Scripted)
     scripted.wait_for(lambda: not scripted.sampling.abandoned_pids, paused=True)
     assert scripted.sampling.pid is None
     scripted.becomes(SamplerCondition.RUNNING)
+
+
+def test_a_burst_is_begun_from_any_thread_and_lasts_no_longer_than_configured(
+    scripted: Scripted,
+) -> None:
+    scripted.becomes(SamplerCondition.RUNNING)
+    assert scripted.sampling.is_steady()
+    bursts: Bursts = scripted.sampling
+    begun_ns = CLOCK.mono_ns()
+    thread = threading.Thread(target=bursts.burst, args=(1000.0,), name="chopperd-capture")
+    thread.start()
+    thread.join()
+    assert scripted.woken.is_set()
+    assert not scripted.sampling.is_steady()
+    scripted.wait_for(lambda: scripted.has_pace(Pace.BURST))
+    scripted.sampling.burst(0.1)  # does not cut it short
+    scripted.wait_for(lambda: not scripted.has_pace(Pace.BURST))
+    assert CLOCK.mono_ns() - begun_ns >= 2 * NS_PER_S
+    assert scripted.sampling.is_steady()
+
+
+def test_a_quiet_time_gives_way_to_a_burst(scripted: Scripted) -> None:
+    scripted.becomes(SamplerCondition.RUNNING)
+    scripted.sampling.quiet(CLOCK.mono_ns() + 50 * NS_PER_S)
+    scripted.wait_for(lambda: scripted.has_pace(Pace.QUIET))
+    scripted.sampling.burst(1.0)
+    scripted.wait_for(lambda: scripted.has_pace(Pace.BURST))
+    scripted.wait_for(lambda: scripted.has_pace(Pace.QUIET))
+    assert scripted.condition() is SamplerCondition.RUNNING

@@ -1,7 +1,10 @@
 """The contract of `DeviceBackend`, kept by every back end that runs without hardware."""
 
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,26 +13,41 @@ from chopperd.clock import SystemClock
 from chopperd.devices.base import DeviceBackend
 from chopperd.devices.registry import open_backend
 from chopperd.devices.replay import ReplayBackend
+from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import SampleSet
+from chopperd.testing import BackendContract
 from chopperd.units import NS_PER_MS, NS_PER_S
-from tests.fakes.nvml.fixtures import MakeFakeNvml
-from tests.fakes.nvml.scenario import Segment
+from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
+from tests.fakes.nvml.scenario import GPU_IS_LOST, Segment
 from tests.fakes.samples import START_UNIX_NS, column, track
-from tests.integration.devices.contract import BackendContract
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "backends.md"
 
 
 class TestNvml(BackendContract):
+    fake: FakeNvml
+
     @pytest.fixture
     def backend(self, make_fake_nvml: MakeFakeNvml) -> DeviceBackend:
-        fake = make_fake_nvml(gpu_count=3)
-        for gpu in fake.scenario.gpus:
+        self.fake = make_fake_nvml(gpu_count=3)
+        for gpu in self.fake.scenario.gpus:
             gpu.plays(
                 Segment(length_ns=3 * NS_PER_MS, sm_clock_mhz=1980),
                 Segment(length_ns=2 * NS_PER_MS, sm_clock_mhz=1410, reasons=0x24),
                 origin_unix_ns=START_UNIX_NS,
                 repeats=True,
             )
-        return fake.open()
+        return self.fake.open()
+
+    def lose(self, backend: DeviceBackend) -> GpuInfo | None:
+        self.fake.scenario.gpus[1].fails(GPU_IS_LOST)
+        return backend.devices()[1]
+
+
+class TestNvmlWithOneGpu(BackendContract):
+    @pytest.fixture
+    def backend(self, fake_nvml: FakeNvml) -> DeviceBackend:
+        return fake_nvml.open()
 
 
 class TestNvmlOnAnOldDriver(BackendContract):
@@ -60,14 +78,46 @@ class TestReplay(BackendContract):
             power_w=column(700, 700, 700, 700, 700),
         )
         other = replace(held, gpu=replace(held.gpu, gpu="1", index=1, uuid="GPU-1"))
-        backend = ReplayBackend(SampleSet(gpus=(held, other)), SystemClock())
-        yield backend
-        backend.close()
+        with closing(ReplayBackend(SampleSet(gpus=(held, other)), SystemClock())) as opened:
+            yield opened
 
 
 class TestSimulated(BackendContract):
     @pytest.fixture
     def backend(self) -> Iterator[DeviceBackend]:
-        backend = open_backend("simulated")
-        yield backend
-        backend.close()
+        with closing(open_backend("simulated")) as opened:
+            yield opened
+
+
+class TestBackEndOfAnotherPackage(BackendContract):
+    """The one that the documentation shows, installed as its package would be."""
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceBackend]:
+        install_example(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
+        with closing(open_backend("example")) as opened:
+            yield opened
+
+
+@pytest.mark.hardware
+class TestHardware(BackendContract):
+    """Whatever this machine has."""
+
+    @pytest.fixture
+    def backend(self) -> Iterator[DeviceBackend]:
+        with closing(open_backend("auto")) as opened:
+            yield opened
+
+
+def install_example(folder: Path) -> None:
+    """The documented package, with the metadata that an installer writes."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    module = next(re.finditer(r"```python\n(.*?)```", text, re.DOTALL))[1]
+    named = re.search(r'^example = "(.*)"$', text, re.MULTILINE)
+    assert named is not None
+    (folder / "example_gpus.py").write_text(module)
+    metadata = folder / "example_gpus-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: example-gpus\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[chopperd.backends]\nexample = {named[1]}\n")

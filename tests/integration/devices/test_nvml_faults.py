@@ -3,23 +3,30 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pynvml
 import pytest
 
+from chopperd.clock import SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.nvml.backend import NvmlBackend, open_backend
+from chopperd.devices.nvml.presence import silent_gpu
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    LIB_RM_VERSION_MISMATCH,
     SUCCESS,
     TIMEOUT,
     UNINITIALIZED,
     UNKNOWN,
 )
+from tests.integration.sampling.nvml import COMMAND
 from tests.waiting import wait_for
 
 DEADLINE_S = 10
@@ -69,13 +76,18 @@ def test_a_gpu_that_is_lost_at_the_start_shifts_no_index(make_fake_nvml: MakeFak
     fake = make_fake_nvml(gpu_count=4)
     fake.scenario.gpus[2].fails(GPU_IS_LOST)
     backend = fake.open()
-    assert [(device.gpu, device.index) for device in backend.devices()] == [
-        ("0", 0),
-        ("1", 1),
-        ("3", 3),
+    uuids = ["GPU-00000000", "GPU-00000001", "", "GPU-00000003"]
+    assert [(device.gpu, device.index, device.uuid) for device in backend.devices()] == [
+        (str(index), index, uuid) for index, uuid in enumerate(uuids)
     ]
-    assert [error.device_index for error in backend.unreachable] == [2]
-    assert power_w(backend) == [500, 500, 500]
+    assert power_w(backend) == [500, 500, None, 500]
+    silent = backend.devices()[2]
+    with pytest.raises(DeviceLostError, match="code 15"):
+        backend.read(silent, ReadScope.FAST)
+    assert "code 15" in (backend.trouble(silent) or "")
+    assert backend.changed() is None
+    fake.scenario.gpus[2].fails(SUCCESS)
+    assert backend.changed() == "GPU 2 (GPU-00000002) is there"
 
 
 def test_a_gpu_that_is_known_but_answers_no_look_at_the_start_is_listed(
@@ -208,3 +220,55 @@ def test_a_stranger_is_not_looked_for(fake_nvml: FakeNvml) -> None:
     stranger = GpuInfo(gpu="7", index=7, uuid="GPU-7", name=mine.name, vendor=mine.vendor)
     with pytest.raises(DeviceLostError, match="not one of this driver's"):
         backend.read(stranger, ReadScope.FAST)
+
+
+def test_a_driver_that_was_replaced_under_us_is_told_in_one_line(fake_nvml: FakeNvml) -> None:
+    fake_nvml.scenario.fails(LIB_RM_VERSION_MISMATCH, ["nvmlInitWithFlags"])
+    with pytest.raises(BackendUnavailableError, match=r"NVML does not start: .* \(NVML code 18\)"):
+        fake_nvml.open()
+
+
+@pytest.mark.parametrize("lacking", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+def test_a_library_without_what_everything_needs_is_told_in_one_line(
+    make_fake_nvml: MakeFakeNvml, lacking: str
+) -> None:
+    fake = make_fake_nvml(1, frozenset({lacking}))
+    with pytest.raises(BackendUnavailableError, match=r"(?i)function not found"):
+        fake.open()
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "lacking", "words"),
+    [
+        (0, frozenset[str](), "there is no GPU"),
+        (1, frozenset({"nvmlInitWithFlags"}), "NVML does not start"),
+    ],
+)
+def test_a_driver_that_can_not_be_used_is_said_by_the_sampler_process(
+    make_fake_nvml: MakeFakeNvml,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu_count: int,
+    lacking: frozenset[str],
+    words: str,
+) -> None:
+    fake = make_fake_nvml(gpu_count, lacking)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake.library.parent))
+    supervisor = SamplerSupervisor(COMMAND, SamplerSettings(), SystemClock())
+    with pytest.raises(BackendUnavailableError, match=words):
+        supervisor.start()
+
+
+def test_all_that_the_sampler_lists_of_a_silent_gpu_is_where_it_is(
+    make_fake_nvml: MakeFakeNvml, tmp_path: Path
+) -> None:
+    """The kernel's list has the addresses in NVML's order, with a domain of 4 digits."""
+    for address in ("0000:65:00.0", "0000:17:00.0", "0001:03:00.0"):
+        (tmp_path / address).mkdir()
+    assert [silent_gpu(index, 3, tmp_path).pci_bus_id for index in range(3)] == [
+        "00000000:17:00.0",
+        "00000000:65:00.0",
+        "00000001:03:00.0",
+    ]
+    assert silent_gpu(2, 4, tmp_path).pci_bus_id is None  # it lists fewer than NVML counts
+    assert silent_gpu(2, 4, tmp_path / "none").pci_bus_id is None
+    assert make_fake_nvml().open().changed() is None

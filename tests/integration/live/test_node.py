@@ -15,7 +15,7 @@ from chopperd.model.drops import DropTotals
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import HEADER, GpuState, RingDescription, SamplerState
+from chopperd.sampling.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -65,7 +65,7 @@ class Rig:
             to.set_period_ns(PERIOD_NS, PERIOD_NS)
 
     def slot(self, gpu: GpuInfo) -> int:
-        slot = self.writer.slot_of(gpu)
+        (slot,) = self.writer.slots_of([gpu])
         assert slot is not None
         return slot
 
@@ -115,6 +115,20 @@ def rig_of_five() -> Iterator[Rig]:
     made = Rig(*(gpu_info(index) for index in range(5)))
     yield made
     made.close()
+
+
+def sample_slowly(rig: Rig, seconds: int, period_ns: int = NS_PER_S) -> None:
+    """Samples of GPU 0 a second apart, integrated as by a sampler that keeps this period."""
+    to = rig.writer.gpu(0)
+    for _ in range(seconds):
+        rig.clock.advance(NS_PER_S)
+        to.write(
+            STEADY, t_mono_ns=rig.clock.mono_ns(), span_ns=1000, late_ns=0, scope=ReadScope.FULL
+        )
+    totals = rig.integrals[rig.gpus[0].uuid]
+    done, _ = to.totals()
+    totals.add(to.records(done), period_ns)
+    to.write_totals(totals.totals, to.written_count)
 
 
 def cycles(gpu: GpuLive) -> float:
@@ -351,3 +365,37 @@ def test_a_drop_of_the_clock_waits_to_be_kept_and_is_counted_over_rings(rig: Rig
     rig.open_ring(*rig.gpus)
     rig.sample(1.0)
     assert rig.now().gpus[1].drops == one.drops
+
+
+def test_when_a_slow_gpu_is_read_fast_again_the_slow_time_stays_covered(rig: Rig) -> None:
+    """The period is 0.1 s again when the agent looks; residency must match the integrals."""
+    rig.sample(5.0)
+    rig.now()
+    to = rig.writer.gpu(0)
+    to.set_period_ns(PERIOD_NS, NS_PER_S, Pace.IDLE)
+    sample_slowly(rig, 4)
+    rig.now()
+    sample_slowly(rig, 1)
+    to = rig.writer.gpu(0)
+    to.set_period_ns(PERIOD_NS, PERIOD_NS)
+    rig.sample(6.0)
+    gpu = rig.now().gpus[0]
+    assert gpu.pace == "asked"
+    assert gpu.totals is not None
+    assert gpu.totals.sampled_s == pytest.approx(15.9)
+    assert sum(gpu.residency_s.values()) == pytest.approx(gpu.totals.sampled_s)
+
+
+def test_in_a_quiet_time_a_gpu_stays_up_and_shows_nothing_old_as_new(rig: Rig) -> None:
+    rig.sample(5.0)
+    rig.writer.gpu(0).set_period_ns(PERIOD_NS, 0, Pace.QUIET)
+    rig.clock.advance(2 * NS_PER_S)
+    gpu = rig.now().gpus[0]
+    assert (gpu.pace, gpu.kept_hz, gpu.asked_hz) == ("quiet", 0.0, 10.0)
+    assert gpu.reading.sm_clock_mhz == 1500.0
+    rig.clock.advance(10 * NS_PER_S)
+    quiet, silent = rig.now().gpus
+    assert (quiet.up, silent.up) == (True, False)
+    assert quiet.reading == DeviceReading()
+    rig.clock.advance(60 * NS_PER_S)  # no quiet time is as long
+    assert not rig.now().gpus[0].up

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.sampling.native.library import NativeLibrary, native_library
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone
@@ -45,14 +47,56 @@ def held() -> tuple[dict[str, str], set[str], int]:
 def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
     made: list[SamplerSupervisor] = []
 
-    def supervisor(gpu_count: int = 2, hz: float = 100.0) -> SamplerSupervisor:
+    def supervisor(
+        gpu_count: int = 2, hz: float = 100.0, policy: RestartPolicy = QUICK
+    ) -> SamplerSupervisor:
         command = [sys.executable, str(SCRIPT), "--gpus", str(gpu_count), "--folder", str(tmp_path)]
         settings = SamplerSettings(hz=hz, totals_every_s=0.2, probe_every_s=0.2, budget_ratio=1.0)
-        made.append(SamplerSupervisor(command, settings, CLOCK, QUICK))
+        made.append(SamplerSupervisor(command, settings, CLOCK, policy))
         return made[-1]
 
     yield supervisor
     for path in tmp_path.iterdir():
+        path.unlink()
+    for sampler in made:
+        sampler.stop(10.0)
+        wait_until_gone(sampler)
+        sampler.close()
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeLibrary:
+    """The library that was built with the package; where it is missing, skips (fails in CI)."""
+    library = native_library()
+    if library is None:
+        reason = "chopperd was installed without its native part (no C compiler?)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return library
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
+    """Starts samplers: over scripted GPUs, or as the command line does over a back end."""
+    made: list[SamplerSupervisor] = []
+
+    def start(*command: str, wait: bool = True, **options: float) -> SamplerSupervisor:
+        scripted = [str(SCRIPT), "--gpus", "2", "--folder", str(tmp_path)]
+        given = {"hz": 10.0, "burst_hz": 100.0, "budget_ratio": 1.0, **options}
+        given.setdefault("burst_budget_ratio", 1.0)
+        settings = SamplerSettings(**given)  # type: ignore[arg-type]
+        made.append(
+            SamplerSupervisor([sys.executable, *(command or scripted)], settings, CLOCK, QUICK)
+        )
+        if wait:
+            made[-1].start()
+        else:
+            made[-1].launch()
+        return made[-1]
+
+    yield start
+    for path in tmp_path.glob("*-*"):
         path.unlink()
     for sampler in made:
         sampler.stop(10.0)

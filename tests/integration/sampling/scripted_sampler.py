@@ -1,8 +1,8 @@
 """A sampler process over GPUs that do what files in a folder say: the tests' hand on the driver.
 
 `hang-G` in the folder: calls on GPU G do not return while it is there; `lost-G`: it is gone;
-`flaky-G`: its calls fail; `broken-G`: they raise what no adaptor knows; `hang-open`, `fail-open`:
-opening the driver does.
+`idle-G`: it has nothing to do; `flaky-G`: its calls fail; `broken-G`: they raise what no adaptor
+knows; `hang-open`, `fail-open`: opening the driver does.
 """
 
 import argparse
@@ -60,7 +60,8 @@ class ScriptedBackend:
             Cause.POWER_BRAKE: 0,
         }
         clock_mhz = 1500.0 + device.index
-        causes = frozenset({Cause.POWER_CAP})
+        is_idle = self._folder is not None and (self._folder / f"idle-{device.index}").exists()
+        causes = frozenset({Cause.LOW_UTILIZATION if is_idle else Cause.POWER_CAP})
         if scope is ReadScope.FAST:
             return DeviceReading(sm_clock_mhz=clock_mhz, causes=causes, limited_ns=limited_ns)
         return DeviceReading(
@@ -71,7 +72,7 @@ class ScriptedBackend:
             energy_j=now_ns * 500e-9,
             temperature_c=60.0,
             memory_used_bytes=1 << 30,
-            activity_ratio=1.0,
+            activity_ratio=0.0 if is_idle else 1.0,
         )
 
     @staticmethod

@@ -5,9 +5,11 @@ import signal
 from pathlib import Path
 
 from chopperd.clock import SystemClock
+from chopperd.sampling.layout import Pace
 from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.ring_reader import GpuStatus
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_MS
+from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.waiting import wait_for
 
 SCRIPT = Path(__file__).with_name("scripted_sampler.py")
@@ -38,3 +40,17 @@ def kill(supervisor: SamplerSupervisor) -> int:
 
 def written(supervisor: SamplerSupervisor, slot: int) -> int:
     return supervisor.reader.status(slot).written
+
+
+def statuses(sampler: SamplerSupervisor) -> list[GpuStatus]:
+    return [sampler.reader.status(slot) for slot in range(2)]
+
+
+def wait_for_pace(sampler: SamplerSupervisor, pace: Pace, slots: range = range(2)) -> None:
+    wait_for(
+        lambda: all(sampler.reader.status(slot).pace is pace for slot in slots), f"pace {pace.name}"
+    )
+
+
+def in_s(seconds: float) -> int:
+    return CLOCK.mono_ns() + round(seconds * NS_PER_S)

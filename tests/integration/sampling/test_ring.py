@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import ge
 
 import numpy as np
 import pytest
@@ -242,7 +243,7 @@ def test_gpus_keep_slot_and_label_when_the_driver_renumbers_them(
     assert writer.gpus[1].gpu == "1"
     successor = RingWriter(fd, described(*renumbered), CAPACITY)
     try:
-        slots = [successor.slot_of(info) for info in renumbered]
+        slots = successor.slots_of(renumbered)
         assert slots == [1, 2]
         gpus = reader.description().gpus
         assert [info.gpu for info in gpus] == ["0", "1", "7"]
@@ -256,7 +257,7 @@ def test_gpus_past_the_spare_slots_have_no_slot(fd: int, writer: RingWriter) -> 
     assert len(writer.gpus) == 2
     successor = RingWriter(fd, described(*many), CAPACITY)
     try:
-        assert [successor.slot_of(info) for info in many] == [*range(10), *[None] * 10]
+        assert successor.slots_of(many) == [*range(10), *[None] * 10]
     finally:
         successor.close()
 
@@ -333,7 +334,7 @@ while True:
 
 def test_counts_never_fall_for_a_reader_nor_for_the_successor_of_a_killed_writer(fd: int) -> None:
     """Three writers, each killed at a random moment while it writes some 10^5 records a second."""
-    highest = 0
+    highest = (0, 0, 0)  # each by itself: a reader may meet the head half copied
     for _ in range(3):
         command = [sys.executable, "-c", _WRITER, str(fd)]
         with subprocess.Popen(command, pass_fds=(fd,), stdout=subprocess.PIPE) as writer:
@@ -344,9 +345,9 @@ def test_counts_never_fall_for_a_reader_nor_for_the_successor_of_a_killed_writer
                 for _ in range(10_000):
                     status = reader.status(0)
                     counts = (status.ticks_count, status.driver_ns, status.driver_full_ns)
-                    assert min(counts) >= highest
-                    highest = max(counts)
+                    assert all(map(ge, counts, highest))
+                    highest = counts
             finally:
                 writer.kill()
                 reader.close()
-    assert highest > 0
+    assert min(highest) > 0

@@ -64,6 +64,23 @@ def test_samples_far_apart_have_no_line_between_them_even_if_they_are_all() -> N
     assert sums.covered_ns.tolist() == [0, 0]
 
 
+def test_an_idle_hour_at_another_rate_is_covered_and_a_gap_in_it_is_not() -> None:
+    """Ten reads a second at 1600 for 4 s, one a second at 300 for 10 s, then ten a second again.
+
+    The gap of 0.5 s in the fast part is longer than three of its periods, and so is that of 6 s in
+    the slow part. Lines of 1 s and of 0.1 s lead into the slow part and out of it.
+    """
+    fast, again = [*range(0, 2000, 100), *range(2400, 4000, 100)], range(15_000, 20_000, 100)
+    slow = [*range(4900, 8000, 1000), 13_900, 14_900]
+    t_ms = np.array([*fast, *slow, *again])
+    values = np.where((t_ms < 4500) | (t_ms >= 15_000), 1600.0, 300.0)
+    whole = bin_sums(times(*t_ms), values, times(0, 20_000))
+    assert whole.covered_ns[0] / MS == pytest.approx(19_900 - 500 - 6000)
+    # 1.9 + 1.5 + 4.9 s at 1600, 3 + 1 s at 300, and the lines in between.
+    level = 1600 * 8.3 + 300 * 4.0 + 950 * 1.1
+    assert whole.mean[0] == pytest.approx(level / 13.4)
+
+
 def test_values_that_were_not_read_are_passed_over() -> None:
     sums = bin_sums(times(0, 10, 20), column(1, math.nan, 3), times(0, 10, 20))
     assert sums.mean == pytest.approx([1.5, 2.5])
@@ -87,9 +104,13 @@ def brute_force(
     integral = covered_ns = 0.0
     seen = [value for t, value in known if start_ns <= t < end_ns]
     samples = list(seen)
-    for (t0, v0), (t1, v1) in pairs:
+    spacings = [0] * 5 + [b[0] - a[0] for a, b in pairs] + [0] * 5
+    for place, ((t0, v0), (t1, v1)) in enumerate(pairs):
+        around_ns = max(
+            median(spacings[place : place + 5]), median(spacings[place + 6 : place + 11])
+        )
         left, right = max(t0, start_ns), min(t1, end_ns)
-        if t1 - t0 > 3 * period_ns or left >= right:
+        if t1 - t0 > 3 * max(period_ns, around_ns) or left >= right:
             continue
         ends = [v0 + (v1 - v0) * (each - t0) / (t1 - t0) for each in (left, right)]
         integral += (right - left) * sum(ends) / 2

@@ -103,6 +103,7 @@ def gpu_samples(
     sensor_lag_ns: int | None = 0,
     limit_mhz: float | None = None,
     read_span_ns: int = 0,
+    sensor_period_ns: int | None = None,
 ) -> GpuSamples:
     """What a sampler recorded of one GPU; its sensor's lag is known to be 0 unless given."""
     count = len(t_ns)
@@ -117,6 +118,7 @@ def gpu_samples(
             sm_clock_max_mhz=1980.0,
             sm_clock_limit_mhz=limit_mhz,
             sensor_lag_ns=sensor_lag_ns,
+            sm_clock_period_ns=sensor_period_ns,
         ),
         t_unix_ns=np.array(t_ns, np.int64),
         sm_clock_mhz=np.array(clock_mhz, np.float64),

@@ -33,6 +33,25 @@ def test_the_period_is_that_of_the_samples_in_the_traced_time() -> None:
     assert clocks_of(joined).period_ns == 10 * MS
 
 
+def test_a_gpu_that_was_read_once_a_second_before_the_trace_is_covered_from_the_busy_look_on() -> (
+    None
+):
+    """Idle at 1 Hz; the trace begins at 0; the look at 400 ms sees it busy and 10 Hz follow.
+
+    Three periods as achieved are 0.3 s, so nothing is said of the 0.4 s before that look: of the
+    first step 60 % are covered, of the others all.
+    """
+    times = [*every(1000, -5600, 500), *every(100, 500, 3200)]
+    windows = [(0, 1000 * MS), (1000 * MS, 2000 * MS), (2000 * MS, 3000 * MS)]
+    timeline = device([Rec(0, 3000 * MS)], windows=windows)
+    clock = [345.0 if t < 0 else 1400.0 for t in times]
+    clocks = clocks_of(join_device(timeline, (), gpu_samples(times, clock), 1980.0))
+    assert clocks.period_ns == 100 * MS
+    covered_ns = clocks.compute.covered_ns.tolist()
+    assert covered_ns == [600 * MS, 1000 * MS, 1000 * MS, 2600 * MS]
+    assert clocks.compute.mean_mhz == pytest.approx([1400.0] * 4)
+
+
 def test_a_single_sample_in_the_traced_time_takes_the_period_of_those_around() -> None:
     times = every(100, -1000, 1000)
     timeline = device([Rec(10 * MS, 130 * MS)])
@@ -43,27 +62,30 @@ def test_a_single_sample_in_the_traced_time_takes_the_period_of_those_around() -
 def test_samples_outside_the_traced_time_do_not_widen_the_interval() -> None:
     """What ran there is not known, so it says nothing of the clock beside compute.
 
-    Compute at 1400 MHz and communication at 1420 MHz by turns of 50 ms, 100 Hz: an entry into
-    compute each 100 ms and 1 ms of timing uncertainty move at most 2 % of its time, so 0.4 MHz.
-    Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last sample
-    in compute the line is of all samples: 0.1 MHz of the mean.)
+    60 ms of compute at 1400 MHz and 40 ms of communication at 1420 MHz by turns, 100 Hz: an entry
+    into compute each 100 ms and 1 ms of timing uncertainty move at most 1/60 of its time, so 1/3
+    MHz. Half of 15 MHz, the largest step of a sensor, comes on top as resolution. (After the last
+    sample in compute, 10 ms of 1200, the line is of all samples: 10 MHz there, 1/12 of the mean.)
     """
     records = [
-        Rec(start * MS, (start + 50) * MS, kind)
+        Rec(start * MS, end * MS, kind)
         for at in range(0, 2000, 100)
-        for start, kind in ((at, KernelClass.GEMM), (at + 50, KernelClass.COMM))
+        for start, end, kind in (
+            (at, at + 60, KernelClass.GEMM),
+            (at + 60, at + 100, KernelClass.COMM),
+        )
     ]
     times = every(10, -2000, 4000)
 
     def clock_at(t_ns: int) -> float:
         if not 0 <= t_ns < 2000 * MS:
             return 345.0
-        return 1400.0 if t_ns // (50 * MS) % 2 == 0 else 1420.0
+        return 1400.0 if t_ns % (100 * MS) < 60 * MS else 1420.0
 
     samples = gpu_samples(times, [clock_at(t) for t in times], read_span_ns=2 * MS)
     clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
-    assert clocks.compute.mean_mhz[-1] == pytest.approx(1400.1, abs=0.01)
-    assert clocks.compute.half_width_mhz[-1] == pytest.approx(0.4 + 7.5, rel=0.001)
+    assert clocks.compute.mean_mhz[-1] == pytest.approx(1400 + 1 / 12, abs=0.01)
+    assert clocks.compute.half_width_mhz[-1] == pytest.approx(1 / 3 + 7.5, rel=0.001)
 
 
 def test_rows_are_the_windows_and_then_the_whole_file() -> None:
@@ -143,6 +165,54 @@ def test_a_known_sensor_lag_is_subtracted_and_adds_no_uncertainty() -> None:
     assert clocks.subtracted_ns == 7 * MS
     assert clocks.samples.t_ns.tolist() == [t - 7 * MS for t in times]
     assert clocks.timing.total_ns == 300 + AXIS_UNCERTAINTY_NS
+
+
+def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> None:
+    """A 100 ms sensor that looks at 30, 130, ... ms and is read each 10 ms.
+
+    Compute at 1400 MHz [0, 60), communication at 1900 MHz [60, 100), each 100 ms: every look falls
+    into compute. Read by read, 4 of 10 samples would be of communication, at 1400 MHz. A look is
+    seen at its own instant, so it is laid 5 ms before the read, half-way to the one before.
+    """
+    records = [
+        Rec(start * MS, end * MS, kind)
+        for at in range(0, 1000, 100)
+        for start, end, kind in (
+            (at, at + 60, KernelClass.GEMM),
+            (at + 60, at + 100, KernelClass.COMM),
+        )
+    ]
+    times = every(10, -500, 1500)
+    clock_mhz = [1400.0 + (t // MS - 30) // 100 for t in times]
+    samples = gpu_samples(times, clock_mhz, sensor_period_ns=100 * MS)
+    clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
+    inside = (clocks.samples.t_ns >= 0) & (clocks.samples.t_ns < 1000 * MS)
+    assert (clocks.samples.t_ns[inside] // MS).tolist() == [25 + 100 * n for n in range(10)]
+    assert (clocks.samples.label[inside] == COMPUTE).all()
+    assert clocks.sensor_period_ns == clocks.samples.period_ns == 100 * MS
+    assert clocks.period_ns == 10 * MS
+
+
+def test_repeats_of_one_look_are_no_evidence_of_their_own() -> None:
+    """Looks each 100 ms, +-50 MHz by turns, read each 10 ms over 20 s of compute: n = 200.
+
+    Residuals of +-100 MHz: V1 = 100^2; at double spacing 0, so k = 2/3 and the standard error is
+    100 x sqrt(2/3 / 200) = 5.77 MHz.
+    """
+    times = every(10, -1000, 21_000)
+    clock_mhz = [1450.0 if t // (100 * MS) % 2 else 1350.0 for t in times]
+    samples = gpu_samples(times, clock_mhz, sensor_period_ns=100 * MS)
+    clocks = clocks_of(join_device(device([Rec(0, 20_000 * MS)]), (), samples, 1980.0))
+    random_mhz = clocks.compute.half_width_mhz[-1] - clocks.compute.bias_mhz[-1]
+    assert random_mhz == pytest.approx(1.96 * 100 * (2 / 3 / 200) ** 0.5, rel=0.01)
+
+
+def test_the_known_lag_of_a_read_holds_the_age_of_the_look() -> None:
+    """60 ms in all, 50 of them as a look of a 100 ms sensor is 50 ms old on average."""
+    times = every(10, 0, 1000)
+    samples = gpu_samples(times, [1400.0] * 100, sensor_lag_ns=60 * MS, sensor_period_ns=100 * MS)
+    clocks = clocks_of(join_device(device([Rec(0, 900 * MS)]), (), samples, 1980.0))
+    assert clocks.subtracted_ns == 10 * MS
 
 
 def test_a_lag_that_can_not_be_measured_is_not_subtracted_but_widens_the_interval() -> None:

@@ -1,5 +1,7 @@
 """Which GPU a trace's device is: every rule, their order, and all that must not be guessed."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,3 +147,22 @@ def test_equal_gpus_are_never_told_apart_by_equal_numbers(
 ) -> None:
     traced = [said(number, names) for number in range(count)]
     assert mapped(device, traced, EIGHT[:count]) == (None, None)
+
+
+def part(number: int, name: str = f"{A4000} MIG 1g.5gb") -> GpuInfo:
+    card = gpu(0, name, uuid=f"MIG-{number}", pci_bus_id=None)
+    return replace(card, gpu=f"0.{number}", parent="0")
+
+
+def test_a_part_of_a_card_is_told_by_its_uuid_with_or_without_its_prefix() -> None:
+    gpus = [gpu(0), part(1), part(2), gpu(3)]
+    assert mapped(0, [said(0, uuid="MIG-2")], gpus) == ("0.2", "chopperd_devices")
+    assert mapped(0, [said(0, uuid="2")], gpus) == ("0.2", "chopperd_devices")
+    assert mapped(0, [], gpus, device_map={0: "0.1"}) == ("0.1", "device_map")
+
+
+def test_what_runs_on_a_card_in_parts_runs_on_a_part() -> None:
+    assert mapped(0, [], [gpu(0), part(1)]) == ("0.1", "only_one")
+    assert mapped(0, [], [gpu(0), part(1), part(2)]) == (None, None)
+    # The card's name occurs once, and yet it is not the card.
+    assert mapped(0, [said(0, H100)], [gpu(0), part(1), part(2)]) == (None, None)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.devices.nvml.fields import number_of
+from chopperd.devices.nvml.fields import KIND_BY_TYPE, number_of
 
 MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 0, 2**32 - 1),
@@ -40,6 +40,10 @@ def test_an_integer_is_read_from_its_own_bits_only(value_type: int, data: st.Dat
 @settings(max_examples=25, deadline=None)
 def test_a_double_keeps_its_value(value: float) -> None:
     assert number_of(pynvml.NVML_VALUE_TYPE_DOUBLE, raw_bits("dVal", value)) == value
+
+
+def test_every_type_that_the_binding_knows_is_known() -> None:
+    assert set(KIND_BY_TYPE) == set(range(pynvml.NVML_VALUE_TYPE_COUNT))
 
 
 def test_a_type_that_is_not_known_gives_no_number() -> None:

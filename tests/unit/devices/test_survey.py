@@ -4,7 +4,7 @@ import pytest
 
 from chopperd.devices.survey import survey
 from chopperd.errors import BackendUnavailableError, DeviceLostError
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope, Vendor
 
 
 def gpu(index: int) -> GpuInfo:
@@ -50,3 +50,28 @@ def test_a_lost_device_does_not_hide_the_others() -> None:
 def test_a_driver_without_gpus_is_no_usable_back_end() -> None:
     with pytest.raises(BackendUnavailableError, match="fake: the driver sees no GPU"):
         survey(Driver(count=0))
+
+
+class ProbedDriver(Driver):
+    """Says what each call gives, of all but GPU 1, which is lost after it was read."""
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        assert device.index in self.read_indices
+        if device.index == 1:
+            raise DeviceLostError("GPU is lost", operation="nvmlDeviceGetClockInfo")
+        return (FieldProbe(operation="clock", feeds="sm_clock_mhz", calls_count=calls_count),)
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        return 20_000_000 if (device.index, field) == (0, "power_w") else None
+
+
+def test_a_survey_that_times_calls_holds_them_and_what_was_read_before_a_failure() -> None:
+    first, second = survey(ProbedDriver(), calls_count=7).gpus
+    assert [probe.calls_count for probe in first.probes] == [7]
+    assert first.buffered_period_ns == {"power_w": 20_000_000}
+    assert (second.probes, second.error) == ((), "GPU is lost")
+    assert second.reading == DeviceReading(sm_clock_mhz=1410.0)
+
+
+def test_a_plain_survey_times_no_call() -> None:
+    assert [entry.probes for entry in survey(ProbedDriver()).gpus] == [(), ()]

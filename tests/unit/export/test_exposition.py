@@ -62,7 +62,8 @@ def test_a_node_without_gpus_says_that_its_back_end_is_down(accept: str | None) 
 def test_what_is_not_known_has_no_series() -> None:
     text = rendered(node_of(EMPTY_GPU))
     of_gpu = {name for name, labels in series(text) if ("gpu", "0") in labels}
-    assert of_gpu == {"chopperd_gpu_up", "chopperd_gpu_info", "chopperd_agent_kept_rate_hertz"}
+    of_its_sampling = {"chopperd_agent_kept_rate_hertz", "chopperd_agent_pace"}
+    assert of_gpu == {"chopperd_gpu_up", "chopperd_gpu_info"} | of_its_sampling
 
 
 def test_what_is_zero_is_exported_as_zero() -> None:
@@ -212,6 +213,11 @@ def test_units_are_base_units() -> None:
     assert values_of(text, "chopperd_agent_driver_seconds_total", "call") == {
         "fast": 40.0,
         "full": 24.0,
+        "rare": 2.0,
+    }
+    assert values_of(text, "chopperd_agent_step_time_bound_ratio", "bound") == {
+        "low": 1.001,
+        "high": 1.007,
     }
     residency = values_of(text, "chopperd_gpu_clock_residency_seconds_total", "bucket")
     assert residency == {**{f"{n / 10:.1f}": 100.0 for n in range(1, 11)}, "+Inf": 0.0}

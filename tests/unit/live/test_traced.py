@@ -6,6 +6,7 @@ import pytest
 
 from chopperd.live.traced import RECENT_NS, TracedLedger
 from chopperd.model.causes import Cause
+from chopperd.model.devices import GpuProcess
 from chopperd.model.report import Dvfs, Family, ReportDocument, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
@@ -131,3 +132,65 @@ def test_sums_go_on_past_the_devices_that_are_kept_in_mind() -> None:
     traced.add(document(*(replace(ROW, rank=rank) for rank in range(1100))))
     traced.add(document(replace(ROW, rank=1099)))
     assert sum(traced.recent()["0"].window_s.values()) == pytest.approx(1100 * 1.412)
+
+
+def with_pid(pid: int | None) -> ReportDocument:
+    made = document(ROW)
+    summary = replace(made.devices[0], rank=ROW.rank, device=0, gpu="0", pid=pid)
+    return replace(made, devices=(summary,))
+
+
+def on(*pids: int) -> dict[str, tuple[GpuProcess, ...]]:
+    return {"0": tuple(GpuProcess(pid=pid) for pid in pids)}
+
+
+def test_the_sums_go_when_the_traced_process_has_left_the_gpu() -> None:
+    traced, clock = ledger()
+    assert traced.recent(on(7)) == {}  # seen there before its capture is reported
+    traced.add(with_pid(7))
+    assert traced.recent(on(7, 8)).keys() == {"0"}
+    assert traced.recent(on(8)) == {}
+    assert traced.recent(on()) == {}
+    clock.advance(NS_PER_S)
+    assert traced.recent(on(7)).keys() == {"0"}
+
+
+def test_where_nobody_knows_who_is_on_the_gpu_a_capture_stands_for_its_time() -> None:
+    traced, clock = ledger()
+    traced.add(with_pid(7))
+    assert traced.recent(on(7)).keys() == {"0"}
+    assert traced.recent({"0": None}).keys() == {"0"}
+    assert traced.recent().keys() == {"0"}
+    clock.advance(RECENT_NS)
+    assert traced.recent(on(7)) == {}
+
+
+def test_a_process_that_was_never_seen_may_be_of_another_namespace() -> None:
+    traced, _ = ledger()
+    traced.add(with_pid(7))
+    assert traced.recent(on(4711)).keys() == {"0"}
+    traced.add(with_pid(None))
+    assert traced.recent(on()).keys() == {"0"}
+
+
+def test_an_older_capture_that_is_reported_late_does_not_change_whose_the_sums_are() -> None:
+    traced, _ = ledger()
+    traced.add(with_pid(7))
+    late = with_pid(8)
+    traced.add(replace(late, totals=(replace(ROW, start_unix_ns=NOW_NS - 60 * NS_PER_S),)))
+    assert traced.recent(on(7, 8)).keys() == {"0"}
+    assert traced.recent(on(7)).keys() == {"0"}
+    assert traced.recent(on(8)) == {}
+
+
+def test_a_process_that_was_seen_long_ago_is_one_that_was_never_seen() -> None:
+    """Its number may be another's by now."""
+    traced, clock = ledger()
+    assert traced.recent(on(7)) == {}
+    clock.advance(RECENT_NS)
+    assert traced.recent(on()) == {}
+    report = with_pid(7)
+    traced.add(
+        replace(report, totals=(replace(ROW, start_unix_ns=clock.unix_ns() - 2 * NS_PER_S),))
+    )
+    assert traced.recent(on()).keys() == {"0"}

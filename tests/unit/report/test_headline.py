@@ -173,6 +173,14 @@ def test_a_rate_that_was_not_kept_is_spelled_out() -> None:
     assert line(document, "TRUST").startswith("61.3 of 100 Hz kept, ")
 
 
+def test_a_clock_sensor_slower_than_every_other_read_is_said() -> None:
+    document = eight_gpus()
+    slow = replace(document, sampling=replace(document.sampling, sensor_period_ms=100.0))
+    assert "clock sensor updates each 100 ms" in line(slow, "TRUST")
+    unknown = replace(document, sampling=replace(document.sampling, sensor_period_ms=None))
+    assert "sensor" not in line(document, "TRUST") + line(unknown, "TRUST")
+
+
 def test_a_measured_lag_has_its_interval() -> None:
     document = eight_gpus()
     lag = replace(

@@ -77,3 +77,19 @@ def test_eight_gpus_fit_the_page() -> None:
 def test_a_gpu_not_sampled_yet_is_not_said_to_be_down() -> None:
     gpu = replace(live_gpu(up=False, reading=DeviceReading()), last_sample_unix_ns=None)
     assert "no sample yet" in page_text(live_page([snapshot(gpu)]))
+
+
+@pytest.mark.parametrize(
+    ("pace", "kept_hz", "said"),
+    [
+        ("idle", 1.0, ["1.0", "idle"]),
+        ("budget", 2.5, ["2.5", "budget"]),
+        ("burst", 100.0, ["100.0", "burst"]),
+        ("quiet", 0.0, ["0", "quiet"]),
+    ],
+)
+def test_where_a_gpu_is_not_read_at_the_rate_asked_for_it_says_why(
+    pace: str, kept_hz: float, said: list[str]
+) -> None:
+    gpu = replace(live_gpu(), pace=pace, kept_hz=kept_hz)
+    assert cells(page_text(live_page([snapshot(gpu)])), "0")[6:8] == said

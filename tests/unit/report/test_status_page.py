@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.devices import DeviceReading
+from chopperd.model.devices import DeviceReading, GpuProcess
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
@@ -10,6 +10,7 @@ from chopperd.model.live import (
     Pause,
     SamplerCondition,
     SamplerLive,
+    SelfTestLive,
     StoreLive,
 )
 from chopperd.report.status_page import node_troubles, status_page
@@ -86,6 +87,17 @@ def test_without_busy_time_a_loss_is_not_known(busy_sampled_s: float | None) -> 
     assert lines(text)["0"].split() == [*["-"] * 7, "10.0", "-"]
 
 
+def test_what_sampling_costs_a_step_is_said_or_why_it_is_not_known() -> None:
+    unknown = replace(snapshot(), self_test=SelfTestLive(reason="no steps are marked"))
+    said = lines(page_text(status_page(unknown, [])))["self-test"]
+    assert said == "what sampling costs a step is not measured: no steps are marked"
+    found = SelfTestLive(
+        step_time_ratio=1.0041, low_ratio=0.9995, high_ratio=1.0087, block_count=24
+    )
+    said = lines(page_text(status_page(replace(snapshot(), self_test=found), [])))["self-test"]
+    assert said == "sampling makes steps 0.41 % longer [-0.05, 0.87], by 24 blocks"
+
+
 def test_simulated_data_are_marked_and_times_count_from_the_start() -> None:
     now = snapshot(live_gpu(), after_s=0.0, simulated=True)
     text = page_text(status_page(replace(now, taken_unix_ns=now.started_unix_ns - NS_PER_S), []))
@@ -124,3 +136,32 @@ def test_sampling_that_does_not_run_is_a_trouble(reason: str | None, said: str) 
     sampler = SamplerLive(condition=SamplerCondition.UNAVAILABLE, reason=reason)
     now = replace(snapshot(), sampler=sampler)
     assert node_troubles(now) == (f"sampling is unavailable: {said}",)
+
+
+def test_a_gpu_s_trouble_is_said_also_while_it_answers() -> None:
+    ill = replace(live_gpu(), trouble="the GPU must be reset")
+    gone = replace(live_gpu("1", up=False), trouble="XID 79 (fell off the bus)")
+    assert node_troubles(snapshot(ill, gone)) == (
+        "GPU 1: does not answer",
+        "GPU 0: the GPU must be reset",
+        "GPU 1: XID 79 (fell off the bus)",
+    )
+
+
+def test_processes_are_listed_once_on_the_part_that_they_are_on() -> None:
+    there = GpuProcess(pid=7, memory_used_bytes=3 << 30, partition=1)
+    card = replace(live_gpu(), processes=(there,))
+    part = live_gpu("1")
+    part = replace(part, info=replace(part.info, gpu="0.1", parent="0"), processes=(there,))
+    other = replace(live_gpu("2"), processes=(GpuProcess(pid=8),))
+    text = page_text(status_page(snapshot(card, part, other), []))
+    rows = text.partition("PROCESSES")[2].split("\n")
+    assert [row.split() for row in rows if row.strip()][1:] == [
+        ["0.1", "7", "3.0", "GiB"],
+        ["2", "8", "-"],
+    ]
+    assert "part of GPU 0" in text
+
+
+def test_without_known_processes_there_is_no_table_of_them() -> None:
+    assert "PROCESSES" not in page_text(status_page(snapshot(live_gpu()), []))

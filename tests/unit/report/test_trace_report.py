@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from chopperd.model.samples import GpuSamples
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
 from chopperd.report.trace_report import JoinOptions, TraceReport
@@ -152,6 +154,47 @@ def test_missing_energy_is_noted_once_clocks_are_known() -> None:
     assert "no energy counter" in text(reported(Job(), sample_set(sampled())), "no_energy")
     far = sample_set(sampled(start_ms=-9000, end_ms=-2000))
     assert "no_energy" not in codes(reported(Job(), far))
+
+
+def part_of(card: GpuSamples, number: int) -> GpuSamples:
+    """A part of a card; of samples it has none but of memory."""
+    absent = np.full(len(card.t_unix_ns), np.nan)
+    gpu = replace(
+        card.gpu,
+        gpu=f"{card.gpu.gpu}.{number}",
+        uuid=f"MIG-{number}",
+        name=f"{H100} MIG 1g.10gb",
+        parent=card.gpu.gpu,
+        sm_clock_max_mhz=None,
+    )
+    return replace(card, gpu=gpu, sm_clock_mhz=absent, memory_used_bytes=np.full_like(absent, 1e9))
+
+
+def test_a_trace_of_a_part_has_the_clock_of_its_card_and_no_energy() -> None:
+    """1500 of the card's 2000 MHz: a quarter of the compute time."""
+    energy_j = np.linspace(0, 100, 50)
+    card = replace(sampled(0), energy_j=energy_j)
+    samples = sample_set(card, part_of(card, 1), part_of(card, 2))
+    report = reported(Job(uuid="MIG-2", name=None), samples)
+    (device,) = report.devices
+    assert (device.gpu, device.uuid, device.mapping) == ("0.2", "MIG-2", "chopperd_devices")
+    assert (device.reference.sm_clock_mhz, device.reference.source) == (2000.0, "device_max")
+    row = report.steps[1].row
+    assert row.dvfs.gap_ratio == pytest.approx(0.25)
+    assert row.energy_j is None
+    assert text(report, "shared_clock_domain").startswith("GPU 0.2 is a part of GPU 0: ")
+    assert "no_energy" not in codes(report)
+    # Parts of one card have one clock: they are no peers.
+    assert report.steps[1].model is None
+    whole = reported(Job(), sample_set(card))
+    assert "shared_clock_domain" not in codes(whole)
+    assert whole.steps[1].row.energy_j is not None or whole.steps[1].model == H100
+
+
+def test_a_device_names_the_process_that_launched_its_work() -> None:
+    (device,) = reported(Job()).devices
+    trace = Job().trace()
+    assert device.pid == trace.threads[int(trace.calls.thread[0])][0]
 
 
 def triples(step_ns: int) -> tuple[TimeTriple, ...]:

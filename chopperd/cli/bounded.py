@@ -1,0 +1,68 @@
+"""Running a program that asks a driver, for a limited time.
+
+One that does not answer is asked to end and then left alone, never killed: that has frozen GPUs.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_END_S: Final = 1.0
+#: In place of an exit status: nobody waits for the process any more, nor does its object complain.
+_LEFT_ALONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a program said.
+
+    Attributes:
+        status: Its exit status; None where it gave no answer in time.
+        output: What it wrote, as far as it came.
+        left_pid: The process, where it would not end.
+    """
+
+    status: int | None
+    output: bytes
+    left_pid: int | None = None
+
+
+def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) -> Answer:
+    """Run a program to its end, or until `limit_s` have passed.
+
+    Args:
+        command: The program and its arguments.
+        limit_s: How long to wait for it.
+        quiet: Whether its complaints are dropped.
+
+    Raises:
+        OSError: It can't be started.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+        start_new_session=True,  # an interrupt from the terminal is ours to handle
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return _ended(process)
+    except BaseException:
+        process.terminate()
+        raise
+    return Answer(status=process.returncode, output=output)
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> Answer:
+    process.terminate()
+    try:
+        output, _ = process.communicate(timeout=_END_S)
+    except subprocess.TimeoutExpired as late:
+        if process.stdout is not None:
+            process.stdout.close()
+        process.returncode = _LEFT_ALONE
+        return Answer(status=None, output=late.output or b"", left_pid=process.pid)
+    return Answer(status=None, output=output)

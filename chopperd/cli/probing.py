@@ -1,0 +1,75 @@
+"""Asking the driver, and nvidia-smi, by processes of their own that may hang without us."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from chopperd.cli.bounded import Answer, answer_of
+from chopperd.cli.output import complain
+from chopperd.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from chopperd.diagnosis.facts import DriverProbe
+    from chopperd.model.inventory import Inventory
+
+#: Longest wait for a driver that is only looked at, and for one each of whose calls is timed.
+_LOOK_S: Final = 20.0
+_SURVEY_S: Final = 60.0
+_CALLS_COUNT: Final = 100
+_SMI_S: Final = 10.0
+_NVIDIA_SMI: Final = "nvidia-smi"
+
+
+def surveyed(backend: str) -> "Inventory":
+    """The GPUs of a back end, each call timed, with nvidia-smi's own numbers where it is installed.
+
+    Raises:
+        ConfigError: No back end has this name.
+        BackendUnavailableError: It can't be used, or gave no answer in time.
+    """
+    from chopperd.diagnosis.nvidia_smi import beside
+    from chopperd.diagnosis.probe import inventory_of
+
+    answer = _asked(backend, _CALLS_COUNT, _SURVEY_S)
+    if answer.status is None:
+        left = f"; process {answer.left_pid} is left alone in it" if answer.left_pid else ""
+        message = f"{backend}: the driver gave no answer in {_SURVEY_S:g} s{left}"
+        raise BackendUnavailableError(message)
+    inventory = inventory_of(answer.output)
+    return beside(inventory, _smi_numbers()) if inventory.backend == "nvml" else inventory
+
+
+def probed(backend: str, limit_s: float = _LOOK_S) -> "DriverProbe":
+    """What came of one look at the GPUs of a back end."""
+    from chopperd.diagnosis.probe import probe_of
+
+    answer = _asked(backend, 0, limit_s, quiet=True)
+    probe = probe_of(backend, answer.output)
+    if answer.status is not None:
+        return probe
+    return replace(probe, hung_s=limit_s, hung_pid=answer.left_pid)
+
+
+def _asked(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:
+    # -P: the working directory must not shadow a module of ours.
+    command = [sys.executable, "-P", "-m", "chopperd", "_probe"]
+    options = ["--backend", backend, "--calls", str(calls_count)]
+    return answer_of([*command, *options], limit_s, quiet=quiet)
+
+
+def _smi_numbers() -> Mapping[str, Mapping[str, float]]:
+    """nvidia-smi's numbers by the UUID of the GPU; empty where it is not installed or not well."""
+    from chopperd.diagnosis.nvidia_smi import QUERY, numbers_of
+
+    try:
+        answer = answer_of([_NVIDIA_SMI, *QUERY], _SMI_S, quiet=True)
+    except OSError:
+        return {}
+    if answer.status is None:
+        complain(f"{_NVIDIA_SMI} gave no answer in {_SMI_S:g} s; its numbers are not shown")
+    elif answer.status:
+        complain(f"{_NVIDIA_SMI} failed with status {answer.status}; its numbers are not shown")
+    else:
+        return numbers_of(answer.output.decode(errors="replace"))
+    return {}

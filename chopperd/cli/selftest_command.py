@@ -1,0 +1,171 @@
+"""`selftest`: does the sampled clock explain how long matrix products take on this GPU?"""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chopperd.cli import options
+from chopperd.cli.output import complain, print_page, write
+from chopperd.errors import BackendUnavailableError, ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    from chopperd.devices.base import DeviceBackend
+    from chopperd.model.devices import GpuInfo
+    from chopperd.sampling.recording import Recorder
+    from chopperd.selftest.findings import Findings
+    from chopperd.selftest.plan import LoadPlan
+    from chopperd.selftest.protocol import Begin
+
+_HZ: Final = 100.0
+#: Power and energy come with full reads: often enough for the lag of power to show.
+_FULL_HZ: Final = 10.0
+_LONGEST_PULSE_S: Final = 0.3
+_BUSY_RATIO: Final = 0.05
+_AUTO: Final = "auto"
+
+Gpu = Annotated[str | None, typer.Option("--gpu", help="Label of the GPU; default: the only one.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0.5, max=120, help="How long each phase is timed.")
+]
+WarmUp = Annotated[
+    float, typer.Option("--warm-up", min=0, max=60, help="Seconds before each is timed.")
+]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Also where others use the GPU.")]
+Python = Annotated[str, typer.Option("--python", help="A Python that has torch.")]
+Samples = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
+Device = Annotated[str, typer.Option("--device", hidden=True)]
+Load = Annotated[Path | None, typer.Option("--load", hidden=True)]
+
+
+def selftest(
+    gpu: Gpu = None,
+    seconds: Seconds = 10.0,
+    warm_up: WarmUp = 2.0,
+    hz: options.Hz = _HZ,
+    anyway: Anyway = False,
+    python: Python = sys.executable,
+    output: Samples = None,
+    form: options.ListForm = "text",
+    backend: options.Backend = None,
+    device: Device = "cuda",
+    load: Load = None,
+) -> None:
+    """Load an idle GPU by zeros, then by random data: does its clock explain their time?
+
+    Gives 0 if it does, 1 if not, 3 where there is no GPU, no torch, or somebody else's load.
+    """
+    from chopperd.selftest.page import encode_findings, render_findings
+    from chopperd.selftest.plan import LOAD_SCRIPT, LoadPlan
+    from chopperd.selftest.verdict import Outcome
+
+    name = backend or _AUTO
+    chosen = _idle_gpu(name, gpu, anyway=anyway)
+    plan = LoadPlan(
+        device=device,
+        uuid=chosen.uuid,
+        warm_up_s=warm_up,
+        seconds=seconds,
+        pulse_s=min(_LONGEST_PULSE_S, seconds / 10),
+    )
+    found = _tested(
+        chosen, plan, plan.to_argv(python, load or LOAD_SCRIPT), name, hz or _HZ, output
+    )
+    if form == "json":
+        write(encode_findings(found).decode())
+    else:
+        print_page(render_findings(found))
+    is_well = found.verdict.outcome in {Outcome.AGREES, Outcome.TRIVIAL}
+    raise typer.Exit(0 if is_well else 1)
+
+
+def _tested(
+    gpu: "GpuInfo",
+    plan: "LoadPlan",
+    command: list[str],
+    backend: str,
+    hz: float,
+    output: Path | None,
+) -> "Findings":
+    """Sample while the load runs; what that shows."""
+    from chopperd.cli.load_process import run_load
+    from chopperd.selftest.findings import findings
+
+    with closing(_recorder(backend, hz)) as recorder:
+        recorder.start()
+        complain(f"selftest: GPU {gpu.gpu}, about {plan.lasts_s:.0f} s and the start of torch")
+        log = run_load(command, _tell)
+        samples = recorder.finish()
+    if output is not None:
+        from chopperd.store.samples import write_samples
+
+        write_samples(output, samples)
+    return findings(log, samples, gpu.gpu)
+
+
+def _tell(begin: "Begin") -> None:
+    from chopperd.selftest.page import phase_words
+
+    complain(f"selftest: {phase_words(begin.operand, begin.round)}")
+
+
+def _recorder(backend: str, hz: float) -> "Recorder":
+    from chopperd.cli.recording import sampler_command
+    from chopperd.clock import SystemClock
+    from chopperd.sampling.recording import Recorder
+    from chopperd.sampling.settings import SamplerSettings
+    from chopperd.sampling.supervisor import SamplerSupervisor
+
+    # The GPU is idle but for our load: there is nobody to spare the driver for.
+    settings = SamplerSettings(hz=hz, slow_hz=_FULL_HZ, budget_ratio=1.0)
+    clock = SystemClock()
+    return Recorder(SamplerSupervisor(sampler_command(backend), settings, clock), clock)
+
+
+def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
+    """The GPU to test.
+
+    Raises:
+        ConfigError: There are several, or none of this label.
+        BackendUnavailableError: There is no GPU, or somebody uses it.
+    """
+    from chopperd.devices.registry import open_backend
+
+    with closing(open_backend(backend)) as opened:
+        gpu = _chosen(tuple(opened.devices()), label)
+        reason = _use_of(opened, gpu)
+    if reason is not None and not anyway:
+        raise BackendUnavailableError(
+            f"GPU {gpu.gpu} is in use: {reason}. A load beside it would harm the job and measure "
+            "neither; --anyway does it all the same"
+        )
+    return gpu
+
+
+def _chosen(gpus: "tuple[GpuInfo, ...]", label: str | None) -> "GpuInfo":
+    found = [gpu for gpu in gpus if label in {None, gpu.gpu}]
+    if not gpus:
+        raise BackendUnavailableError("the driver sees no GPU")
+    if len(found) != 1:
+        labels = ", ".join(gpu.gpu for gpu in gpus)
+        raise ConfigError([f"--gpu: name one of {labels}"])
+    return found[0]
+
+
+def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
+    """Who uses the GPU, as far as the driver says; None if nobody is seen."""
+    from chopperd.devices.base import ListsProcesses
+    from chopperd.model.devices import ReadScope
+
+    try:
+        activity_ratio = backend.read(gpu, ReadScope.FULL).activity_ratio
+        listed = backend.processes(gpu) if isinstance(backend, ListsProcesses) else None
+    except DeviceError as error:
+        raise BackendUnavailableError(f"GPU {gpu.gpu} can't be read: {error}") from error
+    if listed:
+        return "processes " + ", ".join(str(process.pid) for process in listed)
+    if activity_ratio is not None and activity_ratio > _BUSY_RATIO:
+        return f"{100 * activity_ratio:.0f} % busy"
+    return None

@@ -1,0 +1,365 @@
+"""Which NVML calls give which field, best first: a table; nothing here touches a driver.
+
+The layouts are those of nvml.h 13.5 on Linux, where each member lies at a multiple of its size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from chopperd.devices import plausible
+from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
+from chopperd.devices.plausible import Bounds
+from chopperd.devices.read_plan import NumberKind
+from chopperd.model.causes import Cause
+from chopperd.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
+
+#: `GpuInfo.power_source`: the GPU's power at this instant, that of its whole module, or the mean
+#: of the last second.
+POWER_INSTANT: Final = "instant"
+POWER_MODULE: Final = "module"
+POWER_AVERAGE_1S: Final = "average_1s"
+#: `GpuInfo.memory_source`.
+MEMORY_V2: Final = "v2"
+MEMORY_V1: Final = "v1"
+MEMORY_SYSTEM: Final = "system"
+
+FIELD_VALUES: Final = "nvmlDeviceGetFieldValues"
+GPU_SCOPE: Final = 0
+MODULE_SCOPE: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """A number that a call of its own leaves in its buffer.
+
+    Attributes:
+        operation: The entry point: f(handle, buffer), or f(handle, argument, buffer).
+        argument: None where it takes none.
+        size_bytes: Of the buffer.
+        words: What must stand at the buffer's start (uint32 each): a version, a sensor.
+        offset: Where the number stands, in bytes.
+        kind: How it stands there.
+        per_unit: How many of the driver's units are one of the field's.
+        unit: The driver's unit.
+        source: What tells users this way from its alternatives.
+    """
+
+    operation: str
+    argument: int | None = None
+    size_bytes: int = 4
+    words: tuple[int, ...] = ()
+    offset: int = 0
+    kind: NumberKind = NumberKind.UINT32
+    per_unit: int = 1
+    unit: str
+    source: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The call as it is named in errors and counts."""
+        return self.operation
+
+    @property
+    def full_label(self) -> str:
+        """The call with its argument."""
+        return self.operation if self.argument is None else f"{self.operation}[{self.argument}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldValue:
+    """A number that the driver gives by id, many in one call; attributes as in `Direct`."""
+
+    field_id: int
+    scope_id: int = GPU_SCOPE
+    per_unit: int = 1
+    unit: str
+    source: str | None = None
+
+    @property
+    def key(self) -> int:
+        """Field and scope as one number."""
+        return self.scope_id << 32 | self.field_id
+
+    @property
+    def label(self) -> str:
+        """The field as it is named in errors and counts."""
+        scope = ", module" if self.scope_id == MODULE_SCOPE else ""
+        return f"{FIELD_VALUES}[{self.field_id}{scope}]"
+
+    @property
+    def full_label(self) -> str:
+        """The same."""
+        return self.label
+
+
+Way: TypeAlias = Direct | FieldValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensor:
+    """A field of `DeviceReading` and the ways to it, best first.
+
+    Attributes:
+        name: The field.
+        bounds: Outside of which a value is absurd, in the field's unit.
+        ways: The first that answers is kept.
+    """
+
+    name: str
+    bounds: Bounds
+    ways: tuple[Way, ...]
+
+
+# The clock at this instant. Source: nvmlDeviceGetClockInfo, NVML_CLOCK_SM and NVML_CLOCK_MEM.
+SM_CLOCK: Final = Sensor(
+    name="sm_clock_mhz",
+    bounds=plausible.CLOCK_MHZ,
+    ways=(Direct(operation="nvmlDeviceGetClockInfo", argument=1, unit="MHz"),),
+)
+MEM_CLOCK: Final = Sensor(
+    name="mem_clock_mhz",
+    bounds=plausible.CLOCK_MHZ,
+    ways=(Direct(operation="nvmlDeviceGetClockInfo", argument=2, unit="MHz"),),
+)
+
+# Limits in force, as NVML's bits. Source: nvmlDeviceGetCurrentClocksEventReasons; the same under
+# its name before driver 535, gone from CUDA 14.
+REASONS: Final = Sensor(
+    name="causes",
+    bounds=plausible.BITS,
+    ways=tuple(
+        Direct(operation=operation, size_bytes=8, kind=NumberKind.UINT64, unit="bits")
+        for operation in (
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlDeviceGetCurrentClocksThrottleReasons",
+        )
+    ),
+)
+
+
+def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
+    return FieldValue(
+        field_id=field_id, scope_id=scope_id, per_unit=MILLIWATTS_PER_WATT, unit="mW", source=source
+    )
+
+
+# Source: NVML_FI_DEV_POWER_AVERAGE and _INSTANT of nvml.h. The instant is there on all
+# architectures, the average where `nvmlDeviceGetPowerUsage` is one too: Ampere and later, GA100
+# apart, before which that call gives the power at this instant. Which of the two it is can't be
+# asked, so it counts as an average on every GPU, and stands in only where no field answers. Some
+# superchips know the power of the module (processor and GPU) only.
+POWER_AVERAGE_FIELD: Final = 185
+_AVERAGE: Final = _power(POWER_AVERAGE_FIELD, GPU_SCOPE, POWER_AVERAGE_1S)
+POWER: Final = Sensor(
+    name="power_w",
+    bounds=plausible.POWER_W,
+    ways=(
+        _power(POWER_INSTANT_FIELD, GPU_SCOPE, POWER_INSTANT),
+        _power(POWER_INSTANT_FIELD, MODULE_SCOPE, POWER_MODULE),
+        _AVERAGE,
+        Direct(
+            operation="nvmlDeviceGetPowerUsage",
+            per_unit=MILLIWATTS_PER_WATT,
+            unit="mW",
+            source=POWER_AVERAGE_1S,
+        ),
+    ),
+)
+POWER_AVERAGE: Final = Sensor(name="power_average_w", bounds=plausible.POWER_W, ways=(_AVERAGE,))
+MODULE_POWER_AVERAGE: Final = Sensor(
+    name="power_average_w.module",
+    bounds=plausible.POWER_W,
+    ways=(_power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),),
+)
+POWER_LIMIT: Final = Sensor(
+    name="power_limit_w",
+    bounds=plausible.POWER_W,
+    ways=(
+        Direct(
+            operation="nvmlDeviceGetEnforcedPowerLimit", per_unit=MILLIWATTS_PER_WATT, unit="mW"
+        ),
+    ),
+)
+
+# Since the driver loaded; Volta and later. Source: nvmlDeviceGetTotalEnergyConsumption, and
+# NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: one counter by their words in nvml.h, not seen on hardware.
+ENERGY: Final = Sensor(
+    name="energy_j",
+    bounds=plausible.ENERGY_J,
+    ways=(
+        Direct(
+            operation="nvmlDeviceGetTotalEnergyConsumption",
+            size_bytes=8,
+            kind=NumberKind.UINT64,
+            per_unit=MILLIJOULES_PER_JOULE,
+            unit="mJ",
+        ),
+        FieldValue(field_id=83, per_unit=MILLIJOULES_PER_JOULE, unit="mJ"),
+    ),
+)
+
+# Source: nvmlTemperature_v1_t: version, sensor (NVML_TEMPERATURE_GPU), signed temperature. The
+# older call is unsigned: frost reads as 4 billion degrees.
+TEMPERATURE: Final = Sensor(
+    name="temperature_c",
+    bounds=plausible.TEMPERATURE_C,
+    ways=(
+        Direct(
+            operation="nvmlDeviceGetTemperatureV",
+            size_bytes=12,
+            words=(0x0100000C, 0),
+            offset=8,
+            kind=NumberKind.INT32,
+            unit="C",
+        ),
+        Direct(operation="nvmlDeviceGetTemperature", argument=0, unit="C"),
+    ),
+)
+# Source: NVML_FI_DEV_MEMORY_TEMP. HBM only: others answer "not supported", or 0.
+MEMORY_TEMPERATURE: Final = Sensor(
+    name="temperature_memory_c",
+    bounds=plausible.MEMORY_TEMPERATURE_C,
+    ways=(FieldValue(field_id=82, unit="C"),),
+)
+
+
+def _memory(operation: str, size_bytes: int, words: tuple[int, ...], offset: int) -> Direct:
+    return Direct(
+        operation=operation,
+        size_bytes=size_bytes,
+        words=words,
+        offset=offset,
+        kind=NumberKind.UINT64,
+        unit="bytes",
+        source=MEMORY_V2 if words else MEMORY_V1,
+    )
+
+
+# Source: nvmlMemory_v2_t: version, total, reserved, free, used. nvmlMemory_t: total, free, used,
+# which holds the driver's reserve (about a GB). A GPU whose memory is the system's answers neither.
+MEMORY_USED: Final = Sensor(
+    name="memory_used_bytes",
+    bounds=plausible.MEMORY_BYTES,
+    ways=(
+        _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 32),
+        _memory("nvmlDeviceGetMemoryInfo", 24, (), 16),
+    ),
+)
+# In what the v2 call above leaves behind: no call of its own.
+MEMORY_RESERVED_WAY: Final = _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 16)
+MEMORY_RESERVED: Final = Sensor(
+    name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, ways=(MEMORY_RESERVED_WAY,)
+)
+
+MEMORY_SIZE: Final = Sensor(
+    name="memory_size_bytes",
+    bounds=plausible.MEMORY_BYTES,
+    ways=(
+        _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 8),
+        _memory("nvmlDeviceGetMemoryInfo", 24, (), 0),
+    ),
+)
+
+# Share of time with a kernel running, over the driver's own window of 1/6 s to 1 s; not defined
+# while MIG mode is on. Source: nvmlUtilization_t: gpu, memory.
+ACTIVITY: Final = Sensor(
+    name="activity_ratio",
+    bounds=plausible.RATIO,
+    ways=(
+        Direct(
+            operation="nvmlDeviceGetUtilizationRates",
+            size_bytes=8,
+            per_unit=100,
+            unit="%",
+        ),
+    ),
+)
+
+#: What full looks read of a board beside clock, limits, power and memory, one number each.
+SLOW: Final = (MEM_CLOCK, ENERGY, TEMPERATURE, MEMORY_TEMPERATURE, POWER_LIMIT, ACTIVITY)
+
+# The causes for which there was a counter before there were fields; deprecated, gone from CUDA 14.
+# Source: NVML_PERF_POLICY_*, and nvmlViolationTime_t: time of the answer in us, time under the
+# limit in ns.
+_OLD_POLICIES: Final = {Cause.POWER_CAP: 0, Cause.THERMAL: 1, Cause.SYNC_BOOST: 2}
+
+#: Limits that a driver may count.
+COUNTED_CAUSES: Final = (
+    Cause.POWER_CAP,
+    Cause.SYNC_BOOST,
+    Cause.THERMAL,
+    Cause.HW_THERMAL,
+    Cause.POWER_BRAKE,
+)
+
+
+def limit_counters(limit_fields: Mapping[int, Cause]) -> dict[Cause, Sensor]:
+    """The counter of each limit that a driver may count.
+
+    Args:
+        limit_fields: Ids of this driver's fields for them (`codes.limit_fields`).
+    """
+    field_by_cause = {cause: field_id for field_id, cause in limit_fields.items()}
+    return {cause: _limit_counter(cause, field_by_cause.get(cause)) for cause in COUNTED_CAUSES}
+
+
+def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
+    """The driver's cumulative time under a limit, ns; by which field, if it has one."""
+    ways: list[Way] = []
+    if field_id is not None:
+        ways.append(FieldValue(field_id=field_id, unit="ns"))
+    if cause in _OLD_POLICIES:
+        ways.append(
+            Direct(
+                operation="nvmlDeviceGetViolationStatus",
+                argument=_OLD_POLICIES[cause],
+                size_bytes=16,
+                offset=8,
+                kind=NumberKind.UINT64,
+                unit="ns",
+            )
+        )
+    return Sensor(name=f"limited_ns.{cause.label}", bounds=plausible.LIMITED_NS, ways=tuple(ways))
+
+
+def _fixed(name: str, bounds: Bounds, way: Direct) -> Sensor:
+    return Sensor(name=name, bounds=bounds, ways=(way,))
+
+
+#: Fields of `GpuInfo`, asked for once; what is made of them is in `identity`. Their arguments are
+#: NVML_CLOCK_* and NVML_TEMPERATURE_THRESHOLD_*.
+FIXED: Final = (
+    *(
+        _fixed(name, plausible.CLOCK_MHZ, Direct(operation=call, argument=clock, unit="MHz"))
+        for name, call, clock in (
+            ("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 1),
+            ("mem_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", 2),
+            ("sm_clock_limit_mhz", "nvmlDeviceGetApplicationsClock", 0),
+        )
+    ),
+    _fixed(
+        "power_limit_default_w",
+        plausible.POWER_W,
+        Direct(
+            operation="nvmlDeviceGetPowerManagementDefaultLimit",
+            per_unit=MILLIWATTS_PER_WATT,
+            unit="mW",
+        ),
+    ),
+    *(
+        _fixed(
+            name,
+            plausible.THRESHOLD_C,
+            Direct(operation="nvmlDeviceGetTemperatureThreshold", argument=threshold, unit="C"),
+        )
+        for threshold, name in enumerate(
+            ("temperature_shutdown_c", "temperature_slowdown_c", "temperature_memory_max_c")
+        )
+    ),
+)
+
+# NVML_FI_DEV_POWER_SYNC_BALANCING_FREQ: "accumulated frequency of the GPU to be used for
+# averaging", in nvml.h 13.5; neither its unit nor which GPUs have it is said there, and it was not
+# seen on hardware. It is probed, and enters no sample.
+ACCUMULATED_CLOCK: Final = FieldValue(field_id=272, unit="accumulated")

@@ -1,0 +1,189 @@
+"""What the driver knows to be wrong with a GPU: XIDs, memory errors, a reset that is due.
+
+It explains a GPU that is lost, or soon will be; to count errors is dcgm-exporter's work.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import c_void_p, cast
+from types import ModuleType
+from typing import Final, TypeVar
+
+from chopperd.clock import Clock
+from chopperd.devices.channel import CallFailedError, DeviceFaults
+from chopperd.devices.nvml.direct import Driver
+from chopperd.devices.nvml.fields import FieldReader
+from chopperd.devices.nvml.identity import uuid_of
+from chopperd.devices.nvml.table import FieldValue
+from chopperd.errors import DeviceError
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: An XID is told for so long.
+_XID_NS: Final = 600 * NS_PER_S
+#: Events taken at one look; more come with the next.
+_MOST_EVENTS: Final = 64
+
+#: Source: NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors), shortened.
+_XID_MEANINGS: Final[Mapping[int, str]] = {
+    13: "graphics engine exception",
+    31: "memory page fault",
+    43: "stopped processing",
+    45: "preemptive clean-up",
+    48: "double-bit ECC error",
+    61: "internal micro-controller halt",
+    62: "internal micro-controller halt",
+    63: "row remapping or page retirement recorded",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "fell off the bus",
+    92: "many single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    154: "recovery action changed",
+}
+
+#: Source: NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and nvmlDeviceGpuRecoveryAction_t of nvml.h 13.5.
+_RECOVERY_ACTION: Final = FieldValue(field_id=230, unit="action")
+_RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
+    1: "the GPU must be reset",
+    2: "the node must be rebooted",
+    3: "peer-to-peer traffic must be drained",
+    4: "peer-to-peer traffic must be drained and the GPU reset",
+    5: "the IMEX domain must be recovered",
+    6: "the GPU's bus must be reset",
+    7: "the system must be rebooted",
+}
+
+
+def xid_text(xid: int) -> str:
+    """An XID for people."""
+    meaning = _XID_MEANINGS.get(xid)
+    return f"XID {xid} ({meaning})" if meaning else f"XID {xid}"
+
+
+class XidEvents:
+    """The XIDs that the driver reports from construction on; never waited for.
+
+    Where the driver has no events, none are ever found. Not to be used by several threads at once.
+
+    Source: nvmlEventSetCreate, nvmlDeviceRegisterEvents, nvmlEventSetWait_v2 with a time-out of 0.
+    """
+
+    def __init__(self, nvml: ModuleType, clock: Clock) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._uuids: dict[int | None, str] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._set: object | None = None
+        try:
+            self._set = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            logger.info("the driver tells no XIDs: %s", error)
+
+    def watch(self, handle: object, uuid: str) -> None:
+        """Take a GPU's XIDs from now on, where it reports any."""
+        nvml = self._nvml
+        kind = nvml.nvmlEventTypeXidCriticalError
+        if self._set is None:
+            return
+        try:
+            if nvml.nvmlDeviceGetSupportedEventTypes(handle) & kind:
+                nvml.nvmlDeviceRegisterEvents(handle, kind, self._set)
+                self._uuids[_address(handle)] = uuid
+        except nvml.NVMLError as error:
+            logger.info("GPU %s tells no XIDs: %s", uuid, error)
+
+    def newest(self, uuid: str, *, is_lost: bool) -> int | None:
+        """A GPU's newest XID of the last ten minutes, or of any time while it is lost."""
+        self._take()
+        found = self._seen.get(uuid)
+        if found is None:
+            return None
+        xid, seen_mono_ns = found
+        return xid if is_lost or self._clock.mono_ns() - seen_mono_ns <= _XID_NS else None
+
+    def close(self) -> None:
+        """Let go of the driver's event set."""
+        if self._set is not None:
+            try:
+                self._nvml.nvmlEventSetFree(self._set)
+            except self._nvml.NVMLError as error:
+                logger.info("nvmlEventSetFree failed: %s", error)
+            self._set = None
+
+    def _take(self) -> None:
+        for _ in range(_MOST_EVENTS):
+            if self._set is None:
+                return
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+            except self._nvml.NVMLError:  # a time-out: there is none
+                return
+            uuid = self._uuids.get(_address(event.device)) or self._uuid(event.device)
+            if uuid is not None:
+                self._seen[uuid] = int(event.eventData), self._clock.mono_ns()
+
+    def _uuid(self, handle: object) -> str | None:
+        try:
+            return uuid_of(self._nvml, handle)
+        except self._nvml.NVMLError:
+            return None
+
+
+class DeviceTrouble:
+    """What one GPU says of its own state; a call that it lacks, or that fails, says nothing."""
+
+    def __init__(self, nvml: ModuleType, handle: object, faults: DeviceFaults) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._fields = FieldReader(Driver(nvml, handle), faults)
+
+    def lines(self) -> Iterator[str]:
+        """Each trouble for people; none where nothing is known to be wrong.
+
+        Source: nvmlDeviceGetTotalEccErrors (uncorrected, since the driver loaded),
+        nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus, field 230.
+        """
+        nvml, handle = self._nvml, self._handle
+        action = _RECOVERY_ACTIONS.get(self._recovery_action())
+        if action is not None:
+            yield action
+        errors_count = self._answer(
+            lambda: nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
+        )
+        if errors_count:
+            yield f"{errors_count} uncorrected memory errors since the driver loaded"
+        rows = self._answer(lambda: nvml.nvmlDeviceGetRemappedRows(handle))
+        if rows is not None and rows[2]:
+            yield "row remapping waits for a reset"
+        if rows is not None and rows[3]:
+            yield "row remapping has failed"
+        if self._answer(lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle)):
+            yield "page retirement waits for a reset"
+
+    def _recovery_action(self) -> int:
+        fields = self._fields
+        try:
+            fields.look(fields.request((_RECOVERY_ACTION,)))
+            return int(fields.number(_RECOVERY_ACTION.key))
+        except (self._nvml.NVMLError, CallFailedError, DeviceError):
+            return 0
+
+    def _answer(self, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except self._nvml.NVMLError:
+            return None
+
+
+def _address(handle: object) -> int | None:
+    """Where a handle points: the binding makes a new object for each answer."""
+    return cast(handle, c_void_p).value  # type: ignore[arg-type]

@@ -1,0 +1,275 @@
+"""What stands between us and the GPUs: hardware, library, kernel module, device files, MIG."""
+
+import errno
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Final
+
+from chopperd.diagnosis.facts import DeviceNode, Facts
+from chopperd.model.diagnosis import Finding, ok, problem, unknown
+from chopperd.model.inventory import Inventory
+
+_GPU_NODE: Final = re.compile(r"/dev/nvidia\d+")
+_CONTROL_NODE: Final = "/dev/nvidiactl"
+#: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  ...", and since the open modules
+#: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  ...".
+_MODULE_VERSION: Final = re.compile(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)")
+_LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+_GROUP_READ_WRITE: Final = 0o060
+_MOST_NAMED: Final = 4
+
+
+def hardware(facts: Facts) -> Iterator[Finding]:
+    """Whether there is a GPU at all."""
+    check, counts = "GPU hardware", facts.hardware
+    found = [
+        f"{count} {maker}"
+        for maker, count in (("NVIDIA", counts.nvidia_count), ("AMD", counts.amd_count))
+        if count
+    ]
+    if found:
+        yield ok(check, f"{' and '.join(found)} on the PCI bus")
+    elif facts.driver.inventory is not None:
+        yield ok(check, "none seen on the PCI bus, and none needed: the back end reads GPUs")
+    elif counts.nvidia_count is None:
+        yield unknown(check, "the PCI bus can't be seen from here")
+    else:
+        text = "no NVIDIA or AMD GPU on the PCI bus"
+        yield problem(check, text, "run on a node that has one; `--backend simulated` needs none")
+
+
+def binding(facts: Facts) -> Iterator[Finding]:
+    """Whether Python's side of NVML is installed."""
+    if facts.binding:
+        yield ok("NVML binding", "installed")
+    elif _has_nvidia(facts):
+        yield problem("NVML binding", "not installed", "pip install 'chopperd[nvidia]'")
+
+
+def library(facts: Facts) -> Iterator[Finding]:
+    """Whether NVIDIA's library loads, and which file that is."""
+    check, loaded = "driver library", facts.driver.library
+    if loaded is None:
+        yield unknown(check, "the process that was to load it ended before it did")
+    elif loaded.path is not None and "/stubs/" in loaded.path:
+        fix = "take CUDA's folder `stubs` out of LD_LIBRARY_PATH"
+        yield problem(check, f"{loaded.path} is the toolkit's stub, which reads no GPU", fix)
+    elif loaded.path is not None:
+        yield ok(check, loaded.path)
+    elif _has_nvidia(facts):
+        fix = _library_fix(facts)
+        yield problem(check, f"{loaded.name} does not load: {loaded.error}", fix)
+
+
+def _library_fix(facts: Facts) -> str:
+    if facts.container.evidence is None:
+        return "install the driver's user-space libraries, of the kernel module's version"
+    given = facts.container.driver_capabilities
+    if given is not None and not {"utility", "all"} & set(given.split(",")):
+        return f"start the container with NVIDIA_DRIVER_CAPABILITIES={given},utility"
+    return (
+        "start the container with NVIDIA's runtime (`--gpus all`, runtimeClassName: nvidia) and "
+        "NVIDIA_DRIVER_CAPABILITIES=utility"
+    )
+
+
+def kernel_module(facts: Facts) -> Iterator[Finding]:
+    """Whether NVIDIA's kernel module is loaded, and of the library's version."""
+    check = "kernel module"
+    if not _has_nvidia(facts):
+        return
+    if facts.kernel_module is None:
+        yield _unloaded(check, facts)
+        return
+    version = _version(_MODULE_VERSION, facts.kernel_module)
+    loaded = facts.driver.library
+    of_library = _version(_LIBRARY_VERSION, (loaded.path if loaded else None) or "")
+    if version is None:
+        yield unknown(check, "loaded; its version can't be read")
+    elif of_library is None or of_library == version:
+        yield ok(check, f"NVIDIA {version}")
+    else:
+        yield _mismatch(check, facts, f"NVIDIA {version}, but the library is of {of_library}")
+
+
+def _unloaded(check: str, facts: Facts) -> Finding:
+    if _is_read(facts):
+        return unknown(check, "no /proc/driver/nvidia/version, yet the GPUs are read")
+    fix = "modprobe nvidia; where that fails, dmesg says why (nouveau, Secure Boot, headers)"
+    return problem(check, "NVIDIA's is not loaded: no /proc/driver/nvidia/version", fix)
+
+
+def _mismatch(check: str, facts: Facts, text: str) -> Finding:
+    if _is_read(facts):
+        return unknown(check, f"{text}, yet the GPUs are read")
+    fix = "reboot, or stop what uses the GPUs and reload the module (modprobe -r nvidia_uvm nvidia)"
+    if facts.container.evidence is not None:
+        fix = "restart the container: the driver was replaced under it; else reboot the node"
+    return problem(check, text, fix)
+
+
+def device_files(facts: Facts) -> Iterator[Finding]:
+    """Whether NVIDIA's device files are there and may be used."""
+    check = "device files"
+    if not _has_nvidia(facts):
+        return
+    nodes = [node for node in facts.nodes if node.path.startswith("/dev/nvidia")]
+    gpus = [node for node in nodes if _GPU_NODE.fullmatch(node.path)]
+    if not gpus or all(node.path != _CONTROL_NODE for node in nodes):
+        yield _missing(check, facts, _CONTROL_NODE if gpus else "/dev/nvidia0 and its like")
+        return
+    refused = [node for node in nodes if node.errno]
+    yield from (_refused(check, facts, each) for each in _by_reason(refused))
+    expected = facts.hardware.nvidia_count
+    is_short = expected is not None and len(gpus) < expected
+    if is_short and facts.container.evidence is None:
+        text = f"for {len(gpus)} of {expected} GPUs only"
+        yield problem(check, text, "nvidia-modprobe -c N for each that lacks one; see dmesg")
+    elif not refused:
+        part = f" (of {expected} in the machine)" if is_short else ""
+        yield ok(check, f"{_CONTROL_NODE} and {len(gpus)} GPUs{part}, open to this user")
+
+
+def amd_device_files(facts: Facts) -> Iterator[Finding]:
+    """Whether AMD's device files are there and may be used; this version does not read them."""
+    check = "AMD device files"
+    nodes = [node for node in facts.nodes if node.path.startswith(("/dev/kfd", "/dev/dri/"))]
+    has_kfd = any(node.path == "/dev/kfd" for node in nodes)
+    if not (facts.hardware.amd_count or has_kfd):
+        return
+    if not has_kfd:
+        fix = "modprobe amdgpu; into a container: --device /dev/kfd --device /dev/dri"
+        yield problem(check, "no /dev/kfd", fix)
+        return
+    refused = [node for node in nodes if node.errno]
+    yield from (_refused(check, facts, each) for each in _by_reason(refused))
+    if not refused:
+        yield ok(check, f"/dev/kfd and {len(nodes) - 1} under /dev/dri, open to this user")
+
+
+def mig(facts: Facts) -> Iterator[Finding]:
+    """Whether the parts of MIG GPUs may be asked; nothing where there are none."""
+    if not facts.mig:
+        return
+    check = "MIG"
+    closed = [each.name for each in facts.mig if each.node is None or each.node.errno]
+    if not closed:
+        yield ok(check, f"{len(facts.mig)} instances, open to this user")
+        return
+    fix = "nvidia-modprobe -f makes their files"
+    if facts.container.evidence is not None:
+        fix = "give the container their files under /dev/nvidia-caps"
+    text = f"no access to {_named(closed)}: the memory of these parts stays unknown"
+    yield problem(check, text, fix)
+
+
+def gpus(facts: Facts) -> Iterator[Finding]:
+    """What came of reading the GPUs."""
+    check, probe = "GPUs", facts.driver
+    if probe.hung_s is not None:
+        left = "" if probe.hung_pid is None else f"; process {probe.hung_pid} is left alone in it"
+        text = f"the driver gave no answer in {probe.hung_s:g} s{left}"
+        yield problem(check, text, "look for Xid in dmesg; reset the GPU or reboot; no kill -9")
+        return
+    if probe.inventory is None:
+        text = probe.error or "the process that reads them ended without a word"
+        yield problem(check, text, "see the other lines; `chopperd devices` tries again")
+        return
+    yield from _read(check, facts, probe.inventory)
+
+
+def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
+    failed = [entry.failure for entry in found.gpus if entry.failure]
+    yield from (problem(check, each, "see dmesg (Xid); reset the GPU") for each in failed)
+    whole = sum(entry.info.parent is None for entry in found.gpus)
+    expected = facts.hardware.nvidia_count or 0
+    # In a container it is a choice.
+    if found.backend == "nvml" and whole < expected and facts.container.evidence is None:
+        text = f"{whole} of {expected} NVIDIA GPUs answer"
+        yield problem(check, text, "see dmesg for the others (Xid, fallen off the bus)")
+    elif len(failed) < len(found.gpus):
+        mark = "SIMULATED, " if found.simulated else ""
+        version = f", driver {found.driver}" if found.driver else ""
+        parts = len(found.gpus) - whole
+        with_parts = f", {parts} of them parts of others" if parts else ""
+        read = len(found.gpus) - len(failed)
+        yield ok(check, f"{mark}{read} read by {found.backend}{version}{with_parts}")
+
+
+def _has_nvidia(facts: Facts) -> bool:
+    """Whether anything speaks for an NVIDIA GPU here."""
+    loaded = facts.driver.library
+    return bool(
+        facts.hardware.nvidia_count
+        or facts.kernel_module is not None
+        or any(node.path.startswith("/dev/nvidia") for node in facts.nodes)
+        or (loaded and loaded.path)
+    )
+
+
+def _is_read(facts: Facts) -> bool:
+    """Whether some GPU is read through NVML: what seems to be missing is then not needed."""
+    found = facts.driver.inventory
+    return (
+        found is not None
+        and found.backend == "nvml"
+        and any(entry.error is None for entry in found.gpus)
+    )
+
+
+def _missing(check: str, facts: Facts, path: str) -> Finding:
+    if _is_read(facts):
+        return unknown(check, f"no {path}, yet the GPUs are read")
+    return problem(check, f"no {path}", _missing_nodes_fix(facts))
+
+
+def _missing_nodes_fix(facts: Facts) -> str:
+    if facts.container.evidence is None:
+        return "nvidia-modprobe -c 0 makes them; enable nvidia-persistenced to have them at boot"
+    asked = facts.container.visible_devices
+    if asked in {None, "", "void", "none"}:
+        return "start the container with `--gpus all` (NVIDIA_VISIBLE_DEVICES=all)"
+    return f"NVIDIA_VISIBLE_DEVICES={asked} gives none: start the container with NVIDIA's runtime"
+
+
+def _by_reason(nodes: Iterable[DeviceNode]) -> list[list[DeviceNode]]:
+    """Nodes that the same fix helps, together."""
+    groups: dict[tuple[int, str, int], list[DeviceNode]] = {}
+    for node in nodes:
+        groups.setdefault((node.errno, node.group, node.mode), []).append(node)
+    return list(groups.values())
+
+
+def _refused(check: str, facts: Facts, nodes: list[DeviceNode]) -> Finding:
+    """Files that are closed to this user: others' GPUs, where those that he may use are read."""
+    text, fix = _refusal(facts, nodes[0], _named([node.path for node in nodes]))
+    if fix is None or _is_read(facts):
+        return unknown(check, text, fix)
+    return problem(check, text, fix)
+
+
+def _refusal(facts: Facts, node: DeviceNode, named: str) -> tuple[str, str | None]:
+    """What keeps the user out, and the fix."""
+    if node.errno == errno.EPERM:
+        fix = "DeviceAllow=char-* rw in its unit"
+        if facts.container.evidence is not None:
+            fix = "recreate the container (a daemon-reload takes its GPUs away), or --device them"
+        return f"the device cgroup denies {named}", fix
+    if node.errno != errno.EACCES:
+        return f"{named} can't be used: {errno.errorcode.get(node.errno, str(node.errno))}", None
+    fix = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
+    if node.mode & _GROUP_READ_WRITE == _GROUP_READ_WRITE:
+        fix = f"usermod -a -G {node.group} USER, and log in anew"
+    return f"{named}: mode {node.mode:04o} keeps this user out", fix
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    shown = ", ".join(names[:_MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _version(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(PurePosixPath(text).name if text.startswith("/") else text)
+    return found[1] if found else None

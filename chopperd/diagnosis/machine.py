@@ -1,0 +1,195 @@
+"""Facts of the machine, read from its file tree; nothing of the driver is called or opened."""
+
+import ctypes
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from grp import getgrgid
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from chopperd.api.proc_net import holder_of
+from chopperd.diagnosis.facts import Container, DeviceNode, Hardware, MigInstance, Process
+
+Access: TypeAlias = Callable[[Path], int]
+
+#: Of the files that programs of GPUs open; `nvidia-uvm` and `nvidia-modeset` are not ours.
+_NODES: Final = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*")
+_NVIDIA: Final = "0x10de"
+_AMD: Final = "0x1002"
+#: Display controllers and processing accelerators. Source: PCI code and ID assignment.
+_GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
+_MIG_INSTANCES: Final = ("gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
+_MINOR: Final = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
+_CONTAINER_MARKS: Final = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io")
+_CONTAINER_GROUP: Final = re.compile(r"docker|kubepods|containerd|libpod|/lxc")
+#: As `/proc/net/unix` writes the abstract name, with and without its final NUL.
+_KINETO_NAMES: Final = frozenset({"@dynolog", "@dynolog@"})
+_INTERPRETER: Final = re.compile(r"python[\d.]*|bash|sh")
+_FIRST_PROCESSES: Final = frozenset({"systemd", "init"})
+_TIME_ERROR: Final = 5
+
+
+def access_errno(path: Path) -> int:
+    """Why this user may not read and write a file; 0 if he may.
+
+    Source: access(2). It tells EPERM (device cgroup) from EACCES (mode), which `os.access` doesn't.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    denied = libc.access(os.fsencode(path), os.R_OK | os.W_OK)
+    return ctypes.get_errno() if denied else 0
+
+
+class Machine:
+    """What the file tree says.
+
+    Args:
+        root: Where the tree begins.
+        access: Says why a file can't be used.
+    """
+
+    def __init__(self, root: Path = Path("/"), access: Access = access_errno) -> None:
+        self._root = root
+        self._proc = root / "proc"
+        self._access = access
+
+    def kernel_module(self) -> str | None:
+        """What NVIDIA's module says of its version."""
+        return _text(self._proc / "driver/nvidia/version")
+
+    def clock_source(self) -> str | None:
+        """The kernel's clock source."""
+        folder = self._root / "sys/devices/system/clocksource/clocksource0"
+        text = _text(folder / "current_clocksource")
+        return text.strip() if text else None
+
+    def hardware(self) -> Hardware:
+        """GPUs on the PCI bus."""
+        bus = self._root / "sys/bus/pci/devices"
+        try:
+            found = [_vendor(device) for device in bus.iterdir()]
+        except OSError:
+            return Hardware()
+        return Hardware(nvidia_count=found.count(_NVIDIA), amd_count=found.count(_AMD))
+
+    def nodes(self) -> tuple[DeviceNode, ...]:
+        """Device files of GPUs, in the order of their names."""
+        paths = [path for pattern in _NODES for path in sorted(self._root.glob(pattern))]
+        return tuple(node for path in paths if (node := self._node(path)) is not None)
+
+    def mig(self) -> tuple[MigInstance, ...]:
+        """GPU and compute instances that the driver has files for."""
+        folder = self._proc / "driver/nvidia/capabilities"
+        files = [path for pattern in _MIG_INSTANCES for path in sorted(folder.glob(pattern))]
+        return tuple(
+            MigInstance(name=str(file.parent.relative_to(folder)), node=self._capability(file))
+            for file in files
+        )
+
+    def container(self) -> Container:
+        """What says that this is a container."""
+        variables = dict(_variables(self._proc / "self/environ"))
+        return Container(
+            evidence=self._container_evidence(),
+            visible_devices=variables.get("NVIDIA_VISIBLE_DEVICES"),
+            driver_capabilities=variables.get("NVIDIA_DRIVER_CAPABILITIES"),
+        )
+
+    def processes(self) -> tuple[Process, ...]:
+        """All processes that can be seen from here."""
+        folders = sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name))
+        return tuple(Process(pid=int(each.name), names=_process_names(each)) for each in folders)
+
+    def sees_host(self) -> bool:
+        """Whether the machine's first process is seen from here: in most containers it is not."""
+        return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
+
+    def kineto(self) -> tuple[bool, str | None]:
+        """Whether the Kineto daemon's abstract socket is taken, and by whom, where that shows."""
+        table = _text(self._proc / "net/unix") or ""
+        columns = [line.split() for line in table.splitlines()[1:]]
+        inodes = [int(cells[6]) for cells in columns if cells[7:8] and cells[7] in _KINETO_NAMES]
+        return bool(inodes), holder_of(inodes, self._proc)
+
+    def _node(self, path: Path) -> DeviceNode | None:
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return DeviceNode(
+            path=f"/{path.relative_to(self._root)}",
+            mode=status.st_mode & 0o777,
+            group=_group(status.st_gid),
+            errno=self._access(path),
+        )
+
+    def _capability(self, file: Path) -> DeviceNode | None:
+        minor = _MINOR.search(_text(file) or "")
+        if minor is None:
+            return None
+        path = self._root / f"dev/nvidia-caps/nvidia-cap{minor[1]}"
+        node = self._node(path)
+        # These are opened for reading only.
+        is_readable = node is not None and node.errno == errno.EACCES and os.access(path, os.R_OK)
+        if node is None or not is_readable:
+            return node
+        return DeviceNode(path=node.path, mode=node.mode, group=node.group)
+
+    def _container_evidence(self) -> str | None:
+        for mark in _CONTAINER_MARKS:
+            if (self._root / mark).exists():
+                return f"/{mark}"
+        manager = _text(self._root / "run/systemd/container")
+        if manager and manager.strip():
+            return manager.strip()
+        group = _CONTAINER_GROUP.search(_text(self._proc / "self/cgroup") or "")
+        return group[0].strip("/") if group else None
+
+
+def is_synchronised() -> bool | None:
+    """Whether the kernel says that something keeps its time right; None if it does not say.
+
+    Source: adjtimex(2) in its reading mode: TIME_ERROR (5) is "not synchronised".
+    """
+    timex = ctypes.create_string_buffer(512)  # struct timex, 208 bytes, zeroed: read only
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
+    return None if state < 0 else state != _TIME_ERROR
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _vendor(device: Path) -> str | None:
+    """The maker of a PCI device that is a GPU; None if it is none."""
+    kind = _text(device / "class") or ""
+    return (_text(device / "vendor") or "").strip() if kind.startswith(_GPU_CLASSES) else None
+
+
+def _group(gid: int) -> str:
+    try:
+        return getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _variables(file: Path) -> Iterator[tuple[str, str]]:
+    for entry in (_text(file) or "").split("\0"):
+        name, equals, value = entry.partition("=")
+        if equals:
+            yield name, value
+
+
+def _process_names(folder: Path) -> frozenset[str]:
+    """What a process goes by: its name, its program, and the script where that is interpreted."""
+    name = (_text(folder / "comm") or "").strip()
+    program, *others = (_text(folder / "cmdline") or "").split("\0")
+    names = {name, program.rpartition("/")[2]}
+    if _INTERPRETER.fullmatch(program.rpartition("/")[2]):
+        script = next((each for each in others if each and not each.startswith("-")), "")
+        names.add(script.rpartition("/")[2])
+    return frozenset(names - {""})

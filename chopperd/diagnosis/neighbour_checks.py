@@ -1,0 +1,105 @@
+"""Who else is on this node: the container around us, and other programs that read GPUs."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from chopperd.diagnosis.facts import Facts
+from chopperd.model.diagnosis import Finding, ok, problem, unknown
+
+#: Programs that read GPUs all the time, by the names that their processes have.
+#: Source: each project's packaging.
+_READERS: Final[Mapping[str, frozenset[str]]] = {
+    "DCGM": frozenset({"nv-hostengine"}),
+    "dcgm-exporter": frozenset({"dcgm-exporter"}),
+    "nvidia_gpu_exporter": frozenset({"nvidia_gpu_exporter"}),
+    "omnistat": frozenset({"omnistat-monitor", "omnistat-standalone"}),
+    "AMD device-metrics-exporter": frozenset({"gpuagent", "amd-metrics-exporter"}),
+    "AMD SMI exporter": frozenset({"amd_smi_exporter"}),
+    "gpud": frozenset({"gpud"}),
+    "node-problem-detector": frozenset({"node-problem-detector"}),
+    "dynolog": frozenset({"dynolog"}),
+    "Zeus": frozenset({"zeusd"}),
+    "nvidia-smi": frozenset({"nvidia-smi"}),
+    "nvtop": frozenset({"nvtop"}),
+    "nvitop": frozenset({"nvitop"}),
+}
+_DCGM: Final = ("DCGM", "dcgm-exporter")
+#: From Hopper on DCGM reads its profiling fields by other hardware than the profiler uses.
+#: Source: NVIDIA/DCGM issues 56 and 62.
+_SINCE_HOPPER: Final = re.compile(r"\b(?:G?H100|G?H200|GH\d+|H20|H800|G?B\d{3}|RTX PRO \d+)\b")
+#: Linux keeps so many characters of a process's name.
+_COMM_LENGTH: Final = 15
+
+
+def container(facts: Facts) -> Iterator[Finding]:
+    """Whether this is a container: what is said of permissions is then of it."""
+    inside = facts.container
+    if inside.evidence is None:
+        yield ok("container", "none: this is the host")
+        return
+    given = [
+        f"{name}={value}"
+        for name, value in (
+            ("NVIDIA_VISIBLE_DEVICES", inside.visible_devices),
+            ("NVIDIA_DRIVER_CAPABILITIES", inside.driver_capabilities),
+        )
+        if value is not None
+    ]
+    yield ok("container", ", ".join([f"inside one ({inside.evidence})", *given]))
+
+
+def readers(facts: Facts) -> Iterator[Finding]:
+    """Which other programs read the GPUs."""
+    found = _found(facts)
+    if not found and not facts.sees_host:
+        yield unknown("other agents", "only processes of this container are seen from here")
+        return
+    if not found:
+        yield ok("other agents", "none that reads GPUs")
+        return
+    named = ", ".join(f"{name} (pid {pids[0]})" for name, pids in found.items())
+    yield ok("other agents", f"{named}: driver calls of theirs and ours wait for each other")
+
+
+def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
+    """Whether DCGM may keep the profiler of jobs from the GPU's counters."""
+    running = [name for name in _DCGM if name in _found(facts)]
+    seen = facts.driver.inventory
+    if not running or seen is None or seen.backend != "nvml":
+        return
+    older = sorted({e.info.name for e in seen.gpus if not _SINCE_HOPPER.search(e.info.name)})
+    check = "DCGM and profiler"
+    if not older:
+        yield ok(check, "no conflict: since Hopper they use different counters")
+        return
+    text = f"on {', '.join(older)} only one of them has the counters; whether DCGM does is not seen"
+    fix = "leave DCGM_FI_PROF_* out, or `dcgmi profp --pause` while jobs are traced"
+    yield unknown(check, text, fix)
+
+
+def kineto(facts: Facts) -> Iterator[Finding]:
+    """Whether the socket by which jobs are asked for traces is another daemon's."""
+    if not facts.kineto_taken:
+        return
+    check, holder = "Kineto socket", facts.kineto_holder
+    daemons = _found(facts).get("dynolog", [])
+    if holder is None and len(daemons) == 1:
+        holder = f"pid {daemons[0]} (dynolog)"
+    text = f"{holder or 'a program of another user'} holds @dynolog, by which jobs are asked"
+    waiting = [pid for pid in daemons if not (holder or "").startswith(f"pid {pid} ")]
+    if waiting and holder is not None:
+        text = f"{text}; pid {waiting[0]} (dynolog) can't have it"
+        yield problem(check, text, "run one Kineto daemon a node")
+        return
+    yield unknown(check, text, "let it write the traces that it triggers into the agent's inbox")
+
+
+def _found(facts: Facts) -> dict[str, list[int]]:
+    """The pids of known programs that run, by the program."""
+    found: dict[str, list[int]] = {}
+    for process in facts.processes:
+        for program, names in _READERS.items():
+            if process.names & (names | {name[:_COMM_LENGTH] for name in names}):
+                found.setdefault(program, []).append(process.pid)
+    return found

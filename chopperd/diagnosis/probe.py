@@ -1,0 +1,104 @@
+"""Looking at the GPUs in a process of its own, since a driver call may never return.
+
+That process writes two lines of JSON: the driver library as it loaded, then what came of reading
+the GPUs. What is missing says how far it came.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from chopperd.devices.registry import open_backend
+from chopperd.devices.survey import survey
+from chopperd.diagnosis.facts import DriverProbe, Library
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError
+from chopperd.model.inventory import Inventory
+
+T = TypeVar("T")
+
+LIBRARY_NAME: Final = "libnvidia-ml.so.1"
+_MAPS: Final = Path("/proc/self/maps")
+_FILE_NAME: Final = "libnvidia-ml.so"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The second line: the GPUs, or why there are none and the exit code that goes with it."""
+
+    inventory: Inventory | None = None
+    error: str | None = None
+    exit_code: int = 0
+
+
+def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
+    """What the process writes, line by line.
+
+    Args:
+        backend: The back end to open.
+        calls_count: As for `survey`.
+    """
+    yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
+    yield msgspec.json.encode(_outcome(backend, calls_count))
+
+
+def loaded_library(name: str, maps: Path = _MAPS) -> Library:
+    """A library, loaded into this process; nothing of it is called."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        return Library(name=name, error=str(error))
+    mapped = (line.rpartition(" ")[2].strip() for line in maps.read_text().splitlines())
+    path = next((each for each in mapped if _FILE_NAME in each), None)
+    return Library(name=name, path=path or name)
+
+
+def probe_of(backend: str, output: bytes) -> DriverProbe:
+    """What those lines say, also where the process ended in the middle of one."""
+    library, outcome = _parsed(output)
+    return DriverProbe(
+        backend=backend,
+        library=library,
+        inventory=outcome.inventory if outcome else None,
+        error=outcome.error if outcome else None,
+    )
+
+
+def inventory_of(output: bytes) -> Inventory:
+    """The GPUs that those lines hold.
+
+    Raises:
+        ConfigError: No back end has the name that was asked for.
+        BackendUnavailableError: There are none; says why.
+    """
+    _, outcome = _parsed(output)
+    if outcome is not None and outcome.inventory is not None:
+        return outcome.inventory
+    if outcome is None or outcome.error is None:
+        raise BackendUnavailableError("the process that reads the GPUs ended without a word")
+    if outcome.exit_code == ConfigError.exit_code:
+        raise ConfigError([outcome.error])
+    raise BackendUnavailableError(outcome.error)
+
+
+def _outcome(backend: str, calls_count: int) -> Outcome:
+    try:
+        with closing(open_backend(backend)) as opened:
+            return Outcome(inventory=survey(opened, calls_count=calls_count))
+    except ChopperdError as error:
+        return Outcome(error=str(error), exit_code=error.exit_code)
+
+
+def _parsed(output: bytes) -> tuple[Library | None, Outcome | None]:
+    lines = output.split(b"\n")
+    library = _decoded(lines[0], Library)
+    return library, _decoded(lines[1], Outcome) if len(lines) > 1 else None
+
+
+def _decoded(line: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.MsgspecError:
+        return None

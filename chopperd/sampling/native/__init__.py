@@ -1,0 +1,1 @@
+"""Sampling ticks without Python: a small C library, and what hands plans and memory to it."""

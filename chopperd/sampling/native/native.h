@@ -1,0 +1,165 @@
+/* What the C side of sampling shares with Python: one GPU's memory, plans, ticks, integrals.
+ *
+ * Everything here is laid out once more in Python (`chopperd/sampling/layout.py`, `library.py`),
+ * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
+ * wide. Nothing here allocates, logs or knows Python; all memory belongs to the caller.
+ */
+#ifndef CHOPPERD_NATIVE_H
+#define CHOPPERD_NATIVE_H
+
+#include <stdint.h>
+
+#ifndef NATIVE_VERSION
+#define NATIVE_VERSION 1
+#endif
+
+#define CAUSES 10
+#define VALUES 7
+#define STATES 4
+#define TOTALS (6 + 2 * CAUSES)
+#define SPACINGS 32
+#define NS_PER_S 1000000000LL
+
+/* The causes that are told apart here. */
+enum {
+    USER_LIMIT = 0,
+    HW_THERMAL = 3,
+    POWER_BRAKE = 4,
+    HW_SLOWDOWN = 5,
+    LOW_UTILIZATION = 7,
+    UNEXPLAINED = 8,
+    UNKNOWN = 9
+};
+#define BIT(cause) (1LL << (cause))
+
+/* ---- shared memory (layout.py) ---------------------------------------------------------- */
+
+typedef struct {
+    int64_t sequence, t_mono_ns, span_ns, late_ns, scope, causes;
+    double sm_clock_mhz, mem_clock_mhz, power_w, energy_j, temperature_c, memory_used_bytes;
+    double activity_ratio;
+    double limited_ns[CAUSES];
+} record_t;
+#define RECORD_WORDS ((int64_t)(sizeof(record_t) / 8))
+
+typedef struct {
+    int64_t call_started_mono_ns, call_scope, state, written, last_mono_ns;
+    int64_t ticks_count, missed_count, transient_count, unexpected_count, losses_count;
+    int64_t driver_ns, driver_full_ns, asked_period_ns, period_ns, pace;
+} head_t;
+#define HEAD_WORDS ((int64_t)(sizeof(head_t) / 8))
+
+typedef struct {
+    int64_t integrated_count;
+    double values[TOTALS];
+} totals_t;
+
+/* A status block as far as it is written here. */
+typedef struct {
+    head_t head;
+    int64_t totals_sequence;
+    totals_t totals[2];
+    int64_t side_sequence; /* of what Python alone writes */
+    int64_t state_sequence, state_mono_ns;
+    double state[STATES];
+} status_t;
+
+/* One GPU's part of it, and the words that say whether it is still ours. */
+typedef struct {
+    head_t *head; /* this writer's own copy, which it publishes whole */
+    status_t *status;
+    record_t *records;
+    int64_t capacity;
+    const int64_t *generation_word;
+    int64_t generation;
+} memory_t;
+
+/* ---- live integrals (integrals.c) ------------------------------------------------------- */
+
+/* What is kept between two batches of records; NaN: none yet, or not reported. */
+typedef struct {
+    double totals[TOTALS];
+    double reference_mhz, limit_mhz;
+    int64_t has_idle_bit;
+    double energy_top_j, energy_low_j;
+    double limited_ns[CAUSES];
+    int64_t activity_mono_ns;
+    double activity_ratio;
+    int64_t records_count, last_mono_ns, last_causes;
+    double last_sm_clock_mhz, last_busy_ratio;
+    int64_t spacings_count, spacings_ns[SPACINGS];
+    int64_t *scratch; /* room for `SPACINGS` + the records of a batch */
+    int64_t scratch_count;
+} integrals_t;
+
+/* When which records are integrated, and where the totals go. */
+typedef struct {
+    const memory_t *memory;
+    integrals_t *integrals;
+    int64_t integrated_count, every_ns, due_mono_ns;
+    int64_t period_ns; /* that was kept at the last time */
+} integrator_t;
+
+int64_t native_add(integrals_t *integrals, const record_t *ring, int64_t capacity, int64_t first,
+                   int64_t count, int64_t period_ns);
+int64_t native_integrate(integrator_t *integrator, int64_t now_mono_ns);
+
+/* ---- plans and ticks (ticks.c) ---------------------------------------------------------- */
+
+enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT };
+enum kind { KIND_UINT16, KIND_UINT32, KIND_UINT64, KIND_INT32, KIND_INT64, KIND_FLOAT64 };
+
+typedef struct {
+    int64_t function, handle, buffer, buffer_bytes, shape, argument;
+} call_t;
+
+/* A number in a buffer. `place` counts words of `record_t`, after them those of the state. */
+typedef struct {
+    int64_t call, offset, kind, place;
+    double multiplier, divisor, low, high;
+    int64_t first_check, checks_count;
+} number_t;
+
+/* A word of 32 bits that must be in the buffer of a number. */
+typedef struct {
+    int64_t offset, value;
+} check_t;
+
+typedef struct {
+    const call_t *calls;
+    int64_t calls_count;
+    const number_t *numbers;
+    int64_t numbers_count;
+    const check_t *checks;
+    int64_t checks_count;
+    int64_t causes_call, causes_offset, causes_kind; /* the call is -1: not readable */
+    int64_t causes_by_bit[64];
+} plan_t;
+
+/* Why ticks were left to the caller. */
+enum why {
+    WHY_ENDED,       /* there are no more */
+    WHY_DUE,         /* it is time to look around */
+    WHY_INTERRUPTED, /* the word changed, or another writer has taken over */
+    WHY_HANDED       /* this tick is the caller's, now */
+};
+
+typedef struct {
+    const memory_t *memory;
+    integrator_t *integrator;
+    const plan_t *plans[2]; /* of fast and of full reads; none: they are the caller's */
+    const int64_t *deadlines_mono_ns, *ends_mono_ns, *are_full;
+    int64_t count, next;
+    int64_t owes_full;
+    int64_t return_mono_ns, return_driver_ns; /* look around from then on */
+    int64_t hand_full_mono_ns;                /* full reads from then on are the caller's */
+    const int64_t *interrupt_word;
+    int64_t interrupt;
+    int64_t carried_count[2];
+    int64_t handed_deadline_mono_ns, handed_full;
+} loop_t;
+
+int64_t native_carry_out(loop_t *loop);
+int64_t native_sizes(int64_t *sizes, int64_t count);
+
+#endif

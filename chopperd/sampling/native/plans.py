@@ -1,0 +1,152 @@
+"""Read plans as the C library takes them: checked once, so that a look needs no Python."""
+
+from collections.abc import Sequence
+from ctypes import addressof, c_int64, sizeof
+from typing import Final, TypeAlias
+
+from chopperd.devices.read_plan import (
+    NumberKind,
+    PlannedCauses,
+    PlannedCounter,
+    PlannedValue,
+    ReadPlan,
+)
+from chopperd.model.causes import CAUSES
+from chopperd.model.devices import STATE_FIELDS
+from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.sampling.layout import RECORD, offset_of
+from chopperd.sampling.native.library import Plan, PlanCall, PlanCheck, PlanNumber
+
+_Number: TypeAlias = PlannedValue | PlannedCounter
+
+#: Words of a record, of the status's values after them.
+_RECORD_WORDS: Final = RECORD.itemsize // 8
+_PLACES: Final = {
+    **{name: offset_of(RECORD, name) // 8 for name in VALUE_COLUMNS},
+    **{name: _RECORD_WORDS + place for place, name in enumerate(STATE_FIELDS)},
+}
+_FIRST_COUNTER: Final = offset_of(RECORD, "limited_ns") // 8
+_BYTES: Final = {
+    NumberKind.UINT16: 2,
+    NumberKind.UINT32: 4,
+    NumberKind.UINT64: 8,
+    NumberKind.INT32: 4,
+    NumberKind.INT64: 8,
+    NumberKind.FLOAT64: 8,
+}
+_UNSIGNED: Final = {NumberKind.UINT16, NumberKind.UINT32, NumberKind.UINT64}
+
+
+class PlanMismatchError(ValueError):
+    """A plan can't be carried out: it does not fit its own buffers, or names what is not kept."""
+
+
+class NativePlan:
+    """A plan in the library's form; keeps alive what it points to.
+
+    Attributes:
+        source: The plan.
+        address: Of the `plan_t`.
+
+    Raises:
+        PlanMismatchError: The plan is not sound, and must not be carried out.
+    """
+
+    def __init__(self, source: ReadPlan) -> None:
+        self.source = source
+        numbers: tuple[_Number, ...] = (*source.values, *source.counters)
+        for number in numbers:
+            _check_room(source, number)
+        self._calls = (PlanCall * len(source.calls))(
+            *(
+                PlanCall(
+                    function=call.address,
+                    handle=call.handle,
+                    buffer=addressof(call.buffer),
+                    buffer_bytes=sizeof(call.buffer),
+                    shape=call.shape,
+                    argument=call.argument,
+                )
+                for call in source.calls
+            )
+        )
+        checks = [PlanCheck(*check) for number in numbers for check in number.checks.items()]
+        self._checks = (PlanCheck * len(checks))(*checks)
+        self._numbers = (PlanNumber * len(numbers))(*_placed(numbers))
+        self._plan = Plan(
+            calls=addressof(self._calls),
+            calls_count=len(self._calls),
+            numbers=addressof(self._numbers),
+            numbers_count=len(self._numbers),
+            checks=addressof(self._checks),
+            checks_count=len(self._checks),
+            causes_call=-1,
+        )
+        if source.causes is not None:
+            self._set_causes(source, source.causes)
+        self.address = addressof(self._plan)
+
+    def _set_causes(self, source: ReadPlan, causes: PlannedCauses) -> None:
+        _check_bytes(source, causes.call, causes.offset, _BYTES[causes.kind])
+        if causes.kind not in _UNSIGNED or len(causes.causes) != 64:
+            raise PlanMismatchError("causes are not told apart by bits")
+        self._plan.causes_call = causes.call
+        self._plan.causes_offset = causes.offset
+        self._plan.causes_kind = causes.kind
+        self._plan.causes_by_bit = (c_int64 * 64)(*causes.causes)
+
+
+def _placed(numbers: Sequence[_Number]) -> list[PlanNumber]:
+    """The numbers in the library's form, their checks following on one another."""
+    placed = []
+    first_check = 0
+    for number in numbers:
+        multiplier, divisor = _factors(number.scale if isinstance(number, PlannedValue) else 1.0)
+        placed.append(
+            PlanNumber(
+                call=number.call,
+                offset=number.offset,
+                kind=number.kind,
+                place=_place(number),
+                multiplier=multiplier,
+                divisor=divisor,
+                low=number.low,
+                high=number.high,
+                first_check=first_check,
+                checks_count=len(number.checks),
+            )
+        )
+        first_check += len(number.checks)
+    return placed
+
+
+def _place(number: _Number) -> int:
+    if isinstance(number, PlannedCounter):
+        if number.cause not in range(len(CAUSES)) or number.kind is NumberKind.FLOAT64:
+            raise PlanMismatchError(f"no whole number under a limit: {number.cause}")
+        return _FIRST_COUNTER + number.cause
+    if number.name not in _PLACES:
+        raise PlanMismatchError(f"{number.name} is no number that is kept")
+    return _PLACES[number.name]
+
+
+def _factors(scale: float) -> tuple[float, float]:
+    """What to multiply with, and then to divide by: 0.001 is a division by 1000, which rounds less.
+
+    So a number comes out to the last bit as `units` gives it.
+    """
+    whole = round(1 / scale) if 0 < scale < 1 else 0
+    return (1.0, float(whole)) if whole and 1 / whole == scale else (scale, 1.0)
+
+
+def _check_room(source: ReadPlan, number: _Number) -> None:
+    _check_bytes(source, number.call, number.offset, _BYTES[number.kind])
+    for offset in number.checks:
+        _check_bytes(source, number.call, offset, 4)
+
+
+def _check_bytes(source: ReadPlan, call: int, offset: int, size_bytes: int) -> None:
+    if not 0 <= call < len(source.calls):
+        raise PlanMismatchError(f"there is no call {call}")
+    if not 0 <= offset <= sizeof(source.calls[call].buffer) - size_bytes:
+        raise PlanMismatchError(f"{source.calls[call].operation} gives nothing at byte {offset}")

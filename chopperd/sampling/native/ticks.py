@@ -1,0 +1,204 @@
+"""Ticks without Python: the C library waits and makes the looks that go as planned."""
+
+import logging
+from ctypes import addressof
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from chopperd.clock import Clock, RepeatLimiter
+from chopperd.devices.base import PlansReads
+from chopperd.errors import DeviceError
+from chopperd.model.arrays import Int64s
+from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.sampling.interrupt import Interrupt
+from chopperd.sampling.layout import SCOPES
+from chopperd.sampling.native.library import Loop, Memory, NativeLibrary
+from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
+from chopperd.sampling.native.totals import NativeTotals
+from chopperd.sampling.schedule import Schedule
+from chopperd.sampling.tick_runner import Look
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+#: The back end reads everything itself so often, and is asked anew how: fields come and go.
+_OWN_READ_EVERY_NS: Final = 60 * NS_PER_S
+#: After so many looks in a row that were not as planned, the plan rests until that is done.
+_MOST_MISFITS: Final = 3
+#: Ticks are handed over for so long a time, as far as they are not too many.
+_BLOCK_NS: Final = 60 * NS_PER_S
+_MOST_TICKS: Final = 4096
+
+
+class _Why(IntEnum):
+    """`enum why` of native.h."""
+
+    ENDED = 0
+    DUE = 1
+    INTERRUPTED = 2
+    HANDED = 3
+
+
+class _ScopePlan:
+    """The plan for one scope, and how it fares."""
+
+    def __init__(self) -> None:
+        self._native: NativePlan | None = None
+        self._misfits = 0
+
+    @property
+    def address(self) -> int:
+        """Of the plan to carry out; 0: none."""
+        if self._native is None or self._misfits >= _MOST_MISFITS:
+            return 0
+        return self._native.address
+
+    def renew(
+        self, backend: PlansReads, device: GpuInfo, scope: ReadScope, *, try_again: bool
+    ) -> None:
+        """Ask the back end how it reads now.
+
+        Args:
+            backend: The back end.
+            device: The GPU.
+            scope: Which reads.
+            try_again: Whether a plan that rests is tried again; another one always is.
+
+        Raises:
+            DeviceError: It can't say.
+            PlanMismatchError: What it says is not sound.
+        """
+        before, self._native = self._native, None
+        plan = backend.read_plan(device, scope)
+        if before is not None and before.source is plan:
+            self._native = before
+            self._misfits = 0 if try_again else self._misfits
+        elif plan is not None:
+            self._native = NativePlan(plan)
+            self._misfits = 0
+
+    def note_looks(self, carried_count: int, *, misfit: bool) -> None:
+        """Take in how many looks went as planned, and whether one after them did not."""
+        if carried_count:
+            self._misfits = 0
+        self._misfits += misfit
+
+
+class NativeTicks:
+    """Waits and looks in C; leaves to the loop what a plan does not cover.
+
+    These are the first look by a schedule, one full look a minute (so that what the GPU begins to
+    answer is found), and each tick at which a look did not go as planned.
+
+    Args:
+        library: The library.
+        backend: Says how it reads the GPU.
+        device: The GPU.
+        memory: The GPU's part of the shared memory.
+        totals: Integrates between two ticks.
+        interrupt: Cuts waits short.
+        clock: Tells the time; must be the machine's.
+
+    Attributes:
+        own_read_every_ns: How often the back end makes a full look by itself.
+    """
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        backend: PlansReads,
+        device: GpuInfo,
+        memory: Memory,
+        totals: NativeTotals,
+        interrupt: Interrupt,
+        clock: Clock,
+    ) -> None:
+        self._library = library
+        self._backend = backend
+        self._device = device
+        self._held = memory, totals
+        self._interrupt = interrupt
+        self._clock = clock
+        self.own_read_every_ns = _OWN_READ_EVERY_NS
+        self._logging = RepeatLimiter(clock)
+        self._plans = {scope: _ScopePlan() for scope in SCOPES}
+        self._asks_for_plans = False
+        self._is_own_read = False
+        self._schedule: Schedule | None = None
+        self._first = 0
+        self._columns: tuple[Int64s, ...] = ()
+        self._loop = Loop(
+            memory=addressof(memory),
+            integrator=addressof(totals.integrator),
+            interrupt_word=interrupt.address,
+            interrupt=interrupt.count,
+        )
+
+    def begin(self, schedule: Schedule) -> None:
+        """Follow this schedule from now on; its first full look is the loop's."""
+        self._schedule = schedule
+        self._first = 0
+        self._loop.next = self._loop.count = 0
+        self._loop.hand_full_mono_ns = 0
+        self._asks_for_plans = False
+
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:
+        """The next look that is the loop's; None where that is to look around."""
+        if self._asks_for_plans:
+            self._ask_for_plans()
+        loop = self._loop
+        if loop.next >= loop.count:
+            self._load_ticks()
+        loop.return_mono_ns, loop.return_driver_ns = until_mono_ns, until_driver_ns
+        for place, scope in enumerate(SCOPES):
+            loop.plans[place] = self._plans[scope].address
+        why = self._library.carry_out(loop)
+        # What comes up from here on cuts the next wait short; what came before, the loop sees now.
+        loop.interrupt = self._interrupt.count
+        handed = SCOPES[loop.handed_full] if why == _Why.HANDED else None
+        self._note_looks(handed)
+        return None if handed is None else Look(loop.handed_deadline_mono_ns, handed)
+
+    def _note_looks(self, handed: ReadScope | None) -> None:
+        """Keep count of what went as planned, before the loop makes the look that is its."""
+        loop = self._loop
+        is_full = handed is ReadScope.FULL
+        self._is_own_read = is_full and loop.handed_deadline_mono_ns >= loop.hand_full_mono_ns
+        was_planned = handed is not None and loop.plans[loop.handed_full] != 0
+        is_misfit = was_planned and not self._is_own_read
+        for place, scope in enumerate(SCOPES):
+            misfit = is_misfit and scope is handed
+            self._plans[scope].note_looks(loop.carried_count[place], misfit=misfit)
+        self._asks_for_plans = is_full or is_misfit
+
+    def _ask_for_plans(self) -> None:
+        """After the back end has read by itself: how does it go on?"""
+        self._asks_for_plans = False
+        if self._is_own_read:
+            self._loop.hand_full_mono_ns = self._clock.mono_ns() + self.own_read_every_ns
+        for scope, plan in self._plans.items():
+            try:
+                plan.renew(self._backend, self._device, scope, try_again=self._is_own_read)
+            except (DeviceError, PlanMismatchError) as error:
+                if self._logging.is_due():
+                    logger.warning("GPU %s is read without a plan: %s", self._device.gpu, error)
+
+    def _load_ticks(self) -> None:
+        """Work out the next ticks, for a while to come."""
+        schedule = self._schedule
+        if schedule is None:
+            raise RuntimeError("there is no schedule to follow")
+        count = min(_MOST_TICKS, max(1, _BLOCK_NS // schedule.period_ns))
+        ticks = schedule.columns(self._first, count)
+        self._first += count
+        self._columns = tuple(
+            np.ascontiguousarray(column, np.int64)
+            for column in (ticks.deadlines_mono_ns, ticks.ends_mono_ns, ticks.are_full)
+        )
+        loop = self._loop
+        loop.deadlines_mono_ns, loop.ends_mono_ns, loop.are_full = (
+            column.__array_interface__["data"][0] for column in self._columns
+        )
+        loop.next, loop.count = 0, count

@@ -1,0 +1,274 @@
+"""Finds how often each sensor of a GPU takes a new value, by reading it back to back for a while.
+
+In a thread of its own and with driver calls of its own: no tick waits for it. It reads while the
+GPU works, as sensors stand still on one that does not, and never in a burst or a quiet time.
+Held by simulated sensors and a compiled fake driver; not seen on a GPU.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Final
+
+import numpy as np
+
+from chopperd.clock import Clock
+from chopperd.correlate.sensor_period import sensor_period
+from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
+from chopperd.model.devices import GpuInfo, SensorTiming
+from chopperd.sampling.layout import TIMED_SENSORS
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.side import GpuSideWriter
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+#: How long the sensors of a GPU are read back to back, and the time between two rounds of reads.
+PROBE_NS: Final = 1500 * NS_PER_MS
+ROUND_NS: Final = (1 * NS_PER_MS, 2 * NS_PER_MS)
+_CLOSE_NS: Final = 3 * NS_PER_MS
+#: The first comes so long after the start.
+FIRST_NS: Final = 2 * NS_PER_S
+#: Where no work was found it is looked again after this.
+WORK_NS: Final = 5 * NS_PER_S
+#: It ends early once it has taken so much of the driver's time, and so much of the budget.
+_BUDGET_SHARE: Final = 0.25
+MOST_DRIVER_NS: Final = 300 * NS_PER_MS
+_BUSY_RATIO: Final = 0.5
+_NAP_S: Final = 1.0
+_ACTIVITY: Final = "activity_ratio"
+_POWER: Final = "power_w"
+#: What is known of a value without looking, by where it comes from.
+_POWER_WINDOW_NS: Final[Mapping[str | None, int]] = {"average_1s": NS_PER_S}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedGpu:
+    """A GPU whose sensors are to be known.
+
+    Attributes:
+        device: The GPU as the back end knows it.
+        side: Where what is found goes.
+    """
+
+    device: GpuInfo
+    side: GpuSideWriter
+
+
+class SensorReading:
+    """Values of some sensors, read by turns; what each read takes is counted.
+
+    Attributes:
+        driver_ns: Time in driver calls up to now.
+        answers: Whether any read gave a value.
+
+    Args:
+        reads: How to read each sensor.
+        clock: Tells the time.
+    """
+
+    def __init__(self, reads: Mapping[str, SensorRead], clock: Clock) -> None:
+        self.driver_ns = 0
+        self.answers = False
+        self._reads = reads
+        self._clock = clock
+        self._rows: dict[str, list[tuple[int, float]]] = {name: [] for name in reads}
+
+    def take(self) -> None:
+        """Read each sensor once."""
+        for name, read in self._reads.items():
+            started_ns = self._clock.mono_ns()
+            value = read()
+            ended_ns = self._clock.mono_ns()
+            self.driver_ns += ended_ns - started_ns
+            self.answers |= value is not None
+            self._rows[name].append(((started_ns + ended_ns) // 2, nan if value is None else value))
+
+    def last(self, name: str) -> float:
+        """The newest value of a sensor; NaN where it did not answer."""
+        return self._rows[name][-1][1]
+
+    def period_ns(self, name: str) -> int | None:
+        """The update period that the values of a sensor show; None where they do not tell.
+
+        One that is new at each read has the reads' own, where these came as close as they should.
+        """
+        t_ns, values = (np.array(column) for column in zip(*self._rows[name], strict=True))
+        found = sensor_period(t_ns, values)
+        if found is None or not (found.is_resolved or found.period_ns <= _CLOSE_NS):
+            return None
+        return found.period_ns
+
+
+class SensorProbe:
+    """Looks for the update periods of one GPU's sensors until all are known.
+
+    Args:
+        backend: The driver.
+        gpu: The GPU.
+        again_s: A probe that left something open is made again after so long.
+        budget_ratio: Share of time that driver calls may take.
+        clock: Tells and waits for the time.
+        stop: Set when sampling shall end.
+        may_ask: Whether driver calls beside sampling are welcome at a time.
+    """
+
+    def __init__(
+        self,
+        backend: ReadsSensors,
+        gpu: ProbedGpu,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        again_s: float,
+        budget_ratio: float,
+        may_ask: Callable[[int], bool],
+    ) -> None:
+        self._backend = backend
+        self._gpu = gpu
+        self._clock = clock
+        self._stop = stop
+        self._may_ask = may_ask
+        self._again_ns = round(again_s * NS_PER_S)
+        budget_ns = _BUDGET_SHARE * budget_ratio * self._again_ns
+        self._most_driver_ns = min(MOST_DRIVER_NS, round(budget_ns))
+        self._open = list(TIMED_SENSORS)
+        self._due_ns = clock.mono_ns() + FIRST_NS
+        self._draw = random.Random(gpu.device.uuid)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be found."""
+        return not self._open
+
+    def turn(self) -> None:
+        """Probe, if that is due, welcome, and of use now."""
+        now_ns = self._clock.mono_ns()
+        if not self._open or now_ns < self._due_ns or not self._is_welcome():
+            return
+        reads = self._backend.sensor_reads(self._gpu.device)
+        if not self._is_of_use(reads):
+            self._due_ns = now_ns + WORK_NS
+            return
+        self._due_ns = now_ns + self._again_ns
+        wanted = {name: reads[name] for name in self._open if name in reads}
+        self._note(self._read_for_a_while(wanted), wanted)
+
+    def _is_welcome(self) -> bool:
+        return self._may_ask(self._clock.mono_ns()) and not self._stop.is_set()
+
+    def _is_of_use(self, reads: Mapping[str, SensorRead]) -> bool:
+        """Whether there are sensors, and the GPU works, as far as it says."""
+        if _ACTIVITY not in reads:
+            return bool(reads)
+        look = SensorReading({_ACTIVITY: reads[_ACTIVITY]}, self._clock)
+        look.take()
+        self._gpu.side.add_driver_ns(look.driver_ns)
+        return not look.last(_ACTIVITY) < _BUSY_RATIO
+
+    def _read_for_a_while(self, reads: Mapping[str, SensorRead]) -> SensorReading:
+        """Read back to back; ends early where that is unwelcome, costs too much, or is in vain."""
+        reading = SensorReading(reads, self._clock)
+        counted_ns = 0
+        end_ns = self._clock.mono_ns() + PROBE_NS
+        while (now_ns := self._clock.mono_ns()) < end_ns and self._is_welcome():
+            reading.take()
+            self._gpu.side.add_driver_ns(reading.driver_ns - counted_ns)
+            counted_ns = reading.driver_ns
+            if counted_ns > self._most_driver_ns or not reading.answers:
+                logger.info("GPU %s: a probe of its sensors ended early", self._gpu.device.gpu)
+                break
+            self._clock.sleep_until(now_ns + self._draw.randint(*ROUND_NS))
+        return reading
+
+    def _note(self, reading: SensorReading, names: Iterable[str]) -> None:
+        """Put down what was found; what is still open is looked for again later."""
+        timing = {}
+        for name in names:
+            period_ns = reading.period_ns(name)
+            if period_ns is not None:
+                self._open.remove(name)
+            elif name == _POWER:
+                period_ns = self._buffered_ns(name)
+            timing[name] = SensorTiming(period_ns=period_ns, window_ns=self._window_ns(name))
+        self._gpu.side.write_timing(timing)
+        logger.info("GPU %s: sensors update each %s", self._gpu.device.gpu, _said(timing))
+
+    def _buffered_ns(self, name: str) -> int | None:
+        """How far apart the driver's own samples are: of power, of which no clock is made.
+
+        Of a clock that stood still that would not do: a read may show it sooner than they do.
+        """
+        if not isinstance(self._backend, ProbesFields):
+            return None
+        started_ns = self._clock.mono_ns()
+        period_ns = self._backend.buffered_period_ns(self._gpu.device, name)
+        self._gpu.side.add_driver_ns(self._clock.mono_ns() - started_ns)
+        return period_ns
+
+    def _window_ns(self, name: str) -> int | None:
+        return _POWER_WINDOW_NS.get(self._gpu.device.power_source) if name == _POWER else None
+
+
+class SensorWatch:
+    """Probes the sensors of all GPUs, one after the other, in a thread of its own.
+
+    Args:
+        backend: The driver.
+        gpus: All GPUs that are sampled.
+        settings: Say whether and how often, and what driver calls may cost.
+        clock, stop, may_ask: As of a probe.
+    """
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        gpus: Sequence[ProbedGpu],
+        settings: SamplerSettings,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        may_ask: Callable[[int], bool],
+    ) -> None:
+        self._stop = stop
+        again_s = settings.sensors_every_s
+        self._probes: list[SensorProbe] = []
+        if again_s is None or not isinstance(backend, ReadsSensors):
+            return
+        for gpu in gpus:
+            probe = SensorProbe(
+                backend,
+                gpu,
+                clock,
+                stop,
+                again_s=again_s,
+                budget_ratio=settings.budget_ratio,
+                may_ask=may_ask,
+            )
+            self._probes.append(probe)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are sensors that can be read alone."""
+        return bool(self._probes)
+
+    def run(self) -> None:
+        """Probe what is due, until all is known or told to stop."""
+        while not all(probe.is_done for probe in self._probes) and not self._stop.wait(_NAP_S):
+            for probe in self._probes:
+                try:
+                    probe.turn()
+                except Exception:  # a vendor library's fault must not end the thread
+                    logger.exception("a probe of sensors failed")
+
+
+def _said(timing: Mapping[str, SensorTiming]) -> str:
+    """Periods for the log."""
+    known = {name: each.period_ns for name, each in timing.items()}
+    return ", ".join(
+        f"{name} {'unknown' if ns is None else f'{ns / NS_PER_MS:.3g} ms'}"
+        for name, ns in known.items()
+    )

@@ -1,0 +1,179 @@
+"""The thread for driver calls that are seldom made: processes, trouble, what came and went.
+
+Each may take long or hang; the GPUs' own threads and the clock triples go on meanwhile.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from chopperd.clock import Clock, RepeatLimiter
+from chopperd.devices.base import (
+    DeviceBackend,
+    ExplainsTrouble,
+    ListsProcesses,
+    NoticesChanges,
+)
+from chopperd.model.devices import GpuInfo
+from chopperd.sampling.gpu_writer import GpuWriter
+from chopperd.sampling.layout import GpuState
+from chopperd.sampling.settings import SamplerSettings
+from chopperd.sampling.side import GpuSideWriter
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+#: Waking is what costs: a line about a GPU that was lost may come so much later.
+_NAP_S: Final = 2.0
+#: The first lists come so long after the start, which has enough to do.
+_FIRST_NS: Final = NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedGpu:
+    """A GPU and where what is found of it is written.
+
+    Attributes:
+        device: The GPU as the back end knows it.
+        label: Its label.
+        gpu: Its part of the shared memory; only looked at.
+        side: Its side block.
+    """
+
+    device: GpuInfo
+    label: str
+    gpu: GpuWriter
+    side: GpuSideWriter
+
+
+class DriverWatch:
+    """Asks a back end what is seldom asked, as far as it can tell.
+
+    Args:
+        backend: The driver.
+        gpus: All GPUs that are sampled.
+        settings: How often.
+        clock: Tells the time.
+        stop: Set when sampling shall end.
+        on_change: Called with what came or went.
+        may_ask: Whether driver calls beside sampling are welcome now.
+    """
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        gpus: Sequence[WatchedGpu],
+        settings: SamplerSettings,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        on_change: Callable[[str], None],
+        may_ask: Callable[[int], bool] = lambda _now_mono_ns: True,
+    ) -> None:
+        self._backend = backend
+        self._gpus = tuple(gpus)
+        self._clock = clock
+        self._stop = stop
+        self._on_change = on_change
+        self._may_ask = may_ask
+        self._processes_every_ns = round(settings.processes_every_s * NS_PER_S)
+        self._watch_every_ns = round(settings.watch_every_s * NS_PER_S)
+        start_ns = clock.mono_ns()
+        self._processes_at_ns = self._trouble_at_ns = start_ns + _FIRST_NS
+        self._changes_at_ns = start_ns + self._watch_every_ns
+        self._explained: set[str] = set()
+        self._told: dict[str, str | None] = {}
+        self._logging = RepeatLimiter(clock)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the back end can tell anything of all this."""
+        return isinstance(self._backend, ListsProcesses | ExplainsTrouble | NoticesChanges)
+
+    def run(self) -> None:
+        """Ask, until told to stop."""
+        while not self._stop.wait(_NAP_S):
+            now_ns = self._clock.mono_ns()
+            if self._may_ask(now_ns):
+                self.look(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Ask what is due."""
+        if now_ns >= self._processes_at_ns:
+            self._processes_at_ns = now_ns + self._processes_every_ns
+            self._list_processes()
+        is_due = now_ns >= self._trouble_at_ns
+        if is_due:
+            self._trouble_at_ns = now_ns + self._watch_every_ns
+        self._explain(all_gpus=is_due)
+        if now_ns >= self._changes_at_ns:
+            self._changes_at_ns = now_ns + self._watch_every_ns
+            self._notice_changes()
+
+    def _list_processes(self) -> None:
+        backend = self._backend
+        if not isinstance(backend, ListsProcesses):
+            return
+        for each in self._gpus:
+            if each.gpu.state is not GpuState.UP:
+                continue
+            found = self._timed(each, partial(backend.processes, each.device))
+            if found is not None:
+                each.side.write_processes(found, self._clock.mono_ns())
+
+    def _explain(self, *, all_gpus: bool) -> None:
+        """Ask for the trouble of all GPUs, or of those that were lost since."""
+        backend = self._backend
+        if not isinstance(backend, ExplainsTrouble):
+            return
+        for each in self._gpus:
+            is_new = each.gpu.state is GpuState.LOST and each.label not in self._explained
+            if all_gpus or is_new:
+                self._note_state(each)
+                trouble = self._timed(each, partial(backend.trouble, each.device))
+                each.side.write_trouble(trouble)
+                self._tell(each.label, trouble)
+
+    def _note_state(self, each: WatchedGpu) -> None:
+        if each.gpu.state is GpuState.LOST:
+            self._explained.add(each.label)
+        else:
+            self._explained.discard(each.label)
+
+    def _tell(self, label: str, trouble: str | None) -> None:
+        """Log a GPU's trouble where it is another than before."""
+        if trouble == self._told.get(label):
+            return
+        self._told[label] = trouble
+        if trouble is None:
+            logger.warning("GPU %s: the driver knows of no trouble any more", label)
+        else:
+            logger.warning("GPU %s: %s", label, trouble)
+
+    def _notice_changes(self) -> None:
+        backend = self._backend
+        if not isinstance(backend, NoticesChanges) or not self._gpus:
+            return
+        change = self._timed(self._gpus[0], backend.changed)
+        if change is not None:
+            self._on_change(change)
+
+    def _timed(self, each: WatchedGpu, ask: Callable[[], Answer | None]) -> Answer | None:
+        """What the driver answers, its time counted; None where it fails."""
+        started_ns = self._clock.mono_ns()
+        try:
+            return ask()
+        except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the thread
+            self._warn_rarely(each.label, error)
+        finally:
+            each.side.add_driver_ns(self._clock.mono_ns() - started_ns)
+        return None
+
+    def _warn_rarely(self, label: str, error: Exception) -> None:
+        if self._logging.is_due(label):
+            logger.warning("GPU %s: a seldom made driver call failed: %s", label, error)

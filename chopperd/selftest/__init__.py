@@ -1,0 +1,1 @@
+"""Matrix products on zeros and on random data: does the sampled clock explain their time?"""

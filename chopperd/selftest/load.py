@@ -1,0 +1,240 @@
+"""The load of `chopperd selftest`: matrix products on zeros and on random data, by turns.
+
+Run as a script, by whatever Python has torch: it imports the standard library and torch only, and
+of chopperd nothing. It prints one JSON object a line (`protocol.py` reads them); times are of
+CLOCK_MONOTONIC in ns. It changes no setting of the device.
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+_NS_PER_S: Final = 1_000_000_000
+#: A batch of products is timed as one: what a launch costs does not show in it.
+_BATCH_S: Final = 0.05
+_LARGEST: Final = 8192
+_MULTIPLE: Final = 512
+#: Of the free memory, three matrices of two bytes an element take at most this share.
+_MEMORY_RATIO: Final = 0.125
+_CPU_SIZE: Final = 256
+
+
+class _Products(Protocol):
+    """Matrix products on one device."""
+
+    def multiply(self, operand: str, count: int) -> None:
+        """Start so many products of this operand."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all that were started are done."""
+        ...
+
+
+class _Options(NamedTuple):
+    """The command line, as `plan.LoadPlan.to_argv` writes it."""
+
+    device: str
+    uuid: str | None
+    rounds: int
+    warm_up_s: float
+    seconds: float
+    pulses: int
+    pulse_s: float
+
+
+def main(argv: list[str]) -> int:
+    """Run the load; the exit status."""
+    options = _options(argv)
+    try:
+        products = _open(options)
+    except (ImportError, RuntimeError, LookupError, OSError) as error:
+        _say(event="failed", reason=" ".join(f"{type(error).__name__}: {error}".split()))
+        return 3
+    batch = _batch_count(products)
+    for number in range(options.rounds):
+        for operand in ("zeros", "random"):
+            _phase(products, operand, number, batch, options)
+    _pulses(products, batch, options)
+    _say(event="done")
+    return 0
+
+
+def _options(argv: list[str]) -> _Options:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--uuid")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm-up-s", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--pulses", type=int, default=12)
+    parser.add_argument("--pulse-s", type=float, default=0.3)
+    return _Options(**vars(parser.parse_args(argv)))
+
+
+def _phase(products: _Products, operand: str, number: int, batch: int, options: _Options) -> None:
+    """Warm up, then time batches; says so before and after."""
+    _say(event="begin", operand=operand, round=number)
+    _run(products, operand, batch, options.warm_up_s)
+    edges = _run(products, operand, batch, options.seconds)
+    _say(event="phase", operand=operand, round=number, products_a_batch=batch, edge_mono_ns=edges)
+
+
+def _run(products: _Products, operand: str, batch: int, seconds: float) -> list[int]:
+    """Products for so long; when each batch ended, the first start before them."""
+    edges = [time.monotonic_ns()]
+    until_ns = edges[0] + int(seconds * _NS_PER_S)
+    while edges[-1] < until_ns:
+        products.multiply(operand, batch)
+        products.finish()
+        edges.append(time.monotonic_ns())
+    return edges
+
+
+def _pulses(products: _Products, batch: int, options: _Options) -> None:
+    """Load on and off, so that the clock's and the power's lag show."""
+    _say(event="begin", operand="pulses", round=0)
+    starts, ends = [], []
+    for number in range(options.pulses):
+        # Uneven, so that a lag of one whole period can't be mistaken for none.
+        length_s = options.pulse_s * (1 + 0.3 * (number % 3))
+        edges = _run(products, "random", max(1, batch // 5), length_s)
+        starts.append(edges[0])
+        ends.append(edges[-1])
+        time.sleep(length_s)
+    _say(event="pulses", start_mono_ns=starts, end_mono_ns=ends)
+
+
+def _batch_count(products: _Products) -> int:
+    """How many products take about `_BATCH_S`."""
+    for operand in ("zeros", "random"):  # the first ones set the library up, which takes long
+        products.multiply(operand, 3)
+        products.finish()
+    count = 1
+    while True:
+        start_ns = time.monotonic_ns()
+        products.multiply("random", count)
+        products.finish()
+        took_s = (time.monotonic_ns() - start_ns) / _NS_PER_S
+        if took_s >= _BATCH_S or count >= 4096:
+            return max(1, round(count * min(1.0, _BATCH_S / took_s)))
+        count *= 2
+
+
+def _open(options: _Options) -> _Products:
+    """The products on the device that was asked for; says which.
+
+    Raises:
+        ImportError: There is no torch.
+        LookupError: torch does not see the GPU.
+        RuntimeError: torch can't use it.
+    """
+    importlib.import_module("torch")
+    return _cpu() if options.device == "cpu" else _cuda(options.uuid)
+
+
+def _cpu() -> _Products:
+    import torch  # noqa: PLC0415 - its absence is said, as a line
+
+    torch.set_num_threads(1)
+    _ready(device="cpu", torch_version=str(torch.__version__), dtype="float32", size=_CPU_SIZE)
+    return _made(
+        {
+            "zeros": torch.zeros(_CPU_SIZE, _CPU_SIZE),
+            "random": torch.randn(_CPU_SIZE, _CPU_SIZE),
+        },
+        finish=lambda: None,
+    )
+
+
+def _cuda(uuid: str | None) -> _Products:
+    import torch  # noqa: PLC0415 - its absence is said, as a line
+
+    if not torch.cuda.is_available():
+        raise LookupError("torch sees no CUDA device")
+    index = _index_of(uuid, _uuids())
+    torch.cuda.set_device(index)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    size = _size(free_bytes)
+    operands = {
+        "zeros": torch.zeros(size, size, dtype=torch.bfloat16, device="cuda"),
+        "random": torch.randn(size, size, dtype=torch.bfloat16, device="cuda"),
+    }
+    _ready(
+        device=torch.cuda.get_device_name(index),
+        torch_version=str(torch.__version__),
+        dtype="bfloat16",
+        size=size,
+    )
+    return _made(operands, finish=torch.cuda.synchronize)
+
+
+def _uuids() -> list[str | None]:
+    """The UUIDs of torch's devices; None each where this torch does not say."""
+    import torch  # noqa: PLC0415 - its absence is said, as a line
+
+    found: list[str | None] = []
+    for index in range(torch.cuda.device_count()):
+        uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        found.append(None if uuid is None else str(uuid))
+    return found
+
+
+def _index_of(uuid: str | None, found: list[str | None]) -> int:
+    """Which of torch's devices the driver's UUID names; the first where none was asked for.
+
+    torch writes a UUID without the driver's "GPU-". Where it gives none, the only device is taken.
+
+    Raises:
+        LookupError: None is it.
+    """
+    if uuid is None or found == [None]:
+        return 0
+    wanted = uuid.lower().removeprefix("gpu-")
+    for index, each in enumerate(found):
+        if each is not None and each.lower().removeprefix("gpu-") == wanted:
+            return index
+    raise LookupError(f"torch does not see {uuid}: CUDA_VISIBLE_DEVICES may hide it ({found})")
+
+
+def _size(free_bytes: int) -> int:
+    """Rows and columns of matrices that leave most of the memory free."""
+    fits = int((free_bytes * _MEMORY_RATIO / (3 * 2)) ** 0.5)
+    return max(_MULTIPLE, min(_LARGEST, fits // _MULTIPLE * _MULTIPLE))
+
+
+def _made(operands: "dict[str, object]", finish: Callable[[], object]) -> _Products:
+    """Products of the operands by themselves, into one matrix that is there already."""
+    import torch  # noqa: PLC0415 - its absence is said, as a line
+
+    result = torch.empty_like(operands["zeros"])
+
+    class Made:
+        def multiply(self, operand: str, count: int) -> None:
+            matrix = operands[operand]
+            for _ in range(count):
+                torch.matmul(matrix, matrix, out=result)
+
+        def finish(self) -> None:
+            finish()
+
+    return Made()
+
+
+def _ready(*, device: str, torch_version: str, dtype: str, size: int) -> None:
+    _say(event="ready", device=device, torch=torch_version, dtype=dtype, size=size)
+
+
+def _say(**values: object) -> None:
+    """One line of the protocol."""
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):  # whoever asked has gone: so do we
+        sys.exit(main(sys.argv[1:]))

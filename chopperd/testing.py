@@ -1,0 +1,399 @@
+"""What every back end owes its callers, as a test suite to inherit: the sampler relies on it all.
+
+A test class per back end inherits `BackendContract` and gives it an open back end by a fixture
+`backend`; docs/backends.md shows one. It needs pytest, which chopperd itself does not.
+"""
+
+import ctypes
+import math
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from ctypes import c_int, c_uint, c_void_p
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chopperd.devices.base import (
+    DeviceBackend,
+    ExplainsTrouble,
+    ListsProcesses,
+    NoticesChanges,
+    PlansReads,
+    ProbesFields,
+)
+from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall, ReadPlan
+from chopperd.errors import DeviceError, DeviceLostError
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+
+FAST_FIELDS: Final = frozenset({"sm_clock_mhz", "causes", "limited_ns"})
+#: Between what an idle GPU and the fastest GPU of any maker report, with room on both sides. Where
+#: 0 is outside, a 0 would be a value that is not known.
+CREDIBLE: Final[Mapping[str, tuple[float, float]]] = {
+    "sm_clock_mhz": (50, 5_000),
+    "mem_clock_mhz": (50, 20_000),
+    "power_w": (1, 5_000),
+    "power_average_w": (1, 5_000),
+    "power_limit_w": (10, 10_000),
+    "energy_j": (0, 1e13),
+    "temperature_c": (0, 125),
+    "temperature_memory_c": (0, 125),
+    "memory_used_bytes": (0, 1 << 40),
+    "memory_reserved_bytes": (0, 1 << 40),
+    "activity_ratio": (0, 1),
+}
+_FIXED: Final[Mapping[str, tuple[float, float]]] = {
+    "sm_clock_max_mhz": (100, 5_000),
+    "sm_clock_limit_mhz": (50, 5_000),
+    "mem_clock_max_mhz": (100, 20_000),
+    "power_limit_w": (10, 10_000),
+    "power_limit_default_w": (10, 10_000),
+    "memory_size_bytes": (1 << 20, 1 << 42),
+    "temperature_slowdown_c": (40, 150),
+    "temperature_shutdown_c": (40, 150),
+    "temperature_memory_max_c": (40, 150),
+}
+#: What a reading may pass the highest clock by: drivers round both.
+_CLOCK_ROUNDING_MHZ: Final = 15
+_LOOKS: Final = 20
+_MANY_LOOKS: Final = 100
+_JOIN_TIMEOUT_S: Final = 20
+_STRANGER: Final = GpuInfo(
+    gpu="99", index=99, uuid="GPU-of-nobody", name="none", vendor=Vendor.OTHER
+)
+_ARGUMENTS: Final = {
+    CallShape.BUFFER: (c_void_p, c_void_p),
+    CallShape.OF: (c_void_p, c_uint, c_void_p),
+    CallShape.COUNT: (c_void_p, c_int, c_void_p),
+}
+_NUMBERS: Final = {
+    NumberKind.UINT16: struct.Struct("<H"),
+    NumberKind.UINT32: struct.Struct("<I"),
+    NumberKind.UINT64: struct.Struct("<Q"),
+    NumberKind.INT32: struct.Struct("<i"),
+    NumberKind.INT64: struct.Struct("<q"),
+    NumberKind.FLOAT64: struct.Struct("<d"),
+}
+
+
+class BackendContract:
+    """The suite; the back end lists at least one GPU, and all that it lists answer.
+
+    What a back end does not offer (an optional protocol, `lose`) is skipped.
+    """
+
+    def lose(self, backend: DeviceBackend) -> GpuInfo | None:
+        """Make a GPU go away for good and name it; None where a test can't do that."""
+        del backend
+        return None
+
+    def test_every_gpu_has_an_identity_of_its_own(self, backend: DeviceBackend) -> None:
+        devices = backend.devices()
+        assert devices
+        for identity in ("gpu", "uuid"):
+            assert len({getattr(device, identity) for device in devices}) == len(devices)
+        whole = [device for device in devices if device.parent is None]
+        assert len({device.index for device in whole}) == len(whole)
+        assert all(device.uuid and device.name for device in devices)
+
+    def test_a_partition_names_a_card(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            if device.parent is not None:
+                assert device.gpu.startswith(f"{device.parent}.")
+
+    def test_identities_stay_the_same(self, backend: DeviceBackend) -> None:
+        before = backend.devices()
+        for device in before:
+            backend.read(device, ReadScope.FULL)
+        assert backend.devices() == before
+
+    def test_a_back_end_says_what_it_is(self, backend: DeviceBackend) -> None:
+        assert backend.name
+        assert isinstance(backend.simulated, bool)
+        assert backend.driver is None or backend.driver
+
+    def test_what_stands_still_is_credible_or_none(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            assert _incredible(device, _FIXED) == {}
+
+    def test_a_full_look_holds_credible_values_in_the_contract_s_units(
+        self, backend: DeviceBackend
+    ) -> None:
+        for device in backend.devices():
+            assert _incredible(backend.read(device, ReadScope.FULL), CREDIBLE) == {}
+
+    def test_every_whole_gpu_has_a_clock(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            if device.parent is None:
+                assert backend.read(device, ReadScope.FAST).sm_clock_mhz is not None
+
+    def test_clocks_stay_below_the_highest_clock(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            clock_mhz = backend.read(device, ReadScope.FAST).sm_clock_mhz
+            if device.sm_clock_max_mhz is not None and clock_mhz is not None:
+                assert clock_mhz <= device.sm_clock_max_mhz + _CLOCK_ROUNDING_MHZ
+
+    def test_a_fast_look_fills_no_other_fields_and_none_that_a_full_one_lacks(
+        self, backend: DeviceBackend
+    ) -> None:
+        for device in backend.devices():
+            fast = reported(backend.read(device, ReadScope.FAST))
+            assert fast <= FAST_FIELDS
+            assert fast <= reported(backend.read(device, ReadScope.FULL))
+
+    def test_limits_are_causes_that_a_driver_can_report(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            reading = backend.read(device, ReadScope.FAST)
+            for cause in {*(reading.causes or ()), *reading.limited_ns}:
+                assert cause in CAUSES
+                assert cause is not Cause.UNEXPLAINED
+            assert all(limited_ns >= 0 for limited_ns in reading.limited_ns.values())
+
+    def test_cumulative_counters_never_fall(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            before = backend.read(device, ReadScope.FULL)
+            for _ in range(_LOOKS):
+                after = backend.read(device, ReadScope.FULL)
+                assert _fallen(before, after) == set()
+                before = after
+
+    def test_what_is_reported_once_is_reported_again(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            looks = [reported(backend.read(device, ReadScope.FULL)) for _ in range(_LOOKS)]
+            assert all(look == looks[0] for look in looks)
+
+    def test_gpus_are_read_at_once_by_one_thread_each(self, backend: DeviceBackend) -> None:
+        seen: dict[str, list[DeviceReading]] = {device.gpu: [] for device in backend.devices()}
+
+        def watch(device: GpuInfo) -> None:
+            for turn in range(_LOOKS):
+                scope = ReadScope.FAST if turn % 2 else ReadScope.FULL
+                seen[device.gpu].append(backend.read(device, scope))
+
+        threads = [
+            threading.Thread(target=watch, args=(device,), name=f"chopperd-test-{device.gpu}")
+            for device in backend.devices()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_JOIN_TIMEOUT_S)
+        assert all(len(readings) == _LOOKS for readings in seen.values())
+
+    def test_reads_leave_no_open_files_and_no_threads(self, backend: DeviceBackend) -> None:
+        for device in backend.devices():
+            for scope in ReadScope:
+                backend.read(device, scope)  # what is opened once may stay open
+            before = _held()
+            for _ in range(_MANY_LOOKS):
+                backend.read(device, ReadScope.FULL)
+            # Fewer is well: a thread of an earlier test may have been ending.
+            assert all(now <= was for now, was in zip(_held(), before, strict=True))
+
+    def test_a_gpu_that_is_not_there_is_a_device_error(self, backend: DeviceBackend) -> None:
+        for scope in ReadScope:
+            with pytest.raises(DeviceError):
+                backend.read(_STRANGER, scope)
+
+    def test_a_lost_gpu_is_said_to_be_and_leaves_the_others(self, backend: DeviceBackend) -> None:
+        lost = self.lose(backend)
+        if lost is None:
+            pytest.skip("no GPU of this back end can be lost in a test")
+        for scope in ReadScope:
+            with pytest.raises(DeviceLostError):
+                backend.read(lost, scope)
+        for device in backend.devices():
+            if lost.gpu not in {device.gpu, device.parent}:
+                assert reported(backend.read(device, ReadScope.FULL))
+
+    def test_closing_twice_is_closing_once(self, backend: DeviceBackend) -> None:
+        backend.close()
+        backend.close()
+
+    def test_a_read_after_the_end_is_a_device_error(self, backend: DeviceBackend) -> None:
+        device = backend.devices()[0]
+        backend.read(device, ReadScope.FULL)
+        backend.close()
+        for scope in ReadScope:
+            with pytest.raises(DeviceError):
+                backend.read(device, scope)
+
+    def test_a_planned_read_gives_what_a_read_gives(self, backend: DeviceBackend) -> None:
+        if not isinstance(backend, PlansReads):
+            pytest.skip("this back end plans no reads")
+        for device in backend.devices():
+            for scope in ReadScope:
+                backend.read(device, scope)
+                plan = backend.read_plan(device, scope)
+                if plan is not None:
+                    assert backend.read_plan(device, scope) is plan
+                    _assert_planned_as_read(backend, device, scope, plan)
+
+    def test_processes_are_listed_once_each(self, backend: DeviceBackend) -> None:
+        if not isinstance(backend, ListsProcesses):
+            pytest.skip("this back end lists no processes")
+        for device in backend.devices():
+            listed = backend.processes(device)
+            if listed is None:
+                continue
+            assert len({(each.pid, each.partition) for each in listed}) == len(listed)
+            for process in listed:
+                assert process.pid > 0
+                assert process.memory_used_bytes is None or process.memory_used_bytes >= 0
+
+    def test_trouble_is_one_line_or_none_and_never_an_error(self, backend: DeviceBackend) -> None:
+        if not isinstance(backend, ExplainsTrouble):
+            pytest.skip("this back end explains no trouble")
+        for device in (*backend.devices(), _STRANGER):
+            assert _is_line_or_none(backend.trouble(device))
+        backend.close()
+        assert _is_line_or_none(backend.trouble(_STRANGER))
+
+    def test_nothing_has_changed_at_first(self, backend: DeviceBackend) -> None:
+        if not isinstance(backend, NoticesChanges):
+            pytest.skip("this back end notices no changes")
+        assert backend.changed() is None
+
+    def test_probes_name_fields_and_say_why_one_does_not_answer(
+        self, backend: DeviceBackend
+    ) -> None:
+        if not isinstance(backend, ProbesFields):
+            pytest.skip("this back end probes no fields")
+        names = {field.name for kind in (DeviceReading, GpuInfo) for field in fields(kind)}
+        for device in backend.devices():
+            probes = backend.probe(device, 3)
+            assert probes
+            for probe in probes:
+                assert probe.operation
+                assert probe.feeds is None or probe.feeds.partition(".")[0] in names
+                assert probe.answers is (probe.error is None)
+                assert not (probe.used and probe.error), probe
+            for name in ("power_w", "sm_clock_mhz"):
+                period_ns = backend.buffered_period_ns(device, name)
+                assert period_ns is None or period_ns > 0
+
+
+def reported(reading: DeviceReading) -> set[str]:
+    """The fields that say something: not None, not an empty mapping."""
+    values = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    return {name for name, value in values.items() if value is not None and value != {}}
+
+
+def carried_out(plan: ReadPlan) -> DeviceReading:
+    """The reading that a plan gives, made call by call: slow and plain, for comparing with.
+
+    Raises:
+        AssertionError: A call failed, or a value is not as planned.
+    """
+    buffers = [_called(call) for call in plan.calls]
+
+    def number(call: int, offset: int, kind: NumberKind, checks: Mapping[int, int]) -> float:
+        for place, expected in checks.items():
+            assert _NUMBERS[NumberKind.UINT32].unpack_from(buffers[call], place)[0] == expected
+        value: float = _NUMBERS[kind].unpack_from(buffers[call], offset)[0]
+        return value
+
+    values: dict[str, float] = {}
+    for planned in plan.values:
+        raw = number(planned.call, planned.offset, planned.kind, planned.checks)
+        assert planned.low <= raw * planned.scale <= planned.high
+        values[planned.name] = raw * planned.scale
+    limited_ns = {
+        Cause(each.cause): int(number(each.call, each.offset, each.kind, each.checks))
+        for each in plan.counters
+    }
+    causes: frozenset[Cause] | None = None
+    if plan.causes is not None:
+        bits = int(number(plan.causes.call, plan.causes.offset, plan.causes.kind, {}))
+        causes = frozenset(_causes(bits, plan.causes.causes))
+    numbers = {name: int(v) if name.endswith("_bytes") else v for name, v in values.items()}
+    return DeviceReading(causes=causes, limited_ns=limited_ns, **numbers)  # type: ignore[arg-type]
+
+
+def _assert_planned_as_read(
+    backend: DeviceBackend, device: GpuInfo, scope: ReadScope, plan: ReadPlan
+) -> None:
+    """Compare with the reads before and after; what moves meanwhile may differ, not each time."""
+    otherwise: dict[str, object] = {}
+    for _ in range(_LOOKS):
+        before, planned = backend.read(device, scope), carried_out(plan)
+        after = backend.read(device, scope)
+        assert reported(planned) == reported(before)
+        assert _fallen(before, planned) | _fallen(planned, after) == set()
+        otherwise = _otherwise(before, planned, after)
+        if not otherwise:
+            return
+    pytest.fail(f"GPU {device.gpu}, {scope}: planned reads give {otherwise}")
+
+
+def _called(call: PlannedCall) -> bytes:
+    """What a call leaves in its buffer."""
+    function = ctypes.CFUNCTYPE(c_int, *_ARGUMENTS[call.shape])(call.address)
+    arguments = () if call.shape is CallShape.BUFFER else (call.argument,)
+    code = function(call.handle, *arguments, ctypes.addressof(call.buffer))
+    assert code == 0, f"{call.operation} answers {code}"
+    return bytes(call.buffer)
+
+
+def _causes(bits: int, by_bit: tuple[int, ...]) -> Iterator[Cause]:
+    standing = 0
+    for position, causes in enumerate(by_bit):
+        standing |= causes if bits >> position & 1 else 0
+    return (cause for cause in CAUSES if standing & cause.bit)
+
+
+def _incredible(
+    values: DeviceReading | GpuInfo, bounds: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """The values that are neither None nor inside their bounds; NaN is neither."""
+    numbers = {name: getattr(values, name) for name in bounds}
+    return {
+        name: value
+        for name, value in numbers.items()
+        if value is not None and not bounds[name][0] <= value <= bounds[name][1]
+    }
+
+
+def _fallen(before: DeviceReading, after: DeviceReading) -> set[str]:
+    """The counters that are lower than they were."""
+    fallen = {
+        cause.label
+        for cause, limited_ns in before.limited_ns.items()
+        if after.limited_ns.get(cause, limited_ns) < limited_ns
+    }
+    energy_j = before.energy_j, after.energy_j
+    # A plan and a read may round the last digit differently.
+    if energy_j[0] is not None and energy_j[1] is not None:
+        fallen |= {"energy_j"} if energy_j[1] < energy_j[0] * (1 - 1e-12) else set()
+    return fallen
+
+
+def _otherwise(
+    before: DeviceReading, planned: DeviceReading, after: DeviceReading
+) -> dict[str, object]:
+    """Fields that stood still around a planned read, and that it has otherwise."""
+    return {
+        field.name: value
+        for field in fields(planned)
+        if getattr(before, field.name) == getattr(after, field.name)
+        and not _is_same(value := getattr(planned, field.name), getattr(before, field.name))
+    }
+
+
+def _is_same(first: object, second: object) -> bool:
+    if isinstance(first, int | float) and isinstance(second, int | float):
+        return math.isclose(first, second, rel_tol=1e-9)
+    return first == second
+
+
+def _is_line_or_none(text: str | None) -> bool:
+    return text is None or (bool(text) and len(text.splitlines()) == 1)
+
+
+def _held() -> tuple[int, int]:
+    """Open files and threads of this process."""
+    process = Path("/proc/self")
+    return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))

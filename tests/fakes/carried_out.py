@@ -1,0 +1,81 @@
+"""Carries out a read plan in Python, by its text alone: what any executor of plans must give."""
+
+from ctypes import CFUNCTYPE, c_int, c_uint, c_void_p
+from dataclasses import dataclass, field
+from struct import unpack_from
+
+from chopperd.devices.read_plan import (
+    CallShape,
+    NumberKind,
+    PlannedCounter,
+    PlannedValue,
+    ReadPlan,
+)
+from chopperd.model.causes import Cause
+
+_FORMAT = {
+    NumberKind.UINT16: "<H",
+    NumberKind.UINT32: "<I",
+    NumberKind.UINT64: "<Q",
+    NumberKind.INT32: "<i",
+    NumberKind.INT64: "<q",
+    NumberKind.FLOAT64: "<d",
+}
+
+
+class NotAsPlannedError(Exception):
+    """A call failed, or a value is not as the plan says: the back end must read itself."""
+
+
+@dataclass
+class CarriedOut:
+    """What a plan gave: numbers by field, the bit set of causes, counters by cause."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    cause_bits: int | None = None
+    limited_ns: dict[Cause, float] = field(default_factory=dict)
+
+
+def carry_out(plan: ReadPlan) -> CarriedOut:
+    """One look by a plan."""
+    for call in plan.calls:
+        if call.shape is CallShape.BUFFER:
+            code = CFUNCTYPE(c_int, c_void_p, c_void_p)(call.address)(call.handle, call.buffer)
+        else:
+            entry = CFUNCTYPE(c_int, c_void_p, c_uint, c_void_p)(call.address)
+            code = entry(call.handle, call.argument, call.buffer)
+        if code:
+            raise NotAsPlannedError(f"{call.operation}: {code}")
+    done = CarriedOut()
+    for value in plan.values:
+        done.values[value.name] = _scaled(_number(plan, value), value.scale)
+        _check(value, done.values[value.name])
+    for counter in plan.counters:
+        done.limited_ns[Cause(counter.cause)] = _number(plan, counter)
+        _check(counter, done.limited_ns[Cause(counter.cause)])
+    if plan.causes is not None:
+        buffer = plan.calls[plan.causes.call].buffer
+        bits = unpack_from(_FORMAT[plan.causes.kind], buffer, plan.causes.offset)[0]
+        done.cause_bits = 0
+        for position, causes in enumerate(plan.causes.causes):
+            if bits >> position & 1:
+                done.cause_bits |= causes
+    return done
+
+
+def _scaled(number: float, scale: float) -> float:
+    return number * scale if scale >= 1 else number / round(1 / scale)
+
+
+def _number(plan: ReadPlan, place: PlannedValue | PlannedCounter) -> float:
+    buffer = plan.calls[place.call].buffer
+    for offset, expected in place.checks.items():
+        if unpack_from("<I", buffer, offset)[0] != expected:
+            raise NotAsPlannedError(f"word at {offset} of {plan.calls[place.call].operation}")
+    number: float = unpack_from(_FORMAT[place.kind], buffer, place.offset)[0]
+    return number
+
+
+def _check(bounds: PlannedValue | PlannedCounter, number: float) -> None:
+    if not bounds.low <= number <= bounds.high:
+        raise NotAsPlannedError(f"{number} is absurd")

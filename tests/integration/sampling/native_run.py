@@ -1,0 +1,40 @@
+"""Samples through a C library that is named, in a process that is started for it."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from chopperd.sampling.layout import RECORD
+from chopperd.sampling.native.library import NativeLibrary
+from chopperd.sampling.native.totals import NativeIntegrals
+from tests.fakes.nvml.scenario import NOT_SUPPORTED, SUCCESS, Scenario
+from tests.integration.sampling.one_gpu import QUICK, CountedNvml, one_gpu
+
+#: What it prints when all went well.
+BUILT = "sampled, and integrated"
+
+
+def main(library: NativeLibrary, scenario: Scenario) -> None:
+    backend = CountedNvml()
+    gpu = scenario.gpus[0]
+    with one_gpu(backend, library, replace(QUICK, history_s=1.0)) as sampled:
+        sampled.samples_on(300)  # more than the ring holds
+        gpu.fails_field(NOT_SUPPORTED, "thermal")
+        sampled.samples_on()
+        gpu.fails_field(SUCCESS, "thermal")
+        sampled.samples_on()
+        assert backend.read_count < sampled.status.written / 2
+    integrals = NativeIntegrals(library, backend.devices()[0], 1000)
+    records = np.zeros(1000, RECORD)
+    records["t_mono_ns"] = np.random.default_rng(1).integers(0, 2**62, 1000)  # in no order
+    records["causes"] = np.random.default_rng(2).integers(-(2**63), 2**63 - 1, 1000)
+    for end in (1, 2, 40, 1000):
+        integrals.add(records[:end], 10**8)
+    backend.close()
+    print(BUILT)
+
+
+if __name__ == "__main__":
+    main(NativeLibrary(Path(sys.argv[1])), Scenario.attached(Path(sys.argv[2])))

@@ -1,0 +1,173 @@
+"""Live integrals by the C library against `LiveIntegrals`, whose own tests say what is right."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from math import nan
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.sampling.integrals import LiveIntegrals
+from chopperd.sampling.layout import RECORD, Records, RingDescription
+from chopperd.sampling.native.library import NativeLibrary, memory_of
+from chopperd.sampling.native.totals import NativeIntegrals, NativeTotals
+from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.totals import PythonTotals
+
+MS = 1_000_000
+GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=1980.0)
+CAPACITY = 64
+
+GPUS = (
+    GPU,
+    replace(GPU, sm_clock_limit_mhz=1500.0),
+    replace(GPU, sm_clock_limit_mhz=0.0),
+    replace(GPU, vendor=Vendor.AMD),
+    replace(GPU, sm_clock_max_mhz=None),
+)
+CAUSE_SETS = (
+    0,
+    Cause.POWER_CAP.bit,
+    Cause.POWER_CAP.bit | Cause.THERMAL.bit | Cause.USER_LIMIT.bit,
+    Cause.HW_SLOWDOWN.bit | Cause.HW_THERMAL.bit,
+    Cause.HW_SLOWDOWN.bit,
+    Cause.USER_LIMIT.bit,
+    Cause.LOW_UTILIZATION.bit,
+    Cause.LOW_UTILIZATION.bit | Cause.UNKNOWN.bit,
+    Cause.UNKNOWN.bit,
+)
+
+
+def some(random: np.random.Generator, values: np.ndarray, known_ratio: float) -> np.ndarray:
+    """The values, some of them not reported."""
+    return np.where(random.random(values.shape) < known_ratio, values, nan)
+
+
+def random_records(seed: int, count: int, known_ratio: float) -> Records:
+    """Records of a GPU that misbehaves: gaps, times that stand, counters that fall, few values."""
+    random = np.random.default_rng(seed)
+    made = np.zeros(count, RECORD)
+    spacing_ms = random.choice([0, 1, 90, 100, 110, 250, 700, 4000], count)
+    made["t_mono_ns"] = 10**9 + np.cumsum(spacing_ms) * MS
+    made["causes"] = random.choice(CAUSE_SETS, count)
+    made["sm_clock_mhz"] = some(random, random.uniform(0, 2100, count), known_ratio)
+    energy_j = np.cumsum(random.uniform(0, 50, count)) - random.choice([0, 0, 0, 500], count)
+    made["energy_j"] = some(random, energy_j, 0.5 * known_ratio)
+    made["activity_ratio"] = some(random, random.choice([0, 0.3, 1], count), 0.3 * known_ratio)
+    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300], (count, len(CAUSES))) * MS
+    limited_ns = np.maximum(np.cumsum(steps_ns, axis=0), 0).astype(float)
+    made["limited_ns"] = some(random, limited_ns, known_ratio)
+    made["limited_ns"][:, random.random(len(CAUSES)) < 0.3] = nan
+    return made
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    batches=st.lists(st.integers(0, 50), min_size=1, max_size=6),
+    known_ratio=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    gpu=st.sampled_from(GPUS),
+    period_ms=st.sampled_from([10, 100, 1000]),
+    resumed=st.booleans(),
+)
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_both_give_the_same_totals_for_any_records_in_any_batches(
+    native: NativeLibrary,
+    seed: int,
+    batches: list[int],
+    known_ratio: float,
+    gpu: GpuInfo,
+    period_ms: int,
+    resumed: bool,
+) -> None:
+    python, c = LiveIntegrals(gpu), NativeIntegrals(native, gpu, CAPACITY)
+    records = random_records(seed, sum(batches), known_ratio)
+    ends = np.cumsum(batches).tolist()
+    if resumed:  # what came first was integrated by another sampler
+        before = np.linspace(0, 1e9, len(python.totals))
+        before[::5] = nan
+        python.resume(before, records[: ends[0]])
+        c.resume(before, records[: ends[0]])
+    for first, end in zip([0, *ends], ends, strict=False):
+        if resumed and first == 0:
+            continue
+        python.add(records[first:end], period_ms * MS)
+        c.add(records[first:end], period_ms * MS)
+        np.testing.assert_allclose(c.totals, python.totals, rtol=1e-12, atol=1e-12)
+
+
+def test_more_records_than_there_is_room_for_are_refused(native: NativeLibrary) -> None:
+    c = NativeIntegrals(native, GPU, 10)
+    with pytest.raises(ValueError, match="too many"):
+        c.add(random_records(1, 11, 1.0), 100 * MS)
+
+
+@pytest.fixture
+def rings() -> Iterator[list[tuple[RingWriter, RingReader]]]:
+    """Two memories, for one way of integrating each."""
+    fds = [os.memfd_create("ring") for _ in range(2)]
+    writers = [RingWriter(fd, RingDescription(gpus=(GPU,)), CAPACITY) for fd in fds]
+    opened = [(writer, RingReader(fd)) for writer, fd in zip(writers, fds, strict=True)]
+    yield opened
+    for (writer, reader), fd in zip(opened, fds, strict=True):
+        reader.close()
+        writer.close()
+        os.close(fd)
+
+
+def test_both_publish_the_same_over_wraps_rates_that_change_and_a_late_update(
+    native: NativeLibrary, rings: list[tuple[RingWriter, RingReader]]
+) -> None:
+    """5 records are integrated, then 20 at a tenth of the rate, then 100, of which 64 are left."""
+    published = []
+    for place, (writer, reader) in enumerate(rings):
+        gpu = writer.gpu(0)
+        if place == 0:
+            totals: PythonTotals | NativeTotals = PythonTotals(GPU, gpu, MS)
+            totals.resume()
+        else:
+            memory = memory_of(gpu.places())
+            totals = NativeTotals(native, GPU, gpu, memory, MS)
+            totals.resume()
+        t_ns, figures = 0, []
+        for count, period_ms in ((5, 10), (20, 100), (100, 10)):
+            gpu.set_period_ns(10 * MS, period_ms * MS)
+            for _ in range(count):
+                t_ns += period_ms * MS
+                reading = DeviceReading(
+                    sm_clock_mhz=1000.0 + t_ns % 7, causes=frozenset({Cause.POWER_CAP})
+                )
+                gpu.write(reading, t_mono_ns=t_ns, span_ns=1, late_ns=0, scope=ReadScope.FAST)
+            totals.update_if_due(t_ns)
+            integrated = reader.integrated(0)
+            assert integrated is not None
+            figures.append((integrated.records_count, integrated.totals))
+        published.append(figures)
+    python, c = published
+    assert [count for count, _ in python] == [count for count, _ in c] == [5, 25, 125]
+    for (_, expected), (_, found) in zip(python, c, strict=True):
+        assert found.sampled_s == pytest.approx(expected.sampled_s)
+        assert found.sm_cycles == pytest.approx(expected.sm_cycles)
+        assert found.lost_s == pytest.approx(dict(expected.lost_s))
+    # By hand: 4 intervals of 10 ms, 20 of 100 ms, 63 of 10 ms; the gap to what is lost is none.
+    assert python[-1][1].sampled_s == pytest.approx(0.04 + 2.0 + 0.63)
+
+
+def test_nothing_is_published_once_another_writer_has_begun(
+    native: NativeLibrary, rings: list[tuple[RingWriter, RingReader]]
+) -> None:
+    writer, reader = rings[0]
+    gpu = writer.gpu(0)
+    memory = memory_of(gpu.places())
+    totals = NativeTotals(native, GPU, gpu, memory, MS)
+    gpu.write(DeviceReading(), t_mono_ns=5, span_ns=1, late_ns=0, scope=ReadScope.FAST)
+    writer._set("generation", writer._get("generation") + 1)
+    totals.update(10)
+    assert reader.integrated(0) is None

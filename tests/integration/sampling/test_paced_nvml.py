@@ -1,0 +1,61 @@
+"""Quiet and idle times of GPUs that are read through the real NVIDIA binding, on a fake driver."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chopperd.sampling.layout import Pace
+from chopperd.sampling.orders import Quiet
+from chopperd.sampling.supervisor import SamplerSupervisor
+from chopperd.units import NS_PER_MS
+from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
+from tests.fakes.nvml.scenario import Scenario, Segment
+from tests.integration.sampling.supervised import CLOCK, in_s, statuses, wait_for_pace
+from tests.waiting import wait_for
+
+IDLE_BIT = 0x1
+
+
+@pytest.fixture
+def nvml(
+    nvml_library: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Scenario:
+    """Two fake GPUs that the processes of the test find through the real binding."""
+    scenario = Scenario(tmp_path / "scenario.bin", 2)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library().parent))
+    monkeypatch.setenv(SCENARIO_VARIABLE, str(scenario.path))
+    return scenario
+
+
+NVML_SAMPLER = ("-P", "-m", "chopperd", "_sampler", "--backend", "nvml")
+
+
+def test_in_a_quiet_time_no_driver_is_called_and_it_ends_by_itself(
+    started: Callable[..., SamplerSupervisor], nvml: Scenario
+) -> None:
+    sampler = started(*NVML_SAMPLER, hz=100.0)
+    wait_for(lambda: all(each.written > 10 for each in statuses(sampler)))
+    until_ns = in_s(3)
+    sampler.order(Quiet(until_mono_ns=until_ns))
+    wait_for_pace(sampler, Pace.QUIET)
+    assert [each.period_ns for each in statuses(sampler)] == [0, 0]
+    before = [gpu.calls_total() for gpu in nvml.gpus[:2]]
+    assert min(before) > 10
+    wait_for(lambda: CLOCK.mono_ns() >= until_ns - 50 * NS_PER_MS)
+    after = [gpu.calls_total() for gpu in nvml.gpus[:2]]
+    if CLOCK.mono_ns() < until_ns:  # else this test was held up, and saw what came later
+        assert after == before
+    wait_for_pace(sampler, Pace.ASKED)
+    wait_for(lambda: all(gpu.calls_total() > before[0] + 50 for gpu in nvml.gpus[:2]))
+
+
+def test_the_idle_bit_of_a_real_binding_slows_and_its_end_wakes(
+    started: Callable[..., SamplerSupervisor], nvml: Scenario
+) -> None:
+    nvml.gpus[0].plays(Segment(sm_clock_mhz=345, reasons=IDLE_BIT, activity_percent=0))
+    sampler = started(*NVML_SAMPLER, idle_hz=1.0, idle_after_s=0.5)
+    wait_for_pace(sampler, Pace.IDLE, range(1))
+    assert sampler.reader.status(1).pace is Pace.ASKED
+    nvml.gpus[0].plays(Segment(sm_clock_mhz=1980, activity_percent=0))  # which lags
+    wait_for_pace(sampler, Pace.ASKED, range(1))

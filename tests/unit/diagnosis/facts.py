@@ -1,0 +1,81 @@
+"""A node with two healthy H100 GPUs and a running agent; tests change what they are about."""
+
+from dataclasses import replace
+
+from chopperd.diagnosis.facts import (
+    Agent,
+    Clocks,
+    DeviceNode,
+    DriverProbe,
+    Facts,
+    Folder,
+    Hardware,
+    Library,
+    Listener,
+)
+from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.inventory import Inventory, InventoryEntry
+
+MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build  (x)\n"
+LIBRARY = Library(
+    name="libnvidia-ml.so.1", path="/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.45.04"
+)
+NO_LIBRARY = Library(
+    name="libnvidia-ml.so.1", error="libnvidia-ml.so.1: cannot open shared object file"
+)
+
+
+def entry(
+    index: int, name: str = "NVIDIA H100 80GB HBM3", error: str | None = None
+) -> InventoryEntry:
+    info = GpuInfo(
+        gpu=str(index), index=index, uuid=f"GPU-{index}", name=name, vendor=Vendor.NVIDIA
+    )
+    return InventoryEntry(info=info, reading=None if error else DeviceReading(), error=error)
+
+
+def inventory(*entries: InventoryEntry) -> Inventory:
+    gpus = entries or (entry(0), entry(1))
+    return Inventory(backend="nvml", driver="595.45.04", simulated=False, gpus=gpus)
+
+
+def node(path: str, errno: int = 0, mode: int = 0o666, group: str = "root") -> DeviceNode:
+    return DeviceNode(path=path, mode=mode, group=group, errno=errno)
+
+
+PROBE = DriverProbe(backend="auto", library=LIBRARY, inventory=inventory())
+HEALTHY = Facts(
+    hardware=Hardware(nvidia_count=2, amd_count=0),
+    driver=PROBE,
+    kernel_module=MODULE,
+    nodes=(node("/dev/nvidiactl"), node("/dev/nvidia0"), node("/dev/nvidia1")),
+    folders=(
+        Folder(
+            what="state",
+            key="paths.state",
+            path="/var/lib/chopperd",
+            free_ratio=0.4,
+            least_free_ratio=0.05,
+        ),
+        Folder(what="runtime", key="paths.runtime", path="/run/chopperd", free_ratio=0.9),
+    ),
+    listeners=(
+        Listener(key="metrics.listen", address="127.0.0.1:9469", is_taken=True, holder="pid 7 (c)"),
+        Listener(key="api.listen", address="127.0.0.1:9470", is_taken=True, holder="pid 7 (c)"),
+    ),
+    agent=Agent(own_version="0.1.0", version="0.1.0", pid=7),
+    clocks=Clocks(step_ns=20_000, watched_ns=1_000_000_000, synchronised=True, source="tsc"),
+)
+#: The same node, none of whose GPUs could be read.
+UNREAD = replace(HEALTHY, driver=DriverProbe(backend="auto", library=LIBRARY, error="nvml: why"))
+
+
+def without_gpu(error: str = "nvml: no GPU") -> Facts:
+    """A machine with neither GPU nor driver."""
+    return replace(
+        HEALTHY,
+        hardware=Hardware(nvidia_count=0, amd_count=0),
+        driver=DriverProbe(backend="auto", library=NO_LIBRARY, error=error),
+        kernel_module=None,
+        nodes=(),
+    )

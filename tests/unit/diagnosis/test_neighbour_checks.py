@@ -1,0 +1,98 @@
+"""Each finding about the container and other programs of the node, from its facts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from chopperd.diagnosis import neighbour_checks
+from chopperd.diagnosis.facts import Container, Facts, Process
+from chopperd.model.diagnosis import Finding, Verdict
+from tests.unit.diagnosis.facts import HEALTHY, PROBE, entry, inventory
+
+
+def only(check: Callable[[Facts], Iterator[Finding]], facts: Facts) -> Finding:
+    (finding,) = check(facts)
+    return finding
+
+
+def running(*programs: str) -> Facts:
+    processes = tuple(
+        Process(pid=100 + place, names=frozenset({name})) for place, name in enumerate(programs)
+    )
+    return replace(HEALTHY, processes=processes)
+
+
+def test_a_container_says_what_the_toolkit_was_asked_for() -> None:
+    inside = Container(evidence="kubepods", visible_devices="all", driver_capabilities="compute")
+    assert only(neighbour_checks.container, replace(HEALTHY, container=inside)).text == (
+        "inside one (kubepods), NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=compute"
+    )
+    assert "host" in only(neighbour_checks.container, HEALTHY).text
+
+
+@pytest.mark.parametrize(
+    ("process", "program"),
+    [
+        ("dcgm-exporter", "dcgm-exporter"),
+        ("nv-hostengine", "DCGM"),
+        ("nvidia_gpu_exporter", "nvidia_gpu_exporter"),
+        ("nvidia_gpu_expo", "nvidia_gpu_exporter"),  # as the kernel cuts it
+        ("omnistat-monitor", "omnistat"),
+        ("amd_smi_exporter", "AMD SMI exporter"),
+        ("gpud", "gpud"),
+        ("dynolog", "dynolog"),
+        ("zeusd", "Zeus"),
+    ],
+)
+def test_other_readers_are_known_by_their_processes(process: str, program: str) -> None:
+    found = only(neighbour_checks.readers, running("bash", process))
+    assert found.verdict is Verdict.OK
+    assert found.text.startswith(f"{program} (pid 101): ")
+
+
+def test_programs_that_read_no_gpu_are_not_named() -> None:
+    found = only(neighbour_checks.readers, running("bash", "node_exporter", "python3"))
+    assert found.text == "none that reads GPUs"
+    inside = replace(running("bash"), sees_host=False)
+    assert only(neighbour_checks.readers, inside).verdict is Verdict.UNKNOWN
+    inside = replace(running("gpud"), sees_host=False)
+    assert only(neighbour_checks.readers, inside).text.startswith("gpud (pid 100)")
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"])
+def test_dcgm_may_keep_the_counters_from_the_profiler_before_hopper(name: str) -> None:
+    probe = replace(PROBE, inventory=inventory(entry(0, name)))
+    found = only(neighbour_checks.dcgm_profiling, replace(running("nv-hostengine"), driver=probe))
+    assert found.verdict is Verdict.UNKNOWN
+    assert name in found.text
+    assert list(neighbour_checks.dcgm_profiling(replace(HEALTHY, driver=probe))) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA GH200 480GB", "NVIDIA B200"]
+)
+def test_since_hopper_dcgm_is_in_nobody_s_way(name: str) -> None:
+    probe = replace(PROBE, inventory=inventory(entry(0, name)))
+    facts = replace(running("dcgm-exporter"), driver=probe)
+    assert only(neighbour_checks.dcgm_profiling, facts).verdict is Verdict.OK
+
+
+def test_a_kineto_socket_that_is_taken_names_who_has_it() -> None:
+    assert list(neighbour_checks.kineto(running("dynolog"))) == []
+    taken = replace(running("dynolog"), kineto_taken=True)
+    found = only(neighbour_checks.kineto, taken)
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.text.startswith("pid 100 (dynolog) holds @dynolog")
+    hidden = only(neighbour_checks.kineto, replace(HEALTHY, kineto_taken=True))
+    assert hidden.text.startswith("a program of another user")
+
+
+def test_two_daemons_on_the_kineto_socket_are_a_conflict() -> None:
+    facts = replace(running("dynolog"), kineto_taken=True, kineto_holder="pid 7 (other)")
+    found = only(neighbour_checks.kineto, facts)
+    assert found.verdict is Verdict.PROBLEM
+    assert found.text.endswith("pid 100 (dynolog) can't have it")
+    both = replace(running("dynolog", "dynolog"), kineto_taken=True)
+    holder = replace(both, kineto_holder="pid 101 (dynolog)")
+    assert "pid 100 (dynolog) can't" in only(neighbour_checks.kineto, holder).text

@@ -1,0 +1,278 @@
+"""Which period is kept, and why: decided on times and looks that are written out."""
+
+from dataclasses import replace
+from math import nan
+
+import numpy as np
+import pytest
+
+from chopperd.model.causes import Cause
+from chopperd.model.devices import DeviceReading
+from chopperd.sampling.layout import RECORD, Pace, Records
+from chopperd.sampling.orders import Burst, OrderBook, Quiet
+from chopperd.sampling.pace import IdleStretch, LongestPeriod, Pacer
+from chopperd.sampling.settings import SamplerSettings
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+IDLE = DeviceReading(sm_clock_mhz=345.0, causes=frozenset({Cause.LOW_UTILIZATION}))
+BUSY = DeviceReading(sm_clock_mhz=1980.0, causes=frozenset())
+
+
+class Looks:
+    """A pacer, and looks at its GPU each 100 ms, or 1 s where that is kept."""
+
+    def __init__(self, **options: float | None) -> None:
+        self.orders = OrderBook()
+        given = {"hz": 10.0, "idle_hz": 1.0, "burst_hz": 100.0, "budget_ratio": 0.002, **options}
+        self.pacer = Pacer(SamplerSettings(**given), self.orders)  # type: ignore[arg-type]
+        self.now_ns = 100 * SECOND
+        self.driver_ns = 0
+
+    def look(self, reading: DeviceReading | None, seconds: float, call_ns: int = 0) -> None:
+        """Give it looks for a time, and take up what it says."""
+        end_ns = self.now_ns + round(seconds * SECOND)
+        while self.now_ns < end_ns:
+            self.now_ns += self.pacer.kept.period_ns or 100 * MS
+            self.driver_ns += call_ns
+            self.pacer.note(self.now_ns, reading)
+            self.pacer.judge(self.now_ns, self.driver_ns)
+            if self.pacer.has_news(self.now_ns):
+                self.pacer.decide(self.now_ns)
+
+    @property
+    def kept(self) -> tuple[Pace, int]:
+        return self.pacer.kept.pace, self.pacer.kept.period_ns
+
+
+def test_what_is_asked_for_is_kept() -> None:
+    looks = Looks()
+    looks.look(BUSY, 30)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+    assert not looks.pacer.has_news(looks.now_ns)
+
+
+def test_ten_idle_seconds_slow_the_reads_and_one_busy_look_ends_that_at_once() -> None:
+    looks = Looks()
+    looks.look(IDLE, 9.9)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+    looks.look(IDLE, 0.3)
+    assert looks.kept == (Pace.IDLE, SECOND)
+    looks.look(IDLE, 20)
+    assert looks.kept == (Pace.IDLE, SECOND)
+    looks.look(BUSY, 0.1)  # one look, a second later
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+    looks.look(IDLE, 9.5)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+
+
+def test_an_idle_stretch_is_broken_by_one_busy_look() -> None:
+    looks = Looks()
+    for _ in range(10):
+        looks.look(IDLE, 9)
+        looks.look(BUSY, 0.1)
+        assert looks.kept == (Pace.ASKED, 100 * MS)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [None, DeviceReading(), DeviceReading(causes=None, sm_clock_mhz=345.0)],
+    ids=["failed", "empty", "causes not readable"],
+)
+def test_what_is_not_known_is_never_idle(reading: DeviceReading | None) -> None:
+    looks = Looks()
+    looks.look(reading, 60)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+    looks.look(IDLE, 11)
+    assert looks.kept[0] is Pace.IDLE
+    looks.look(reading, 1)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+
+
+def test_without_an_idle_rate_an_idle_gpu_is_read_as_any_other() -> None:
+    looks = Looks(hz=100.0, idle_hz=None)  # as under `record`
+    looks.look(IDLE, 30)
+    assert looks.kept == (Pace.ASKED, 10 * MS)
+
+
+def test_an_idle_rate_above_the_one_asked_for_changes_nothing() -> None:
+    looks = Looks(hz=0.5)
+    looks.look(IDLE, 60)
+    assert looks.kept == (Pace.ASKED, 2 * SECOND)
+
+
+def test_without_an_idle_bit_no_activity_is_idle_and_holds_between_full_reads() -> None:
+    idle = IdleStretch()
+    for tick in range(151):  # activity is read once a second
+        length_ns = idle.note(tick * 100 * MS, None, 0.0 if tick % 10 == 0 else None)
+        assert length_ns == tick * 100 * MS
+    assert idle.note(15_100 * MS, None, 0.01) == 0
+
+
+def test_an_activity_that_is_not_read_any_more_says_nothing() -> None:
+    idle = IdleStretch()
+    idle.note(0, None, 0.0)
+    for tick in range(1, 31):
+        assert idle.note(tick * 100 * MS, None, None) == tick * 100 * MS
+    assert idle.note(3001 * MS, None, None) == 0
+
+
+def test_an_idle_bit_that_is_gone_wakes_though_the_activity_still_says_none() -> None:
+    idle = IdleStretch()
+    for second in range(20):
+        assert idle.note(second * SECOND, True, 0.0) == second * SECOND
+    assert idle.note(20 * SECOND, False, 0.0) == 0
+
+
+def test_looks_far_apart_are_not_one_stretch() -> None:
+    idle = IdleStretch()
+    idle.note(0, True, None)
+    assert idle.note(6 * SECOND, True, None) == 0
+    assert idle.note(7 * SECOND, True, None) == SECOND
+
+
+def test_past_the_budget_the_pace_says_so() -> None:
+    """Calls of 1 ms at 10 Hz are 1 %, five times the budget of 0.2 %: every fifth period."""
+    looks = Looks()
+    looks.look(BUSY, 6, call_ns=MS)
+    assert looks.kept == (Pace.BUDGET, 500 * MS)
+    assert looks.pacer.spent_ratio == pytest.approx(0.01)
+    looks.look(BUSY, 60, call_ns=MS)
+    assert looks.kept == (Pace.BUDGET, 500 * MS)
+    looks.look(BUSY, 11, call_ns=0)
+    assert looks.kept == (Pace.ASKED, 100 * MS)
+
+
+def test_an_idle_stretch_says_nothing_of_the_budget() -> None:
+    """Once a second those calls take 0.1 %; judged by that the rate would swing at every wake."""
+    looks = Looks()
+    looks.look(BUSY, 11, call_ns=MS)
+    looks.look(IDLE, 40, call_ns=MS)
+    assert looks.kept == (Pace.IDLE, SECOND)
+    looks.look(BUSY, 1, call_ns=MS)
+    assert looks.kept == (Pace.BUDGET, 500 * MS)
+    looks.look(BUSY, 30, call_ns=MS)
+    assert looks.kept == (Pace.BUDGET, 500 * MS)
+
+
+def test_a_burst_holds_for_its_time_also_on_an_idle_gpu() -> None:
+    looks = Looks()
+    looks.look(IDLE, 12)
+    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + 5 * SECOND), looks.now_ns)
+    assert looks.pacer.has_news(looks.now_ns)
+    looks.pacer.decide(looks.now_ns)
+    assert looks.kept == (Pace.BURST, 10 * MS)
+    looks.look(IDLE, 4.9)
+    assert looks.kept == (Pace.BURST, 10 * MS)
+    looks.look(IDLE, 0.2)
+    assert looks.kept == (Pace.IDLE, SECOND)
+
+
+def test_a_burst_has_a_budget_of_its_own() -> None:
+    """Calls of 1 ms at 100 Hz are 10 %, five times the burst's 2 %; then the other holds again."""
+    looks = Looks()
+    looks.look(BUSY, 11, call_ns=100_000)  # 0.1 %: within the budget
+    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + 20 * SECOND), looks.now_ns)
+    looks.look(BUSY, 1, call_ns=MS)
+    assert looks.kept == (Pace.BURST, 10 * MS)
+    looks.look(BUSY, 0.5, call_ns=MS)
+    assert looks.kept == (Pace.BURST, 50 * MS)
+    assert looks.pacer.kept.wanted_ns == 10 * MS
+    assert looks.pacer.spent_ratio == pytest.approx(0.1, rel=0.02)
+    looks.look(BUSY, 18.4, call_ns=MS)
+    assert looks.kept[0] is Pace.BURST
+    looks.look(BUSY, 12, call_ns=100_000)
+    assert looks.kept == (Pace.ASKED, 100 * MS)  # what the burst took is not held against it
+
+
+def test_a_burst_is_no_faster_than_the_ring_has_room_for_and_no_slower_than_asked() -> None:
+    looks = Looks()
+    looks.orders.take(Burst(hz=1000.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
+    assert looks.pacer.decide(looks.now_ns).period_ns == 10 * MS
+    looks.orders.take(Burst(hz=1.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
+    assert looks.pacer.decide(looks.now_ns).period_ns == 100 * MS
+
+
+def test_in_a_quiet_time_no_read_is_due_and_a_burst_ends_it() -> None:
+    looks = Looks()
+    looks.orders.take(Quiet(until_mono_ns=looks.now_ns + 5 * SECOND), looks.now_ns)
+    kept = looks.pacer.decide(looks.now_ns)
+    assert (kept.pace, kept.period_ns) == (Pace.QUIET, 0)
+    assert kept.until_mono_ns == looks.now_ns + 5 * SECOND
+    assert not looks.pacer.has_news(kept.until_mono_ns - 1)
+    assert looks.pacer.has_news(kept.until_mono_ns)
+    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
+    assert looks.pacer.decide(looks.now_ns).pace is Pace.BURST
+    assert looks.pacer.decide(looks.now_ns + SECOND).pace is Pace.QUIET
+    assert looks.pacer.decide(looks.now_ns + 5 * SECOND).pace is Pace.ASKED
+
+
+STRETCHES: dict[str, list[tuple[float, DeviceReading]]] = {
+    "busy": [(30, BUSY)],
+    "idle": [(8, BUSY), (22, IDLE)],
+    "idle twice, not long enough": [(8, IDLE), (0.1, BUSY), (8, IDLE), (0.1, BUSY), (8.8, IDLE)],
+    "busy in between and idle at last": [(13, IDLE), (1, BUSY), (16, IDLE)],
+    "idle for half of each second": [(0.5, IDLE), (0.5, BUSY)] * 30,
+    "no activity and no bit": [(8, BUSY), (22, replace(BUSY, activity_ratio=0.0))],
+    "activity": [(30, replace(BUSY, activity_ratio=0.5))],
+    "not known": [(12, IDLE), (18, replace(BUSY, causes=None))],
+}
+
+
+@pytest.mark.parametrize("name", STRETCHES)
+def test_looks_in_batches_tell_the_same_as_one_by_one(name: str) -> None:
+    """Batches of 5 s; the stretches end far enough from the 10 s that make a GPU idle."""
+    seen, batched = Looks(), Looks()
+    records: list[tuple[int, DeviceReading]] = []
+    for seconds, reading in STRETCHES[name]:
+        for _ in range(round(10 * seconds)):
+            now_ns = 100 * SECOND + (1 + len(records)) * 100 * MS
+            is_full = len(records) % 10 == 0
+            look = reading if is_full else replace(reading, activity_ratio=None)
+            records.append((now_ns, look))
+            seen.pacer.note(now_ns, look)
+            if len(records) % 50 == 0:
+                batched.pacer.note_records(recorded(records[-50:]))
+                kept = [each.pacer.decide(now_ns).pace for each in (seen, batched)]
+                assert kept[0] is kept[1], f"after {len(records) / 10} s"
+
+
+def recorded(looks: list[tuple[int, DeviceReading]]) -> Records:
+    """The records of looks, as far as a pacer takes them in."""
+    made = np.zeros(len(looks), RECORD)
+    for record, (now_ns, look) in zip(made, looks, strict=True):
+        causes = {Cause.UNKNOWN} if look.causes is None else look.causes
+        record["t_mono_ns"] = now_ns
+        record["scope"] = look.activity_ratio is not None
+        record["causes"] = sum(cause.bit for cause in causes)
+        record["activity_ratio"] = nan if look.activity_ratio is None else look.activity_ratio
+    return made
+
+
+def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
+    looks = Looks(idle_after_s=10.0, budget_ratio=0.01, burst_budget_ratio=0.1)
+    looks.look(BUSY, 6)
+    pacer = looks.pacer
+    assert looks.now_ns < pacer.look_at_mono_ns <= looks.now_ns + 15 * SECOND
+    assert pacer.look_at_driver_ns == looks.driver_ns + 50 * MS  # 1 % of 5 s
+    looks.look(IDLE, 0.1)
+    assert pacer.look_at_mono_ns == looks.now_ns + 10 * SECOND
+    looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND // 2), looks.now_ns)
+    pacer.decide(looks.now_ns)
+    assert pacer.look_at_mono_ns <= looks.now_ns + SECOND // 2
+    assert pacer.look_at_driver_ns == looks.driver_ns + 100 * MS  # 10 % of 1 s
+    looks.look(IDLE, 30)
+    assert looks.kept[0] is Pace.IDLE
+    assert pacer.look_at_mono_ns < looks.now_ns  # after each read
+
+
+def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays() -> None:
+    longest = LongestPeriod()
+    longest.note(100)
+    longest.note(1000)
+    longest.note(100)
+    assert longest.taken_ns() == 1000
+    assert longest.taken_ns() == 100
+    longest.note(0)
+    assert longest.taken_ns() == 100
+    assert longest.taken_ns() == 0
