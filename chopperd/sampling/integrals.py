@@ -262,6 +262,10 @@ def _lost_s(
     From the reference down to the standing limit it is `user_limit`. Below that it goes by the
     increments of the driver's counters where they cover enough of an interval, else by the reasons
     in force at the nearer sample.
+
+    A counter read in some records only has its whole rise on the interval that ends in the reading;
+    the others go by the reasons. At 100 Hz with a counter read at 1 Hz that is 99 of 100 intervals:
+    where reasons and counter disagree, the live split follows the reasons.
     """
     standing_mhz = min(limit_mhz or reference_mhz, reference_mhz)
     clock_mhz = intervals.sm_clock_mhz
