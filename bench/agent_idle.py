@@ -24,6 +24,8 @@ FAST_HZ: Final = 100.0
 _SCRAPE_EVERY_S: Final = 15.0
 _TRACED_NS: Final = NS_PER_S
 _WORKER_ENDS_S: Final = "2"
+#: By then the sampler has found how often sensors update (a second of CPU, once).
+_PROBED_NS: Final = 20 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ def memory(under: BenchAgent) -> Memory:
 
 def idle_cpu_percent(under: BenchAgent, seconds: float) -> dict[str, float]:
     """% of a core that each process takes at rest, scraped each 15 s."""
+    CLOCK.sleep_until(CLOCK.mono_ns() + _PROBED_NS)
     pids = {"agent": under.pid, "sampler": under.sampler_pid()}
     begin_ns, before_ns = CLOCK.mono_ns(), {name: cpu_ns(pid) for name, pid in pids.items()}
     end_ns = begin_ns + round(seconds * NS_PER_S)
@@ -114,7 +117,8 @@ def report(seconds: float, captures: int, fast_seconds: float) -> str:
     ]
     halfway = fast[len(fast) // 2]
     lines = [
-        f"{GPUS} GPUs, standard profile, a scrape each {_SCRAPE_EVERY_S:g} s over {seconds:g} s.",
+        f"{GPUS} GPUs, standard profile, a scrape each {_SCRAPE_EVERY_S:g} s over {seconds:g} s, "
+        f"after the {_PROBED_NS / NS_PER_S:g} s in which the timing of sensors is found.",
         figure_table(figures),
         "Memory as it was seen:",
         table(("when", "agent MiB", "sampler MiB", "both MiB"), rows),

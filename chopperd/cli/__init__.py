@@ -7,7 +7,7 @@ sampling begins that much sooner, and takes that much less memory.
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final
 
@@ -26,23 +26,27 @@ def main() -> None:
     """Run the command line of this process and exit with its status, also when terminated."""
     open_standard_files()
     arguments = sys.argv[1:]
-    is_agent = arguments[:1] == [AGENT_COMMAND]
-    signal.signal(signal.SIGTERM, _leave_unbegun if is_agent else _terminate)
+    signal.signal(signal.SIGTERM, _at_termination(arguments))
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.exit(run(arguments))
+
+
+def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None], None]:
+    """What is to be done at SIGTERM, until a command line that runs does otherwise itself.
+
+    The agent and its processes do, once they have anything to end. Before, they leave at once: an
+    exception that falls into the import of a module may be lost there, or turn into another.
+    """
+    if arguments[:1] == [AGENT_COMMAND]:
+        return lambda _number, _frame: os._exit(0)
+    if _is_own(arguments):
+        return lambda number, _frame: os._exit(_EXIT_SIGNAL + number)
+    return _terminate
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
     """Leave by an exception, so that what is open is closed."""
     raise SystemExit(_EXIT_SIGNAL + number)
-
-
-def _leave_unbegun(_number: int, _frame: FrameType | None) -> None:
-    """Leave an agent that has nothing to end yet; once it has, it heeds signals itself.
-
-    An exception would not do: one that falls into the import of a module may be lost.
-    """
-    os._exit(0)
 
 
 def run(arguments: Sequence[str]) -> int:

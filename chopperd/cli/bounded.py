@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 _END_S: Final = 1.0
+#: In place of an exit status: nobody waits for the process any more, nor does its object complain.
+_LEFT_ALONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +20,12 @@ class Answer:
     Attributes:
         status: Its exit status; None where it gave no answer in time.
         output: What it wrote, as far as it came.
-        left: The process, where it would not end.
+        left_pid: The process, where it would not end.
     """
 
     status: int | None
     output: bytes
-    left: "subprocess.Popen[bytes] | None" = None
+    left_pid: int | None = None
 
 
 def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) -> Answer:
@@ -61,5 +63,6 @@ def _ended(process: "subprocess.Popen[bytes]") -> Answer:
     except subprocess.TimeoutExpired as late:
         if process.stdout is not None:
             process.stdout.close()
-        return Answer(status=None, output=late.output or b"", left=process)
+        process.returncode = _LEFT_ALONE
+        return Answer(status=None, output=late.output or b"", left_pid=process.pid)
     return Answer(status=None, output=output)

@@ -33,7 +33,7 @@ def surveyed(backend: str) -> "Inventory":
 
     answer = _asked(backend, _CALLS_COUNT, _SURVEY_S)
     if answer.status is None:
-        left = f"; process {answer.left.pid} is left alone in it" if answer.left else ""
+        left = f"; process {answer.left_pid} is left alone in it" if answer.left_pid else ""
         message = f"{backend}: the driver gave no answer in {_SURVEY_S:g} s{left}"
         raise BackendUnavailableError(message)
     inventory = inventory_of(answer.output)
@@ -48,7 +48,7 @@ def probed(backend: str, limit_s: float = _LOOK_S) -> "DriverProbe":
     probe = probe_of(backend, answer.output)
     if answer.status is not None:
         return probe
-    return replace(probe, hung_s=limit_s, hung_pid=answer.left.pid if answer.left else None)
+    return replace(probe, hung_s=limit_s, hung_pid=answer.left_pid)
 
 
 def _asked(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:

@@ -24,6 +24,9 @@ from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
+#: How long a loop rests after a fault of its own.
+_REST_NS = NS_PER_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
@@ -92,9 +95,20 @@ class DeviceLoop:
         """Sample until stopped, or until another sampler process has taken over."""
         self._totals.resume()
         self._gpu.set_state(GpuState.UP)
-        while self._take_up_pace() and self._follow(self._new_schedule()):
+        while self._goes_on():
             pass
         self._totals.update(self._clock.mono_ns())
+
+    def _goes_on(self) -> bool:
+        """Sample by one schedule; False if told to stop. A fault of our own costs a rest only."""
+        try:
+            return self._take_up_pace() and self._follow(self._new_schedule())
+        except Exception:  # else the GPU stays unread, quietly, for as long as the process lives
+            self._gpu.unexpected_count += 1
+            self._gpu.set_state(GpuState.LOST if self._is_lost else GpuState.UP)  # no call any more
+            if self._logging.is_due("fault"):
+                logger.exception("GPU %s: sampling failed", self._device.gpu)
+            return self._signs.wait_until(self._clock.mono_ns() + _REST_NS)
 
     def _follow(self, schedule: Schedule) -> bool:
         """Sample by a schedule while that is to be kept to; False if told to stop meanwhile."""

@@ -262,6 +262,10 @@ def _lost_s(
     From the reference down to the standing limit it is `user_limit`. Below that it goes by the
     increments of the driver's counters where they cover enough of an interval, else by the reasons
     in force at the nearer sample.
+
+    A counter read in some records only has its whole rise on the interval that ends in the reading;
+    the others go by the reasons. At 100 Hz with a counter read at 1 Hz that is 99 of 100 intervals:
+    where reasons and counter disagree, the live split follows the reasons.
     """
     standing_mhz = min(limit_mhz or reference_mhz, reference_mhz)
     clock_mhz = intervals.sm_clock_mhz
@@ -272,23 +276,23 @@ def _lost_s(
     by_count = counted_total_s >= _COUNTED_RATIO * 2 * intervals.half_s
     by_count &= counted_total_s > 0
     shares = counted_s[by_count] / counted_total_s[by_count, np.newaxis]
-    blamed = _blamed(intervals.causes[:, ~by_count], has_limit=limit_mhz is not None)
+    blamed = _blamed(intervals.causes[:, ~by_count])
     lost_s: Float64s = below_s.sum(axis=0)[by_count] @ shares
     lost_s += below_s[:, ~by_count].ravel() @ blamed.reshape(-1, len(CAUSES))
     lost_s[Cause.USER_LIMIT] += float((busy_s * user_mhz).sum()) / reference_mhz
     return lost_s
 
 
-def _blamed(causes: Int64s, *, has_limit: bool) -> Float64s:
+def _blamed(causes: Int64s) -> Float64s:
     """The share of each cause in a loss below the standing limit, (..., causes), from bit sets.
 
-    The reasons in force share it evenly; a specific hardware reason beats the generic one that the
-    driver sets with it. Where the standing limit is known, the user's share lies above it and was
-    told apart already.
+    The reasons in force share it evenly, as in a report, `user_limit` among them; a specific
+    hardware reason beats the generic one that the driver sets with it.
+
+    Source: DESIGN.md section 2, "Cause".
     """
-    dropped = Cause.USER_LIMIT.bit if has_limit else 0
     is_specific = (causes & _SPECIFIC_BITS) != 0
-    bits = causes & ~dropped & ~np.where(is_specific, Cause.HW_SLOWDOWN.bit, 0)
+    bits = causes & ~np.where(is_specific, Cause.HW_SLOWDOWN.bit, 0)
     bits = np.where(bits == 0, Cause.UNEXPLAINED.bit, bits)
     shares = (bits[..., np.newaxis] & _CAUSE_BITS) != 0
     shared: Float64s = shares / shares.sum(axis=-1, keepdims=True)

@@ -60,12 +60,16 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
         ending = Ending(stop)
         try:
             backend = open_backend()
+            if _is_readable(wake_fd):  # given up meanwhile: the memory may be a successor's
+                backend.close()
+                return 0
             ring = _opened_ring(ring_fd, backend, settings)
             if not _has_room(ring, backend.devices()):
                 backend.close()
                 return ExitStatus.NO_ROOM
         except ChopperdError as error:
-            _report_failure(ring_fd, str(error))
+            if not _is_readable(wake_fd):
+                _report_failure(ring_fd, str(error))
             return error.exit_code
         failures: list[BaseException] = []
         clock, orders = SystemClock(), OrderBook()
@@ -89,8 +93,9 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
         backend.close()
         if end is None:
             ring.set_state(SamplerState.STOPPED)
+        is_current = ring.is_current()
         ring.close()
-        if end is not None and end.state is SamplerState.SILENT:
+        if end is not None and end.state is SamplerState.SILENT and is_current:
             _report_failure(ring_fd, end.reason)
         return end.status if end else int(bool(failures))
 
@@ -166,8 +171,10 @@ def run_sampler(
     finally:
         stop.set()
         orders.interrupt.raise_()
-    for thread in threads:
-        thread.join()
+        # Also after a fault: what follows unmaps the memory that they write to.
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
     ring.write_triple(clock.triple())
 
 
@@ -287,6 +294,11 @@ def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
         signal.set_wakeup_fd(-1)
         os.close(read_fd)
         os.close(write_fd)
+
+
+def _is_readable(fd: int) -> bool:
+    """Whether there is something to read from a descriptor now."""
+    return bool(select.select([fd], [], [], 0)[0])
 
 
 def _send_byte(fd: int) -> None:

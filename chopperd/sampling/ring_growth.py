@@ -33,10 +33,22 @@ def grown(fd: int) -> int:
         StoreError: Nothing is laid out in it.
     """
     reader = RingReader(fd)
-    used_count = len(reader.description().gpus)
-    before = RingLayout(reader.gpu_slots, reader.capacity)
-    reader.close()
+    try:
+        used_count = len(reader.description().gpus)
+        before = RingLayout(reader.gpu_slots, reader.capacity)
+    finally:
+        reader.close()
     moved = new_memory()
+    try:
+        _move(fd, moved, before, used_count)
+    except BaseException:  # no memory left: it is tried again, and must not cost a file each time
+        os.close(moved)
+        raise
+    return moved
+
+
+def _move(fd: int, moved: int, before: RingLayout, used_count: int) -> None:
+    """Lay out all that is in one file in another, with more room."""
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as old:
         wanted = int(np.frombuffer(old, HEADER, 1)["slots_wanted"][0])
         after = RingLayout(max(wanted, before.gpu_slots), before.capacity)
@@ -50,7 +62,6 @@ def grown(fd: int) -> int:
             header = np.ndarray((), HEADER, new)
             header["gpu_slots"], header["slots_wanted"] = after.gpu_slots, 0
             del header
-    return moved
 
 
 def _copy(old: mmap.mmap, new: mmap.mmap, start: int, to: int, size: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.clock import Clock
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.correlate.sensor_period import sensor_period
 from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
@@ -234,6 +234,7 @@ class SensorWatch:
         may_ask: Callable[[int], bool],
     ) -> None:
         self._stop = stop
+        self._logging = RepeatLimiter(clock)  # it may come again each second
         again_s = settings.sensors_every_s
         self._probes: list[SensorProbe] = []
         if again_s is None or not isinstance(backend, ReadsSensors):
@@ -262,7 +263,8 @@ class SensorWatch:
                 try:
                     probe.turn()
                 except Exception:  # a vendor library's fault must not end the thread
-                    logger.exception("a probe of sensors failed")
+                    if self._logging.is_due():
+                        logger.exception("a probe of sensors failed")
 
 
 def _said(timing: Mapping[str, SensorTiming]) -> str:

@@ -26,6 +26,8 @@ from chopperd.sampling.layout import (
 
 _GENERATION: Final = (HEADER.names or ()).index("generation")
 _UNKNOWN: Final = -1
+#: A word holds no more; what a driver says beyond that is absurd.
+_MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +135,10 @@ class GpuSideWriter:
                 return
             side = np.ndarray((), SIDE, self._map, self._offset)
             side["sequence"] = int(side["sequence"]) | 1
-            yield side
-            side["sequence"] = int(side["sequence"]) + 1
+            try:
+                yield side
+            finally:  # left unfinished, nothing of the block could be read any more
+                side["sequence"] = int(side["sequence"]) + 1
 
 
 def aside_of(side: Records) -> GpuAside:
@@ -177,7 +181,7 @@ def with_timing(gpu: GpuInfo, timing: Mapping[str, SensorTiming]) -> GpuInfo:
 
 
 def _whole(value: int | None) -> int:
-    return _UNKNOWN if value is None else value
+    return _UNKNOWN if value is None or value > _MOST else value
 
 
 def _known(value: int) -> int | None:

@@ -100,7 +100,11 @@ class DriverWatch:
         while not self._stop.wait(_NAP_S):
             now_ns = self._clock.mono_ns()
             if self._may_ask(now_ns):
-                self.look(now_ns)
+                try:
+                    self.look(now_ns)
+                except Exception:  # a fault in what was found must not end the thread
+                    if self._logging.is_due("look"):
+                        logger.exception("a look beside sampling failed")
 
     def look(self, now_ns: int) -> None:
         """Ask what is due."""

@@ -310,6 +310,35 @@ def test_a_signal_is_passed_on_to_the_command(number: signal.Signals, status: in
         assert process.wait(timeout=20) == status
 
 
+#: A process that is told to end in the middle of a class of a module that it loads, where Python
+#: makes another error of any that is raised.
+TOLD_EARLY = """
+import os, signal, sys
+from chopperd import cli
+
+class Told:
+    def __set_name__(self, *_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def begin(_):
+    class Loaded:
+        told = Told()
+    return 7
+
+cli._run_own = cli._run_agent = begin
+sys.argv[0] = "chopperd"
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [("run", 0), ("_sampler", 128 + signal.SIGTERM)])
+def test_what_is_told_to_end_while_it_loads_ends_without_a_word(command: str, status: int) -> None:
+    done = subprocess.run(
+        [PYTHON, "-c", TOLD_EARLY, command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, "")
+
+
 def test_our_handlers_are_gone_after_the_command() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert run_command([PYTHON, "-c", "pass"]) == 0

@@ -156,11 +156,9 @@ static double longest_of(integrals_t *kept, const record_t *ring, int64_t capaci
 /* ---- intervals -------------------------------------------------------------------------- */
 
 /* Share a loss below the standing limit among the reasons in force at one end. */
-static void blame(double *lost_s, int64_t causes, double below_s, int has_limit)
+static void blame(double *lost_s, int64_t causes, double below_s)
 {
     int64_t bits = causes & (BIT(CAUSES) - 1);
-    if (has_limit)
-        bits &= ~BIT(USER_LIMIT);
     if (causes & (BIT(HW_THERMAL) | BIT(POWER_BRAKE)))
         bits &= ~BIT(HW_SLOWDOWN);
     if (bits == 0)
@@ -176,8 +174,7 @@ static void lose(const integrals_t *kept, const sample_t *const ends[2], const d
                  double half_s, double *lost_s)
 {
     double reference_mhz = kept->reference_mhz, standing_mhz = reference_mhz, counted_s = 0.0;
-    int has_limit = !isnan(kept->limit_mhz);
-    if (has_limit && kept->limit_mhz != 0.0 && kept->limit_mhz < reference_mhz)
+    if (!isnan(kept->limit_mhz) && kept->limit_mhz != 0.0 && kept->limit_mhz < reference_mhz)
         standing_mhz = kept->limit_mhz;
     for (int cause = 0; cause < CAUSES; cause++)
         counted_s += ends[1]->counted_s[cause];
@@ -188,7 +185,7 @@ static void lose(const integrals_t *kept, const sample_t *const ends[2], const d
         double user_mhz = fmax(reference_mhz - fmax(clock_mhz, standing_mhz), 0);
         lost_s[USER_LIMIT] += busy_s[end] * user_mhz / reference_mhz;
         if (!by_count) {
-            blame(lost_s, ends[end]->causes, below_s, has_limit);
+            blame(lost_s, ends[end]->causes, below_s);
             continue;
         }
         for (int cause = 0; cause < CAUSES; cause++)

@@ -141,10 +141,10 @@ def test_a_program_that_will_not_end_is_asked_and_then_left() -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (answer.status, answer.output) == (None, b"")
-    assert answer.left is not None
-    assert answer.left.poll() is None
-    answer.left.kill()  # it is in no driver
-    answer.left.wait()
+    assert answer.left_pid is not None
+    assert os.waitpid(answer.left_pid, os.WNOHANG) == (0, 0)
+    os.kill(answer.left_pid, signal.SIGKILL)  # it is in no driver
+    os.waitpid(answer.left_pid, 0)
 
 
 def test_a_program_that_ends_when_asked_is_not_left() -> None:

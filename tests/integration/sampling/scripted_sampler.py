@@ -2,13 +2,15 @@
 
 `hang-G` in the folder: calls on GPU G do not return while it is there; `lost-G`: it is gone;
 `idle-G`: it has nothing to do; `flaky-G`: its calls fail; `broken-G`: they raise what no adaptor
-knows; `hang-open`, `fail-open`: opening the driver does.
+knows; `hang-open`, `fail-open`: opening the driver does; `hang-one-open`: the first process to open
+it makes that `hanging-open`, and hangs while that is there.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
@@ -96,6 +98,9 @@ def wait_while(path: Path) -> None:
 def open_scripted(gpu_count: int, folder: Path | None, call_s: float) -> ScriptedBackend:
     if folder is not None:
         wait_while(folder / "hang-open")
+        with suppress(FileNotFoundError):
+            (folder / "hang-one-open").rename(folder / "hanging-open")
+            wait_while(folder / "hanging-open")
         if (folder / "fail-open").exists():
             raise BackendUnavailableError("no driver is loaded")
     return ScriptedBackend(gpu_count, folder, call_s)

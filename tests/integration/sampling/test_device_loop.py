@@ -197,6 +197,21 @@ def test_failed_reads_are_counted_by_kind_and_do_not_end_the_loop(
     assert len(caplog.records) == 1  # the first; then at most one a minute
 
 
+def test_a_fault_in_the_loop_itself_rests_it_and_does_not_end_it(
+    make: Callable[..., Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No record has room for the 21st clock."""
+    bench = make(10)
+    bench.driver.answer = lambda n: DeviceReading(sm_clock_mhz=10**400 if n == 20 else 1500.0)
+    with caplog.at_level(logging.ERROR):
+        bench.run()
+    status = bench.reader.status(0)
+    assert status.unexpected_count == 1
+    assert 80 <= status.written < 98  # 1 s of rest at 10 Hz
+    assert status.call_started_mono_ns is None
+    assert len(caplog.records) == 1
+
+
 def test_a_lost_gpu_is_probed_each_minute_and_sampled_again_when_it_is_back(
     make: Callable[..., Bench],
 ) -> None:

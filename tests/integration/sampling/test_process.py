@@ -3,10 +3,12 @@
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from chopperd.clock import SystemClock
+from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import GpuState, RingDescription, SamplerState
 from chopperd.sampling.process import run_sampler
 from chopperd.sampling.ring import RingWriter
@@ -77,3 +79,45 @@ def test_a_sampler_ends_by_itself_when_another_has_taken_over(fd: int) -> None:
     new.join(10)
     assert reader.generation == 2
     reader.close()
+
+
+class FailingClock:
+    """The machine's, until clocks can't be compared any more."""
+
+    def __init__(self) -> None:
+        self._triples = iter([CLOCK.triple()])
+        self.mono_ns = CLOCK.mono_ns
+        self.unix_ns = CLOCK.unix_ns
+        self.sleep_until = CLOCK.sleep_until
+
+    def triple(self) -> TimeTriple:
+        for triple in self._triples:
+            return triple
+        raise OSError("no clock")
+
+
+def test_a_fault_of_its_own_waits_for_the_driver_calls_in_progress(fd: int, tmp_path: Path) -> None:
+    """What comes after it closes the driver, and unmaps the memory that the threads write to."""
+    (tmp_path / "hang-0").touch()
+    backend = ScriptedBackend(1, tmp_path)
+    ring = RingWriter(fd, RingDescription(gpus=backend.devices()), 16)
+    ended = threading.Event()
+
+    def sample() -> None:
+        with pytest.raises(OSError, match="no clock"):
+            run_sampler(backend, ring, SamplerSettings(), FailingClock(), threading.Event())
+        ended.set()
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    reader = RingReader(fd)
+    ended_early = ended.wait(2.5)  # the second triple is due after 1 s
+    in_call = reader.status(0).call_started_mono_ns is not None
+    (tmp_path / "hang-0").unlink()
+    assert in_call
+    assert not ended_early
+    assert ended.wait(10)
+    assert not [one for one in threading.enumerate() if one.name == "chopperd-gpu-0"]
+    thread.join()
+    reader.close()
+    ring.close()

@@ -132,3 +132,26 @@ def test_a_driver_that_hangs_at_the_start_is_an_error_after_a_while(tmp_path: Pa
         supervisor.start()
     (tmp_path / "hang-open").unlink()
     wait_until_gone(supervisor)
+
+
+@pytest.mark.parametrize("outcome", ["opens", "fails"])
+def test_a_process_that_was_given_up_at_the_start_leaves_its_successor_the_memory(
+    make: Callable[..., SamplerSupervisor], tmp_path: Path, outcome: str
+) -> None:
+    (tmp_path / "hang-one-open").touch()
+    supervisor = make(1, policy=RestartPolicy(start_s=2.0, hung_s=5.0))
+    supervisor.launch()
+    wait_for((tmp_path / "hanging-open").exists)
+    wait_for(lambda: supervisor.poll() is SupervisorState.RUNNING)
+    wait_for(lambda: written(supervisor, 0) > 0)
+    successor, generation = supervisor.pid, supervisor.reader.generation
+    assert len(supervisor.left_pids) == 1
+    if outcome == "fails":
+        (tmp_path / "fail-open").touch()
+    (tmp_path / "hanging-open").unlink()
+    wait_until_gone(supervisor)
+    before = written(supervisor, 0)
+    wait_for(lambda: supervisor.poll() and written(supervisor, 0) > before + 20)
+    assert supervisor.poll() is SupervisorState.RUNNING
+    assert (supervisor.pid, supervisor.reader.generation) == (successor, generation)
+    assert supervisor.failure is None

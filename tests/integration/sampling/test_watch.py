@@ -28,10 +28,11 @@ class Knowing(ScriptedBackend):
         self.trouble_of: dict[str, str] = {}
         self.change: str | None = None
         self.failure: Exception | None = None
+        self.memory_used_bytes: int | None = None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
         self._ask(f"processes {device.gpu}")
-        return (GpuProcess(pid=100 + device.index),)
+        return (GpuProcess(pid=100 + device.index, memory_used_bytes=self.memory_used_bytes),)
 
     def trouble(self, device: GpuInfo) -> str | None:
         self._ask(f"trouble {device.gpu}")
@@ -157,3 +158,13 @@ def test_a_failed_question_tells_nothing_and_costs_no_other(
 def test_a_back_end_that_tells_none_of_this_has_no_thread(bench: Bench) -> None:
     assert bench.watch.has_work
     assert not bench.watch_over(ScriptedBackend(2, None)).has_work
+
+
+def test_an_absurd_size_of_a_process_is_not_known_and_spoils_nothing(bench: Bench) -> None:
+    """All bits but the last: one beside the driver's own word for "not available"."""
+    bench.backend.memory_used_bytes = 2**64 - 2
+    bench.backend.trouble_of["1"] = "the GPU must be reset"
+    bench.pass_time(2)
+    aside = bench.reader.aside(1)
+    assert aside.trouble == "the GPU must be reset"
+    assert aside.processes == (GpuProcess(pid=101),)

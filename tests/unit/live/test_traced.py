@@ -171,3 +171,26 @@ def test_a_process_that_was_never_seen_may_be_of_another_namespace() -> None:
     assert traced.recent(on(4711)).keys() == {"0"}
     traced.add(with_pid(None))
     assert traced.recent(on()).keys() == {"0"}
+
+
+def test_an_older_capture_that_is_reported_late_does_not_change_whose_the_sums_are() -> None:
+    traced, _ = ledger()
+    traced.add(with_pid(7))
+    late = with_pid(8)
+    traced.add(replace(late, totals=(replace(ROW, start_unix_ns=NOW_NS - 60 * NS_PER_S),)))
+    assert traced.recent(on(7, 8)).keys() == {"0"}
+    assert traced.recent(on(7)).keys() == {"0"}
+    assert traced.recent(on(8)) == {}
+
+
+def test_a_process_that_was_seen_long_ago_is_one_that_was_never_seen() -> None:
+    """Its number may be another's by now."""
+    traced, clock = ledger()
+    assert traced.recent(on(7)) == {}
+    clock.advance(RECENT_NS)
+    assert traced.recent(on()) == {}
+    report = with_pid(7)
+    traced.add(
+        replace(report, totals=(replace(ROW, start_unix_ns=clock.unix_ns() - 2 * NS_PER_S),))
+    )
+    assert traced.recent(on()).keys() == {"0"}

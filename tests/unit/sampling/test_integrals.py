@@ -147,8 +147,16 @@ def test_counters_decide_the_cause_where_they_cover_a_twentieth_of_the_interval(
 def test_down_to_the_standing_limit_the_loss_is_the_users() -> None:
     row = {"sm_clock_mhz": 1000, "causes": Cause.USER_LIMIT.bit | Cause.POWER_CAP.bit}
     totals = totals_of(records(row, row), replace(GPU, sm_clock_limit_mhz=1500.0))
-    assert totals.lost_s[Cause.USER_LIMIT] == pytest.approx(0.1 * 500 / 2000)
-    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.1 * 500 / 2000)
+    # By hand: 25 ms above the limit are the user's, the 25 ms below it are shared by both bits.
+    assert totals.lost_s[Cause.USER_LIMIT] == pytest.approx(0.0375)
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.0125)
+
+
+def test_a_users_limit_reported_alone_below_the_standing_one_explains_the_loss() -> None:
+    row = {"sm_clock_mhz": 1000, "causes": Cause.USER_LIMIT.bit}
+    totals = totals_of(records(row, row), replace(GPU, sm_clock_limit_mhz=1500.0))
+    assert totals.lost_s[Cause.USER_LIMIT] == pytest.approx(0.05)
+    assert totals.lost_s[Cause.UNEXPLAINED] == 0
 
 
 def test_a_clock_above_the_reference_loses_nothing() -> None:
