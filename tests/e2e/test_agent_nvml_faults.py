@@ -97,8 +97,9 @@ def test_case_18_a_lost_gpu_has_no_values_and_the_others_do(
     for name in ("power_watts", "sm_clock_hertz", "temperature_celsius", "memory_used_bytes"):
         assert of(scrape, f"chopperd_gpu_{name}").keys() == {"0", "1", "3"}
     assert sum(of(scrape, "chopperd_gpu_power_watts").values()) == 914
-    trouble = wait_for_trouble(agent, 2, "XID 79")
-    assert "GPU is lost" in trouble.casefold() or "code 15" in trouble
+    # An XID may be seen a moment before the loss that it explains.
+    wait_for_trouble(agent, 2, "code 15")
+    wait_for_trouble(agent, 2, "XID 79")
     # The agent is started again, and the GPU is still lost.
     agent.stop()
     agent.start()
@@ -110,12 +111,11 @@ def test_case_18_a_lost_gpu_has_no_values_and_the_others_do(
     ]
 
 
-def wait_for_trouble(agent: RunningAgent, index: int, words: str) -> str:
+def wait_for_trouble(agent: RunningAgent, index: int, words: str) -> None:
     def trouble() -> str:
         return agent.get("/api/v1/gpus", Gpus).gpus[index].trouble or ""
 
     wait_for(lambda: words in trouble(), f"{words!r} in {trouble()!r}")
-    return trouble()
 
 
 def test_case_19_a_driver_that_knows_no_gpu_any_more_is_down_at_once(

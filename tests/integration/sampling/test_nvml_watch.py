@@ -76,7 +76,7 @@ def test_a_lost_gpu_is_explained_by_its_xid(
     fake.scenario.aside(fake.scenario.gpus[1]).has_xid(79)
     fake.scenario.gpus[1].fails(GPU_IS_LOST)
     wait_for(lambda: "XID 79 (fell off the bus)" in (supervisor.reader.aside(1).trouble or ""))
-    assert "code 15" in (supervisor.reader.aside(1).trouble or "")
+    wait_for(lambda: "code 15" in (supervisor.reader.aside(1).trouble or ""))
     assert supervisor.reader.aside(0).trouble is None
     fake.scenario.gpus[1].fails(SUCCESS)
     wait_for_samples(supervisor, ONE)
