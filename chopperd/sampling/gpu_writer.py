@@ -188,6 +188,11 @@ class GpuWriter:
         return failure[1] if failure is not None and failure[0] == self._written else None
 
     @property
+    def call_started_mono_ns(self) -> int | None:
+        """Start of the driver call in progress; None if there is none; for any thread."""
+        return self._words[self._call_word] or None
+
+    @property
     def state(self) -> GpuState:
         """What was last said of whether the GPU answers; for any thread."""
         return GpuState(self._state)

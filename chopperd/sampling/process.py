@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
+#: A driver call of this age may never return.
+_HUNG_NS: Final = NS_PER_S
 #: How often it is looked whether any GPU answers at all.
 _LOOK_EVERY_S: Final = 1.0
 #: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
@@ -157,7 +159,7 @@ def run_sampler(
         settings,
         clock,
         stop,
-        on_change=lambda why: ending.choose(changed(why)),
+        on_change=_change_follower(gpus, sensors, clock, ending),
         may_ask=orders.allows_rare_calls,
     )
     if watch.has_work:
@@ -176,6 +178,28 @@ def run_sampler(
             if thread.ident is not None:
                 thread.join()
     ring.write_triple(clock.triple())
+
+
+def _change_follower(
+    gpus: Sequence[WatchedGpu], sensors: SensorWatch, clock: Clock, ending: Ending
+) -> Callable[[str], None]:
+    """What ends sampling for a successor that finds the GPUs that came or went.
+
+    Not while a driver call hangs: this process could not end, and its successor would hang as well,
+    while now all other GPUs are sampled. What came or went is told again with the next look.
+    """
+    limiter = RepeatLimiter(clock)
+
+    def follow(why: str) -> None:
+        now_ns = clock.mono_ns()
+        started = (each.gpu.call_started_mono_ns for each in gpus)
+        hangs = any(at_ns is not None and now_ns - at_ns > _HUNG_NS for at_ns in started)
+        if not hangs and not sensors.hangs(now_ns):
+            ending.choose(changed(why))
+        elif limiter.is_due():
+            logger.warning("%s, which has to wait for a driver call that does not return", why)
+
+    return follow
 
 
 def _stay(

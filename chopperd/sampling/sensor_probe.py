@@ -39,6 +39,8 @@ _BUDGET_SHARE: Final = 0.25
 MOST_DRIVER_NS: Final = 300 * NS_PER_MS
 _BUSY_RATIO: Final = 0.5
 _NAP_S: Final = 1.0
+#: A turn that lasts longer than this is held up by the driver.
+_HUNG_NS: Final = 2 * PROBE_NS
 _ACTIVITY: Final = "activity_ratio"
 _POWER: Final = "power_w"
 #: What is known of a value without looking, by where it comes from.
@@ -234,6 +236,8 @@ class SensorWatch:
         may_ask: Callable[[int], bool],
     ) -> None:
         self._stop = stop
+        self._clock = clock
+        self._turn_started_ns: int | None = None
         self._logging = RepeatLimiter(clock)  # it may come again each second
         again_s = settings.sensors_every_s
         self._probes: list[SensorProbe] = []
@@ -256,15 +260,23 @@ class SensorWatch:
         """Whether there are sensors that can be read alone."""
         return bool(self._probes)
 
+    def hangs(self, now_mono_ns: int) -> bool:
+        """Whether a driver call does not return; for any thread."""
+        started_ns = self._turn_started_ns
+        return started_ns is not None and now_mono_ns - started_ns > _HUNG_NS
+
     def run(self) -> None:
         """Probe what is due, until all is known or told to stop."""
         while not all(probe.is_done for probe in self._probes) and not self._stop.wait(_NAP_S):
             for probe in self._probes:
+                self._turn_started_ns = self._clock.mono_ns()
                 try:
                     probe.turn()
                 except Exception:  # a vendor library's fault must not end the thread
                     if self._logging.is_due():
                         logger.exception("a probe of sensors failed")
+                finally:
+                    self._turn_started_ns = None
 
 
 def _said(timing: Mapping[str, SensorTiming]) -> str:
