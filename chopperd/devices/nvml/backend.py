@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 
 from chopperd.clock import Clock, SystemClock
@@ -16,6 +17,7 @@ from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.direct import Driver
+from chopperd.devices.nvml.first_calls import FirstCalls, FirstCallsHangError
 from chopperd.devices.nvml.identity import FixedProperties, text_of, uuid_of
 from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
@@ -66,9 +68,9 @@ class _Seldom:
 class NvmlBackend:
     """Reads the GPUs that NVML lists; holds NVML from construction until `close`.
 
-    GPUs that do not answer at the start are listed by their index, without a UUID, and are lost:
-    who they are is known after `changed` has told that they answer. Of a card whose MIG mode is on
-    the GPU instances are listed after it.
+    GPUs that do not answer at the start, or hang, are listed by their index, without a UUID, and
+    are lost: who they are is known after `changed` has told that they answer. Of a card whose MIG
+    mode is on the GPU instances are listed after it.
     """
 
     name = "nvml"
@@ -85,6 +87,7 @@ class NvmlBackend:
         self._seldom: dict[str, _Seldom] = {}
         self._losses: dict[str, DeviceError] = {}
         self._split: set[str] = set()
+        self._first_calls = FirstCalls()
         self.unreachable: tuple[DeviceError, ...] = ()
         self._initialise()
         self._open = True
@@ -168,15 +171,21 @@ class NvmlBackend:
         return "; ".join(self._troubles(device)) or None
 
     def changed(self) -> str | None:
-        """What came or went since the start, for people; None if nothing did. Never raises."""
+        """What came or went since the start, for people; None if nothing did. Never raises.
+
+        Not while the first calls on a GPU hang, in which the same calls here would hang as well.
+        """
+        if self._first_calls.hang:
+            return None
         now = present(self._nvml)
         return None if now is None else difference(self._presence(), now)
 
     def close(self) -> None:
-        """Let go of NVML; a second call does nothing."""
+        """Let go of NVML, once all calls have returned; a second call does nothing."""
         if not self._open:
             return
         self._open = False
+        self._first_calls.wait()
         self._events.close()
         try:
             self._nvml.nvmlShutdown()
@@ -232,19 +241,20 @@ class NvmlBackend:
         """Each GPU with its instances; one that doesn't answer leaves the others' indices alone."""
         for index in range(count):
             try:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = uuid_of(self._nvml, handle)
-            except self._nvml.NVMLError as error:
+                yield from self._first_calls.answer(partial(self._listed, index))
+            except (self._nvml.NVMLError, FirstCallsHangError) as error:
                 self._skip(error, index)
                 yield silent_gpu(index, count)
-                continue
-            yield from self._described(handle, index, uuid)
 
     def _skip(self, error: Exception, index: int) -> None:
         failure = self._classify(error, "enumeration", index)
         failure.__cause__ = error
         logger.warning("%s; the other GPUs are read without it", failure)
         self.unreachable += (failure,)
+
+    def _listed(self, index: int) -> tuple[GpuInfo, ...]:
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        return tuple(self._described(handle, index, uuid_of(self._nvml, handle)))
 
     def _described(self, handle: object, index: int, uuid: str) -> Iterator[GpuInfo]:
         """A GPU, then its instances, whose memory is then not told of the card as well."""

@@ -1,11 +1,13 @@
-"""GPUs that come and go while the driver does not return from a call on another."""
+"""One GPU whose driver calls do not return: at the start, and while others come and go."""
+
+import pytest
 
 from chopperd.sampling.sensor_probe import PROBE_NS
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import HANGS, SUCCESS
-from tests.integration.sampling.nvml import BUSY, Supervise, supervise, wait_for_samples
+from tests.integration.sampling.nvml import BUSY, Supervise, labels, supervise, wait_for_samples
 from tests.integration.sampling.supervised import CLOCK, wait_for_hang, written
 from tests.waiting import wait_for
 
@@ -40,6 +42,25 @@ def test_a_change_waits_for_a_probe_of_sensors_that_hangs(
     wait_for(lambda: fake.scenario.gpus[1].calls_of(hanging), "the probe to hang")
     wait_for_ns(supervisor, 3 * PROBE_NS)
     assert_that_a_change_waits(supervisor, fake)
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetName", "nvmlDeviceGetClockInfo"])
+def test_a_gpu_that_hangs_at_the_start_leaves_the_others_sampled(
+    make_fake_nvml: MakeFakeNvml, supervise: Supervise, call: str
+) -> None:
+    fake = make_fake_nvml(gpu_count=3)
+    fake.scenario.gpus[1].fails(HANGS, call)
+    supervisor = supervise(fake)
+    pid = supervisor.pid
+    wait_for_samples(supervisor, ZERO, TWO)
+    assert labels(supervisor) == {ZERO: "0", "": "1", TWO: "2"}
+    wait_for(lambda: "do not return" in (supervisor.reader.aside(1).trouble or ""))
+    wait_for_ns(supervisor, LOOKS_NS)
+    assert supervisor.poll() is SupervisorState.RUNNING
+    assert (supervisor.pid, supervisor.left_pids, supervisor.restart_count) == (pid, (), 0)
+    fake.scenario.gpus[1].fails(SUCCESS)
+    wait_for_samples(supervisor, ZERO, ONE, TWO)
+    assert labels(supervisor) == {ZERO: "0", ONE: "1", TWO: "2"}
 
 
 def assert_that_a_change_waits(supervisor: SamplerSupervisor, fake: FakeNvml) -> None:
