@@ -83,6 +83,12 @@ class OneGpu:
     def records(self) -> Records:
         return self.reader.drain(0).records
 
+    @property
+    def full_records(self) -> Records:
+        """Those of full looks."""
+        records = self.records
+        return records[records["scope"] == 1]
+
     def waits_for(self, condition: Callable[[GpuStatus], object]) -> GpuStatus:
         """Wait until its status is so; the status then."""
         wait_for(lambda: condition(self.status))

@@ -1,5 +1,6 @@
 """Ticks by the C library against ticks in Python, over one frozen fake driver."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from chopperd.units import NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import (
     GPU_IS_LOST,
+    HANGS,
     NOT_SUPPORTED,
     SUCCESS,
     TIMEOUT,
@@ -239,7 +241,7 @@ def test_a_field_that_begins_to_answer_is_found_by_the_back_ends_own_reads(
         wait_for(lambda: not np.isnan(sampled.records["activity_ratio"]).all())
         reads_count, written = backend.read_count, sampled.status.written
         sampled.samples_on(100)
-        full = sampled.records[sampled.records["scope"] == 1]
+        full = sampled.full_records
         assert (full["activity_ratio"][-3:] == 1.0).all()
         assert backend.read_count - reads_count < (sampled.status.written - written) / 5
 
@@ -301,6 +303,30 @@ def test_the_loop_ends_when_another_process_has_taken_over(
         assert (status.state, status.call_started_mono_ns) == (GpuState.UNSEEN, None)
 
 
+def test_what_a_call_gives_after_a_take_over_is_not_written(
+    fake_nvml: FakeNvml, backend: CountedNvml, native: NativeLibrary
+) -> None:
+    gpu = fake_nvml.scenario.gpus[0]
+    with one_gpu(backend, native) as sampled:
+        sampled.samples_on()
+        gpu.fails(HANGS, "nvmlDeviceGetClockInfo")
+        sampled.waits_for(
+            lambda status: (
+                status.call_started_mono_ns
+                and CLOCK.mono_ns() - status.call_started_mono_ns > 50_000_000
+            )
+        )
+        RingWriter(sampled.fd, RingDescription(gpus=backend.devices()), 256).close()
+        before = whole_memory(sampled.fd)
+        gpu.fails(SUCCESS, "nvmlDeviceGetClockInfo")
+        wait_for(lambda: not sampled.thread.is_alive())
+        assert whole_memory(sampled.fd) == before
+
+
+def whole_memory(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
 def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
     backend: CountedNvml, native: NativeLibrary
 ) -> None:
@@ -313,7 +339,7 @@ def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
         aside = sampled.reader.aside(0)
         assert aside.state_mono_ns is not None
         assert aside.state_mono_ns > first_ns
-        full = sampled.records[sampled.records["scope"] == 1]
+        full = sampled.full_records
         assert aside.state_mono_ns in full["t_mono_ns"]
         assert aside.state["power_average_w"] == pytest.approx(500.0)
         assert backend.read_count == 1

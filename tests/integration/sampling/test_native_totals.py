@@ -122,10 +122,22 @@ def rings() -> Iterator[list[tuple[RingWriter, RingReader]]]:
         os.close(fd)
 
 
+@pytest.mark.parametrize(
+    ("batches", "sampled_s"),
+    [
+        # 4 intervals of 10 ms, 20 of 100 ms; of 100 of 10 ms the last 63, the others are lost.
+        (((5, 10, 10), (20, 100, 100), (100, 10, 10)), 0.04 + 2.0 + 0.63),
+        # 39 of 10 ms, one of 1 s; then one more of 1 s, in which the rate rose, and 4 of 10 ms.
+        (((40, 10, 10), (1, 1000, 1000), (5, 10, 1000)), 0.39 + 1.0 + 1.0 + 0.04),
+    ],
+)
 def test_both_publish_the_same_over_wraps_rates_that_change_and_a_late_update(
-    native: NativeLibrary, rings: list[tuple[RingWriter, RingReader]]
+    native: NativeLibrary,
+    rings: list[tuple[RingWriter, RingReader]],
+    batches: tuple[tuple[int, int, int], ...],
+    sampled_s: float,
 ) -> None:
-    """5 records are integrated, then 20 at a tenth of the rate, then 100, of which 64 are left."""
+    """Batches of records, integrated after each: how many, the period kept, the first spacing."""
     published = []
     for place, (writer, reader) in enumerate(rings):
         gpu = writer.gpu(0)
@@ -137,10 +149,10 @@ def test_both_publish_the_same_over_wraps_rates_that_change_and_a_late_update(
             totals = NativeTotals(native, GPU, gpu, memory, MS)
             totals.resume()
         t_ns, figures = 0, []
-        for count, period_ms in ((5, 10), (20, 100), (100, 10)):
+        for count, period_ms, first_ms in batches:
             gpu.set_period_ns(10 * MS, period_ms * MS)
-            for _ in range(count):
-                t_ns += period_ms * MS
+            for number in range(count):
+                t_ns += (period_ms if number else first_ms) * MS
                 reading = DeviceReading(
                     sm_clock_mhz=1000.0 + t_ns % 7, causes=frozenset({Cause.POWER_CAP})
                 )
@@ -151,13 +163,13 @@ def test_both_publish_the_same_over_wraps_rates_that_change_and_a_late_update(
             figures.append((integrated.records_count, integrated.totals))
         published.append(figures)
     python, c = published
-    assert [count for count, _ in python] == [count for count, _ in c] == [5, 25, 125]
+    counts = np.cumsum([count for count, _, _ in batches]).tolist()
+    assert [count for count, _ in python] == [count for count, _ in c] == counts
     for (_, expected), (_, found) in zip(python, c, strict=True):
         assert found.sampled_s == pytest.approx(expected.sampled_s)
         assert found.sm_cycles == pytest.approx(expected.sm_cycles)
         assert found.lost_s == pytest.approx(dict(expected.lost_s))
-    # By hand: 4 intervals of 10 ms, 20 of 100 ms, 63 of 10 ms; the gap to what is lost is none.
-    assert python[-1][1].sampled_s == pytest.approx(0.04 + 2.0 + 0.63)
+    assert python[-1][1].sampled_s == pytest.approx(sampled_s)
 
 
 def test_nothing_is_published_once_another_writer_has_begun(
