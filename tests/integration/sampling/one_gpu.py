@@ -87,7 +87,8 @@ class OneGpu:
     def full_records(self) -> Records:
         """Those of full looks."""
         records = self.records
-        return records[records["scope"] == 1]
+        full: Records = records[records["scope"] == 1]
+        return full
 
     def waits_for(self, condition: Callable[[GpuStatus], object]) -> GpuStatus:
         """Wait until its status is so; the status then."""
