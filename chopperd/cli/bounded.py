@@ -3,12 +3,15 @@
 One that does not answer is asked to end and then left alone, never killed: that has frozen GPUs.
 """
 
+import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 _END_S: Final = 1.0
+#: How often it is looked whether the output is whole.
+_LOOK_S: Final = 0.2
 #: In place of an exit status: nobody waits for the process any more, nor does its object complain.
 _LEFT_ALONE: Final = -1
 
@@ -18,7 +21,7 @@ class Answer:
     """What a program said.
 
     Attributes:
-        status: Its exit status; None where it gave no answer in time.
+        status: Its exit status; None where it did not end by itself in time.
         output: What it wrote, as far as it came.
         left_pid: The process, where it would not end.
     """
@@ -28,13 +31,20 @@ class Answer:
     left_pid: int | None = None
 
 
-def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) -> Answer:
-    """Run a program to its end, or until `limit_s` have passed.
+def answer_of(
+    command: Sequence[str],
+    limit_s: float,
+    *,
+    quiet: bool = False,
+    is_whole: Callable[[bytes], bool] = lambda _: False,
+) -> Answer:
+    """Run a program to its end, or until `limit_s` have passed, or it said all it has to say.
 
     Args:
         command: The program and its arguments.
         limit_s: How long to wait for it.
         quiet: Whether its complaints are dropped.
+        is_whole: Whether what it wrote so far is all: then it has a second to end by itself.
 
     Raises:
         OSError: It can't be started.
@@ -47,13 +57,29 @@ def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) ->
         start_new_session=True,  # an interrupt from the terminal is ours to handle
     )
     try:
-        output, _ = process.communicate(timeout=limit_s)
+        output = _output(process, limit_s, is_whole)
     except subprocess.TimeoutExpired:
         return _ended(process)
     except BaseException:
         process.terminate()
         raise
     return Answer(status=process.returncode, output=output)
+
+
+def _output(
+    process: "subprocess.Popen[bytes]", limit_s: float, is_whole: Callable[[bytes], bool]
+) -> bytes:
+    """All that a process writes until it ends; raises `TimeoutExpired` where it does not."""
+    looks_count = max(1, math.ceil(limit_s / _LOOK_S))
+    for _ in range(looks_count):
+        try:
+            return process.communicate(timeout=limit_s / looks_count)[0]
+        except subprocess.TimeoutExpired as late:
+            if is_whole(late.output or b""):
+                break
+    else:
+        raise subprocess.TimeoutExpired(process.args, limit_s)
+    return process.communicate(timeout=_END_S)[0]
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> Answer:
