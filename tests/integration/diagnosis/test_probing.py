@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +174,21 @@ def test_a_gpu_that_hangs_leaves_the_others_looked_at(driver: Scenario) -> None:
     assert probe.inventory is not None
     assert [entry.error is None for entry in probe.inventory.gpus] == [False, True]
     assert probe.hung_s is None
+
+
+def test_a_process_that_answered_and_will_not_end_is_named_and_left(
+    driver: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No signal reaches a process in the kernel's part of a driver; it ends as the call returns."""
+    driver.gpus[0].fails(HANGS, "nvmlDeviceGetUUID")
+    monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
+    probe = probed("nvml")
+    assert probe.inventory is not None
+    assert probe.hung_s is None
+    assert probe.hung_pid is not None
+    assert os.waitpid(probe.hung_pid, os.WNOHANG) == (0, 0)
+    driver.gpus[0].fails(0, "nvmlDeviceGetUUID")
+    os.waitpid(probe.hung_pid, 0)
 
 
 @pytest.mark.usefixtures("driver")
