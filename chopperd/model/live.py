@@ -54,6 +54,7 @@ class GpuLive:
         up: Whether it answers: its newest sample is fresh and the driver does not say it is lost.
         last_sample_unix_ns: Time of its newest sample; None before the first.
         reading: Its newest values; fields that are not fresh are None (all, where it is not up).
+            The power limit is that of the start where the driver does not tell it again.
         totals: Integrals; they stay where they are while it is not up.
         excess_s: Live loss against its peers; None while fewer than four of one model are busy.
         excess_ratio: The same in the last whole window of 10 s, as a share of sampled time; None

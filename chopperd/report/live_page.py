@@ -47,7 +47,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
         whole(reading.sm_clock_mhz),
         percent(ratio, 0),
         whole(reading.power_w),
-        whole(info.power_limit_w),
+        whole(reading.power_limit_w),
         whole(reading.temperature_c),
         percent(reading.activity_ratio, 0),
     )

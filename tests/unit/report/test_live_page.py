@@ -21,7 +21,7 @@ def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
     text = page_text(live_page([before, after]))
     assert text.startswith("GPUS  node7, nvml, driver 560.35.03, running\n")
     assert cells(text, "0") == [
-        *("1485", "75", "698", "700", "66", "98", "10.0", "250", "1.5"),
+        *("1485", "75", "698", "600", "66", "98", "10.0", "250", "1.5"),
         *("power", "cap", "+", "thermal"),
     ]
 
