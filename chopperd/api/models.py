@@ -104,10 +104,10 @@ class ResidencyBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the sampling of a GPU goes."""
+    """How the sampling of a GPU goes; `kept_hz` is null while it does not answer."""
 
-    asked_hz: float
-    kept_hz: float
+    asked_hz: float | None
+    kept_hz: float | None
     pace: str = "asked"
     ticks: int
     missed: int

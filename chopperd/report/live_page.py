@@ -55,7 +55,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
 
 def gpu_rate(gpu: GpuLive) -> str:
     """Samples a second that are kept, and why where those are not the ones asked for."""
-    if not gpu.up:
+    if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
     why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
     return decimal(gpu.kept_hz, 1) + why

@@ -430,3 +430,13 @@ def test_a_gpu_that_does_not_answer_has_no_power_limit(rig: Rig) -> None:
     assert power_limit_w(rig) == 700.0
     rig.writer.gpu(0).set_state(GpuState.LOST)
     assert rig.now().gpus[0].reading.power_limit_w is None
+
+
+def test_a_gpu_that_does_not_answer_is_read_at_no_known_rate(rig: Rig) -> None:
+    assert [(gpu.asked_hz, gpu.kept_hz) for gpu in rig.now().gpus] == [(10.0, None)] * 2
+    rig.sample(1.0)
+    rig.writer.gpu(0).set_state(GpuState.LOST)
+    assert [gpu.kept_hz for gpu in rig.now().gpus] == [None, 10.0]
+    rig.open_ring(gpu_info(0))  # GPU 1 is in no ring any more
+    rig.now()
+    assert [(gpu.asked_hz, gpu.kept_hz) for gpu in rig.now().gpus][1] == (None, None)
