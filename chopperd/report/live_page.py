@@ -66,7 +66,8 @@ def gpu_condition(gpu: GpuLive) -> str:
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
     if not gpu.up:
-        return "no sample yet" if gpu.last_sample_unix_ns is None else "does not answer"
+        is_awaited = gpu.last_sample_unix_ns is None and gpu.trouble is None
+        return "no sample yet" if is_awaited else "does not answer"
     if gpu.info.parent is not None:
         return f"part of GPU {gpu.info.parent}"
     return _limits(gpu.reading)

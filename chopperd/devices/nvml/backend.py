@@ -371,7 +371,7 @@ class NvmlBackend:
 
     @staticmethod
     def _classify(error: Exception, operation: str, index: int) -> DeviceError:
-        code = getattr(error, "value", -1)
+        code = getattr(error, "value", None)
         return device_error(code, str(error), operation=operation, device_index=index)
 
 

@@ -75,17 +75,19 @@ def outcome_of(code: int) -> Outcome:
     return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
 
 
-def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
+def device_error(code: int | None, text: str, *, operation: str, device_index: int) -> DeviceError:
     """The error that a failed call on one device stands for, not yet raised.
 
     Args:
-        code: NVML's return code.
+        code: NVML's return code; None where the call has not returned: transient.
         text: The binding's words for it.
         operation: Name of the NVML call.
         device_index: The driver's index.
     """
-    return _ERROR_BY_OUTCOME[outcome_of(code)](
-        f"GPU {device_index}: {operation} failed: {text} (NVML code {code})",
+    outcome = Outcome.TRANSIENT if code is None else outcome_of(code)
+    said = "" if code is None else f" (NVML code {code})"
+    return _ERROR_BY_OUTCOME[outcome](
+        f"GPU {device_index}: {operation} failed: {text}{said}",
         operation=operation,
         device_index=device_index,
         vendor_code=code,

@@ -93,3 +93,10 @@ def test_where_a_gpu_is_not_read_at_the_rate_asked_for_it_says_why(
 ) -> None:
     gpu = replace(live_gpu(), pace=pace, kept_hz=kept_hz)
     assert cells(page_text(live_page([snapshot(gpu)])), "0")[6:8] == said
+
+
+def test_a_gpu_that_was_in_trouble_from_the_start_is_not_waited_for() -> None:
+    gpu = replace(live_gpu(up=False, reading=DeviceReading()), last_sample_unix_ns=None)
+    text = page_text(live_page([snapshot(replace(gpu, trouble="GPU is lost (NVML code 15)"))]))
+    assert "does not answer" in text
+    assert "no sample yet" not in text
