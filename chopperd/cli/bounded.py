@@ -4,6 +4,7 @@ One that does not answer is asked to end and then left alone, never killed: that
 """
 
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +35,8 @@ def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) ->
     Args:
         command: The program and its arguments.
         limit_s: How long to wait for it.
-        quiet: Whether its complaints are dropped.
+        quiet: Whether its complaints are dropped; else they follow when it has ended, or is left:
+            with our own stderr it would keep whoever reads that waiting.
 
     Raises:
         OSError: It can't be started.
@@ -43,26 +45,34 @@ def answer_of(command: Sequence[str], limit_s: float, *, quiet: bool = False) ->
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if quiet else None,
+        stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
         start_new_session=True,  # an interrupt from the terminal is ours to handle
     )
     try:
-        output, _ = process.communicate(timeout=limit_s)
+        output, complaints = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         return _ended(process)
     except BaseException:
         process.terminate()
         raise
+    _pass_on(complaints)
     return Answer(status=process.returncode, output=output)
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> Answer:
     process.terminate()
     try:
-        output, _ = process.communicate(timeout=_END_S)
+        output, complaints = process.communicate(timeout=_END_S)
     except subprocess.TimeoutExpired as late:
-        if process.stdout is not None:
-            process.stdout.close()
+        _pass_on(late.stderr)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
         process.returncode = _LEFT_ALONE
         return Answer(status=None, output=late.output or b"", left_pid=process.pid)
+    _pass_on(complaints)
     return Answer(status=None, output=output)
+
+
+def _pass_on(complaints: bytes | None) -> None:
+    sys.stderr.write((complaints or b"").decode(errors="replace"))
