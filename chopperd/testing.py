@@ -29,7 +29,20 @@ from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 
-FAST_FIELDS: Final = frozenset({"sm_clock_mhz", "causes", "limited_ns"})
+#: What a fast look may hold: the clock and the limits, and what comes with them in one call.
+FAST_FIELDS: Final = frozenset(
+    {
+        "sm_clock_mhz",
+        "die_clocks_mhz",
+        "causes",
+        "limited_ns",
+        "mem_clock_mhz",
+        "power_w",
+        "energy_j",
+        "temperature_c",
+        "activity_ratio",
+    }
+)
 #: Between what an idle GPU and the fastest GPU of any maker report, with room on both sides. Where
 #: 0 is outside, a 0 would be a value that is not known.
 CREDIBLE: Final[Mapping[str, tuple[float, float]]] = {
@@ -277,9 +290,9 @@ class BackendContract:
 
 
 def reported(reading: DeviceReading) -> set[str]:
-    """The fields that say something: not None, not an empty mapping."""
+    """The fields that say something: not None, not empty where they hold several things."""
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
-    return {name for name, value in values.items() if value is not None and value != {}}
+    return {name for name, value in values.items() if value is not None and value not in ({}, ())}
 
 
 def carried_out(plan: ReadPlan) -> DeviceReading:

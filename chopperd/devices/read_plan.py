@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias
 
+from chopperd.devices.shared_lock import SharedLock
+
 Buffer: TypeAlias = Array[c_char] | Array[Structure] | Structure
 
 
@@ -50,6 +52,8 @@ class PlannedCall:
         buffer: Where it writes; kept alive by the plan. What a call must find there (a version)
             is there and stays.
         argument: Its second argument, by shape.
+        lock: Held during the call, where the library can't be called by two threads at once; each
+            call of that library's has the same, planned or not.
     """
 
     operation: str
@@ -58,6 +62,7 @@ class PlannedCall:
     handle: int
     buffer: Buffer
     argument: int = 0
+    lock: SharedLock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,8 @@ class PlannedValue:
         call: Which call of the plan.
         offset: Bytes from the start of its buffer.
         kind: How it stands there.
-        name: The field of `DeviceReading` that it is, of a number.
+        name: The field of `DeviceReading` that it is, of a number; "die_clocks_mhz.3" is that of
+            the fourth die.
         scale: What to multiply it with for the field's unit; one over a whole number (0.001) is a
             division by that, which rounds once only.
         low, high: Bounds after scaling; outside, it is absurd.
@@ -103,7 +109,11 @@ class PlannedCauses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCounter:
-    """A cumulative time under a limit, ns; attributes as in `PlannedValue`."""
+    """A cumulative time under a limit; several of one cause add up.
+
+    Attributes as in `PlannedValue`; `low` and `high` are bounds of the number as it stands there,
+    which times `scale` plus `addend` is ns. A counter that wraps falls below its `low`.
+    """
 
     call: int
     offset: int
@@ -111,7 +121,24 @@ class PlannedCounter:
     cause: int
     low: float
     high: float
+    scale: float = 1.0
+    addend: float = 0.0
     checks: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStamp:
+    """A number that changes whenever what is read was measured anew.
+
+    Attributes:
+        call, offset, kind: Where it is, as in `PlannedValue`.
+        still_ns: Once it has stood still for so long, what is read is stale: not as planned.
+    """
+
+    call: int
+    offset: int
+    kind: NumberKind
+    still_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +150,11 @@ class ReadPlan:
         values: Numbers of the reading; a name occurs once.
         causes: The limits in force; None: not readable.
         counters: Cumulative times under limits.
+        stamp: Tells what is stale; None: nothing does.
     """
 
     calls: tuple[PlannedCall, ...]
     values: tuple[PlannedValue, ...]
     causes: PlannedCauses | None = None
     counters: tuple[PlannedCounter, ...] = ()
+    stamp: PlannedStamp | None = None

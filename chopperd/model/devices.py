@@ -35,7 +35,9 @@ class GpuInfo:
         memory_size_bytes: Device memory.
         sensor_lag_ns: How long after the fact the clock reading shows it, where that is known.
         power_source: What `power_w` is: "instant", "module" (at this instant, of the GPU and the
-            processor on one module) or "average_1s" (too slow for steps).
+            processor on one module), "average_1s" (too slow for steps), "average" (the firmware's
+            own mean, over a time that is not known) or "card" (such a mean, of a card both of whose
+            dies are GPUs of their own; the other die has none).
         memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve) or
             "system".
         parent: Label of the card that this is a partition of, with which it shares clock, power
@@ -45,6 +47,8 @@ class GpuInfo:
         temperature_memory_max_c: Memory temperature at which it slows down.
         sm_clock_period_ns, power_period_ns, energy_period_ns: Time between two updates of these
             sensors, where it was found.
+        kfd_node: AMD: its number among the nodes of the kernel's compute driver, which has the CPUs
+            first. Traces of roctracer number devices so; in its order rocprofiler-sdk counts GPUs.
     """
 
     gpu: str
@@ -69,6 +73,7 @@ class GpuInfo:
     sm_clock_period_ns: int | None = None
     power_period_ns: int | None = None
     energy_period_ns: int | None = None
+    kfd_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,9 @@ class DeviceReading:
     """Values of one look at a device, without a time; None is "not reported".
 
     Attributes:
-        sm_clock_mhz: SM clock (AMD: GFX clock of the governing die), MHz.
+        sm_clock_mhz: SM clock, MHz. Where there are `die_clocks_mhz` it is the lowest of the
+            running ones at this instant; whoever samples puts that of the governing die in its
+            place.
         mem_clock_mhz: Memory clock, MHz.
         power_w: Board power, as instantaneous as the device gives, W.
         energy_j: The driver's cumulative energy counter, J since the driver loaded.
@@ -90,6 +97,9 @@ class DeviceReading:
         temperature_memory_c: Memory temperature, degrees C.
         memory_reserved_bytes: Device memory that the driver keeps for itself.
         power_limit_w: Power limit in force now.
+        die_clocks_mhz: Clock of each compute die (AMD: XCD) of a GPU that has several, in the
+            driver's order, at most `MOST_DIES`, MHz; None of one that gives none. 0 is a clock that
+            is switched off.
     """
 
     sm_clock_mhz: float | None = None
@@ -105,7 +115,11 @@ class DeviceReading:
     temperature_memory_c: float | None = None
     memory_reserved_bytes: int | None = None
     power_limit_w: float | None = None
+    die_clocks_mhz: tuple[float | None, ...] = ()
 
+
+#: Compute dies that there is room for in a sample.
+MOST_DIES: Final = 8
 
 #: The numbers of a reading that are shown as they are now and are not part of a sample.
 STATE_FIELDS: Final = (

@@ -20,6 +20,7 @@ _FIXED: Final = (
     "temperature_shutdown_c",
     "temperature_memory_max_c",
 )
+_UNKNOWN: Final = "-"
 _UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
 
 
@@ -87,8 +88,17 @@ def _reading_values(
             yield field.name, "+".join(sorted(cause.label for cause in value)) or "none set"
         elif field.name == "limited_ns":
             yield from _counters(field.name, value or {}, asked)
+        elif field.name == "die_clocks_mhz":
+            yield from _dies(field.name, value or ())
         else:
             yield field.name, value
+
+
+def _dies(field: str, clocks_mhz: tuple[float | None, ...]) -> Iterator[tuple[str, str]]:
+    """The clocks of a GPU that has several dies, in one line; those it doesn't have hold a dash."""
+    if clocks_mhz:
+        shown = (_UNKNOWN if clock_mhz is None else f"{clock_mhz:g}" for clock_mhz in clocks_mhz)
+        yield field, " ".join(shown)
 
 
 def _counters(

@@ -118,7 +118,7 @@ class NvmlSensors:
             memory_used_bytes=None if used_bytes is None else int(used_bytes),
             memory_reserved_bytes=None if used_bytes is None else self._reserved_bytes(),
             limited_ns=_limited_ns(board.limits),
-            **{channel.field: channel.value() for channel in board.slow},
+            **{channel.field: channel.value() for channel in board.slow},  # type: ignore[arg-type]
         )
 
     def _causes(self) -> frozenset[Cause] | None:

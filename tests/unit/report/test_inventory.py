@@ -54,6 +54,14 @@ def test_every_field_shows_its_answer_or_a_dash_for_each_gpu() -> None:
     assert text.endswith("GPU 2: GPU is lost\n")
 
 
+def test_the_dies_of_a_gpu_stand_in_one_line_and_only_where_there_are_several() -> None:
+    dies = DeviceReading(die_clocks_mhz=(2100.0, 0.0, None, 1950.5))
+    entry = InventoryEntry(info=gpu("0"), reading=dies)
+    text = page_text(render_inventory(replace(INVENTORY, gpus=(entry,))))
+    assert cells(text, "die_clocks_mhz") == ["2100", "0", "-", "1950.5"]
+    assert "die_clocks_mhz" not in page_text(render_inventory(INVENTORY))
+
+
 def test_a_gpu_is_listed_with_its_limits_and_what_is_unknown_of_them() -> None:
     text = page_text(render_inventory(INVENTORY))
     assert text.startswith("GPUS  nvml, driver 560.35.03\n")
