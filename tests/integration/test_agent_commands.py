@@ -181,14 +181,16 @@ def test_a_step_that_the_agents_report_lacks_is_said(capsys: pytest.CaptureFixtu
     assert "step_not_found" in {note["code"] for note in document["notes"]}
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "the agent refuses: words (HTTP 403)"), (404, "the agent has none: words (HTTP 404)")],
+)
 def test_a_refusal_of_the_agent_is_one_line_and_1(
-    agent: FakeAgent, capsys: pytest.CaptureFixture[str]
+    agent: FakeAgent, capsys: pytest.CaptureFixture[str], status: int, said: str
 ) -> None:
-    agent.replies = {f"{API}/report/latest": problem(404, "no such report among your jobs")}
+    agent.replies = {f"{API}/report/latest": problem(status, "words")}
     assert cli.run(["report"]) == 1
-    assert capsys.readouterr().err == (
-        "chopperd: the agent refuses: no such report among your jobs (HTTP 404)\n"
-    )
+    assert capsys.readouterr().err == f"chopperd: {said}\n"
 
 
 def test_top_shows_what_the_agent_says_until_losses_are_known(
