@@ -11,11 +11,10 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.devices import DEEP_SLEEP_MHZ
 from chopperd.model.samples import GpuSamples
 from chopperd.units import NS_PER_S
 
-#: At this clock and below, a die sleeps. Source: AMD SMI's own tool calls it deep sleep.
-DEEP_SLEEP_MHZ: Final = 140.0
 #: A die's clock is its mean over so long before a sample and as long after it.
 HALF_WINDOW_NS: Final = NS_PER_S
 
