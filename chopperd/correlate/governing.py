@@ -54,6 +54,12 @@ def are_gated(dies_mhz: Float64s) -> Bools:
     return gated
 
 
+def reported_dies(dies_mhz: Float64s) -> Float64s | None:
+    """The dies up to the last that was ever reported, (n, d) of (n, more); None without any."""
+    known = np.flatnonzero(~np.isnan(dies_mhz).all(axis=0))
+    return np.ascontiguousarray(dies_mhz[:, : known[-1] + 1]) if len(known) else None
+
+
 def _governing_mhz(t_ns: Int64s, dies_mhz: Float64s) -> Float64s:
     """(n,) by the rule of `governed`, NaN where no die runs; one die after the other."""
     begin = np.searchsorted(t_ns, t_ns - HALF_WINDOW_NS, side="left")
