@@ -15,6 +15,7 @@ from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
+    DiesLive,
     GpuLive,
     HungCall,
     LiveTotals,
@@ -117,7 +118,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `timing` is what was found of its sensors, by the name of their values in `reading`.
     `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
-    wrong with it.
+    wrong with it. `dies` is null where the GPU does not tell the clocks of several dies.
     """
 
     gpu: str
@@ -133,6 +134,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     timing: Mapping[str, SensorTiming] = {}
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
+    dies: DiesLive | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,6 +316,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         timing=live.timing,
         processes=live.processes,
         trouble=live.trouble,
+        dies=live.dies,
     )
 
 

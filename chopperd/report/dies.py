@@ -5,7 +5,7 @@ import numpy as np
 from chopperd.correlate.governing import are_gated, are_running
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.signal import RunningClass
-from chopperd.model.report import ClockDies
+from chopperd.model.row_clock import ClockDies
 from chopperd.model.samples import GpuSamples
 from chopperd.report.clocks import row_samples
 

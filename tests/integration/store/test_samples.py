@@ -185,7 +185,7 @@ def test_dies_are_written_as_published_and_only_where_there_are_some(tmp_path: P
 
 def test_more_dies_than_there_is_room_for_are_refused_with_the_line(tmp_path: Path) -> None:
     text = "t_unix_ns,gpu,sm_clock_mhz,die_clocks_mhz\n10,0,2098," + "+".join("9" * 9) + "\n"
-    with pytest.raises(StoreError, match="line 2: .* holds more than 8 numbers"):
+    with pytest.raises(StoreError, match=r"line 2: .* holds more than 8 numbers"):
         read_samples(written(tmp_path, text))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.devices import Vendor
-from chopperd.model.report import ClockDies, RowClock
+from chopperd.model.row_clock import ClockDies, RowClock
 from chopperd.model.samples import GpuSamples
 from chopperd.report.trace_report import TraceReport
 from tests.unit.report.traced import Job, reported, sample_set, sampled
@@ -52,9 +52,7 @@ def test_rows_have_the_governing_die_s_clock_and_keep_the_mean_of_the_running() 
         # (1600 + 1500 + 1540) / 3
         assert clock.dies.mean_mhz == pytest.approx(1546.667, abs=0.001)
         whole = replace(clock.dies, mean_mhz=0.0)
-        assert whole == ClockDies(
-            running=3, gated=1, mean_mhz=0.0, spread_mhz=100.0, governing=1
-        )
+        assert whole == ClockDies(running=3, gated=1, mean_mhz=0.0, spread_mhz=100.0, governing=1)
     assert dies_notes(report) == [
         "the clock of GPU 0 is its governing die's, mostly XCD 1; the mean of 3 running dies is "
         "3.1 % higher; 1 die left out while off"
