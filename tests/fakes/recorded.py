@@ -10,7 +10,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S, NS_PER_US
@@ -31,6 +31,10 @@ def records_of(samples: GpuSamples, unix_less_mono_ns: int) -> Records:
         records[name] = getattr(samples, name)
     for cause in CAUSES:
         records["limited_ns"][:, cause] = samples.limited_ns.get(cause, np.nan)
+    records["die_clocks_mhz"] = NO_DIE
+    if (dies_mhz := samples.die_clocks_mhz) is not None:
+        known = np.where(np.isnan(dies_mhz), NO_DIE, dies_mhz)
+        records["die_clocks_mhz"][:, : dies_mhz.shape[1]] = known
     return records
 
 

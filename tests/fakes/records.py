@@ -6,7 +6,7 @@ from math import nan
 import numpy as np
 
 from chopperd.model.causes import CAUSE_BY_LABEL
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.units import NS_PER_MS
 
 
@@ -24,6 +24,7 @@ def records(
     for name in RECORD.names or ():
         if RECORD[name].base == np.float64:
             made[name] = nan
+    made["die_clocks_mhz"] = NO_DIE
     made["t_mono_ns"] = first_ns + np.arange(len(rows)) * round(period_ms * NS_PER_MS)
     for record, row in zip(made, rows, strict=True):
         for name, value in row.items():
