@@ -24,6 +24,7 @@ _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 def records_of(samples: GpuSamples, unix_less_mono_ns: int) -> Records:
     """The samples as records."""
     records = np.zeros(len(samples), RECORD)
+    records["die_clocks_mhz"] = NO_DIE
     records["t_mono_ns"] = samples.t_unix_ns - unix_less_mono_ns
     records["span_ns"] = samples.read_span_ns
     records["causes"] = samples.causes
@@ -87,6 +88,7 @@ def clock_mhz_at(t_mono_ns: Int64s) -> Float64s:
 
 def _records(begin_mono_ns: int, hz: int) -> Records:
     records = np.zeros(hz, RECORD)
+    records["die_clocks_mhz"] = NO_DIE
     records["t_mono_ns"] = begin_mono_ns + np.arange(hz) * (NS_PER_S // hz)
     records["span_ns"] = 20_000
     records["causes"] = Cause.POWER_CAP.bit

@@ -21,6 +21,7 @@ def records(
         period_ms: Time between them.
     """
     made = np.zeros(len(rows), RECORD)
+    made["die_clocks_mhz"] = NO_DIE
     for name in RECORD.names or ():
         if RECORD[name].base == np.float64:
             made[name] = nan
