@@ -97,4 +97,5 @@ def _asleep_mhz(dies_mhz: Float64s, own_mhz: Float64s) -> Float64s:
     """The clock where no die runs: the lowest but 0; `own_mhz` where none is reported."""
     lowest = np.where(dies_mhz > 0, dies_mhz, np.inf).min(axis=1)
     lowest[np.isinf(lowest)] = np.nan
-    return np.where(np.isnan(dies_mhz).all(axis=1), own_mhz, lowest)
+    clock_mhz: Float64s = np.where(np.isnan(dies_mhz).all(axis=1), own_mhz, lowest)
+    return clock_mhz

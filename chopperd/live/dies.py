@@ -1,22 +1,20 @@
 """The dies of one GPU as they run now."""
 
-from typing import Final
-
 import numpy as np
 
 from chopperd.correlate.governing import are_gated, are_running
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.live import DiesLive
+from chopperd.sampling.governing import WINDOW_NS
 from chopperd.sampling.layout import Records
 from chopperd.sampling.recording import die_clocks_mhz
-from chopperd.units import NS_PER_S
-
-#: Means are over the records of the last so many seconds, as the governing die's live clock is.
-_WINDOW_NS: Final = 2 * NS_PER_S
 
 
 class DieClocks:
-    """The clocks of a GPU's dies over the last two seconds that it was sampled."""
+    """The clocks of a GPU's dies over the last two seconds that it was sampled.
+
+    Means are over those two seconds, as that is by which the sampler tells the governing die.
+    """
 
     def __init__(self) -> None:
         self._t_ns: Int64s = np.zeros(0, np.int64)
@@ -32,7 +30,7 @@ class DieClocks:
         if self._dies_mhz is not None:
             t_ns = np.concatenate([self._t_ns, t_ns])
             dies_mhz = np.concatenate([self._dies_mhz, dies_mhz])
-        kept = t_ns >= t_ns[-1] - _WINDOW_NS
+        kept = t_ns > t_ns[-1] - WINDOW_NS
         self._t_ns, self._dies_mhz = t_ns[kept], dies_mhz[kept]
 
     def live(self, since_mono_ns: int) -> DiesLive | None:

@@ -236,7 +236,6 @@ def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
     rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
     rows["span_ns"] = columns["span_ns"]
     rows["causes"] = columns["causes"]
-    rows["die_clocks_mhz"] = NO_DIE
     for name in VALUE_COLUMNS:
         rows[name] = columns.get(name, np.nan)
     for cause in CAUSES:

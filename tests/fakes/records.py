@@ -25,7 +25,6 @@ def records(
     for name in RECORD.names or ():
         if RECORD[name].base == np.float64:
             made[name] = nan
-    made["die_clocks_mhz"] = NO_DIE
     made["t_mono_ns"] = first_ns + np.arange(len(rows)) * round(period_ms * NS_PER_MS)
     for record, row in zip(made, rows, strict=True):
         for name, value in row.items():

@@ -5,6 +5,7 @@ Every expected number is of the case's `expected.md`: of two dies that are there
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,7 @@ def test_kept_and_reported_the_clock_is_2098_mhz_and_the_mean_2099(
         assert total.row.clock is not None
         assert total.row.clock.compute is not None
         assert total.row.clock.compute.mean_mhz == pytest.approx(2098.0)
-        assert total.row.clock.dies == ClockDies(
-            running=2, gated=0, mean_mhz=pytest.approx(2099.0), spread_mhz=2.0, governing=1
-        )
+        assert total.row.clock.dies is not None
+        assert total.row.clock.dies.mean_mhz == pytest.approx(2099.0)
+        others = replace(total.row.clock.dies, mean_mhz=0.0)
+        assert others == ClockDies(running=2, gated=0, mean_mhz=0.0, spread_mhz=2.0, governing=1)

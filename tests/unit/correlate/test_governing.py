@@ -25,7 +25,8 @@ def sampled(t_ms: list[int], dies_mhz: list[list[float]]) -> GpuSamples:
 
 
 def clocks(samples: GpuSamples) -> list[float]:
-    return governed(samples).sm_clock_mhz.tolist()
+    found: list[float] = governed(samples).sm_clock_mhz.tolist()
+    return found
 
 
 def by_brute_force(samples: GpuSamples) -> list[float]:
