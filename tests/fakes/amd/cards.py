@@ -41,7 +41,7 @@ class Card:
         power: What `gpu_metrics` says of it: "current", "average", "both", "none".
         limit_w, limit_default_w: The power limit as it is and as it was made; 0: none is told.
         clock_max_mhz, mem_clock_mhz: The highest clock; the memory's.
-        energy: Its counter: "runs", "stands" (a constant), "absent".
+        energy: Its counter: "runs", "stands" (a constant), "absent", "wrong" (ten times too fast).
         residencies: Whether it counts the time under each limit.
         host_limits: Whether it counts that of each die under the host's limit.
         has_edge: Whether it has a sensor of the edge's temperature.
@@ -97,10 +97,10 @@ class Card:
 
 
 def mi300x(metrics_version: tuple[int, int] = (1, 8)) -> Card:
-    """Eight dies; before v1.6 no residencies, before v1.8 nothing of each die's limits."""
+    """Eight dies; before v1.6 no residencies, before v1.7 nothing of each die's limits."""
     minor = metrics_version[1]
     return Card(
-        metrics_version=metrics_version, residencies=minor >= 6, host_limits=minor >= 8,
+        metrics_version=metrics_version, residencies=minor >= 6, host_limits=minor >= 7,
     )  # fmt: skip
 
 
@@ -149,11 +149,11 @@ def mi100() -> Card:
 
 
 def radeon_w7900() -> Card:
-    """A workstation card: average power in the metrics, and the kernel's own sensor."""
+    """A workstation card: average power in the metrics, and one more sensor in hwmon."""
     return replace(
         _VEGA, name="AMD Radeon PRO W7900", device_id=0x7448, revision_id=0, gfx_version=110000,
         vram_bytes=48 * GIB, cu_count=96, limit_w=241, limit_default_w=241, clock_max_mhz=1760,
-        mem_clock_mhz=1124, energy="absent",
+        mem_clock_mhz=1124, energy="absent", power="both",
     )  # fmt: skip
 
 
@@ -172,6 +172,8 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
 
     What it does not report is left out too, and stands there as all ones.
     """
+    if card.apu:
+        return _processor(card, segment)
     values: dict[str, int | tuple[int, ...]] = {
         "temperature_hotspot": segment.temperature_c,
         "temperature_mem": segment.memory_temperature_c,
@@ -180,7 +182,7 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
         "current_uclk": _mem_clock(card, segment),
         **{f"{kind}_socket_power": segment.power_w for kind in _power_kinds(card)},
     }
-    if card.metrics_version >= (1, 4) and not card.apu:
+    if card.metrics_version >= (1, 4):
         return values | _many_dies(card, segment)
     gfx_mhz = _clock(segment, 0)
     return values | {
@@ -189,6 +191,21 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
         "average_uclk_frequency": _mem_clock(card, segment), "average_socclk_frequency": 1000,
         "current_socclk": 1000, "throttle_status": 0, "current_fan_speed": 0,
         "pcie_link_width": 16, "pcie_link_speed": 160, "indep_throttle_status": _throttle(segment),
+    }  # fmt: skip
+
+
+def _processor(card: Card, segment: Segment) -> dict[str, int | tuple[int, ...]]:
+    """Of an APU: temperatures in 0.01 °C, power in mW; activity in 0.01 % before v3.0."""
+    clock_mhz, mem_mhz = _clock(segment, 0), _mem_clock(card, segment)
+    per_percent = 1 if card.metrics_version >= (3, 0) else 100
+    return {
+        "temperature_gfx": segment.temperature_c * 100,
+        "temperature_soc": segment.memory_temperature_c * 100,
+        "average_gfx_activity": segment.activity_percent * per_percent,
+        "average_socket_power": segment.power_w * 1000,
+        "average_gfx_power": segment.power_w * 1000, "average_gfxclk_frequency": clock_mhz,
+        "current_gfxclk": clock_mhz, "average_uclk_frequency": mem_mhz, "current_uclk": mem_mhz,
+        "throttle_status": 0, "indep_throttle_status": _throttle(segment),
     }  # fmt: skip
 
 
@@ -253,8 +270,9 @@ def _times(card: Card) -> Iterator[Motion]:
 
 def _counters(card: Card, timeline: Timeline) -> Iterator[Motion]:
     if card.energy != "absent":
-        power_w = timeline.levels(lambda s: s.power_w if card.energy == "runs" else 0)
-        yield counter("energy_accumulator", timeline, power_w, numerator=COUNTS_PER_J,
+        power_w = timeline.levels(lambda s: 0 if card.energy == "stands" else s.power_w)
+        per_j = COUNTS_PER_J * (10 if card.energy == "wrong" else 1)
+        yield counter("energy_accumulator", timeline, power_w, numerator=per_j,
                       denominator=NS_PER_S, base=10**9)  # fmt: skip
     if card.apu:
         return
@@ -277,19 +295,21 @@ def _residencies(timeline: Timeline) -> Iterator[Motion]:
 
 
 def _host_limits(card: Card, timeline: Timeline) -> Iterator[Motion]:
+    """Of each die; v1.7 has one counter for all reasons."""
+    power = timeline.levels(lambda s: int("ppt" in s.limits))
+    heat = timeline.levels(lambda s: int(bool(s.limits - {"ppt"})))
+    total = timeline.levels(lambda s: int(bool(s.limits)))
+    idle = timeline.levels(lambda s: int(s.activity_percent == 0))
+    counted = {
+        "gfx_below_host_limit_ppt_acc": power,
+        "gfx_below_host_limit_thm_acc": heat,
+        "gfx_low_utilization_acc": idle,
+        "gfx_below_host_limit_total_acc": total,
+    }
+    if card.metrics_version == (1, 7):
+        counted = {"gfx_below_host_limit_acc": total}
     for die in range(card.die_count):
-        running = timeline.levels(lambda s, d=die: int(s.clock_mhz(d) is not None))  # type: ignore[misc]
-        power = [int("ppt" in s.limits) for s in timeline.segments]
-        heat = [int(bool(s.limits - {"ppt"})) for s in timeline.segments]
-        idle = [int(s.activity_percent == 0) for s in timeline.segments]
-        for name, rates in (
-            ("gfx_below_host_limit_ppt_acc", power),
-            ("gfx_below_host_limit_thm_acc", heat),
-            ("gfx_low_utilization_acc", idle),
-            (
-                "gfx_below_host_limit_total_acc",
-                [max(p, h) for p, h in zip(power, heat, strict=True)],
-            ),
-        ):
-            counted = [rate * runs for rate, runs in zip(rates, running, strict=True)]
-            yield counter(f"xcp_stats.0.{name}", timeline, counted, place=die)
+        runs = [int(segment.clock_mhz(die) is not None) for segment in timeline.segments]
+        for name, rates in counted.items():
+            while_running = [rate * run for rate, run in zip(rates, runs, strict=True)]
+            yield counter(f"xcp_stats.0.{name}", timeline, while_running, place=die)

@@ -4,10 +4,11 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_char
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tests.fakes.amd.cards import Card, Values, metric_values, motions
 from tests.fakes.amd.motion import Motion, Segment, Timeline
+from tests.fakes.amd.places import place_in
 from tests.fakes.amd.smi.bindings import Binding
 from tests.fakes.amd.smi.scenario import Answers, GpuLayout
 
@@ -275,31 +276,6 @@ class SmiGpu(Answers):
             slot.pid, slot.mem, slot.name = pid, used_bytes, b"python3"
             slot.memory_usage.vram_mem = used_bytes
         self.answer(call).bytes = ctypes.sizeof(one) * len(processes)
-
-
-def place_in(
-    structure: type[ctypes.Structure], name: str, place: int = 0
-) -> tuple[int, int] | None:
-    """Offset and width of a number in a structure; `a.0.b` is b in the first of a."""
-    offset: int = 0
-    kind: Any = structure
-    for part in name.split("."):
-        if part.isdigit():
-            kind = kind._type_
-            offset += int(part) * ctypes.sizeof(kind)
-            continue
-        if not hasattr(kind, part):
-            return None
-        offset += getattr(kind, part).offset
-        kind = {field[0]: field[1] for field in kind._fields_}[part]
-    if hasattr(kind, "_length_"):
-        if place >= kind._length_:
-            return None
-        kind = kind._type_
-        offset += place * ctypes.sizeof(kind)
-    elif place:
-        return None
-    return offset, ctypes.sizeof(kind)
 
 
 #: Names of before there were several dies, which the library fills in from the first.
