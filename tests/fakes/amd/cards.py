@@ -88,12 +88,12 @@ class Card:
         domain, bus, device, function = self.pci
         return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
-    @property
-    def uuid(self) -> str:
-        """As amdsmi tells it: the unique id's bytes around the device's."""
+    def uuid(self, partition: int = 0xFF) -> str:
+        """As amdsmi tells it: the unique id's bytes around the partition (ff: none) and device."""
         top, second = self.unique_id >> 56, self.unique_id >> 48 & 0xFF
         low = self.unique_id & ((1 << 48) - 1)
-        return f"{top:02x}ff{self.device_id:04x}-0000-1000-80{second:02x}-{low:012x}"
+        first = f"{top:02x}{partition:02x}{self.device_id:04x}"
+        return f"{first}-0000-1000-80{second:02x}-{low:012x}"
 
 
 def mi300x(metrics_version: tuple[int, int] = (1, 8)) -> Card:

@@ -47,6 +47,7 @@ class Partition:
         place: Its number; 0 is the one that speaks for the card.
         count: How many the card has.
         compute, memory: The modes.
+        in_uuid: Whether the UUID tells it, as those of newer libraries do.
         says_ones: What it doesn't know it answers with all ones, not with "not supported".
     """
 
@@ -54,6 +55,7 @@ class Partition:
     count: int = 1
     compute: str = "SPX"
     memory: str = "NPS1"
+    in_uuid: bool = False
     says_ones: bool = False
 
 
@@ -266,6 +268,12 @@ class SmiGpu(Answers):
         """The power limit, in W."""
         cap = self.view("amdsmi_get_power_cap_info", "amdsmi_power_cap_info_t")
         setattr(cap, "power_cap", int(limit_w * 10**6))  # noqa: B010
+
+    def has_errors(self, *, uncorrectable: int = 0, correctable: int = 0) -> None:
+        """So many memory errors since the driver started."""
+        count = self.view("amdsmi_get_gpu_total_ecc_count", "amdsmi_error_count_t")
+        setattr(count, "uncorrectable_count", uncorrectable)  # noqa: B010
+        setattr(count, "correctable_count", correctable)  # noqa: B010
 
     def runs(self, *processes: tuple[int, int]) -> None:
         """These processes are on it: pid and bytes of memory."""
