@@ -53,7 +53,7 @@ def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     numbered = sorted((int(each.name), each) for each in folders if each.name.isdecimal())
     found = (_node(number, folder / "properties") for number, folder in numbered)
     nodes = [node for node in found if node is not None]
-    shared = Counter((_card(node), node.unique_id) for node in nodes if node.unique_id)
+    shared = Counter((_card(node), node.unique_id) for node in nodes)
     return tuple(
         _partition(node) if shared[(_card(node), node.unique_id)] > 1 else node for node in nodes
     )
