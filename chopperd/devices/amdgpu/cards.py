@@ -165,7 +165,7 @@ def _name(card: Card) -> str:
 
 
 def _highest_mhz(levels: Path) -> float | None:
-    """The highest of a clock's levels; where a user lowered that, what the chip can do is hidden."""
+    """The highest of a clock's levels; one that a user lowered hides what it was."""
     found = [int(mhz) for mhz in _LEVEL.findall(text_in(levels) or "")]
     return _known(max(found, default=None), plausible.CLOCK_MHZ)
 

@@ -1,5 +1,6 @@
 """Reading the kernel's small files: numbers as text, and the block of metrics into one buffer."""
 
+import errno
 import os
 from ctypes import Array, c_char, create_string_buffer
 from pathlib import Path
@@ -27,10 +28,13 @@ class NumberFile:
         """The number.
 
         Raises:
-            OSError: It can't be read, as the kernel says why.
-            ValueError: It holds something else.
+            OSError: It can't be read, as the kernel says why, or holds something else.
         """
-        return int(self.path.read_text())
+        text = self.path.read_text(errors="replace")
+        try:
+            return int(text)
+        except ValueError:
+            raise OSError(errno.EIO, "it holds no number", self.path.name) from None
 
 
 class BlockFile:
