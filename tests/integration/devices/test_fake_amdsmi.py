@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.fakes.amd.smi import calls
 from tests.fakes.amd.cards import Card, mi100, mi210, mi250x_pair, mi300x
 from tests.fakes.amd.motion import NS_PER_S, Segment
+from tests.fakes.amd.smi import calls
 from tests.fakes.amd.smi.bindings import ALL, INSTALLED, OLDER, binding
 from tests.fakes.amd.smi.fixtures import FakeAmdSmi, MakeFakeAmdSmi
 from tests.fakes.amd.smi.gpu import METRICS, SmiGpu
