@@ -31,18 +31,18 @@ class Block:
     """Brings the block once a look; what is in it, numbers say.
 
     Args:
-        source: Brings it, and has brought it once.
+        source: Brings it; what it holds before is of no use, or all ones.
         faults: Takes what goes wrong.
 
     Attributes:
-        header: The word that it begins with.
+        header: The word that it begins with; None until it was brought.
     """
 
     def __init__(self, source: MetricsSource, faults: DeviceFaults) -> None:
         self._source = source
         self._faults = faults
         self._failure: CallFailedError | None = None
-        self.header: int = _HEADER.unpack_from(source.buffer, HEADER_OFFSET)[0]
+        self.header: int | None = None
         stamp = self.place(table.STAMP)
         self._stamp = None if stamp is None else self.number(stamp, 0)
         self._last_stamp: int | None = None
@@ -74,9 +74,14 @@ class Block:
             self._source.fetch()
         except self._faults.vendor_error as error:
             is_absent = self._faults.absent(error, self._source.operation)
-            self._failure = CallFailedError(is_absent=is_absent)
+            # What once came is not missing because it does not come now: it is asked for again.
+            self._failure = CallFailedError(is_absent=is_absent and self.header is None)
             return
-        if _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0] != self.header:
+        header = _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0]
+        if self.header is None:
+            self.header = header
+            self._faults.choices.revision += 1
+        if header != self.header:
             self._drop("header")
         elif self._is_stale():
             self._drop(table.STAMP)

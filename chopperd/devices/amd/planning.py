@@ -75,8 +75,10 @@ def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
     )
 
 
-def _checked(values: Iterator[PlannedValue], header: int) -> list[PlannedValue]:
+def _checked(values: Iterator[PlannedValue], header: int | None) -> list[PlannedValue]:
     """Values of a block that must begin as it did: else it is torn, or of another version."""
+    if header is None:
+        raise _NotSettledError
     return [replace(value, checks={HEADER_OFFSET: header}) for value in values]
 
 
