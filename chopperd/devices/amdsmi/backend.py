@@ -32,7 +32,7 @@ from chopperd.devices.amdsmi.seldom import ProcessList, troubles
 from chopperd.devices.amdsmi.sensor_reads import sensor_reads
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.devices.nvml.first_calls import FirstCalls, FirstCallsHangError
+from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import (
@@ -63,6 +63,8 @@ class Places:
 PLACES: Final = Places()
 #: A GPU that fails to say at first where its power comes from is asked so often.
 _FIRST_LOOKS: Final = 3
+#: How long the first calls for all GPUs together are waited for.
+_PATIENCE: Final = Patience(first_s=3.0, later_s=3.0)
 
 
 def open_backend(_options: BackendOptions) -> "AmdSmiBackend":
@@ -120,11 +122,11 @@ class AmdSmiBackend:
         self._gpus: dict[str, _Gpu] = {}
         self._layout = layout_of(library)
         self._open = True
-        first_calls = FirstCalls()
+        first_calls = PatientCalls("its first calls")
         try:
-            self._devices = first_calls.answer(self._enumerated)
-            self._presence = first_calls.answer(self._present)
-        except FirstCallsHangError as error:
+            self._devices = first_calls.answer(self._enumerated, _PATIENCE)
+            self._presence = first_calls.answer(self._present, _PATIENCE)
+        except CallsHangError as error:
             raise BackendUnavailableError(f"AMD SMI hangs: {error}") from error
         except BaseException:
             self.close()
@@ -183,7 +185,7 @@ class AmdSmiBackend:
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
         """None: AMD SMI keeps no samples of its own."""
         del device, field
-        return None  # noqa: RET501 - a number where others have one
+        return None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
         """The processes on a GPU, those of all its partitions; None where that is not told.
