@@ -203,6 +203,15 @@ GPU_METRICS: Final = (
         GPU,
     ),
     metric(
+        "gpu_xcd_clock_spread_hertz",
+        "hertz",
+        _F,
+        "Of a GPU that runs several compute dies (AMD: XCDs), the highest less the lowest of their "
+        "mean clocks over the last 2 s; sm_clock is that of the lowest",
+        per_gpu(lambda gpu: _hertz(gpu.dies.spread_mhz) if gpu.dies else None),
+        GPU,
+    ),
+    metric(
         "gpu_mem_clock_hertz",
         "hertz",
         _S,

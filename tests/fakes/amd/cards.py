@@ -41,12 +41,13 @@ class Card:
         power: What `gpu_metrics` says of it: "current", "average", "both", "none".
         limit_w, limit_default_w: The power limit as it is and as it was made; 0: none is told.
         clock_max_mhz, mem_clock_mhz: The highest clock; the memory's.
-        energy: Its counter: "runs", "stands" (a constant), "absent".
+        energy: Its counter: "runs", "stands" (a constant), "absent", "wrong" (ten times too fast).
         residencies: Whether it counts the time under each limit.
         host_limits: Whether it counts that of each die under the host's limit.
         has_edge: Whether it has a sensor of the edge's temperature.
         critical_c, memory_critical_c: Where it slows down.
         apu: Whether it is part of a processor.
+        partitions: As how many GPUs its dies are used; each has its own counters of them.
         guest: Whether this is a virtual machine's: no metrics, energy or limit.
         pci: Domain, bus, device, function.
         unique_id: 16 hexadecimal digits.
@@ -72,6 +73,7 @@ class Card:
     critical_c: int = 100
     memory_critical_c: int = 105
     apu: bool = False
+    partitions: int = 1
     guest: bool = False
     pci: tuple[int, int, int, int] = (0, 0x0C, 0, 0)
     unique_id: int = 0x5B1A_4E60_0000_0000
@@ -83,24 +85,29 @@ class Card:
         return replace(self, pci=moved, unique_id=self.unique_id + place)
 
     @property
+    def dies_each(self) -> int:
+        """How many dies each partition has."""
+        return max(self.die_count // self.partitions, 1)
+
+    @property
     def bdf(self) -> str:
         """Its PCI address as the kernel writes it."""
         domain, bus, device, function = self.pci
         return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
-    @property
-    def uuid(self) -> str:
-        """As amdsmi tells it: the unique id's bytes around the device's."""
+    def uuid(self, partition: int = 0xFF) -> str:
+        """As amdsmi tells it: the unique id's bytes around the partition (ff: none) and device."""
         top, second = self.unique_id >> 56, self.unique_id >> 48 & 0xFF
         low = self.unique_id & ((1 << 48) - 1)
-        return f"{top:02x}ff{self.device_id:04x}-0000-1000-80{second:02x}-{low:012x}"
+        first = f"{top:02x}{partition:02x}{self.device_id:04x}"
+        return f"{first}-0000-1000-80{second:02x}-{low:012x}"
 
 
 def mi300x(metrics_version: tuple[int, int] = (1, 8)) -> Card:
-    """Eight dies; before v1.6 no residencies, before v1.8 nothing of each die's limits."""
+    """Eight dies; before v1.6 no residencies, before v1.7 nothing of each die's limits."""
     minor = metrics_version[1]
     return Card(
-        metrics_version=metrics_version, residencies=minor >= 6, host_limits=minor >= 8,
+        metrics_version=metrics_version, residencies=minor >= 6, host_limits=minor >= 7,
     )  # fmt: skip
 
 
@@ -149,11 +156,11 @@ def mi100() -> Card:
 
 
 def radeon_w7900() -> Card:
-    """A workstation card: average power in the metrics, and the kernel's own sensor."""
+    """A workstation card: average power in the metrics, and one more sensor in hwmon."""
     return replace(
         _VEGA, name="AMD Radeon PRO W7900", device_id=0x7448, revision_id=0, gfx_version=110000,
         vram_bytes=48 * GIB, cu_count=96, limit_w=241, limit_default_w=241, clock_max_mhz=1760,
-        mem_clock_mhz=1124, energy="absent",
+        mem_clock_mhz=1124, energy="absent", power="both",
     )  # fmt: skip
 
 
@@ -172,6 +179,8 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
 
     What it does not report is left out too, and stands there as all ones.
     """
+    if card.apu:
+        return _processor(card, segment)
     values: dict[str, int | tuple[int, ...]] = {
         "temperature_hotspot": segment.temperature_c,
         "temperature_mem": segment.memory_temperature_c,
@@ -180,7 +189,7 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
         "current_uclk": _mem_clock(card, segment),
         **{f"{kind}_socket_power": segment.power_w for kind in _power_kinds(card)},
     }
-    if card.metrics_version >= (1, 4) and not card.apu:
+    if card.metrics_version >= (1, 4):
         return values | _many_dies(card, segment)
     gfx_mhz = _clock(segment, 0)
     return values | {
@@ -192,6 +201,21 @@ def metric_values(card: Card, segment: Segment) -> dict[str, int | tuple[int, ..
     }  # fmt: skip
 
 
+def _processor(card: Card, segment: Segment) -> dict[str, int | tuple[int, ...]]:
+    """Of an APU: temperatures in 0.01 °C, power in mW; activity in 0.01 % before v3.0."""
+    clock_mhz, mem_mhz = _clock(segment, 0), _mem_clock(card, segment)
+    per_percent = 1 if card.metrics_version >= (3, 0) else 100
+    return {
+        "temperature_gfx": segment.temperature_c * 100,
+        "temperature_soc": segment.memory_temperature_c * 100,
+        "average_gfx_activity": segment.activity_percent * per_percent,
+        "average_socket_power": segment.power_w * 1000,
+        "average_gfx_power": segment.power_w * 1000, "average_gfxclk_frequency": clock_mhz,
+        "current_gfxclk": clock_mhz, "average_uclk_frequency": mem_mhz, "current_uclk": mem_mhz,
+        "throttle_status": 0, "indep_throttle_status": _throttle(segment),
+    }  # fmt: skip
+
+
 def _many_dies(card: Card, segment: Segment) -> dict[str, int | tuple[int, ...]]:
     busy = segment.activity_percent
     dies = tuple(_clock(segment, die) for die in range(card.die_count))
@@ -199,8 +223,11 @@ def _many_dies(card: Card, segment: Segment) -> dict[str, int | tuple[int, ...]]
         "current_gfxclks": dies + (ABSENT_16,) * (MAX_DIES - card.die_count),
         "current_socclks": (1200,) * 4, "temperature_vrsoc": 48, "gfxclk_lock_status": 0,
         "pcie_link_width": 16, "pcie_link_speed": 320, "pcie_replay_count_acc": ABSENT_16,
-        "vram_max_bandwidth": 5300, "num_partition": 1,
-        "xcp_stats.0.gfx_busy_inst": (busy,) * card.die_count,
+        "vram_max_bandwidth": 5300, "num_partition": card.partitions,
+        **{
+            f"xcp_stats.{partition}.gfx_busy_inst": (busy,) * card.dies_each
+            for partition in range(card.partitions)
+        },
     }  # fmt: skip
 
 
@@ -253,8 +280,9 @@ def _times(card: Card) -> Iterator[Motion]:
 
 def _counters(card: Card, timeline: Timeline) -> Iterator[Motion]:
     if card.energy != "absent":
-        power_w = timeline.levels(lambda s: s.power_w if card.energy == "runs" else 0)
-        yield counter("energy_accumulator", timeline, power_w, numerator=COUNTS_PER_J,
+        power_w = timeline.levels(lambda s: 0 if card.energy == "stands" else s.power_w)
+        per_j = COUNTS_PER_J * (10 if card.energy == "wrong" else 1)
+        yield counter("energy_accumulator", timeline, power_w, numerator=per_j,
                       denominator=NS_PER_S, base=10**9)  # fmt: skip
     if card.apu:
         return
@@ -277,19 +305,23 @@ def _residencies(timeline: Timeline) -> Iterator[Motion]:
 
 
 def _host_limits(card: Card, timeline: Timeline) -> Iterator[Motion]:
+    """Of each die; v1.7 has one counter for all reasons."""
+    power = timeline.levels(lambda s: int("ppt" in s.limits))
+    heat = timeline.levels(lambda s: int(bool(s.limits - {"ppt"})))
+    total = timeline.levels(lambda s: int(bool(s.limits)))
+    idle = timeline.levels(lambda s: int(s.activity_percent == 0))
+    counted = {
+        "gfx_below_host_limit_ppt_acc": power,
+        "gfx_below_host_limit_thm_acc": heat,
+        "gfx_low_utilization_acc": idle,
+        "gfx_below_host_limit_total_acc": total,
+    }
+    if card.metrics_version == (1, 7):
+        counted = {"gfx_below_host_limit_acc": total}
     for die in range(card.die_count):
-        running = timeline.levels(lambda s, d=die: int(s.clock_mhz(d) is not None))  # type: ignore[misc]
-        power = [int("ppt" in s.limits) for s in timeline.segments]
-        heat = [int(bool(s.limits - {"ppt"})) for s in timeline.segments]
-        idle = [int(s.activity_percent == 0) for s in timeline.segments]
-        for name, rates in (
-            ("gfx_below_host_limit_ppt_acc", power),
-            ("gfx_below_host_limit_thm_acc", heat),
-            ("gfx_low_utilization_acc", idle),
-            (
-                "gfx_below_host_limit_total_acc",
-                [max(p, h) for p, h in zip(power, heat, strict=True)],
-            ),
-        ):
-            counted = [rate * runs for rate, runs in zip(rates, running, strict=True)]
-            yield counter(f"xcp_stats.0.{name}", timeline, counted, place=die)
+        runs = [int(segment.clock_mhz(die) is not None) for segment in timeline.segments]
+        for name, rates in counted.items():
+            while_running = [rate * run for rate, run in zip(rates, runs, strict=True)]
+            partition, place = divmod(die, card.dies_each)
+            metric = f"xcp_stats.{partition}.{name}"
+            yield counter(metric, timeline, while_running, place=place)

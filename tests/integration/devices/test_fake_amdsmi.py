@@ -1,9 +1,11 @@
 """The fake libamd_smi.so is what AMD's own binding takes it for."""
 
 import ctypes
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -15,6 +17,7 @@ from tests.fakes.amd.smi import calls
 from tests.fakes.amd.smi.bindings import ALL, INSTALLED, OLDER, binding
 from tests.fakes.amd.smi.fixtures import FakeAmdSmi, MakeFakeAmdSmi
 from tests.fakes.amd.smi.gpu import METRICS, SmiGpu
+from tests.waiting import wait_for
 
 #: `sizeof(amdsmi_gpu_metrics_t)` of each release, as its header has it.
 METRICS_BYTES = {"6.2.4": 424, "6.3.3": 1832, "6.4.4": 2368, "7.0.2": 4544}
@@ -362,3 +365,99 @@ def test_a_node_is_changed_from_another_process(fake_amdsmi: FakeAmdSmi, opened:
     gpu: SmiGpu = node.gpus[0]
     gpu.plays(Segment(power_w=321))
     assert field(over.metrics(), "current_socket_power") == 321
+
+
+def test_a_call_hangs_until_it_is_healed(fake_amdsmi: FakeAmdSmi, opened: Open) -> None:
+    gpu, over = fake_amdsmi.node.gpus[0], opened(fake_amdsmi)
+    gpu.fails(calls.HANGS, METRICS)
+    thread = threading.Thread(target=over.metrics)
+    thread.start()
+    wait_for(lambda: gpu.calls_of(METRICS) == 1, "the call")
+    assert thread.is_alive()
+    assert over.api.amdsmi_get_gpu_device_bdf(over.handles[0]) == "0000:0c:00.0"
+    gpu.heals()
+    thread.join()
+
+
+def test_a_call_may_end_the_process(fake_amdsmi: FakeAmdSmi) -> None:
+    fake_amdsmi.node.system.fails(calls.CRASHES, "amdsmi_init")
+    code = "import amdsmi; amdsmi.amdsmi_init()"
+    done = subprocess.run([sys.executable, "-c", code], env=fake_amdsmi.environment(), check=False)
+    assert done.returncode == -signal.SIGSEGV
+
+
+def test_violation_status_takes_a_tenth_of_a_second(fake_amdsmi: FakeAmdSmi, opened: Open) -> None:
+    over = opened(fake_amdsmi)
+    start_ns = time.monotonic_ns()
+    status = over.raw.amdsmi_violation_status_t()
+    over.raw.amdsmi_get_violation_status(over.handles[0], ctypes.byref(status))
+    assert time.monotonic_ns() - start_ns >= 100 * MS_NS
+    assert fake_amdsmi.node.gpus[0].calls_of("amdsmi_get_violation_status") == 1
+
+
+def test_without_a_library_the_binding_prints_and_fails(fake_amdsmi: FakeAmdSmi) -> None:
+    fake_amdsmi.loses_library()
+    done = subprocess.run(
+        [sys.executable, "-c", "import amdsmi"],
+        env=fake_amdsmi.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "Unable to find libamd_smi.so" in done.stdout
+    assert "KeyError: 'libamd_smi.so'" in done.stderr
+
+
+@pytest.mark.parametrize(("in_uuid", "second"), [(False, "5bff74a1"), (True, "5b0174a1")])
+def test_partitions_have_one_uuid_unless_it_tells_them(
+    make_fake_amdsmi: MakeFakeAmdSmi, opened: Open, in_uuid: bool, second: str
+) -> None:
+    fake = make_fake_amdsmi([mi300x()])
+    fake.node.add_partitions(mi300x().at(1), 2, compute="DPX", in_uuid=in_uuid)
+    over = opened(fake)
+    assert over.api.amdsmi_get_gpu_device_uuid(over.handles[2]).startswith(f"{second}-0000-1000")
+
+
+def test_errors_are_counted(fake_amdsmi: FakeAmdSmi, opened: Open) -> None:
+    over = opened(fake_amdsmi)
+    fake_amdsmi.node.gpus[0].has_errors(uncorrectable=2)
+    count = over.api.amdsmi_get_gpu_total_ecc_count(over.handles[0])
+    assert (count["uncorrectable_count"], count["correctable_count"]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "second"),
+    [("6.2.4", ("year", 24), ("major", 6)), ("6.4.4", ("year", 25), ("major", 5))],
+)
+def test_the_library_tells_its_version(
+    make_fake_amdsmi: MakeFakeAmdSmi, version: str, first: tuple[str, int], second: tuple[str, int]
+) -> None:
+    raw = make_fake_amdsmi(version=version).imported().amdsmi_interface.amdsmi_wrapper
+    told = raw.amdsmi_version_t()
+    assert raw.amdsmi_get_lib_version(ctypes.byref(told)) == calls.SUCCESS
+    assert [(name, getattr(told, name)) for name, *_ in told._fields_][:2] == [first, second]
+
+
+def test_more_segments_may_play_than_before(fake_amdsmi: FakeAmdSmi, opened: Open) -> None:
+    over, node = opened(fake_amdsmi), fake_amdsmi.node
+    for power_w in range(100, 120):
+        node.plays(Segment(length_ns=MS_NS, power_w=1, temperature_c=99), Segment(power_w=power_w))
+        node.freeze(node.now_ns + NS_PER_S)
+        assert field(over.metrics(), "current_socket_power") == power_w
+
+
+def test_counters_never_fall_while_what_plays_is_changed(
+    fake_amdsmi: FakeAmdSmi, opened: Open
+) -> None:
+    over, node, done = opened(fake_amdsmi), fake_amdsmi.node, threading.Event()
+    seen: list[int] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(field(over.metrics(), "energy_accumulator"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for power_w in range(100, 300):
+        node.plays(Segment(power_w=power_w, length_ns=MS_NS), Segment(power_w=power_w + 1))
+    done.set()
+    reader.join()
+    assert seen == sorted(seen)
+    assert seen[-1] < 2**63

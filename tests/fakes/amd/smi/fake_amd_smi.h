@@ -9,7 +9,7 @@
 #define MAX_GPUS 17 /* the last stands for the library: calls that concern no GPU */
 #define SYSTEM (MAX_GPUS - 1)
 #define MAX_ANSWERS 96
-#define MAX_MOTIONS 192
+#define MAX_MOTIONS 640
 #define MOST_PIECES 16
 #define HEAP_BYTES 131072
 #define MOST_BLOCK_BYTES 8192
@@ -37,7 +37,8 @@ typedef struct {
 typedef struct {
     int64_t call, key, offset, bytes;
     int64_t item_bytes;             /* of a list */
-    int64_t first_motion, motion_count;
+    int64_t motions;                /* the first << 32 | how many: changed at once */
+    int64_t motions_from, motion_room; /* where they may lie, and how many, twice over */
     int64_t refresh_ns;             /* it is measured at multiples of this; 0: at each read */
     int64_t held_ns;                /* it was last measured then; 0: it goes on */
     int64_t short_bytes;            /* no more is written; -1: all */

@@ -56,6 +56,10 @@ class FakeAmdSmi:
             SCENARIO_VARIABLE: str(self.node.path),
         }
 
+    def loses_library(self) -> None:
+        """There is none where `ROCM_PATH` leads; for another process: this one has it loaded."""
+        (self.rocm / "lib" / LIBRARY_NAME).unlink()
+
     @property
     def open_count(self) -> int:
         """How often the library was initialised here and not shut down."""

@@ -4,10 +4,11 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_char
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tests.fakes.amd.cards import Card, Values, metric_values, motions
 from tests.fakes.amd.motion import Motion, Segment, Timeline
+from tests.fakes.amd.places import place_in
 from tests.fakes.amd.smi.bindings import Binding
 from tests.fakes.amd.smi.scenario import Answers, GpuLayout
 
@@ -46,6 +47,7 @@ class Partition:
         place: Its number; 0 is the one that speaks for the card.
         count: How many the card has.
         compute, memory: The modes.
+        in_uuid: Whether the UUID tells it, as those of newer libraries do.
         says_ones: What it doesn't know it answers with all ones, not with "not supported".
     """
 
@@ -53,6 +55,7 @@ class Partition:
     count: int = 1
     compute: str = "SPX"
     memory: str = "NPS1"
+    in_uuid: bool = False
     says_ones: bool = False
 
 
@@ -266,6 +269,12 @@ class SmiGpu(Answers):
         cap = self.view("amdsmi_get_power_cap_info", "amdsmi_power_cap_info_t")
         setattr(cap, "power_cap", int(limit_w * 10**6))  # noqa: B010
 
+    def has_errors(self, *, uncorrectable: int = 0, correctable: int = 0) -> None:
+        """So many memory errors since the driver started."""
+        count = self.view("amdsmi_get_gpu_total_ecc_count", "amdsmi_error_count_t")
+        setattr(count, "uncorrectable_count", uncorrectable)  # noqa: B010
+        setattr(count, "correctable_count", correctable)  # noqa: B010
+
     def runs(self, *processes: tuple[int, int]) -> None:
         """These processes are on it: pid and bytes of memory."""
         call = "amdsmi_get_gpu_process_list"
@@ -275,31 +284,6 @@ class SmiGpu(Answers):
             slot.pid, slot.mem, slot.name = pid, used_bytes, b"python3"
             slot.memory_usage.vram_mem = used_bytes
         self.answer(call).bytes = ctypes.sizeof(one) * len(processes)
-
-
-def place_in(
-    structure: type[ctypes.Structure], name: str, place: int = 0
-) -> tuple[int, int] | None:
-    """Offset and width of a number in a structure; `a.0.b` is b in the first of a."""
-    offset: int = 0
-    kind: Any = structure
-    for part in name.split("."):
-        if part.isdigit():
-            kind = kind._type_
-            offset += int(part) * ctypes.sizeof(kind)
-            continue
-        if not hasattr(kind, part):
-            return None
-        offset += getattr(kind, part).offset
-        kind = {field[0]: field[1] for field in kind._fields_}[part]
-    if hasattr(kind, "_length_"):
-        if place >= kind._length_:
-            return None
-        kind = kind._type_
-        offset += place * ctypes.sizeof(kind)
-    elif place:
-        return None
-    return offset, ctypes.sizeof(kind)
 
 
 #: Names of before there were several dies, which the library fills in from the first.

@@ -3,6 +3,7 @@
 import ctypes
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.fakes.amd.cards import Card, mi300x
@@ -27,6 +28,7 @@ from tests.fakes.amd.smi.gpu import (
     SmiGpu,
 )
 from tests.fakes.amd.smi.scenario import MAX_GPUS, SYSTEM, Answers, map_layout, new_layout
+from tests.fakes.amd.sysfs.tables import VERSIONS, table
 
 #: Nodes 0 and 1 of the kernel's topology are the processors.
 FIRST_GPU_NODE = 2
@@ -64,7 +66,7 @@ class SmiNode:
         node.system = Answers(node._layout.gpus[SYSTEM])
         node._partitions = pickle.loads(_beside(path).read_bytes())
         node.gpus = tuple(
-            SmiGpu(layout, node.binding, card, partition, node._now_ns)
+            SmiGpu(layout, node.binding, card, partition, lambda: node.now_ns)
             for layout, (card, partition) in zip(node._layout.gpus, node._partitions, strict=False)
         )
         return node
@@ -79,7 +81,9 @@ class SmiNode:
         for (name, *_), number in zip(version._fields_, numbers, strict=False):
             setattr(version, name, number)
 
-    def _now_ns(self) -> int:
+    @property
+    def now_ns(self) -> int:
+        """The time by which everything moves (CLOCK_BOOTTIME), also when it stands still."""
         return int(self._layout.frozen_ns) or boot_ns()
 
     def freeze(self, at_ns: int) -> None:
@@ -124,7 +128,7 @@ class SmiNode:
                 card if card.pci[0:3] not in self._taken() else card.at(place),
             )
         layout = self._layout.gpus[place]
-        gpu = SmiGpu(layout, self.binding, card, partition, self._now_ns)
+        gpu = SmiGpu(layout, self.binding, card, partition, lambda: self.now_ns)
         layout.socket = self._socket(card)
         self._partitions.append((card, partition))
         _identity(gpu, place)
@@ -140,14 +144,22 @@ class SmiNode:
         return gpu
 
     def add_partitions(
-        self, card: Card, count: int, *, compute: str, memory: str = "NPS1", says_ones: bool = False
-    ) -> tuple[SmiGpu, ...]:
+        self, card: Card, count: int, *, compute: str, memory: str = "NPS1", in_uuid: bool = False,
+        says_ones: bool = False,
+    ) -> tuple[SmiGpu, ...]:  # fmt: skip
         """A card as several processors, which differ in the function of their PCI address."""
         parts = [
-            Partition(place=place, count=count, compute=compute, memory=memory, says_ones=says_ones)
+            Partition(
+                place=place,
+                count=count,
+                compute=compute,
+                memory=memory,
+                in_uuid=in_uuid,
+                says_ones=says_ones,
+            )
             for place in range(count)
         ]
-        return tuple(self.add(card, part) for part in parts)
+        return tuple(self.add(replace(card, partitions=count), part) for part in parts)
 
     def has_gpus(self, count: int) -> None:
         """The library sees only the first `count` from now on (or all again)."""
@@ -180,7 +192,8 @@ def _identity(gpu: SmiGpu, place: int) -> None:
     gpu.tells("amdsmi_get_gpu_id", 2, card.device_id)
     gpu.tells("amdsmi_get_gpu_revision", 2, card.revision_id)
     gpu.tells("amdsmi_get_gpu_virtualization_mode", 4, 3 if card.guest else 1)
-    gpu.writes("amdsmi_get_gpu_device_uuid", card.uuid)
+    uuid = card.uuid(partition.place) if partition.in_uuid else card.uuid()
+    gpu.writes("amdsmi_get_gpu_device_uuid", uuid)
     gpu.writes("amdsmi_get_processor_info", str(place))
     gpu.says("amdsmi_get_gpu_asic_info", "amdsmi_asic_info_t", {
         "market_name": card.name.encode(), "vendor_id": VENDOR_ID,
@@ -254,7 +267,8 @@ def _metrics(gpu: SmiGpu) -> None:
     card = gpu.card
     gpu.says_all_ones(METRICS, "amdsmi_gpu_metrics_t")
     major, minor = card.metrics_version
-    header = {"structure_size": 0, "format_revision": major, "content_revision": minor}
+    size = ctypes.sizeof(table((major, minor))) if (major, minor) in VERSIONS else 0
+    header = {"structure_size": size, "format_revision": major, "content_revision": minor}
     gpu.says("amdsmi_get_gpu_metrics_header_info", "amd_metrics_table_header_t", header)
     for name, value in header.items():
         setattr(getattr(gpu.metrics, "common_header"), name, value)  # noqa: B009

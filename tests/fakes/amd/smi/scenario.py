@@ -5,7 +5,7 @@ The layout is that of `fake_amd_smi.h`; `build.py` checks that the two agree in 
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from ctypes import Structure, c_char, c_int64, sizeof
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ MAX_GPUS = 17
 #: Stands for the library: calls that concern no GPU.
 SYSTEM = MAX_GPUS - 1
 MAX_ANSWERS = 96
-MAX_MOTIONS = 192
+MAX_MOTIONS = 640
 HEAP_BYTES = 131072
 
 Block = TypeVar("Block", bound=ctypes.Structure | ctypes.Union | ctypes.Array[c_char])
@@ -39,7 +39,8 @@ class AnswerLayout(Structure):
     _fields_ = [
         (name, c_int64)
         for name in (
-            *("call", "key", "offset", "bytes", "item_bytes", "first_motion", "motion_count"),
+            *("call", "key", "offset", "bytes", "item_bytes", "motions"),
+            *("motions_from", "motion_room"),
             *("refresh_ns", "held_ns", "short_bytes", "torn_at", "torn_lag_ns", "torn_offset"),
         )
     ]
@@ -87,7 +88,8 @@ class Answers:
         answer = self.layout.answers[place]
         answer.call, answer.key, answer.item_bytes = CALL_NAMES.index(call), key, item_bytes
         answer.bytes, answer.offset = sizeof(block), self._room(sizeof(block))
-        answer.first_motion = answer.motion_count = answer.refresh_ns = answer.held_ns = 0
+        answer.motions = answer.motions_from = answer.motion_room = 0
+        answer.refresh_ns = answer.held_ns = 0
         answer.short_bytes = answer.torn_at = answer.torn_offset = -1
         self.layout.answer_count = place + 1
         return self.block(call, block, key)
@@ -122,55 +124,48 @@ class Answers:
 
     # ---- numbers that move ----------------------------------------------------------------
 
-    def moves(self, call: str, motions: Iterable[tuple[int, int, Motion]], key: int = 0) -> None:
-        """Numbers of an answer move: offset, width and how; in place of those that did."""
-        answer = self.answer(call, key)
-        answer.motion_count = 0
-        moving = list(motions)
-        if len(moving) > self._room_for_motions(answer):
-            answer.first_motion = self.layout.motion_count
-            self.layout.motion_count += len(moving)
-            assert self.layout.motion_count <= MAX_MOTIONS
-        for place, (offset, width, motion) in enumerate(moving, answer.first_motion):
-            _write_motion(self.layout.motions[place], offset, width, motion)
-        answer.motion_count = len(moving)
+    def moves(self, call: str, motions: Sequence[tuple[int, int, Motion]], key: int = 0) -> None:
+        """Numbers of an answer move: offset, width and how; in place of those that did.
 
-    def _room_for_motions(self, answer: AnswerLayout) -> int:
-        """How many lie between its first motion and the next answer's."""
-        others = (self.layout.answers[place] for place in range(self.layout.answer_count))
-        later = [
-            other.first_motion
-            for other in others
-            if other.motion_count and other.first_motion > answer.first_motion
-        ]
-        taken = any(
-            self.layout.answers[place].motion_count
-            and self.layout.answers[place].first_motion == answer.first_motion
-            for place in range(self.layout.answer_count)
-        )
-        end = min([*later, self.layout.motion_count])
-        return 0 if taken else int(end - answer.first_motion)
+        Who reads meanwhile sees the old ones or the new ones.
+        """
+        answer = self.answer(call, key)
+        first = self._free_motions(answer, len(motions))
+        for place, (offset, width, motion) in enumerate(motions, first):
+            _write_motion(self.layout.motions[place], offset, width, motion)
+        answer.motions = first << 32 | len(motions)
+
+    def _free_motions(self, answer: AnswerLayout, count: int) -> int:
+        """Where so many may be written beside those that move now."""
+        if count > answer.motion_room:
+            answer.motion_room = count + count // 2
+            answer.motions_from = self.layout.motion_count
+            self.layout.motion_count += 2 * answer.motion_room
+            assert self.layout.motion_count <= MAX_MOTIONS
+        second = answer.motions_from + answer.motion_room
+        return int(answer.motions_from if answer.motions >> 32 == second else second)
+
+    def _moving(self, call: str, key: int) -> Iterator[MotionLayout]:
+        motions = self.answer(call, key).motions
+        for place in range(motions & 0xFFFFFFFF):
+            yield self.layout.motions[(motions >> 32) + place]
 
     def motion_at(self, call: str, offset: int, key: int = 0) -> Motion | None:
         """How the number at an offset of an answer moves; None: not at all."""
-        answer = self.answer(call, key)
-        for place in range(answer.first_motion, answer.first_motion + answer.motion_count):
-            if (layout := self.layout.motions[place]).offset == offset and layout.width:
+        for layout in self._moving(call, key):
+            if layout.offset == offset and layout.width:
                 return _read_motion(layout)
         return None
 
     def stops(self, call: str, key: int = 0) -> None:
         """Nothing of an answer moves any more; its bytes are as they were set."""
-        self.answer(call, key).motion_count = 0
+        self.moves(call, (), key)
 
     def stops_at(self, call: str, offset: int, key: int = 0) -> None:
         """The number at an offset does not move any more."""
-        answer = self.answer(call, key)
-        first = answer.first_motion
-        for place in range(first, first + answer.motion_count):
-            motion = self.layout.motions[place]
-            if motion.offset == offset:
-                motion.width = 0
+        for layout in self._moving(call, key):
+            if layout.offset == offset:
+                layout.width = 0
 
     # ---- faults ---------------------------------------------------------------------------
 

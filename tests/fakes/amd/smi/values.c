@@ -89,8 +89,9 @@ static void render(const gpu_t *gpu, const answer_t *answer, int64_t offset, int
     if (answer->refresh_ns)
         measured -= measured % answer->refresh_ns;
     memcpy(block, gpu->heap + offset, (size_t)answer->bytes);
-    for (int64_t i = 0; i < answer->motion_count; i++) {
-        const motion_t *motion = &gpu->motions[answer->first_motion + i];
+    int64_t motions = __atomic_load_n(&answer->motions, __ATOMIC_ACQUIRE);
+    for (int64_t i = 0; i < (motions & 0xFFFFFFFF); i++) {
+        const motion_t *motion = &gpu->motions[(motions >> 32) + i];
         uint64_t number = number_at(motion, (motion->at_read ? now : measured) - lag_ns);
         memcpy(block + motion->offset, &number, (size_t)motion->width);
     }
