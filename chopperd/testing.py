@@ -6,6 +6,7 @@ A test class per back end inherits `BackendContract` and gives it an open back e
 
 import ctypes
 import math
+import os
 import struct
 import threading
 from collections.abc import Iterator, Mapping
@@ -71,6 +72,8 @@ _FIXED: Final[Mapping[str, tuple[float, float]]] = {
 }
 #: What a reading may pass the highest clock by: drivers round both.
 _CLOCK_ROUNDING_MHZ: Final = 15
+#: A die whose clock is not above this sleeps.
+_DEEP_SLEEP_MHZ: Final = 140
 _LOOKS: Final = 20
 _MANY_LOOKS: Final = 100
 _JOIN_TIMEOUT_S: Final = 20
@@ -310,20 +313,41 @@ def carried_out(plan: ReadPlan) -> DeviceReading:
         return value
 
     values: dict[str, float] = {}
+    dies: dict[int, float] = {}
     for planned in plan.values:
         raw = number(planned.call, planned.offset, planned.kind, planned.checks)
         assert planned.low <= raw * planned.scale <= planned.high
-        values[planned.name] = raw * planned.scale
-    limited_ns = {
-        Cause(each.cause): int(number(each.call, each.offset, each.kind, each.checks))
-        for each in plan.counters
-    }
+        field, _, die = planned.name.partition(".")
+        if die:
+            dies[int(die)] = raw * planned.scale
+        else:
+            values[field] = raw * planned.scale
+    counted: dict[Cause, float] = {}
+    for each in plan.counters:
+        raw = number(each.call, each.offset, each.kind, each.checks)
+        assert each.low <= raw <= each.high
+        cause = Cause(each.cause)
+        counted[cause] = counted.get(cause, 0.0) + raw * each.scale + each.addend
+    limited_ns = {cause: round(limited) for cause, limited in counted.items()}
     causes: frozenset[Cause] | None = None
     if plan.causes is not None:
         bits = int(number(plan.causes.call, plan.causes.offset, plan.causes.kind, {}))
         causes = frozenset(_causes(bits, plan.causes.causes))
-    numbers = {name: int(v) if name.endswith("_bytes") else v for name, v in values.items()}
+    numbers: dict[str, object] = {
+        name: int(v) if name.endswith("_bytes") else v for name, v in values.items()
+    }
+    numbers |= _clocks(dies)
     return DeviceReading(causes=causes, limited_ns=limited_ns, **numbers)  # type: ignore[arg-type]
+
+
+def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
+    """The clocks of dies, and the lowest of those that run, as a back end gives them."""
+    if not dies_mhz:
+        return {}
+    clocks_mhz = tuple(dies_mhz.get(die) for die in range(max(dies_mhz) + 1))
+    present = [mhz for mhz in clocks_mhz if mhz]
+    running = [mhz for mhz in present if mhz > _DEEP_SLEEP_MHZ]
+    return {"die_clocks_mhz": clocks_mhz, "sm_clock_mhz": min(running or present, default=None)}
 
 
 def _assert_planned_as_read(
@@ -344,6 +368,9 @@ def _assert_planned_as_read(
 
 def _called(call: PlannedCall) -> bytes:
     """What a call leaves in its buffer."""
+    if call.shape is CallShape.FILE:
+        assert os.preadv(call.handle, [call.buffer], 0) == call.argument
+        return bytes(call.buffer)
     function = ctypes.CFUNCTYPE(c_int, *_ARGUMENTS[call.shape])(call.address)
     arguments = () if call.shape is CallShape.BUFFER else (call.argument,)
     code = function(call.handle, *arguments, ctypes.addressof(call.buffer))

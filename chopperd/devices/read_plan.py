@@ -21,12 +21,14 @@ class CallShape(IntEnum):
     """How an entry point is called; each returns an int, 0 for success.
 
     `BUFFER`: f(handle, buffer). `OF`: f(handle, argument, buffer). `COUNT`: the same, the argument
-    being the number of entries in the buffer.
+    being the number of entries in the buffer. `FILE`: no entry point; from the beginning of the
+    open file that `handle` is exactly `argument` bytes are read into the buffer.
     """
 
     BUFFER = 0
     OF = 1
     COUNT = 2
+    FILE = 3
 
 
 class NumberKind(IntEnum):
@@ -46,7 +48,7 @@ class PlannedCall:
 
     Attributes:
         operation: The vendor's name of the call.
-        address: Of the entry point.
+        address: Of the entry point; 0 where there is none.
         shape: How it is called.
         handle: Its first argument.
         buffer: Where it writes; kept alive by the plan. What a call must find there (a version)

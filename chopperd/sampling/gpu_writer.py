@@ -15,10 +15,12 @@ import numpy as np
 
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.sampling.governing import WINDOW_NS, governing_mhz
 from chopperd.sampling.layout import (
     HEADER,
+    NO_DIE,
     RECORD,
     STATUS,
     STATUS_HEAD_COUNT,
@@ -30,12 +32,13 @@ from chopperd.sampling.layout import (
 
 _GENERATION: Final = (HEADER.names or ()).index("generation")
 
-_RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d")
+_RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d{MOST_DIES}H")
 _RECORD_BYTES: Final = RECORD.itemsize
 _HEAD_NAMES: Final = (STATUS.names or ())[:STATUS_HEAD_COUNT]
 _HEAD_BYTES: Final = 8 * STATUS_HEAD_COUNT
 _TOTALS: Final = Struct(f"=q{TOTAL_COUNT}d")
 _NO_LIMITS: Final = (nan,) * len(CAUSES)
+_NO_DIES: Final = (NO_DIE,) * MOST_DIES
 
 
 class _HeadWord:
@@ -159,6 +162,12 @@ class GpuWriter:
         if words[_GENERATION] != self._generation:
             return
         written = self._written
+        dies_mhz = _dies(reading.die_clocks_mhz)
+        sm_clock_mhz = (
+            self._governing_mhz(dies_mhz, t_mono_ns)
+            if reading.die_clocks_mhz
+            else _or_nan(reading.sm_clock_mhz)
+        )
         offset = self._records_offset + written % self._capacity * _RECORD_BYTES
         words[offset >> 3] = 0
         _RECORD_BODY.pack_into(
@@ -169,8 +178,10 @@ class GpuWriter:
             late_ns,
             scope is ReadScope.FULL,
             self._bits(reading.causes),
+            sm_clock_mhz,
             *_values(reading),
             *_limits(reading),
+            *dies_mhz,
         )
         self._written = words[offset >> 3] = written + 1
         self._last_mono_ns = t_mono_ns
@@ -293,6 +304,13 @@ class GpuWriter:
             return
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 
+    def _governing_mhz(self, dies_mhz: Sequence[int], t_mono_ns: int) -> float:
+        """The clock of the die that governs now; NaN if none has one."""
+        held = self.records(max(0, self._written - self._capacity))
+        first = int(np.searchsorted(held["t_mono_ns"], t_mono_ns - WINDOW_NS, side="right"))
+        now = np.array(dies_mhz, np.uint16)
+        return governing_mhz(np.vstack([held["die_clocks_mhz"][first:], now]))
+
     def _bits(self, causes: frozenset[Cause] | None) -> int:
         """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""
         if causes is None:
@@ -303,10 +321,13 @@ class GpuWriter:
         return bits
 
 
+def _or_nan(value: float | None) -> float:
+    return nan if value is None else value
+
+
 def _values(reading: DeviceReading) -> tuple[float, ...]:
-    """The numbers of a record in the order of `VALUE_COLUMNS`."""
+    """The numbers of a record in the order of `VALUE_COLUMNS`, after the first."""
     return (
-        nan if reading.sm_clock_mhz is None else reading.sm_clock_mhz,
         nan if reading.mem_clock_mhz is None else reading.mem_clock_mhz,
         nan if reading.power_w is None else reading.power_w,
         nan if reading.energy_j is None else reading.energy_j,
@@ -314,6 +335,14 @@ def _values(reading: DeviceReading) -> tuple[float, ...]:
         nan if reading.memory_used_bytes is None else reading.memory_used_bytes,
         nan if reading.activity_ratio is None else reading.activity_ratio,
     )
+
+
+def _dies(clocks_mhz: Sequence[float | None]) -> tuple[int, ...]:
+    """The clocks of dies as a record has them, in whole MHz."""
+    if not clocks_mhz:
+        return _NO_DIES
+    whole = (NO_DIE if mhz is None else min(round(mhz), NO_DIE - 1) for mhz in clocks_mhz)
+    return (*whole, *_NO_DIES)[:MOST_DIES]
 
 
 def _limits(reading: DeviceReading) -> Sequence[float]:

@@ -1,7 +1,8 @@
 """How the shared memory between sampler and readers is laid out; no reading or writing here.
 
-Every field is 8 bytes wide and aligned, so that one store writes it whole. In order: header,
-description (JSON), clock triples, one status block a GPU, one ring of records a GPU.
+Every field is 8 bytes wide and aligned, so that one store writes it whole, but for the clocks of
+dies. In order: header, description (JSON), clock triples, one status block a GPU, one ring of
+records a GPU.
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import STATE_FIELDS, GpuInfo, ReadScope
+from chopperd.model.devices import MOST_DIES, STATE_FIELDS, GpuInfo, ReadScope
 from chopperd.model.live import LiveTotals
 from chopperd.model.samples import VALUE_COLUMNS
 
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -94,7 +95,11 @@ TRIPLE: Final = np.dtype(
     [(name, np.int64) for name in ("sequence", "unix_ns", "mono_ns", "boot_ns")]
 )
 
+#: In `RECORD["die_clocks_mhz"]`: the die has no clock, or there is none of this number.
+NO_DIE: Final = 65_535
+
 #: `t_mono_ns` is the middle of the driver call, `late_ns` how long after its deadline it began.
+#: Where there are clocks of dies, `sm_clock_mhz` is that of the one that governs (`governing`).
 RECORD: Final = np.dtype(
     [
         *(
@@ -103,6 +108,7 @@ RECORD: Final = np.dtype(
         ),
         *((name, np.float64) for name in VALUE_COLUMNS),
         ("limited_ns", np.float64, (len(CAUSES),)),
+        ("die_clocks_mhz", np.uint16, (MOST_DIES,)),
     ]
 )
 

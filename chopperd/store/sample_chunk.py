@@ -15,7 +15,7 @@ from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.store.column_codec import Column, decoded_columns, encoded_columns
 from chopperd.store.deflate import compressed, expanded
 from chopperd.units import NS_PER_S, NS_PER_US
@@ -201,6 +201,7 @@ def _rows_of_table(data: bytes) -> Records:
     rows = np.zeros(len(table), RECORD)
     for name in (*VALUE_COLUMNS, "limited_ns"):
         rows[name] = np.nan
+    rows["die_clocks_mhz"] = NO_DIE
     for name in set(RECORD.names or ()) & set(table.dtype.names or ()):
         if table.dtype[name] == RECORD[name]:
             rows[name] = table[name]
@@ -234,6 +235,7 @@ def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
     rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
     rows["span_ns"] = columns["span_ns"]
     rows["causes"] = columns["causes"]
+    rows["die_clocks_mhz"] = NO_DIE
     for name in VALUE_COLUMNS:
         rows[name] = columns.get(name, np.nan)
     for cause in CAUSES:

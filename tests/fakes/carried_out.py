@@ -1,5 +1,6 @@
 """Carries out a read plan in Python, by its text alone: what any executor of plans must give."""
 
+import os
 from ctypes import CFUNCTYPE, c_int, c_uint, c_void_p
 from dataclasses import dataclass, field
 from struct import unpack_from
@@ -39,7 +40,9 @@ class CarriedOut:
 def carry_out(plan: ReadPlan) -> CarriedOut:
     """One look by a plan."""
     for call in plan.calls:
-        if call.shape is CallShape.BUFFER:
+        if call.shape is CallShape.FILE:
+            code = os.preadv(call.handle, [call.buffer], 0) != call.argument
+        elif call.shape is CallShape.BUFFER:
             code = CFUNCTYPE(c_int, c_void_p, c_void_p)(call.address)(call.handle, call.buffer)
         else:
             entry = CFUNCTYPE(c_int, c_void_p, c_uint, c_void_p)(call.address)
@@ -51,8 +54,10 @@ def carry_out(plan: ReadPlan) -> CarriedOut:
         done.values[value.name] = _scaled(_number(plan, value), value.scale)
         _check(value, done.values[value.name])
     for counter in plan.counters:
-        done.limited_ns[Cause(counter.cause)] = _number(plan, counter)
-        _check(counter, done.limited_ns[Cause(counter.cause)])
+        raw, cause = _number(plan, counter), Cause(counter.cause)
+        _check(counter, raw)
+        before = done.limited_ns.get(cause, 0.0)
+        done.limited_ns[cause] = before + raw * counter.scale + counter.addend
     if plan.causes is not None:
         buffer = plan.calls[plan.causes.call].buffer
         bits = unpack_from(_FORMAT[plan.causes.kind], buffer, plan.causes.offset)[0]

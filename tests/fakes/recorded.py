@@ -10,7 +10,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S, NS_PER_US
@@ -24,6 +24,7 @@ _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 def records_of(samples: GpuSamples, unix_less_mono_ns: int) -> Records:
     """The samples as records."""
     records = np.zeros(len(samples), RECORD)
+    records["die_clocks_mhz"] = NO_DIE
     records["t_mono_ns"] = samples.t_unix_ns - unix_less_mono_ns
     records["span_ns"] = samples.read_span_ns
     records["causes"] = samples.causes
@@ -83,6 +84,7 @@ def clock_mhz_at(t_mono_ns: Int64s) -> Float64s:
 
 def _records(begin_mono_ns: int, hz: int) -> Records:
     records = np.zeros(hz, RECORD)
+    records["die_clocks_mhz"] = NO_DIE
     records["t_mono_ns"] = begin_mono_ns + np.arange(hz) * (NS_PER_S // hz)
     records["span_ns"] = 20_000
     records["causes"] = Cause.POWER_CAP.bit

@@ -6,7 +6,7 @@ from math import nan
 import numpy as np
 
 from chopperd.model.causes import CAUSE_BY_LABEL
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.units import NS_PER_MS
 
 
@@ -21,6 +21,7 @@ def records(
         period_ms: Time between them.
     """
     made = np.zeros(len(rows), RECORD)
+    made["die_clocks_mhz"] = NO_DIE
     for name in RECORD.names or ():
         if RECORD[name].base == np.float64:
             made[name] = nan

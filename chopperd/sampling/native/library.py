@@ -10,6 +10,7 @@ from ctypes import (
     byref,
     c_double,
     c_int64,
+    c_uint64,
     sizeof,
 )
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from chopperd.model.causes import CAUSES
-from chopperd.model.devices import STATE_FIELDS
+from chopperd.model.devices import MOST_DIES, STATE_FIELDS
 from chopperd.sampling.gpu_writer import GpuPlaces
 from chopperd.sampling.layout import (
     RECORD,
@@ -34,7 +35,7 @@ from chopperd.sampling.layout import (
 logger = logging.getLogger(__name__)
 
 #: `NATIVE_VERSION` of native.h: changes with what its functions do.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SPACINGS: Final = 32
 _STEM: Final = Path(__file__).with_name("_native")
 
@@ -97,7 +98,7 @@ class PlanCall(Structure):
 
     _fields_ = [
         (name, c_int64)
-        for name in ("function", "handle", "buffer", "buffer_bytes", "shape", "argument")
+        for name in ("function", "handle", "buffer", "buffer_bytes", "shape", "argument", "lock")
     ]
 
 
@@ -106,9 +107,8 @@ class PlanNumber(Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("call", "offset", "kind", "place")),
-        *((name, c_double) for name in ("multiplier", "divisor", "low", "high")),
-        ("first_check", c_int64),
-        ("checks_count", c_int64),
+        *((name, c_double) for name in ("multiplier", "divisor", "addend", "low", "high")),
+        *((name, c_int64) for name in ("is_counted", "first_check", "checks_count")),
     ]
 
 
@@ -132,6 +132,22 @@ class Plan(Structure):
         ("causes_offset", c_int64),
         ("causes_kind", c_int64),
         ("causes_by_bit", c_int64 * 64),
+        ("has_dies", c_int64),
+        *(
+            (name, c_int64)
+            for name in ("stamp_call", "stamp_offset", "stamp_kind", "stamp_still_ns")
+        ),
+    ]
+
+
+class Dies(Structure):
+    """`dies_t`: what is kept of the clocks of a GPU's dies."""
+
+    _fields_ = [
+        ("first", c_int64),
+        ("next", c_int64),
+        ("sums_mhz", c_int64 * MOST_DIES),
+        ("counts", c_int64 * MOST_DIES),
     ]
 
 
@@ -156,6 +172,9 @@ class Loop(Structure):
         ("carried_count", c_int64 * 2),
         ("handed_deadline_mono_ns", c_int64),
         ("handed_full", c_int64),
+        ("stamp", c_uint64),
+        ("stamp_mono_ns", c_int64),
+        ("dies", Dies),
     ]
 
 
@@ -173,7 +192,7 @@ _OWN_SIZES: Final = (
     len(STATE_FIELDS),
     *map(
         sizeof,
-        (Memory, Integrals, Integrator, PlanCall, PlanNumber, PlanCheck, Plan, Loop),
+        (Memory, Integrals, Integrator, PlanCall, PlanNumber, PlanCheck, Plan, Dies, Loop),
     ),
 )
 

@@ -2,15 +2,16 @@
  *
  * Everything here is laid out once more in Python (`chopperd/sampling/layout.py`, `library.py`),
  * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
- * wide. Nothing here allocates, logs or knows Python; all memory belongs to the caller.
+ * wide but for small arrays. Nothing here allocates, logs or knows Python; all memory belongs to the caller.
  */
 #ifndef CHOPPERD_NATIVE_H
 #define CHOPPERD_NATIVE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 1
+#define NATIVE_VERSION 2
 #endif
 
 #define CAUSES 10
@@ -18,6 +19,8 @@
 #define STATES 4
 #define TOTALS (6 + 2 * CAUSES)
 #define SPACINGS 32
+#define DIES 8
+#define NO_DIE 65535
 #define NS_PER_S 1000000000LL
 
 /* The causes that are told apart here. */
@@ -39,8 +42,9 @@ typedef struct {
     double sm_clock_mhz, mem_clock_mhz, power_w, energy_j, temperature_c, memory_used_bytes;
     double activity_ratio;
     double limited_ns[CAUSES];
+    uint16_t die_clocks_mhz[DIES];
 } record_t;
-#define RECORD_WORDS ((int64_t)(sizeof(record_t) / 8))
+#define RECORD_WORDS ((int64_t)(offsetof(record_t, die_clocks_mhz) / 8)) /* up to its dies */
 
 typedef struct {
     int64_t call_started_mono_ns, call_scope, state, written, last_mono_ns;
@@ -104,20 +108,34 @@ int64_t native_add(integrals_t *integrals, const record_t *ring, int64_t capacit
                    int64_t count, int64_t period_ns);
 int64_t native_integrate(integrator_t *integrator, int64_t now_mono_ns);
 
+/* ---- dies (dies.c) ---------------------------------------------------------------------- */
+
+/* Sums over the records from `first` to `next` of the clocks of the dies that ran. */
+typedef struct {
+    int64_t first, next;
+    int64_t sums_mhz[DIES], counts[DIES];
+} dies_t;
+
+double native_governing_mhz(dies_t *dies, const memory_t *memory, const record_t *now);
+
 /* ---- plans and ticks (ticks.c) ---------------------------------------------------------- */
 
-enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT };
+enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT, SHAPE_FILE };
 enum kind { KIND_UINT16, KIND_UINT32, KIND_UINT64, KIND_INT32, KIND_INT64, KIND_FLOAT64 };
 
+/* `lock`: of a `pthread_mutex_t` to hold meanwhile; 0: none. */
 typedef struct {
-    int64_t function, handle, buffer, buffer_bytes, shape, argument;
+    int64_t function, handle, buffer, buffer_bytes, shape, argument, lock;
 } call_t;
 
-/* A number in a buffer. `place` counts words of `record_t`, after them those of the state. */
+/* A number in a buffer. `place` counts words of `record_t` up to its dies, then those of the
+ * state, then dies. One that is counted is judged as it stands there, and adds to what its place
+ * holds.
+ */
 typedef struct {
     int64_t call, offset, kind, place;
-    double multiplier, divisor, low, high;
-    int64_t first_check, checks_count;
+    double multiplier, divisor, addend, low, high;
+    int64_t is_counted, first_check, checks_count;
 } number_t;
 
 /* A word of 32 bits that must be in the buffer of a number. */
@@ -134,6 +152,8 @@ typedef struct {
     int64_t checks_count;
     int64_t causes_call, causes_offset, causes_kind; /* the call is -1: not readable */
     int64_t causes_by_bit[64];
+    int64_t has_dies;
+    int64_t stamp_call, stamp_offset, stamp_kind, stamp_still_ns; /* the call is -1: none */
 } plan_t;
 
 /* Why ticks were left to the caller. */
@@ -157,6 +177,9 @@ typedef struct {
     int64_t interrupt;
     int64_t carried_count[2];
     int64_t handed_deadline_mono_ns, handed_full;
+    uint64_t stamp; /* what was measured last, and when it was first seen; 0: nothing yet */
+    int64_t stamp_mono_ns;
+    dies_t dies;
 } loop_t;
 
 int64_t native_carry_out(loop_t *loop);

@@ -5,25 +5,30 @@ from ctypes import addressof, c_int64, sizeof
 from typing import Final, TypeAlias
 
 from chopperd.devices.read_plan import (
+    CallShape,
     NumberKind,
+    PlannedCall,
     PlannedCauses,
     PlannedCounter,
+    PlannedStamp,
     PlannedValue,
     ReadPlan,
 )
 from chopperd.model.causes import CAUSES
-from chopperd.model.devices import STATE_FIELDS
+from chopperd.model.devices import MOST_DIES, STATE_FIELDS
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.layout import RECORD, offset_of
 from chopperd.sampling.native.library import Plan, PlanCall, PlanCheck, PlanNumber
 
 _Number: TypeAlias = PlannedValue | PlannedCounter
 
-#: Words of a record, of the status's values after them.
-_RECORD_WORDS: Final = RECORD.itemsize // 8
+#: Words of a record up to its dies, those of the status's values after them, then dies.
+_RECORD_WORDS: Final = offset_of(RECORD, "die_clocks_mhz") // 8
+_FIRST_DIE: Final = _RECORD_WORDS + len(STATE_FIELDS)
 _PLACES: Final = {
     **{name: offset_of(RECORD, name) // 8 for name in VALUE_COLUMNS},
     **{name: _RECORD_WORDS + place for place, name in enumerate(STATE_FIELDS)},
+    **{f"die_clocks_mhz.{die}": _FIRST_DIE + die for die in range(MOST_DIES)},
 }
 _FIRST_COUNTER: Final = offset_of(RECORD, "limited_ns") // 8
 _BYTES: Final = {
@@ -57,6 +62,8 @@ class NativePlan:
         numbers: tuple[_Number, ...] = (*source.values, *source.counters)
         for number in numbers:
             _check_room(source, number)
+        for call in source.calls:
+            _check_call(call)
         self._calls = (PlanCall * len(source.calls))(
             *(
                 PlanCall(
@@ -66,6 +73,7 @@ class NativePlan:
                     buffer_bytes=sizeof(call.buffer),
                     shape=call.shape,
                     argument=call.argument,
+                    lock=0 if call.lock is None else call.lock.address,
                 )
                 for call in source.calls
             )
@@ -81,10 +89,21 @@ class NativePlan:
             checks=addressof(self._checks),
             checks_count=len(self._checks),
             causes_call=-1,
+            has_dies=any(value.name.startswith("die_clocks_mhz.") for value in source.values),
+            stamp_call=-1,
         )
+        if source.stamp is not None:
+            self._set_stamp(source, source.stamp)
         if source.causes is not None:
             self._set_causes(source, source.causes)
         self.address = addressof(self._plan)
+
+    def _set_stamp(self, source: ReadPlan, stamp: PlannedStamp) -> None:
+        _check_bytes(source, stamp.call, stamp.offset, _BYTES[stamp.kind])
+        self._plan.stamp_call = stamp.call
+        self._plan.stamp_offset = stamp.offset
+        self._plan.stamp_kind = stamp.kind
+        self._plan.stamp_still_ns = stamp.still_ns
 
     def _set_causes(self, source: ReadPlan, causes: PlannedCauses) -> None:
         _check_bytes(source, causes.call, causes.offset, _BYTES[causes.kind])
@@ -101,7 +120,8 @@ def _placed(numbers: Sequence[_Number]) -> list[PlanNumber]:
     placed = []
     first_check = 0
     for number in numbers:
-        multiplier, divisor = _factors(number.scale if isinstance(number, PlannedValue) else 1.0)
+        multiplier, divisor = _factors(number.scale)
+        is_counted = isinstance(number, PlannedCounter)
         placed.append(
             PlanNumber(
                 call=number.call,
@@ -110,6 +130,8 @@ def _placed(numbers: Sequence[_Number]) -> list[PlanNumber]:
                 place=_place(number),
                 multiplier=multiplier,
                 divisor=divisor,
+                addend=number.addend if isinstance(number, PlannedCounter) else 0.0,
+                is_counted=is_counted,
                 low=number.low,
                 high=number.high,
                 first_check=first_check,
@@ -137,6 +159,14 @@ def _factors(scale: float) -> tuple[float, float]:
     """
     whole = round(1 / scale) if 0 < scale < 1 else 0
     return (1.0, float(whole)) if whole and 1 / whole == scale else (scale, 1.0)
+
+
+def _check_call(call: PlannedCall) -> None:
+    is_file = call.shape is CallShape.FILE
+    if is_file and not (call.handle >= 0 and 0 < call.argument <= sizeof(call.buffer)):
+        raise PlanMismatchError(f"{call.operation} is more than its buffer holds")
+    if not is_file and not call.address:
+        raise PlanMismatchError(f"{call.operation} is at no address")
 
 
 def _check_room(source: ReadPlan, number: _Number) -> None:

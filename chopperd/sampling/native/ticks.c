@@ -8,9 +8,10 @@
 #include "native.h"
 
 #include <math.h>
-#include <stddef.h>
+#include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A wait is cut into naps of this length, so that a stop is seen soon. */
 #define NAP_NS 250000000LL
@@ -54,7 +55,7 @@ static int wait_until(const loop_t *loop, int64_t deadline_ns)
 
 /* ---- carrying out a plan ---------------------------------------------------------------- */
 
-static int made_call(const call_t *call)
+static int called(const call_t *call)
 {
     void *handle = (void *)(uintptr_t)call->handle, *buffer = (void *)(uintptr_t)call->buffer;
     uintptr_t function = (uintptr_t)call->function;
@@ -64,9 +65,23 @@ static int made_call(const call_t *call)
     case SHAPE_OF:
     case SHAPE_COUNT:
         return ((int (*)(void *, int, void *))function)(handle, (int)call->argument, buffer);
+    case SHAPE_FILE: /* all of it, or nothing of use */
+        return pread((int)call->handle, buffer, (size_t)call->argument, 0) != call->argument;
     default:
         return -1;
     }
+}
+
+static int made_call(const call_t *call)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)call->lock;
+    if (lock == NULL)
+        return called(call);
+    if (pthread_mutex_lock(lock) != 0)
+        return -1;
+    int code = called(call);
+    pthread_mutex_unlock(lock);
+    return code;
 }
 
 /* Where `bytes` bytes at an offset of a call's buffer are; NULL outside of it. */
@@ -129,24 +144,41 @@ static int checks_hold(const plan_t *plan, const number_t *number)
     return 1;
 }
 
-/* Put a number into its place; 0 if it is not as planned. NaN is in no bounds. */
+/* Put a value where it belongs; 0 if it belongs nowhere. */
+static int put(const number_t *number, double value, record_t *record, double *state)
+{
+    int64_t first = offsetof(record_t, sm_clock_mhz) / 8, place = number->place;
+    if (place < first)
+        return 0;
+    if (place < RECORD_WORDS) {
+        double *word = (double *)record + place;
+        *word = number->is_counted && !isnan(*word) ? *word + value : value;
+        return 1;
+    }
+    place -= RECORD_WORDS;
+    if (place < STATES) {
+        state[place] = value;
+        return 1;
+    }
+    place -= STATES;
+    if (place >= DIES || !(value >= 0 && value < NO_DIE))
+        return 0;
+    record->die_clocks_mhz[place] = (uint16_t)lrint(value);
+    return 1;
+}
+
+/* Take a number to its place; 0 if it is not as planned. NaN is in no bounds. */
 static int placed(const plan_t *plan, const number_t *number, record_t *record, double *state)
 {
     const char *from = part_of(plan, number->call, number->offset, bytes_of(number->kind));
     if (from == NULL || !checks_hold(plan, number))
         return 0;
-    double value = number_of(bits_at(from, number->kind), number->kind);
-    value = value * number->multiplier / number->divisor;
-    if (!(value >= number->low && value <= number->high))
+    double raw = number_of(bits_at(from, number->kind), number->kind);
+    double value = raw * number->multiplier / number->divisor;
+    double judged = number->is_counted ? raw : value;
+    if (!(judged >= number->low && judged <= number->high))
         return 0;
-    int64_t first = offsetof(record_t, sm_clock_mhz) / 8;
-    if (number->place >= first && number->place < RECORD_WORDS)
-        memcpy((char *)record + number->place * 8, &value, sizeof(value));
-    else if (number->place >= RECORD_WORDS && number->place < RECORD_WORDS + STATES)
-        state[number->place - RECORD_WORDS] = value;
-    else
-        return 0;
-    return 1;
+    return put(number, number->is_counted ? value + number->addend : value, record, state);
 }
 
 static int causes_found(const plan_t *plan, int64_t *causes)
@@ -172,6 +204,8 @@ static int taken(const plan_t *plan, record_t *record, double *state)
         numbers[i] = NAN;
     for (int64_t i = 0; i < STATES; i++)
         state[i] = NAN;
+    for (int64_t i = 0; i < DIES; i++)
+        record->die_clocks_mhz[i] = NO_DIE;
     for (int64_t i = 0; i < plan->calls_count; i++)
         if (made_call(&plan->calls[i]) != 0)
             return 0;
@@ -179,6 +213,23 @@ static int taken(const plan_t *plan, record_t *record, double *state)
         if (!placed(plan, &plan->numbers[i], record, state))
             return 0;
     return causes_found(plan, &record->causes);
+}
+
+/* Whether what was read is new enough; 0 if it was measured long ago. */
+static int is_fresh(loop_t *loop, const plan_t *plan, int64_t now_ns)
+{
+    if (plan->stamp_call < 0)
+        return 1;
+    int64_t bytes = bytes_of(plan->stamp_kind);
+    const char *from = part_of(plan, plan->stamp_call, plan->stamp_offset, bytes);
+    if (from == NULL)
+        return 0;
+    uint64_t stamp = bits_at(from, plan->stamp_kind);
+    if (stamp != loop->stamp || loop->stamp_mono_ns == 0) {
+        loop->stamp = stamp;
+        loop->stamp_mono_ns = now_ns;
+    }
+    return now_ns - loop->stamp_mono_ns < plan->stamp_still_ns;
 }
 
 /* ---- writing (as GpuWriter does) -------------------------------------------------------- */
@@ -228,7 +279,7 @@ static void miss(loop_t *loop, int64_t full)
 }
 
 /* One look at the GPU; 0 if it was not as planned: nothing is recorded but the driver's time. */
-static int look(const loop_t *loop, int64_t deadline_ns, int64_t started_ns, int64_t full)
+static int look(loop_t *loop, int64_t deadline_ns, int64_t started_ns, int64_t full)
 {
     const memory_t *memory = loop->memory;
     head_t *head = memory->head;
@@ -239,8 +290,11 @@ static int look(const loop_t *loop, int64_t deadline_ns, int64_t started_ns, int
     int64_t ended_ns = mono_ns();
     if (!is_current(memory)) /* the calls took so long that another writer has begun */
         return 0;
+    is_planned = is_planned && is_fresh(loop, loop->plans[full], ended_ns);
     if (is_planned) {
         record.t_mono_ns = (started_ns + ended_ns) / 2;
+        if (loop->plans[full]->has_dies)
+            record.sm_clock_mhz = native_governing_mhz(&loop->dies, memory, &record);
         record.span_ns = ended_ns - started_ns;
         record.late_ns = started_ns - deadline_ns;
         record.scope = full;
@@ -320,6 +374,7 @@ int64_t native_sizes(int64_t *sizes, int64_t count)
         sizeof(number_t),
         sizeof(check_t),
         sizeof(plan_t),
+        sizeof(dies_t),
         sizeof(loop_t),
     };
     const int64_t own_count = sizeof(own) / sizeof(own[0]);
