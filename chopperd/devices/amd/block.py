@@ -98,6 +98,11 @@ class Block:
         """The firmware's time, in its own ticks; None where it is not told."""
         return None if self._stamp is None else self._stamp.raw() or None
 
+    def stamp_ns(self) -> int | None:
+        """The firmware's time, ns; None where it is not told."""
+        stamp = self.stamp()
+        return None if stamp is None else stamp * table.FIRMWARE_TICK_NS
+
     def _is_stale(self) -> bool:
         """Whether the firmware's time has stood still for long."""
         stamp, now_ns = self.stamp(), self._faults.clock.mono_ns()
@@ -163,10 +168,10 @@ def calls_of(block: Block, ways: Sequence[Way]) -> tuple[BlockCall, ...]:
     return tuple(_call(way, block.number(place, 0)) for way, place in placed if place is not None)
 
 
-def bounds_of(call: BlockCall, bounds: Bounds) -> Bounds:
+def bounds_of(calls: Sequence[BlockCall], bounds: Bounds) -> Bounds:
     """The bounds of a field that keep out all ones as well, which may be a believable value."""
-    highest = (ABSENT[call.number.kind] - 1) / call.way.per_unit
-    return Bounds(bounds.low, min(bounds.high, highest))
+    highest = ((ABSENT[call.number.kind] - 1) / call.way.per_unit for call in calls)
+    return Bounds(bounds.low, min(bounds.high, *highest))
 
 
 def _call(way: Way, number: BlockNumber) -> BlockCall:

@@ -79,6 +79,7 @@ class AmdSensors:
         )
         self._die_places = self._die_numbers()
         self._told = self._told_dies()
+        self._die_count = self._told[-1] + 1 if self._told else 0
         self._status = self._status_number()
         self.residency: Residency | None = None
         self._energy_check = EnergyCheck(traits.label)
@@ -134,7 +135,7 @@ class AmdSensors:
 
         The same object as before while nothing changed.
         """
-        if self.awaits_checks or (scope is ReadScope.FULL and self._is_probe_due()):
+        if self.awaits_checks or (scope is ReadScope.FULL and self._must_look()):
             return None
         if self._planned_revision != self._faults.choices.revision:
             self._planned_revision = self._faults.choices.revision
@@ -150,6 +151,7 @@ class AmdSensors:
         told = self._told_dies()
         if told != self._told:
             self._told = told
+            self._die_count = max(self._die_count, told[-1] + 1 if told else 0)
             self._faults.choices.revision += 1
         clocks_mhz = tuple(number.raw() for number in self.dies)
         believed = tuple(mhz if mhz is None or mhz in _DIE_MHZ else None for mhz in clocks_mhz)
@@ -194,12 +196,15 @@ class AmdSensors:
         if self.residency is None:
             if self.block.failure is not None:
                 return {}
-            self.residency = Residency(self.block)
+            self.residency = Residency(self.block, self._faults.clock)
             self._faults.choices.revision += 1
-        before = self.residency.is_settled, self.residency.origin
-        limited_ns = self.residency.limited_ns()
-        if (self.residency.is_settled, self.residency.origin) != before:
+        residency = self.residency
+        before = residency.is_settled, residency.origin, residency.implausible_count
+        limited_ns = residency.limited_ns()
+        if (residency.is_settled, residency.origin) != before[:2]:
             self._faults.choices.revision += 1
+        if residency.implausible_count != before[2]:
+            self._faults.implausible_total["limited_ns"] += 1
         return limited_ns
 
     def _causes_now(self) -> frozenset[Cause] | None:
@@ -207,7 +212,7 @@ class AmdSensors:
         if self.block.failure is not None:
             return None
         if self.has_counters:
-            return frozenset()
+            return frozenset() if self.residency and self.residency.is_settled else None
         bits = None if self._status is None else self._status.raw()
         if bits != self._causes[0]:
             self._causes = bits, None if bits is None else causes_of(bits)
@@ -220,8 +225,11 @@ class AmdSensors:
 
     @property
     def dies(self) -> tuple[BlockNumber, ...]:
-        """Where the clocks of several dies stand, up to the last; none of a chip with one."""
-        return self._die_places[: self._told[-1] + 1] if len(self._told) > 1 else ()
+        """Where the clocks of several dies stand, up to the last that ever told one.
+
+        None of a chip with one.
+        """
+        return self._die_places[: self._die_count] if self._die_count > 1 else ()
 
     @property
     def status(self) -> BlockNumber | None:
@@ -244,13 +252,17 @@ class AmdSensors:
 
     def _channel(self, sensor: Sensor) -> Channel:
         calls: Sequence[BlockCall] = calls_of(self.block, sensor.ways)
-        bounds = bounds_of(calls[0], sensor.bounds) if calls else sensor.bounds
+        bounds = bounds_of(calls, sensor.bounds) if calls else sensor.bounds
         more = self._stand_ins.get(sensor.name)
         return Channel(self._faults, sensor.name, bounds, *calls, *(more.calls if more else ()))
 
     def _channels(self) -> tuple[Channel, ...]:
         own = (self.one_clock, self.power, self.energy, *self.slow, *self.full_only)
         return (*own, *self.beside)
+
+    def _must_look(self) -> bool:
+        """Whether a full look may find what no plan looks for: a sensor, or a gated die's clock."""
+        return len(self._told) < len(self.dies) or self._is_probe_due()
 
     def _is_probe_due(self) -> bool:
         now_ns = self._faults.clock.mono_ns()
