@@ -47,6 +47,7 @@ class Card:
         has_edge: Whether it has a sensor of the edge's temperature.
         critical_c, memory_critical_c: Where it slows down.
         apu: Whether it is part of a processor.
+        partitions: As how many GPUs its dies are used; each has its own counters of them.
         guest: Whether this is a virtual machine's: no metrics, energy or limit.
         pci: Domain, bus, device, function.
         unique_id: 16 hexadecimal digits.
@@ -72,6 +73,7 @@ class Card:
     critical_c: int = 100
     memory_critical_c: int = 105
     apu: bool = False
+    partitions: int = 1
     guest: bool = False
     pci: tuple[int, int, int, int] = (0, 0x0C, 0, 0)
     unique_id: int = 0x5B1A_4E60_0000_0000
@@ -81,6 +83,11 @@ class Card:
         domain, bus, device, function = self.pci
         moved = (domain, bus + 0x10 * place, device, function)
         return replace(self, pci=moved, unique_id=self.unique_id + place)
+
+    @property
+    def dies_each(self) -> int:
+        """How many dies each partition has."""
+        return max(self.die_count // self.partitions, 1)
 
     @property
     def bdf(self) -> str:
@@ -216,8 +223,11 @@ def _many_dies(card: Card, segment: Segment) -> dict[str, int | tuple[int, ...]]
         "current_gfxclks": dies + (ABSENT_16,) * (MAX_DIES - card.die_count),
         "current_socclks": (1200,) * 4, "temperature_vrsoc": 48, "gfxclk_lock_status": 0,
         "pcie_link_width": 16, "pcie_link_speed": 320, "pcie_replay_count_acc": ABSENT_16,
-        "vram_max_bandwidth": 5300, "num_partition": 1,
-        "xcp_stats.0.gfx_busy_inst": (busy,) * card.die_count,
+        "vram_max_bandwidth": 5300, "num_partition": card.partitions,
+        **{
+            f"xcp_stats.{partition}.gfx_busy_inst": (busy,) * card.dies_each
+            for partition in range(card.partitions)
+        },
     }  # fmt: skip
 
 
@@ -312,4 +322,6 @@ def _host_limits(card: Card, timeline: Timeline) -> Iterator[Motion]:
         runs = [int(segment.clock_mhz(die) is not None) for segment in timeline.segments]
         for name, rates in counted.items():
             while_running = [rate * run for rate, run in zip(rates, runs, strict=True)]
-            yield counter(f"xcp_stats.0.{name}", timeline, while_running, place=die)
+            partition, place = divmod(die, card.dies_each)
+            metric = f"xcp_stats.{partition}.{name}"
+            yield counter(metric, timeline, while_running, place=place)

@@ -441,3 +441,23 @@ def test_more_segments_may_play_than_before(fake_amdsmi: FakeAmdSmi, opened: Ope
         node.plays(Segment(length_ns=MS_NS, power_w=1, temperature_c=99), Segment(power_w=power_w))
         node.freeze(node.now_ns + NS_PER_S)
         assert field(over.metrics(), "current_socket_power") == power_w
+
+
+def test_counters_never_fall_while_what_plays_is_changed(
+    fake_amdsmi: FakeAmdSmi, opened: Open
+) -> None:
+    over, node, done = opened(fake_amdsmi), fake_amdsmi.node, threading.Event()
+    seen: list[int] = []
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(field(over.metrics(), "energy_accumulator"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for power_w in range(100, 300):
+        node.plays(Segment(power_w=power_w, length_ns=MS_NS), Segment(power_w=power_w + 1))
+    done.set()
+    reader.join()
+    assert seen == sorted(seen)
+    assert seen[-1] < 2**63

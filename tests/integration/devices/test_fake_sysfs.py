@@ -225,6 +225,19 @@ def test_partitions_are_nodes_and_render_devices_without_metrics(sysfs: SysfsTre
     assert read(sysfs.node_folder(3), "gpu_id") == "40003"
 
 
+def test_each_partition_counts_its_own_dies(sysfs: SysfsTree) -> None:
+    gpu = sysfs.add(mi300x().at(1), compute="DPX", partitions=2)
+    gpu.plays(
+        Segment(die_clocks_mhz=(*(2100,) * 7, None), limits=frozenset({"ppt"})), origin_ns=AT_NS
+    )
+    sysfs.freeze(AT_NS + NS_PER_S)
+    says = table((1, 8)).from_buffer_copy((gpu.folder / "gpu_metrics").read_bytes())
+    stats = getattr(says, "xcp_stats")  # noqa: B009
+    counted = [list(stats[part].gfx_below_host_limit_ppt_acc) for part in range(3)]
+    ones = 2**64 - 1
+    assert counted == [[1000] * 4 + [ones] * 4, [1000] * 3 + [0] + [ones] * 4, [ones] * 8]
+
+
 def test_the_two_gpus_of_a_mi250x_have_one_power_sensor(make_sysfs: MakeSysfs) -> None:
     first, second = make_sysfs(mi250x_pair()).gpus
     assert read(first.hwmon, "power1_average") == "500000000"
@@ -260,6 +273,18 @@ def test_a_file_fails_as_told_and_heals(sysfs: SysfsTree, code: int) -> None:
     assert len((gpu.folder / "gpu_metrics").read_bytes()) == 3872
 
 
+def test_who_has_a_failing_file_open_reads_nothing_until_it_is_healed(sysfs: SysfsTree) -> None:
+    (gpu,) = sysfs.gpus
+    file = os.open(gpu.folder / "gpu_metrics", os.O_RDONLY)
+    with sysfs.advancing(0.001):
+        for _ in range(20):
+            gpu.fails("gpu_metrics", errno.EIO)
+            assert os.pread(file, 4096, 0) == b""
+            gpu.heals("gpu_metrics")
+            assert len(os.pread(file, 4096, 0)) == 3872
+    os.close(file)
+
+
 def test_a_file_may_be_cut(sysfs: SysfsTree) -> None:
     (gpu,) = sysfs.gpus
     file = os.open(gpu.folder / "gpu_metrics", os.O_RDONLY)
@@ -285,10 +310,13 @@ def test_metrics_show_what_they_are_told(sysfs: SysfsTree) -> None:
 def test_a_gpu_may_go(make_sysfs: MakeSysfs) -> None:
     tree = make_sysfs([mi300x(), mi300x()])
     first, second = tree.gpus
+    file = os.open(first.folder / "gpu_metrics", os.O_RDONLY)
     tree.removes(first)
     assert names_in(tree.root / "class" / "drm") == ["card1", "renderD129"]
     tree.advance()
     assert tree.gpus == (second,)
+    assert os.pread(file, 4096, 0) == b""
+    os.close(file)
 
 
 def test_motions_agree_with_a_sum_over_milliseconds() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.fakes.amd.cards import Card, mi300x
@@ -158,7 +159,7 @@ class SmiNode:
             )
             for place in range(count)
         ]
-        return tuple(self.add(card, part) for part in parts)
+        return tuple(self.add(replace(card, partitions=count), part) for part in parts)
 
     def has_gpus(self, count: int) -> None:
         """The library sees only the first `count` from now on (or all again)."""

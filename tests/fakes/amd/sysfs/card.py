@@ -1,6 +1,7 @@
 """One GPU in a fake sysfs: its files, what they say, and how that moves."""
 
 import errno
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +35,13 @@ class SysfsCard:
         self.metrics: MetricsBlock = new_block(card.metrics_version, attributes)
         self._now_ns = now_ns
         self._timeline = Timeline(segments=(Segment(),))
+        self._number, self._used_bytes, self._limit_w = number, 288 << 20, float(card.limit_w)
+        self._lock = threading.RLock()
+        self._gone = False
         self._broken: set[Path] = set()
         self._cut: dict[Path, int] = {}
-        self._write_fixed(number)
+        self._written: dict[Path, str | bytes] = {}
+        self._write_fixed()
         self.plays(Segment(power_w=20 if card.apu else 500), origin_ns=0)
 
     # ---- what it says ---------------------------------------------------------------------
@@ -53,12 +58,14 @@ class SysfsCard:
             repeats: Whether it begins anew after the last.
         """
         start_ns = self._now_ns() if origin_ns is None else origin_ns
-        self._timeline = Timeline(segments=segments, origin_ns=start_ns, repeats=repeats)
-        moving = list(motions(self.card, self._timeline))
-        if origin_ns is None:
-            moving = [self._continued(motion, start_ns) for motion in moving]
-        self.metrics.plays(metric_values(self.card, segments[0]), moving)
-        self.write()
+        timeline = Timeline(segments=segments, origin_ns=start_ns, repeats=repeats)
+        with self._lock:
+            moving = list(motions(self.card, timeline))
+            if origin_ns is None:
+                moving = [self._continued(motion, start_ns) for motion in moving]
+            self._timeline = timeline
+            self.metrics.plays(metric_values(self.card, segments[0]), moving)
+            self.write()
 
     def _continued(self, motion: Motion, start_ns: int) -> Motion:
         before = self.metrics.motion_of(motion.name, motion.place)
@@ -68,27 +75,32 @@ class SysfsCard:
 
     def shows(self, **metrics: int | tuple[int, ...]) -> None:
         """The metrics say this from now on, and do not move; `xcp_stats.0.x` by `**{...}`."""
-        for name, value in metrics.items():
-            self.metrics.shows(name, value)
-        self.write()
+        with self._lock:
+            for name, value in metrics.items():
+                self.metrics.shows(name, value)
+            self.write()
 
     def lacks(self, *metrics: str) -> None:
         """The metrics say nothing of these any more: all ones in each number."""
-        for name in metrics:
-            self.metrics.lacks(name)
-        self.write()
+        with self._lock:
+            for name in metrics:
+                self.metrics.lacks(name)
+            self.write()
 
     def freezes(self, at_ns: int) -> None:
         """The firmware measures nothing new from then on, while reads are stamped as before."""
-        self.metrics.held_ns = at_ns
-        self.write()
+        with self._lock:
+            self.metrics.held_ns = at_ns
+            self.write()
 
     def uses(self, used_bytes: int) -> None:
         """So much of the memory is in use."""
+        self._used_bytes = used_bytes
         self._put("mem_info_vram_used", f"{used_bytes}\n")
 
     def limits(self, limit_w: float) -> None:
         """The power limit, in W."""
+        self._limit_w = limit_w
         self._put(self.hwmon / "power1_cap", f"{int(limit_w * 10**6)}\n")
 
     # ---- faults ---------------------------------------------------------------------------
@@ -96,33 +108,50 @@ class SysfsCard:
     def fails(self, name: str, code: int = errno.ENOENT) -> None:
         """A file can't be opened or read; by its path in the device's folder."""
         path = self.folder / name
-        self._broken.add(path)
-        files.fail(path, code)
+        with self._lock:
+            if path in self._broken:
+                files.heal(path)
+            self._broken.add(path)
+            files.fail(path, code)
 
     def heals(self, name: str) -> None:
         """A file is as before."""
         path = self.folder / name
-        self._broken.discard(path)
-        self._cut.pop(path, None)
-        if path.is_symlink():
-            path.unlink()
-        elif path.is_dir():
-            path.rmdir()
-        self.write()
+        with self._lock:
+            if path in self._broken:
+                files.heal(path)
+                self._broken.discard(path)
+            self._cut.pop(path, None)
+            self._written.pop(path, None)
+            self._write_fixed()
+            self.write()
 
     def cuts(self, name: str, to_bytes: int) -> None:
         """A file holds no more than its first bytes."""
-        self._cut[self.folder / name] = to_bytes
-        files.cut(self.folder / name, to_bytes)
+        with self._lock:
+            self._cut[self.folder / name] = to_bytes
+            self._written.pop(self.folder / name, None)
+            files.cut(self.folder / name, to_bytes)
+
+    def goes(self) -> None:
+        """Nothing can be read any more by whom has a file open, and nothing is written."""
+        with self._lock:
+            self._gone = True
+            for path in self.folder.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    files.cut(path, 0)
 
     # ---- files ----------------------------------------------------------------------------
 
     def write(self) -> None:
         """What moves is as at this instant."""
-        now_ns = self._now_ns()
-        if not self.card.guest:
-            self._put("gpu_metrics", self.metrics.at(now_ns))
-        self._write_moving(self._segment(now_ns))
+        with self._lock:
+            if self._gone:
+                return
+            now_ns = self._now_ns()
+            if not self.card.guest:
+                self._put("gpu_metrics", self.metrics.at(now_ns))
+            self._write_moving(self._segment(now_ns))
 
     def _segment(self, now_ns: int) -> Segment:
         places = tuple(range(len(self._timeline.segments)))
@@ -139,7 +168,9 @@ class SysfsCard:
             return
         if (most := self._cut.get(path)) is not None:
             content = content[:most]
-        files.write(path, content)
+        if self._written.get(path) != content:
+            files.write(path, content)
+            self._written[path] = content
 
     def _write_moving(self, segment: Segment) -> None:
         clock_mhz = segment.clock_mhz(0)
@@ -161,14 +192,14 @@ class SysfsCard:
             if number > 1 or self.card.has_edge:
                 self._put(self.hwmon / f"temp{number}_input", f"{celsius * 1000}\n")
 
-    def _write_fixed(self, number: int) -> None:
+    def _write_fixed(self) -> None:
         card = self.card
         for name, text in {
             "vendor": "0x1002", "device": f"0x{card.device_id:04x}",
             "revision": f"0x{card.revision_id:02x}", "class": "0x120000",
             "unique_id": f"{card.unique_id:016x}", "product_name": card.name,
-            "numa_node": str(number // 4), "mem_info_vram_total": str(card.vram_bytes),
-            "mem_info_vram_used": str(288 << 20), "mem_info_vram_vendor": "hynix",
+            "numa_node": str(self._number // 4), "mem_info_vram_total": str(card.vram_bytes),
+            "mem_info_vram_used": str(self._used_bytes), "mem_info_vram_vendor": "hynix",
             "uevent": f"DRIVER=amdgpu\nPCI_CLASS=120000\nPCI_ID=1002:{card.device_id:04X}\n"
                       f"PCI_SLOT_NAME={card.bdf}",
         }.items():  # fmt: skip
@@ -179,7 +210,7 @@ class SysfsCard:
         if card.power != "none":
             self._put(self.hwmon / "power1_label", "PPT\n")
         if card.limit_w and not card.guest:
-            self._put(self.hwmon / "power1_cap", f"{card.limit_w * 10**6}\n")
+            self._put(self.hwmon / "power1_cap", f"{int(self._limit_w * 10**6)}\n")
             self._put(self.hwmon / "power1_cap_default", f"{card.limit_default_w * 10**6}\n")
             self._put(self.hwmon / "power1_cap_max", f"{card.limit_default_w * 10**6}\n")
             self._put(self.hwmon / "power1_cap_min", "0\n")

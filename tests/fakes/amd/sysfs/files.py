@@ -2,8 +2,9 @@
 
 What is different from a real sysfs: `stat` gives a file's real size, not 4096; what a read gets is
 what was last written, not made by the read; each read of a block that is being written may see
-half of it; a file that is kept open goes on being read when it was made to fail here (but not when
-it was cut), where a real device that is gone answers ENODEV; the mode keeps nobody out who is root.
+half of it (of two measurements, as a write takes its time); who has a file open that is made to
+fail, or whose device is gone, reads nothing (0 bytes), where a real one answers with an error; a
+shorter text than before has line feeds behind it.
 """
 
 import errno
@@ -20,7 +21,7 @@ _FAILING = {
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file in place, in one call; one that is shorter than before ends in line feeds."""
+    """Write a file in place, in one call; a text that is shorter than before ends in line feeds."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -42,7 +43,9 @@ def link(path: Path, to: Path) -> None:
 
 def fail(path: Path, code: int) -> None:
     """Opening or reading a file fails so: ENOENT, EACCES, EIO, EISDIR, ELOOP."""
-    path.unlink(missing_ok=True)
+    if path.is_file() and not path.is_symlink():
+        cut(path, 0)
+        path.rename(_aside(path))
     if code in _FAILING:
         if not _FAILING[code].exists():
             pytest.skip(f"this kernel has no {_FAILING[code]}")
@@ -53,6 +56,20 @@ def fail(path: Path, code: int) -> None:
         path.mkdir()
     else:
         assert code == errno.ENOENT, code
+
+
+def heal(path: Path) -> None:
+    """The same file is there again, empty; who had it open reads it."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.is_dir():
+        path.rmdir()
+    if (aside := _aside(path)).exists():
+        aside.rename(path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.aside")
 
 
 def cut(path: Path, to_bytes: int) -> None:

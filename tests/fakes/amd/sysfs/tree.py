@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.fakes.amd.cards import Card, mi300x
@@ -24,19 +24,12 @@ class Node:
     Attributes:
         card: What it is (a part of).
         render: The number of its render device.
-        partition, partitions: Which of how many it is.
-        dies: How many it has.
+        partition: Which of the card's it is.
     """
 
     card: Card
     render: int
     partition: int
-    partitions: int
-
-    @property
-    def dies(self) -> int:
-        """How many it has of the card's."""
-        return max(self.card.die_count // self.partitions, 1)
 
 
 class SysfsTree:
@@ -119,6 +112,7 @@ class SysfsTree:
         """One more card; those after the first partition have devices without metrics."""
         taken = {node.card.pci for node in self._nodes}
         card = card.at(len(taken)) if card.pci in taken else card
+        card = replace(card, partitions=partitions)
         number = self._devices
         folder = self.root / "devices" / "pci0000:00" / card.bdf
         gpu = SysfsCard(folder, card, number, lambda: self.now_ns, attributes)
@@ -130,19 +124,19 @@ class SysfsTree:
         files.link(folder / "driver", self.root / "bus" / "pci" / "drivers" / "amdgpu")
         files.link(self.root / "bus" / "pci" / "drivers" / "amdgpu" / card.bdf, folder)
         self._add_device(folder)
-        self._add_node(Node(card, FIRST_RENDER + number, 0, partitions))
+        self._add_node(Node(card, FIRST_RENDER + number, 0))
         for partition in range(1, partitions):
-            self._add_partition(card, partition, partitions)
+            self._add_partition(card, partition)
         self.gpus += (gpu,)
         return gpu
 
-    def _add_partition(self, card: Card, partition: int, partitions: int) -> None:
+    def _add_partition(self, card: Card, partition: int) -> None:
         folder = self.root / "devices" / "platform" / f"amdgpu_xcp_{self._platform}"
         self._platform += 1
         files.write(folder / "uevent", "DRIVER=amdgpu_xcp\nMODALIAS=platform:amdgpu_xcp\n")
         render = FIRST_RENDER + self._devices
         self._add_device(folder)
-        self._add_node(Node(card, render, partition, partitions))
+        self._add_node(Node(card, render, partition))
 
     def _add_device(self, folder: Path) -> None:
         """`cardN` and `renderDN` of a device."""
@@ -184,11 +178,11 @@ class SysfsTree:
         place = len(self._nodes)
         self._nodes.append(node)
         location = bus << 8 | device << 3 | function
-        if node.partitions > 1:
+        if node.card.partitions > 1:
             location |= node.partition << 28
         properties = {
-            "cpu_cores_count": 0, "simd_count": 4 * node.card.cu_count // node.partitions,
-            "num_xcc": node.dies, "gfx_target_version": node.card.gfx_version,
+            "cpu_cores_count": 0, "simd_count": 4 * node.card.cu_count // node.card.partitions,
+            "num_xcc": node.card.dies_each, "gfx_target_version": node.card.gfx_version,
             "vendor_id": 0x1002, "device_id": node.card.device_id, "location_id": location,
             "domain": domain, "drm_render_minor": node.render,
             "max_engine_clk_fcompute": node.card.clock_max_mhz,
@@ -199,7 +193,7 @@ class SysfsTree:
         files.write(folder / "name", "ip discovery\n")
         text = "".join(f"{name} {value}\n" for name, value in properties.items())
         files.write(folder / "properties", text)
-        size_bytes = node.card.vram_bytes // node.partitions
+        size_bytes = node.card.vram_bytes // node.card.partitions
         files.write(
             folder / "mem_banks" / "0" / "properties",
             f"heap_type 1\nsize_in_bytes {size_bytes}\nflags 0\nwidth 8192\n",
@@ -217,5 +211,6 @@ class SysfsTree:
             (self.root / "class" / "drm" / device.name).unlink()
         (self.root / "bus" / "pci" / "devices" / gpu.card.bdf).unlink()
         (self.root / "bus" / "pci" / "drivers" / "amdgpu" / gpu.card.bdf).unlink()
+        gpu.goes()
         gpu.folder.rename(gpu.folder.with_name(f"gone-{gpu.card.bdf}"))
         self.gpus = tuple(other for other in self.gpus if other is not gpu)
