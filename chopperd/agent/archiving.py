@@ -12,7 +12,7 @@ from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.ring_reader import RingReader
-from chopperd.sampling.side import with_timing
+from chopperd.sampling.side import with_findings
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S
@@ -136,8 +136,7 @@ class ArchiveThread:
     def _origin(self, description: RingDescription, reader: RingReader) -> Origin:
         return Origin(
             gpus=tuple(
-                with_timing(gpu, reader.aside(slot).timing)
-                for slot, gpu in enumerate(description.gpus)
+                with_findings(gpu, reader.aside(slot)) for slot, gpu in enumerate(description.gpus)
             ),
             backend=description.backend,
             driver=description.driver,

@@ -256,9 +256,16 @@ class Agent:
         self._notifier.status(status)
         if sampler.condition is not self._condition:
             self._condition = sampler.condition
-            names = ", ".join(f"{gpu.info.gpu}: {gpu.info.name}" for gpu in taken.gpus) or "none"
+            names = (
+                ", ".join(f"{gpu.info.gpu}: {gpu.info.name or 'unknown'}" for gpu in taken.gpus)
+                or "none"
+            )
             logger.info(
-                "%s; back end %s, driver %s, GPUs %s", status, taken.backend, taken.driver, names
+                "%s; back end %s, driver %s, GPUs %s",
+                status,
+                taken.backend or "none",
+                taken.driver or "version unknown",
+                names,
             )
 
     def _end(self) -> None:

@@ -67,6 +67,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The newest values; null is "not reported, or not fresh".
 
     `causes` are the limits in force: empty where there is none, null where they can't be read.
+    `power_limit_w` is that of the start where the driver does not tell it again.
     """
 
     sm_clock_mhz: float | None
@@ -77,6 +78,10 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: int | None
     activity_ratio: float | None
     causes: tuple[str, ...] | None
+    power_average_w: float | None = None
+    temperature_memory_c: float | None = None
+    memory_reserved_bytes: int | None = None
+    power_limit_w: float | None = None
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +105,10 @@ class ResidencyBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the sampling of a GPU goes."""
+    """How the sampling of a GPU goes; `kept_hz` is null while it does not answer."""
 
-    asked_hz: float
-    kept_hz: float
+    asked_hz: float | None
+    kept_hz: float | None
     pace: str = "asked"
     ticks: int
     missed: int
@@ -332,6 +337,10 @@ def reading_of(reading: DeviceReading) -> Reading:
         memory_used_bytes=reading.memory_used_bytes,
         activity_ratio=reading.activity_ratio,
         causes=tuple(each.label for each in sorted(causes)) if causes is not None else None,
+        power_average_w=reading.power_average_w,
+        temperature_memory_c=reading.temperature_memory_c,
+        memory_reserved_bytes=reading.memory_reserved_bytes,
+        power_limit_w=reading.power_limit_w,
     )
 
 

@@ -106,7 +106,7 @@ def latest_report(call: Call) -> Response:
         raise ProblemError(HTTPStatus.NOT_ACCEPTABLE, detail)
     document = call.services.steps.latest_document(call[JOB], call.viewer)
     if document is None:
-        raise _not_found("report")
+        raise _not_found("report, or no trace was analysed yet,")
     if call[INCLUDE] != _FAMILIES:
         document = _brief(document)
     body = call.services.render_document(document, _FORMS[media_type])

@@ -18,6 +18,9 @@ _LOOK_S: Final = 20.0
 _SURVEY_S: Final = 60.0
 _CALLS_COUNT: Final = 100
 _SMI_S: Final = 10.0
+#: So many that hang keep from starting another, which would hang as well and can't be ended.
+_MOST_STUCK: Final = 2
+_WITHOUT_DRIVER: Final = frozenset({"simulated", "replay"})
 _NVIDIA_SMI: Final = "nvidia-smi"
 
 
@@ -29,33 +32,57 @@ def surveyed(backend: str) -> "Inventory":
         BackendUnavailableError: It can't be used, or gave no answer in time.
     """
     from chopperd.diagnosis.nvidia_smi import beside
-    from chopperd.diagnosis.probe import inventory_of
+    from chopperd.diagnosis.probe import inventory_of, is_whole
 
+    stuck_pids = _stuck(backend)
+    if stuck_pids:
+        named = ", ".join(map(str, stuck_pids))
+        message = f"{backend}: not asked: processes {named} of earlier looks still hang in it"
+        raise BackendUnavailableError(message)
     answer = _asked(backend, _CALLS_COUNT, _SURVEY_S)
-    if answer.status is None:
+    if answer.status is None and not is_whole(answer.output):
         left = f"; process {answer.left_pid} is left alone in it" if answer.left_pid else ""
         message = f"{backend}: the driver gave no answer in {_SURVEY_S:g} s{left}"
         raise BackendUnavailableError(message)
+    if answer.left_pid:
+        complain(f"process {answer.left_pid} is left alone in a driver call that does not return")
     inventory = inventory_of(answer.output)
     return beside(inventory, _smi_numbers()) if inventory.backend == "nvml" else inventory
 
 
 def probed(backend: str, limit_s: float = _LOOK_S) -> "DriverProbe":
     """What came of one look at the GPUs of a back end."""
-    from chopperd.diagnosis.probe import probe_of
+    from chopperd.diagnosis.facts import DriverProbe
+    from chopperd.diagnosis.probe import is_whole, probe_of
 
+    stuck_pids = _stuck(backend)
+    if stuck_pids:
+        return DriverProbe(backend=backend, stuck_pids=stuck_pids)
     answer = _asked(backend, 0, limit_s, quiet=True)
     probe = probe_of(backend, answer.output)
     if answer.status is not None:
         return probe
-    return replace(probe, hung_s=limit_s, hung_pid=answer.left_pid)
+    hung_s = None if is_whole(answer.output) else limit_s
+    return replace(probe, hung_s=hung_s, hung_pid=answer.left_pid)
+
+
+def _stuck(backend: str) -> tuple[int, ...]:
+    """Processes of earlier looks that hang; none where they are too few to keep from another."""
+    from chopperd.diagnosis.left_probes import left_probes
+
+    if backend in _WITHOUT_DRIVER:
+        return ()
+    pids = left_probes(_SURVEY_S + _LOOK_S)
+    return pids if len(pids) >= _MOST_STUCK else ()
 
 
 def _asked(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:
+    from chopperd.diagnosis.probe import is_whole
+
     # -P: the working directory must not shadow a module of ours.
     command = [sys.executable, "-P", "-m", "chopperd", "_probe"]
     options = ["--backend", backend, "--calls", str(calls_count)]
-    return answer_of([*command, *options], limit_s, quiet=quiet)
+    return answer_of([*command, *options], limit_s, quiet=quiet, is_whole=is_whole)
 
 
 def _smi_numbers() -> Mapping[str, Mapping[str, float]]:

@@ -71,6 +71,10 @@ def _reading(reading: models.Reading) -> DeviceReading:
         memory_used_bytes=reading.memory_used_bytes,
         activity_ratio=reading.activity_ratio,
         causes=None if reading.causes is None else frozenset(map(_cause, reading.causes)),
+        power_average_w=reading.power_average_w,
+        temperature_memory_c=reading.temperature_memory_c,
+        memory_reserved_bytes=reading.memory_reserved_bytes,
+        power_limit_w=reading.power_limit_w,
     )
 
 

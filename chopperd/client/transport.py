@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Final
 from urllib.parse import urlencode
@@ -116,4 +117,5 @@ def _refusal(response: HTTPResponse) -> str:
     except (msgspec.MsgspecError, OSError, HTTPException):
         problem = _Problem()
     said = problem.detail or problem.title or response.reason
-    return f"the agent refuses: {said} (HTTP {response.status})"
+    verdict = "has none" if response.status == HTTPStatus.NOT_FOUND else "refuses"
+    return f"the agent {verdict}: {said} (HTTP {response.status})"

@@ -23,6 +23,7 @@ DEFAULT_OPTIONS: Final = BackendOptions()
 #: The back ends of this package: a source tree without installed metadata has them too.
 _BUILT_IN: Final[Mapping[str, str]] = {
     "nvml": "chopperd.devices.nvml.backend",
+    "amdsmi": "chopperd.devices.amdsmi.backend",
     "simulated": "chopperd.devices.simulated",
     "replay": "chopperd.devices.replay",
 }

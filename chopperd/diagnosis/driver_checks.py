@@ -18,6 +18,7 @@ _MODULE_VERSION: Final = re.compile(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.
 _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _GROUP_READ_WRITE: Final = 0o060
 _MOST_NAMED: Final = 4
+_HANG_FIX: Final = "look for Xid in dmesg; reset the GPU or reboot; no kill -9"
 
 
 def hardware(facts: Facts) -> Iterator[Finding]:
@@ -50,7 +51,9 @@ def binding(facts: Facts) -> Iterator[Finding]:
 def library(facts: Facts) -> Iterator[Finding]:
     """Whether NVIDIA's library loads, and which file that is."""
     check, loaded = "driver library", facts.driver.library
-    if loaded is None:
+    if loaded is None and facts.driver.stuck_pids:
+        yield unknown(check, "not looked at: earlier looks still hang in the driver")
+    elif loaded is None:
         yield unknown(check, "the process that was to load it ended before it did")
     elif loaded.path is not None and "/stubs/" in loaded.path:
         fix = "take CUDA's folder `stubs` out of LD_LIBRARY_PATH"
@@ -167,16 +170,27 @@ def mig(facts: Facts) -> Iterator[Finding]:
 def gpus(facts: Facts) -> Iterator[Finding]:
     """What came of reading the GPUs."""
     check, probe = "GPUs", facts.driver
+    if probe.stuck_pids:
+        text = f"not asked: processes {_pids(probe.stuck_pids)} of earlier looks still hang in it"
+        yield problem(check, text, _HANG_FIX)
+        return
     if probe.hung_s is not None:
         left = "" if probe.hung_pid is None else f"; process {probe.hung_pid} is left alone in it"
         text = f"the driver gave no answer in {probe.hung_s:g} s{left}"
-        yield problem(check, text, "look for Xid in dmesg; reset the GPU or reboot; no kill -9")
+        yield problem(check, text, _HANG_FIX)
         return
     if probe.inventory is None:
         text = probe.error or "the process that reads them ended without a word"
         yield problem(check, text, "see the other lines; `chopperd devices` tries again")
         return
+    if probe.hung_pid is not None:
+        text = f"process {probe.hung_pid} is left alone in a driver call that does not return"
+        yield problem(check, text, _HANG_FIX)
     yield from _read(check, facts, probe.inventory)
+
+
+def _pids(pids: tuple[int, ...]) -> str:
+    return _named([str(pid) for pid in pids])
 
 
 def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:

@@ -41,7 +41,8 @@ class DriverProbe:
         library: NVIDIA's library; None where the process ended before it said.
         inventory: The GPUs that it read.
         error: Why there are none, for people.
-        hung_pid: The process, where it gave no answer in time and would not end.
+        hung_pid: The process, where it would not end, with an answer or without.
+        stuck_pids: Processes of earlier looks that still hang: too many to start another.
         hung_s: How long it was waited for, where it gave no answer in time.
     """
 
@@ -50,6 +51,7 @@ class DriverProbe:
     inventory: Inventory | None = None
     error: str | None = None
     hung_pid: int | None = None
+    stuck_pids: tuple[int, ...] = ()
     hung_s: float | None = None
 
 

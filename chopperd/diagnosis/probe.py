@@ -6,12 +6,13 @@ the GPUs. What is missing says how far it came.
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from chopperd.devices.patient_calls import PatientCalls
 from chopperd.devices.registry import open_backend
 from chopperd.devices.survey import survey
 from chopperd.diagnosis.facts import DriverProbe, Library
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 LIBRARY_NAME: Final = "libnvidia-ml.so.1"
 _MAPS: Final = Path("/proc/self/maps")
+_LINES_COUNT: Final = 2
 _FILE_NAME: Final = "libnvidia-ml.so"
 
 
@@ -41,7 +43,15 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
         calls_count: As for `survey`.
     """
     yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
-    yield msgspec.json.encode(_outcome(backend, calls_count))
+    calls = PatientCalls("its calls")
+    try:
+        with closing(open_backend(backend)) as opened, ExitStack() as stack:
+            stack.callback(calls.wait)
+            found = survey(opened, calls_count=calls_count, calls=calls)
+            # Before the end, which waits for what hangs.
+            yield msgspec.json.encode(Outcome(inventory=found))
+    except ChopperdError as error:
+        yield msgspec.json.encode(Outcome(error=str(error), exit_code=error.exit_code))
 
 
 def loaded_library(name: str, maps: Path = _MAPS) -> Library:
@@ -53,6 +63,11 @@ def loaded_library(name: str, maps: Path = _MAPS) -> Library:
     mapped = (line.rpartition(" ")[2].strip() for line in maps.read_text().splitlines())
     path = next((each for each in mapped if _FILE_NAME in each), None)
     return Library(name=name, path=path or name)
+
+
+def is_whole(output: bytes) -> bool:
+    """Whether all lines are there, although the process may not have ended."""
+    return output.count(b"\n") >= _LINES_COUNT
 
 
 def probe_of(backend: str, output: bytes) -> DriverProbe:
@@ -81,14 +96,6 @@ def inventory_of(output: bytes) -> Inventory:
     if outcome.exit_code == ConfigError.exit_code:
         raise ConfigError([outcome.error])
     raise BackendUnavailableError(outcome.error)
-
-
-def _outcome(backend: str, calls_count: int) -> Outcome:
-    try:
-        with closing(open_backend(backend)) as opened:
-            return Outcome(inventory=survey(opened, calls_count=calls_count))
-    except ChopperdError as error:
-        return Outcome(error=str(error), exit_code=error.exit_code)
 
 
 def _parsed(output: bytes) -> tuple[Library | None, Outcome | None]:

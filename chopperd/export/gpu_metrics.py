@@ -75,12 +75,6 @@ def _temperatures(gpu: GpuLive) -> dict[str, float]:
     return {name: value for name, value in by_sensor.items() if value is not None}
 
 
-def _power_limit_w(gpu: GpuLive) -> float | None:
-    """The limit in force; where the driver does not say it with each full read, that at start."""
-    limit_w = gpu.reading.power_limit_w
-    return gpu.info.power_limit_w if limit_w is None else limit_w
-
-
 GPU_METRICS: Final = (
     metric("gpu_up", "", _M, "Whether the GPU answers, 1 or 0; all else of it goes at 0", _up, GPU),
     metric(
@@ -239,7 +233,7 @@ GPU_METRICS: Final = (
         "watts",
         _M,
         "Enforced power limit; where the driver gives it at the start only, that one",
-        per_gpu(_power_limit_w),
+        per_gpu(lambda gpu: gpu.reading.power_limit_w),
         GPU,
     ),
     metric(

@@ -20,6 +20,8 @@ WINDOW_NS: Final = 10 * NS_PER_S
 _LEAST_BUSY_S: Final = 1.0
 #: With fewer GPUs of a model the median says nothing.
 _LEAST_PEERS: Final = 4
+#: A smaller share is what differences of sums over weeks round off (1e-16 of 1e6 windows).
+_LEAST_RATIO: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,5 +94,5 @@ def window_excess_s(clocks: Sequence[BusyClock | None]) -> tuple[float | None, .
 def _against_median(peers: Sequence[tuple[int, BusyClock]]) -> Iterable[tuple[int, float]]:
     peers_hz = median(clock.mean_hz for _, clock in peers)
     for place, clock in peers:
-        slower = max(0.0, 1.0 - clock.mean_hz / peers_hz) if peers_hz else 0.0
-        yield place, slower * clock.busy_s
+        slower = 1.0 - clock.mean_hz / peers_hz if peers_hz else 0.0
+        yield place, slower * clock.busy_s if slower > _LEAST_RATIO else 0.0

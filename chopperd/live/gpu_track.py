@@ -47,6 +47,8 @@ class GpuTrack:
         self._position = 0
         self._status: GpuStatus | None = None
         self._aside = GpuAside()
+        # Once the driver tells the limit again, the one at start stands for nothing.
+        self._tells_limit = False
         self._earlier = GpuCounters()
         self._present = GpuCounters()
         self._newest = NewestValues(slow_period_ns)
@@ -67,6 +69,7 @@ class GpuTrack:
         What depends on who it is begins anew where that was not known; nothing was sampled then.
         """
         was_unknown = not self.info.name
+        self._tells_limit &= info.power_limit_w == self.info.power_limit_w
         self.info = info
         if was_unknown:
             self.drops = GpuDrops(info)
@@ -81,11 +84,13 @@ class GpuTrack:
         self._position = 0
         self._status = None
         self._aside = GpuAside()
+        self._tells_limit = False
 
     def follow(self, reader: RingReader, slot: int) -> None:
         """Take over what the ring holds that is new."""
         self._status = reader.status(slot)
         self._aside = reader.aside(slot)
+        self._tells_limit |= "power_limit_w" in self._aside.state
         for longest in (self._polled, self._integrated, self._windowed):
             longest.note(self._status.period_ns)
         drained = reader.drain(slot, self._position)
@@ -166,8 +171,8 @@ class GpuTrack:
             driver_s=seconds_from_ns(counted.driver_ns),
             driver_fast_s=seconds_from_ns(counted.driver_ns - counted.driver_full_ns),
             driver_full_s=seconds_from_ns(counted.driver_full_ns),
-            asked_hz=_rate_hz(status.asked_period_ns if status else 0),
-            kept_hz=_rate_hz(period_ns),
+            asked_hz=_rate_hz(status.asked_period_ns) if status else None,
+            kept_hz=_rate_hz(period_ns) if up else None,
             hung=_hung_call(status, now.mono_ns) if has_process else None,
             pace=(status.pace if status else Pace.ASKED).name.lower(),
             timing=aside.timing,
@@ -179,18 +184,17 @@ class GpuTrack:
 
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
         """The newest values that may stand for now."""
-        reading = self._newest.reading(now_mono_ns, period_ns)
         oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
-        if (self._aside.state_mono_ns or 0) < oldest_ns:
-            return reading
-        state = self._aside.state
+        is_fresh = (self._aside.state_mono_ns or 0) >= oldest_ns
+        state = self._aside.state if is_fresh else {}
         reserved_bytes = state.get("memory_reserved_bytes")
+        at_start_w = None if self._tells_limit else self.info.power_limit_w
         return replace(
-            reading,
+            self._newest.reading(now_mono_ns, period_ns),
             power_average_w=state.get("power_average_w"),
             temperature_memory_c=state.get("temperature_memory_c"),
             memory_reserved_bytes=None if reserved_bytes is None else round(reserved_bytes),
-            power_limit_w=state.get("power_limit_w"),
+            power_limit_w=state.get("power_limit_w", at_start_w),
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:

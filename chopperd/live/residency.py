@@ -58,7 +58,10 @@ class ClockResidency:
             self._dwelt_s += np.bincount(ends[covered], half_s, minlength=TENTHS + 1)
 
     def seconds(self) -> Mapping[float, float]:
-        """Time in s by the upper edge of each bucket in MHz, rising; empty without buckets."""
-        if not self._has_edges:
+        """Time in s by the upper edge of each bucket in MHz, rising.
+
+        Empty without buckets, and while no clock was known for any time.
+        """
+        if not self._dwelt_s.any():
             return {}
         return dict(zip(self._edges_mhz.tolist(), self._dwelt_s.tolist(), strict=True))

@@ -75,16 +75,19 @@ class GpuLive:
         up: Whether it answers: its newest sample is fresh and the driver does not say it is lost.
         last_sample_unix_ns: Time of its newest sample; None before the first.
         reading: Its newest values; fields that are not fresh are None (all, where it is not up).
+            The power limit is that of the start where the driver does not tell it again.
         totals: Integrals; they stay where they are while it is not up.
         excess_s: Live loss against its peers; None while fewer than four of one model are busy.
         excess_ratio: The same in the last whole window of 10 s, as a share of sampled time; None
             where it was not busy then, too.
         residency_s: Sampled time in each clock bucket, by the bucket's upper edge in MHz:
-            tenths of the highest SM clock, then infinity; empty where that clock is not known.
+            tenths of the highest SM clock, then infinity; empty where that clock is not known,
+            and while no time was sampled.
         ticks_count, missed_count, failed_count, lost_count: Reads made, not made, failed; losses.
         driver_s: Time in driver calls.
         driver_fast_s, driver_full_s: The same by how much was read.
-        asked_hz, kept_hz: Rate asked for, and that is kept now.
+        asked_hz: Rate asked for; None while no sampler has said it.
+        kept_hz: Rate that is kept now; None where the GPU is not up.
         hung: The driver call that hangs; None if there is none.
         drops: Drops of its busy clock; None while clock and busyness were never known.
         pace: Why it is read at the rate kept: "asked", "budget", "idle", "burst" or "quiet".
@@ -107,8 +110,8 @@ class GpuLive:
     failed_count: int
     lost_count: int
     driver_s: float
-    asked_hz: float
-    kept_hz: float
+    asked_hz: float | None
+    kept_hz: float | None
     hung: HungCall | None
     driver_fast_s: float = 0.0
     driver_full_s: float = 0.0

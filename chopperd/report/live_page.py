@@ -47,7 +47,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
         whole(reading.sm_clock_mhz),
         percent(ratio, 0),
         whole(reading.power_w),
-        whole(info.power_limit_w),
+        whole(reading.power_limit_w),
         whole(reading.temperature_c),
         percent(reading.activity_ratio, 0),
     )
@@ -55,7 +55,7 @@ def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
 
 def gpu_rate(gpu: GpuLive) -> str:
     """Samples a second that are kept, and why where those are not the ones asked for."""
-    if not gpu.up:
+    if not gpu.up or gpu.kept_hz is None:
         return UNKNOWN
     why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
     return decimal(gpu.kept_hz, 1) + why
@@ -66,7 +66,8 @@ def gpu_condition(gpu: GpuLive) -> str:
     if gpu.hung is not None:
         return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
     if not gpu.up:
-        return "no sample yet" if gpu.last_sample_unix_ns is None else "does not answer"
+        is_awaited = gpu.last_sample_unix_ns is None and gpu.trouble is None
+        return "no sample yet" if is_awaited else "does not answer"
     if gpu.info.parent is not None:
         return f"part of GPU {gpu.info.parent}"
     return _limits(gpu.reading) + _dies_off(gpu.dies)

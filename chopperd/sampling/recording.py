@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import NO_DIE, RECORD, Pace, Records
 from chopperd.sampling.ring_reader import GpuStatus
-from chopperd.sampling.side import with_timing
+from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
 
@@ -118,7 +119,7 @@ class Recorder:
         statuses = [reader.status(slot) for slot in range(len(description.gpus))]
         gpus = tuple(
             gpu_samples(
-                with_timing(gpu, reader.aside(slot).timing),
+                recorded_gpu(gpu, reader.aside(slot)),
                 np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
                 self._triples,
             )
@@ -185,6 +186,14 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
         die_clocks_mhz=reported_dies(die_clocks_mhz(records)),
         **{name: records[name].copy() for name in VALUE_COLUMNS},
     )
+
+
+def recorded_gpu(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
+    """The GPU as a recording names it; without a power limit where that is no longer the first."""
+    found = with_findings(gpu, aside)
+    if gpu.power_limit_w is None or found.power_limit_w == gpu.power_limit_w:
+        return found
+    return replace(found, power_limit_w=None)
 
 
 def die_clocks_mhz(records: Records) -> Float64s:

@@ -169,11 +169,15 @@ def aside_of(side: Records) -> GpuAside:
     )
 
 
-def with_timing(gpu: GpuInfo, timing: Mapping[str, SensorTiming]) -> GpuInfo:
-    """The GPU with the update periods that were found; what the back end knew itself stays."""
-    found = {name: each.period_ns for name, each in timing.items()}
+def with_findings(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
+    """The GPU with the power limit that was read last, and the update periods that were found.
+
+    Of the periods, what the back end knew itself stays.
+    """
+    found = {name: each.period_ns for name, each in aside.timing.items()}
     return replace(
         gpu,
+        power_limit_w=aside.state.get("power_limit_w", gpu.power_limit_w),
         sm_clock_period_ns=gpu.sm_clock_period_ns or found.get("sm_clock_mhz"),
         power_period_ns=gpu.power_period_ns or found.get("power_w"),
         energy_period_ns=gpu.energy_period_ns or found.get("energy_j"),

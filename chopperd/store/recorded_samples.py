@@ -126,6 +126,11 @@ class _Boot:
         """The GPUs by identity, as described last."""
         return {identity(gpu): gpu for chunk in self.chunks for gpu in chunk.origin.gpus}
 
+    def described(self, key: str) -> Iterator[GpuInfo]:
+        """How its chunks describe a GPU, in order of time."""
+        for chunk in self.chunks:
+            yield from (gpu for gpu in chunk.origin.gpus if identity(gpu) == key)
+
     def records(self, key: str) -> Records | None:
         """All records of a GPU, rising in time, each once; None if there are none."""
         parts = [
@@ -176,8 +181,14 @@ def _of_gpu(
     boots: Sequence[_Boot], key: str, label: str, span_unix_ns: tuple[int, int]
 ) -> GpuSamples:
     """The samples of one GPU within a time, over all boots; there may be none."""
-    info = next(boot.gpus()[key] for boot in reversed(boots) if key in boot.gpus())
-    info = replace(info, gpu=label)
+    infos = [gpu for boot in boots for gpu in boot.described(key)]
+    limits_w = {gpu.power_limit_w for gpu in infos} - {None}
+    info = replace(
+        infos[-1],
+        gpu=label,
+        # Which of several was in force when, the samples do not say.
+        power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
+    )
     parts = [
         gpu_samples(info, records, boot.triples)
         for boot in boots

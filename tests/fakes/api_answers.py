@@ -60,6 +60,7 @@ def gpus(
         "memory_used_bytes": None,
         "activity_ratio": 0.98 if up else None,
         "causes": ["power_cap", "a_cause_of_a_later_version"] if up else None,
+        "power_limit_w": 600.0 if up else None,
     }
     gpu: dict[str, Json] = {
         "gpu": "0",

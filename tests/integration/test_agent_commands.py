@@ -71,7 +71,7 @@ def test_status_of_a_well_agent_is_0_in_both_forms(capsys: pytest.CaptureFixture
     assert "1.2.3 on node7, up 1 min 0 s" in text
     # 12.5 s lost of 50 s busy.
     (gpu,) = [line.split() for line in text.splitlines() if line.startswith("0 ")]
-    assert gpu[1:9] == ["1485", "75", "698", "700", "66", "98", "25.0", "10.0"]
+    assert gpu[1:9] == ["1485", "75", "698", "600", "66", "98", "25.0", "10.0"]
     assert "SIMULATED" not in text
     assert cli.run(["status", "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -181,14 +181,16 @@ def test_a_step_that_the_agents_report_lacks_is_said(capsys: pytest.CaptureFixtu
     assert "step_not_found" in {note["code"] for note in document["notes"]}
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(403, "the agent refuses: words (HTTP 403)"), (404, "the agent has none: words (HTTP 404)")],
+)
 def test_a_refusal_of_the_agent_is_one_line_and_1(
-    agent: FakeAgent, capsys: pytest.CaptureFixture[str]
+    agent: FakeAgent, capsys: pytest.CaptureFixture[str], status: int, said: str
 ) -> None:
-    agent.replies = {f"{API}/report/latest": problem(404, "no such report among your jobs")}
+    agent.replies = {f"{API}/report/latest": problem(status, "words")}
     assert cli.run(["report"]) == 1
-    assert capsys.readouterr().err == (
-        "chopperd: the agent refuses: no such report among your jobs (HTTP 404)\n"
-    )
+    assert capsys.readouterr().err == f"chopperd: {said}\n"
 
 
 def test_top_shows_what_the_agent_says_until_losses_are_known(
@@ -210,7 +212,7 @@ def test_top_shows_what_the_agent_says_until_losses_are_known(
     assert cli.run(["top", "--once"]) == 0
     shown = capsys.readouterr().out
     (gpu,) = [line.split() for line in shown.splitlines() if line.startswith("0 ")]
-    assert gpu[1:10] == ["1485", "75", "698", "700", "66", "98", "10.0", "250", "-"]
+    assert gpu[1:10] == ["1485", "75", "698", "600", "66", "98", "10.0", "250", "-"]
     assert list(totals) == [(18.0, 4.0)]
 
 

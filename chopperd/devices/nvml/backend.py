@@ -1,6 +1,6 @@
 """NVIDIA GPUs through NVML: start, enumeration, reads, end. The only module that imports `pynvml`.
 
-What single calls and numbers mean is in `calls` and `codes`.
+What single calls and numbers mean is in `table` and `codes`.
 """
 
 import logging
@@ -17,7 +17,6 @@ from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.direct import Driver
-from chopperd.devices.nvml.first_calls import FirstCalls, FirstCallsHangError
 from chopperd.devices.nvml.identity import FixedProperties, text_of, uuid_of
 from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
@@ -25,12 +24,9 @@ from chopperd.devices.nvml.probe import Prober
 from chopperd.devices.nvml.processes import ProcessList
 from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors
-from chopperd.devices.nvml.system_memory import (
-    SYSTEM_MEMORY,
-    SystemMemory,
-    shares_system_memory,
-)
+from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory, shares_system_memory
 from chopperd.devices.nvml.trouble import DeviceTrouble, XidEvents, xid_text
+from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
@@ -40,6 +36,7 @@ logger = logging.getLogger(__name__)
 _LIBRARY = "libnvidia-ml.so.1"
 #: A GPU that fails to say at first where its power and memory come from is asked so often.
 _FIRST_LOOKS = 3
+_PATIENCE = Patience(first_s=2.0, later_s=0.5)
 
 
 def open_backend(_options: BackendOptions) -> "NvmlBackend":
@@ -87,7 +84,7 @@ class NvmlBackend:
         self._seldom: dict[str, _Seldom] = {}
         self._losses: dict[str, DeviceError] = {}
         self._split: set[str] = set()
-        self._first_calls = FirstCalls()
+        self._first_calls = PatientCalls("its first calls")
         self.unreachable: tuple[DeviceError, ...] = ()
         self._initialise()
         self._open = True
@@ -241,8 +238,8 @@ class NvmlBackend:
         """Each GPU with its instances; one that doesn't answer leaves the others' indices alone."""
         for index in range(count):
             try:
-                yield from self._first_calls.answer(partial(self._listed, index))
-            except (self._nvml.NVMLError, FirstCallsHangError) as error:
+                yield from self._first_calls.answer(partial(self._listed, index), _PATIENCE)
+            except (self._nvml.NVMLError, CallsHangError) as error:
                 self._skip(error, index)
                 yield silent_gpu(index, count)
 
@@ -371,7 +368,7 @@ class NvmlBackend:
 
     @staticmethod
     def _classify(error: Exception, operation: str, index: int) -> DeviceError:
-        code = getattr(error, "value", -1)
+        code = getattr(error, "value", None)
         return device_error(code, str(error), operation=operation, device_index=index)
 
 

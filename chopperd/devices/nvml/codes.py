@@ -75,17 +75,19 @@ def outcome_of(code: int) -> Outcome:
     return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
 
 
-def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
+def device_error(code: int | None, text: str, *, operation: str, device_index: int) -> DeviceError:
     """The error that a failed call on one device stands for, not yet raised.
 
     Args:
-        code: NVML's return code.
+        code: NVML's return code; None where none came: the call may yet return.
         text: The binding's words for it.
         operation: Name of the NVML call.
         device_index: The driver's index.
     """
-    return _ERROR_BY_OUTCOME[outcome_of(code)](
-        f"GPU {device_index}: {operation} failed: {text} (NVML code {code})",
+    kind = TransientDeviceError if code is None else _ERROR_BY_OUTCOME[outcome_of(code)]
+    named = "" if code is None else f" (NVML code {code})"
+    return kind(
+        f"GPU {device_index}: {operation} failed: {text}{named}",
         operation=operation,
         device_index=device_index,
         vendor_code=code,

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from chopperd.devices import plausible
+from chopperd.devices.nvml.codes import Outcome, outcome_of
 from chopperd.devices.plausible import Bounds
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.units import watts_from_milliwatts
@@ -84,10 +85,17 @@ class FixedProperties:
             parent=card.gpu,
         )
 
-    def mig(self) -> bool:
-        """Whether MIG mode is on. Source: nvmlDeviceGetMigMode, current mode."""
-        modes = self._read(lambda: self._nvml.nvmlDeviceGetMigMode(self._handle))
-        return modes is not None and modes[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
+    def mig(self) -> bool | None:
+        """Whether MIG mode is on; None where the driver does not say this time.
+
+        Source: nvmlDeviceGetMigMode, current mode.
+        """
+        try:
+            mode: int = self._nvml.nvmlDeviceGetMigMode(self._handle)[0]
+        except self._nvml.NVMLError as error:
+            return False if outcome_of(error.value) is Outcome.UNSUPPORTED else None
+        enabled: int = self._nvml.NVML_DEVICE_MIG_ENABLE
+        return mode == enabled
 
     def _read(self, read: Callable[[], T]) -> T | None:
         try:

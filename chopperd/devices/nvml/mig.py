@@ -9,6 +9,7 @@ from types import ModuleType
 
 from chopperd.devices.channel import DeviceFaults
 from chopperd.devices.nvml.board import SensorPlan
+from chopperd.devices.nvml.codes import Outcome, outcome_of
 from chopperd.devices.nvml.identity import FixedProperties, uuid_of
 from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.errors import DeviceLostError
@@ -18,21 +19,30 @@ logger = logging.getLogger(__name__)
 
 
 def instances(
-    nvml: ModuleType, card_handle: object, card: GpuInfo
+    nvml: ModuleType, card_handle: object, card: GpuInfo, *, whole: bool = False
 ) -> Iterator[tuple[object, GpuInfo]]:
     """Handle and identity of each GPU instance of a card, by its id there ("0.1": card, id).
 
     An instance that is divided further is listed once, with the UUID of its first part: the parts
     share its memory. One that this process may not see is left out, as the driver leaves it out.
 
+    Args:
+        nvml: The binding.
+        card_handle: The card's.
+        card: Who it is.
+        whole: Raise the vendor's error where a call fails that may yet succeed; else what it was
+            about is left out.
+
     Source: nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId.
     """
     known: set[int] = set()
-    for handle in _handles(nvml, card_handle):
+    for handle in _handles(nvml, card_handle, whole=whole):
         try:
             instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
             uuid = uuid_of(nvml, handle)
         except nvml.NVMLError as error:
+            if whole and not _is_refused(error):
+                raise
             logger.warning("GPU %s: a GPU instance does not say who it is: %s", card.gpu, error)
             continue
         if instance not in known:
@@ -40,17 +50,25 @@ def instances(
             yield handle, FixedProperties(nvml, handle).instance_info(card, instance, uuid)
 
 
-def _handles(nvml: ModuleType, card_handle: object) -> Iterator[object]:
+def _handles(nvml: ModuleType, card_handle: object, *, whole: bool) -> Iterator[object]:
     """The driver's handles of a card's MIG devices; its numbers for them have gaps."""
     try:
         most = nvml.nvmlDeviceGetMaxMigDeviceCount(card_handle)
-    except nvml.NVMLError:
+    except nvml.NVMLError as error:
+        if whole and not _is_refused(error):
+            raise
         return
     for index in range(most):
         try:
             yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(card_handle, index)
-        except nvml.NVMLError:  # most often "not found": there is none of this number
-            continue
+        except nvml.NVMLError as error:  # most often "not found": there is none of this number
+            if whole and not _is_refused(error):
+                raise
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a call would fail so again."""
+    return outcome_of(getattr(error, "value", 0)) is Outcome.UNSUPPORTED
 
 
 class InstanceSensors(NvmlSensors):

@@ -22,12 +22,14 @@ class Presence:
         cards: By UUID the index of each GPU that answers.
         split: UUIDs of those whose MIG mode is on.
         instances: By UUID of each GPU instance the UUID of its card.
+        unsure: UUIDs of those that do not say this time whether they are split, or into what.
         silent: Indices of GPUs that the driver counts and that do not answer.
     """
 
     cards: Mapping[str, int] = field(default_factory=dict)
     split: frozenset[str] = frozenset()
     instances: Mapping[str, str] = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
     silent: frozenset[int] = frozenset()
 
 
@@ -40,7 +42,7 @@ def present(nvml: ModuleType) -> Presence | None:
         indices = range(nvml.nvmlDeviceGetCount())
     except nvml.NVMLError:
         return None
-    cards, split, parts, silent = {}, set(), {}, set()
+    cards, split, parts, unsure, silent = {}, set[str](), {}, set[str](), set[int]()
     for index in indices:
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -49,11 +51,40 @@ def present(nvml: ModuleType) -> Presence | None:
             silent.add(index)
             continue
         cards[uuid] = index
-        if FixedProperties(nvml, handle).mig():
+        found = _parts(nvml, handle, index, uuid)
+        if found is None:
+            unsure.add(uuid)
+        elif found.is_split:
             split.add(uuid)
-            card = GpuInfo(gpu=str(index), index=index, uuid=uuid, name="", vendor=Vendor.NVIDIA)
-            parts.update({info.uuid: uuid for _, info in instances(nvml, handle, card)})
-    return Presence(cards=cards, split=frozenset(split), instances=parts, silent=frozenset(silent))
+            parts.update(dict.fromkeys(found.uuids, uuid))
+    return Presence(
+        cards=cards,
+        split=frozenset(split),
+        instances=parts,
+        unsure=frozenset(unsure),
+        silent=frozenset(silent),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Whether a card's MIG mode is on, and the UUIDs of its instances."""
+
+    is_split: bool
+    uuids: tuple[str, ...] = ()
+
+
+def _parts(nvml: ModuleType, handle: object, index: int, uuid: str) -> _Parts | None:
+    """What a card is split into; None where the driver does not say this time."""
+    is_split = FixedProperties(nvml, handle).mig()
+    if not is_split:
+        return None if is_split is None else _Parts(is_split=False)
+    card = GpuInfo(gpu=str(index), index=index, uuid=uuid, name="", vendor=Vendor.NVIDIA)
+    try:
+        found = tuple(info.uuid for _, info in instances(nvml, handle, card, whole=True))
+    except nvml.NVMLError:
+        return None
+    return _Parts(is_split=True, uuids=found)
 
 
 def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo:
@@ -84,7 +115,8 @@ def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo
 def difference(then: Presence, now: Presence) -> str | None:
     """What came or went between two looks, for people; None if nothing did.
 
-    A GPU that only does not answer has not gone, nor have its instances.
+    A GPU that only does not answer has not gone, nor have its instances; of one that does not say
+    this time what it is split into nothing has changed.
     """
     return "; ".join(_changes(then, now)) or None
 
@@ -93,7 +125,7 @@ def _changes(then: Presence, now: Presence) -> Iterator[str]:
     for uuid, index in now.cards.items():
         if uuid not in then.cards:
             yield f"GPU {index} ({uuid}) is there"
-        elif (uuid in then.split) != (uuid in now.split):
+        elif uuid not in now.unsure and (uuid in then.split) != (uuid in now.split):
             yield f"MIG mode of GPU {index} is {'on' if uuid in now.split else 'off'}"
     for uuid, index in then.cards.items():
         if uuid not in now.cards and index not in now.silent:
@@ -101,5 +133,5 @@ def _changes(then: Presence, now: Presence) -> Iterator[str]:
     for uuid in now.instances.keys() - then.instances.keys():
         yield f"GPU instance {uuid} is there"
     for uuid in then.instances.keys() - now.instances.keys():
-        if then.instances[uuid] in now.cards:
+        if then.instances[uuid] in now.cards.keys() - now.unsure:
             yield f"GPU instance {uuid} is gone"

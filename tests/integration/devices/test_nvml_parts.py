@@ -99,6 +99,25 @@ def test_parts_that_come_and_a_mode_that_changes_are_noticed(split: FakeNvml) ->
     assert "MIG mode of GPU 0 is off" in (backend.changed() or "")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+    ],
+)
+def test_a_card_that_does_not_say_what_it_is_split_into_has_not_changed(
+    split: FakeNvml, call: str
+) -> None:
+    backend = split.open()
+    assert isinstance(backend, NoticesChanges)
+    split.scenario.gpus[0].fails(UNKNOWN, call)
+    assert backend.changed() is None
+    split.scenario.gpus[0].fails(SUCCESS, call)
+    assert backend.changed() is None
+
+
 def test_a_gpu_that_only_does_not_answer_has_not_gone(split: FakeNvml) -> None:
     backend = split.open()
     split.scenario.gpus[0].fails(GPU_IS_LOST)

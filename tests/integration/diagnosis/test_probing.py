@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from chopperd.cli.bounded import Answer, answer_of
 from chopperd.cli.probing import probed, surveyed
+from chopperd.diagnosis.left_probes import left_probes
 from chopperd.diagnosis.nvidia_smi import QUERY
 from chopperd.diagnosis.probe import LIBRARY_NAME, inventory_of, loaded_library, probe_of
 from chopperd.errors import BackendUnavailableError, ConfigError
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
-from tests.fakes.nvml.scenario import GPU_IS_LOST, Scenario
+from tests.fakes.nvml.scenario import GPU_IS_LOST, HANGS, Scenario
 
 ARGUMENTS = " ".join(QUERY)
 
@@ -145,6 +147,74 @@ def test_a_program_that_will_not_end_is_asked_and_then_left() -> None:
     assert os.waitpid(answer.left_pid, os.WNOHANG) == (0, 0)
     os.kill(answer.left_pid, signal.SIGKILL)  # it is in no driver
     os.waitpid(answer.left_pid, 0)
+
+
+def test_a_program_that_said_all_is_not_waited_for_to_the_end() -> None:
+    """Its limit is longer than any test may run."""
+    command = ["/bin/sh", "-c", "echo said; exec /bin/sleep 600"]
+    answer = answer_of(command, limit_s=3600.0, is_whole=lambda output: output == b"said\n")
+    assert answer == Answer(status=None, output=b"said\n")
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetSamples"])
+def test_a_gpu_that_hangs_leaves_the_others_surveyed(driver: Scenario, call: str) -> None:
+    """One that hangs from the start, and one that hangs in a call that only the survey makes."""
+    driver.gpus[0].fails(HANGS, call)
+    hung, well = surveyed("nvml").gpus
+    assert "do not return" in (hung.error or "")
+    assert "NVML code" not in (hung.error or "")
+    assert (well.error, well.info.gpu) == (None, "1")
+    assert well.reading is not None
+    assert well.probes
+
+
+def test_a_gpu_that_hangs_leaves_the_others_looked_at(driver: Scenario) -> None:
+    driver.gpus[0].fails(HANGS, "nvmlDeviceGetUUID")
+    probe = probed("nvml")
+    assert probe.inventory is not None
+    assert [entry.error is None for entry in probe.inventory.gpus] == [False, True]
+    assert probe.hung_s is None
+
+
+def test_a_process_that_answered_and_will_not_end_is_named_and_left(
+    driver: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No signal reaches a process in the kernel's part of a driver; it ends as the call returns."""
+    driver.gpus[0].fails(HANGS, "nvmlDeviceGetUUID")
+    monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
+    probe = probed("nvml")
+    assert probe.inventory is not None
+    assert probe.hung_s is None
+    assert probe.hung_pid is not None
+    assert os.waitpid(probe.hung_pid, os.WNOHANG) == (0, 0)
+    driver.gpus[0].fails(0, "nvmlDeviceGetUUID")
+    os.waitpid(probe.hung_pid, 0)
+
+
+@pytest.mark.usefixtures("driver")
+def test_two_looks_that_still_hang_keep_from_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chopperd.diagnosis.left_probes.left_probes", lambda _: (7, 8))
+    assert probed("nvml").stuck_pids == (7, 8)
+    with pytest.raises(BackendUnavailableError, match="processes 7, 8 of earlier looks"):
+        surveyed("nvml")
+    assert probed("simulated").inventory is not None
+    monkeypatch.setattr("chopperd.diagnosis.left_probes.left_probes", lambda _: (7,))
+    assert probed("nvml").inventory is not None
+
+
+def test_looks_of_this_user_that_are_old_enough_are_found(tmp_path: Path) -> None:
+    """Up for 1000 s; they started at 100 s, at 990 s, and at 100 s as something else."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "uptime").write_text("1000.00 5.00\n")
+    ours = b"python\0-P\0-m\0chopperd\0_probe\0--backend\0nvml\0"
+    for pid, start_s, command in ((5, 100, ours), (6, 990, ours), (9, 100, b"python\0-m\0x\0")):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "cmdline").write_bytes(command)
+        before = " ".join(["0"] * 18)
+        (folder / "stat").write_text(f"{pid} (a) b) S {before} {start_s * ticks} 0 0\n")
+    (tmp_path / "11").mkdir()
+    assert left_probes(80.0, tmp_path) == (5,)
 
 
 def test_a_program_that_ends_when_asked_is_not_left() -> None:

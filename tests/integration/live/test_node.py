@@ -422,3 +422,44 @@ def test_in_a_quiet_time_a_gpu_stays_up_and_shows_nothing_old_as_new(rig: Rig) -
     assert quiet.reading == DeviceReading()
     rig.clock.advance(60 * NS_PER_S)  # no quiet time is as long
     assert not rig.now().gpus[0].up
+
+
+LIMITED = replace(gpu_info(0), power_limit_w=700.0)
+
+
+def power_limit_w(rig: Rig, reading: DeviceReading | None = None) -> float | None:
+    """The limit of GPU 0 a second later, in which a full read may tell more than its sample."""
+    rig.sample(1.0)
+    if reading is not None:
+        rig.writer.side(rig.slot(rig.gpus[0])).write_state(reading, rig.clock.mono_ns())
+    return rig.now().gpus[0].reading.power_limit_w
+
+
+def test_the_power_limit_is_that_of_the_start_until_the_driver_tells_it_again(rig: Rig) -> None:
+    rig.open_ring(LIMITED)
+    assert power_limit_w(rig) == 700.0
+    assert power_limit_w(rig, DeviceReading(power_limit_w=500.0)) == 500.0
+    # It can't be read any more: what it was at the start says nothing about now.
+    assert power_limit_w(rig, DeviceReading(power_average_w=300.0)) is None
+    assert power_limit_w(rig, DeviceReading(power_limit_w=500.0)) == 500.0
+    rig.sample(10.0)
+    assert power_limit_w(rig) is None
+    rig.start_sampler(replace(LIMITED, power_limit_w=450.0))  # which asks at its start
+    assert power_limit_w(rig) == 450.0
+
+
+def test_a_gpu_that_does_not_answer_has_no_power_limit(rig: Rig) -> None:
+    rig.open_ring(LIMITED)
+    assert power_limit_w(rig) == 700.0
+    rig.writer.gpu(0).set_state(GpuState.LOST)
+    assert rig.now().gpus[0].reading.power_limit_w is None
+
+
+def test_a_gpu_that_does_not_answer_is_read_at_no_known_rate(rig: Rig) -> None:
+    assert [(gpu.asked_hz, gpu.kept_hz) for gpu in rig.now().gpus] == [(10.0, None)] * 2
+    rig.sample(1.0)
+    rig.writer.gpu(0).set_state(GpuState.LOST)
+    assert [gpu.kept_hz for gpu in rig.now().gpus] == [None, 10.0]
+    rig.open_ring(gpu_info(0))  # GPU 1 is in no ring any more
+    rig.now()
+    assert [(gpu.asked_hz, gpu.kept_hz) for gpu in rig.now().gpus][1] == (None, None)

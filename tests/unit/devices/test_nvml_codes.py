@@ -51,6 +51,12 @@ def test_a_code_gives_the_error_that_its_caller_can_act_on(name: str) -> None:
     )  # fmt: skip
 
 
+def test_what_is_no_answer_of_the_driver_has_no_code() -> None:
+    error = device_error(None, "no answer", operation="enumeration", device_index=1)
+    assert isinstance(error, TransientDeviceError)
+    assert (str(error), error.vendor_code) == ("GPU 1: enumeration failed: no answer", None)
+
+
 def test_a_code_of_a_later_driver_is_worth_another_try() -> None:
     error = device_error(4711, "?", operation="x", device_index=0)
     assert isinstance(error, TransientDeviceError)

@@ -223,6 +223,22 @@ def test_a_driver_that_hangs_is_not_to_be_killed() -> None:
     assert "no kill -9" in fix_of(found)
 
 
+def test_a_process_that_is_left_after_its_answer_stands_beside_the_gpus() -> None:
+    left, rest = driver_checks.gpus(replace(HEALTHY, driver=replace(PROBE, hung_pid=4711)))
+    assert left.text == "process 4711 is left alone in a driver call that does not return"
+    assert "no kill -9" in fix_of(left)
+    assert rest.verdict is Verdict.OK
+
+
+def test_looks_that_still_hang_are_named() -> None:
+    facts = replace(HEALTHY, driver=DriverProbe(backend="auto", stuck_pids=(7, 8)))
+    found = only(list(driver_checks.gpus(facts)))
+    assert found.verdict is Verdict.PROBLEM
+    assert found.text == "not asked: processes 7, 8 of earlier looks still hang in it"
+    assert "no kill -9" in fix_of(found)
+    assert only(list(driver_checks.library(facts))).verdict is Verdict.UNKNOWN
+
+
 def test_a_gpu_that_does_not_answer_stands_beside_those_that_do() -> None:
     found = inventory(entry(0), entry(1, error="GPU is lost"))
     facts = replace(HEALTHY, driver=replace(PROBE, inventory=found))

@@ -179,10 +179,10 @@ def test_a_label_that_can_not_be_written_costs_its_metric_only() -> None:
     assert values_of(text, "chopperd_gpu_power_watts") == {"0": 640.5}
 
 
-def test_a_power_limit_that_is_not_read_again_is_that_of_the_start() -> None:
+def test_a_power_limit_that_is_not_known_now_is_not_that_of_the_start() -> None:
     gpu = gpu_live(0)
     gpu = replace(gpu, reading=replace(gpu.reading, power_limit_w=None))
-    assert values_of(rendered(node_of(gpu)), "chopperd_gpu_power_limit_watts") == {"0": 650.0}
+    assert values_of(rendered(node_of(gpu)), "chopperd_gpu_power_limit_watts") == {}
 
 
 def test_units_are_base_units() -> None:

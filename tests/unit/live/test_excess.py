@@ -89,3 +89,11 @@ def test_no_records_are_no_window() -> None:
     clocks = BusyClocks(GPU)
     clocks.add(records([]))
     assert clocks.close_window(NS_PER_S, PERIOD_NS) is None
+
+
+def test_what_the_sums_round_off_is_no_excess() -> None:
+    """Means are differences of sums that grow for weeks: equal clocks differ by 1e-12 or so."""
+    clocks = [busy(1600), busy(1600), busy(1600), busy(1600 * (1 - 1e-11))]
+    assert window_excess_s(clocks) == (0, 0, 0, 0)
+    clocks[-1] = busy(1599.99)
+    assert window_excess_s(clocks)[-1] == pytest.approx(10 * 0.01 / 1600)

@@ -56,8 +56,15 @@ def test_without_a_highest_clock_there_are_no_buckets() -> None:
     assert residency.seconds() == {}
 
 
-def test_all_buckets_are_there_from_the_start() -> None:
-    assert list(ClockResidency(GPU).seconds()) == [*(200.0 * n for n in range(1, 11)), inf]
+def test_buckets_are_there_all_once_a_clock_was_known_for_some_time() -> None:
+    residency = ClockResidency(GPU)
+    for before in (clocks(), clocks(nan, nan), clocks(1000)):
+        residency.add(before, PERIOD_NS)
+        assert residency.seconds() == {}
+    later = clocks(1000)
+    later["t_mono_ns"] += PERIOD_NS
+    residency.add(later, PERIOD_NS)
+    assert list(residency.seconds()) == [*(200.0 * n for n in range(1, 11)), inf]
 
 
 @given(

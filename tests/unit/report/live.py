@@ -22,6 +22,7 @@ READING = DeviceReading(
     temperature_c=66.0,
     activity_ratio=0.98,
     causes=frozenset({Cause.POWER_CAP, Cause.THERMAL}),
+    power_limit_w=600.0,
 )
 
 

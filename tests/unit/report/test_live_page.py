@@ -22,7 +22,7 @@ def test_a_gpu_shows_clock_power_heat_losses_and_what_holds_it() -> None:
     text = page_text(live_page([before, after]))
     assert text.startswith("GPUS  node7, nvml, driver 560.35.03, running\n")
     assert cells(text, "0") == [
-        *("1485", "75", "698", "700", "66", "98", "10.0", "250", "1.5"),
+        *("1485", "75", "698", "600", "66", "98", "10.0", "250", "1.5"),
         *("power", "cap", "+", "thermal"),
     ]
 
@@ -107,3 +107,10 @@ def test_where_a_gpu_is_not_read_at_the_rate_asked_for_it_says_why(
 ) -> None:
     gpu = replace(live_gpu(), pace=pace, kept_hz=kept_hz)
     assert cells(page_text(live_page([snapshot(gpu)])), "0")[6:8] == said
+
+
+def test_a_gpu_that_was_in_trouble_from_the_start_is_not_waited_for() -> None:
+    gpu = replace(live_gpu(up=False, reading=DeviceReading()), last_sample_unix_ns=None)
+    text = page_text(live_page([snapshot(replace(gpu, trouble="GPU is lost (NVML code 15)"))]))
+    assert "does not answer" in text
+    assert "no sample yet" not in text

@@ -74,7 +74,7 @@ def test_a_gpu_shows_its_loss_as_a_share_of_busy_time() -> None:
     gpu = live_gpu(totals=totals(200.0, 12.5, busy_sampled_s=50.0))
     text = page_text(status_page(snapshot(gpu), []))
     assert lines(text)["0"].split() == [
-        *("1485", "75", "698", "700", "66", "98", "25.0", "10.0"),
+        *("1485", "75", "698", "600", "66", "98", "25.0", "10.0"),
         *("power", "cap", "+", "thermal"),
     ]
 

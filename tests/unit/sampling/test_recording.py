@@ -1,12 +1,15 @@
+from dataclasses import replace
 from math import nan
 
 import numpy as np
+import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import RECORD
-from chopperd.sampling.recording import gpu_samples
+from chopperd.sampling.recording import gpu_samples, recorded_gpu
+from chopperd.sampling.side import GpuAside
 
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA)
 SECOND = 1_000_000_000
@@ -51,3 +54,20 @@ def test_a_gpu_without_records_has_no_samples() -> None:
     assert len(samples) == 0
     assert samples.t_unix_ns.dtype == np.int64
     assert samples.limited_ns == {}
+
+
+@pytest.mark.parametrize(
+    ("start_w", "last_w", "named_w"),
+    [
+        (700.0, 700.0, 700.0),
+        (700.0, None, 700.0),  # not told again
+        (None, 700.0, 700.0),
+        (700.0, 500.0, None),  # changed meanwhile
+    ],
+)
+def test_a_power_limit_that_changed_meanwhile_is_not_that_of_the_recording(
+    start_w: float | None, last_w: float | None, named_w: float | None
+) -> None:
+    state = {} if last_w is None else {"power_limit_w": last_w}
+    found = recorded_gpu(replace(GPU, power_limit_w=start_w), GpuAside(state=state))
+    assert found.power_limit_w == named_w

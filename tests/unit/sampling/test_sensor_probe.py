@@ -21,7 +21,7 @@ from chopperd.sampling.sensor_probe import (
     ProbedGpu,
     SensorProbe,
 )
-from chopperd.sampling.side import with_timing
+from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
 
@@ -257,10 +257,11 @@ def test_periods_that_were_found_go_with_the_gpu_but_not_over_what_it_knew() -> 
         "power_w": SensorTiming(window_ns=5),
         "energy_j": SensorTiming(period_ns=100),
     }
-    found = with_timing(GPU, timing)
+    found = with_findings(GPU, GpuAside(timing=timing))
     assert (found.sm_clock_period_ns, found.power_period_ns, found.energy_period_ns) == (
         20,
         None,
         100,
     )
-    assert with_timing(found, {"sm_clock_mhz": SensorTiming(period_ns=7)}) == found
+    later = GpuAside(timing={"sm_clock_mhz": SensorTiming(period_ns=7)})
+    assert with_findings(found, later) == found

@@ -1,25 +1,39 @@
-"""What is first asked of each GPU, made so that one that hangs does not hold up the others."""
+"""Driver calls for one GPU, made so that one that hangs does not hold up the others."""
 
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 T = TypeVar("T")
 
-#: How long a GPU is waited for, and how long once another of them has hung: all of it together has
-#: to fit into the time in which a process must come up.
-_PATIENCE_S: Final = 2.0
-_LATER_PATIENCE_S: Final = 0.5
+
+class CallsHangError(Exception):
+    """The calls for a GPU do not return."""
 
 
-class FirstCallsHangError(Exception):
-    """The first calls on a GPU do not return."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a GPU is waited for.
+
+    Attributes:
+        first_s: While none has hung.
+        later_s: Once another one has: all of it together has to fit into the time of the whole.
+    """
+
+    first_s: float
+    later_s: float
 
 
-class FirstCalls:
-    """Makes the first calls on each GPU in a thread of its own; by one thread."""
+class PatientCalls:
+    """Makes the calls for each GPU in a thread of its own; by one thread.
 
-    def __init__(self) -> None:
+    Args:
+        what: Names the calls, for people.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._hung: list[threading.Thread] = []
 
     @property
@@ -27,11 +41,11 @@ class FirstCalls:
         """Whether any that were given up have still not returned; for any thread."""
         return any(thread.is_alive() for thread in self._hung)
 
-    def answer(self, ask: Callable[[], T]) -> T:
+    def answer(self, ask: Callable[[], T], patience: Patience) -> T:
         """What the calls give; what they still give after they were given up is of no use.
 
         Raises:
-            FirstCallsHangError: They do not return.
+            CallsHangError: They do not return.
             Exception: What they raise.
         """
         answers: list[T] = []
@@ -44,12 +58,12 @@ class FirstCalls:
                 errors.append(error)
 
         # Not a daemon: the process must not end inside a driver call.
-        thread = threading.Thread(target=run, name="chopperd-first-calls")
+        thread = threading.Thread(target=run, name="chopperd-patient-calls")
         thread.start()
-        thread.join(_LATER_PATIENCE_S if self._hung else _PATIENCE_S)
+        thread.join(patience.later_s if self._hung else patience.first_s)
         if thread.is_alive():
             self._hung.append(thread)
-            raise FirstCallsHangError("its first calls do not return")
+            raise CallsHangError(f"{self._what} do not return")
         for error in errors:
             raise error
         return answers[0]
