@@ -80,16 +80,12 @@ class TestAmdSmi(BackendContract):
     fake: FakeAmdSmi
 
     @pytest.fixture
-    def backend(
-        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path
-    ) -> Iterator[DeviceBackend]:
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
         self.fake = make_fake_amdsmi([mi300x()] * 3)
         for gpu in self.fake.node.gpus:
             gpu.plays(
                 AmdSegment(length_ns=3 * NS_PER_MS, die_clocks_mhz=2100),
-                AmdSegment(
-                    length_ns=2 * NS_PER_MS, die_clocks_mhz=1410, limits=frozenset({"ppt"})
-                ),
+                AmdSegment(length_ns=2 * NS_PER_MS, die_clocks_mhz=1410, limits=frozenset({"ppt"})),
                 repeats=True,
             )
         with closing(open_amdsmi(tmp_path)) as opened:
@@ -104,9 +100,7 @@ class TestAmdSmiSettled(BackendContract):
     """A MI300X whose counters are checked and timed, so that its reads are planned."""
 
     @pytest.fixture
-    def backend(
-        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path
-    ) -> Iterator[DeviceBackend]:
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
         make_fake_amdsmi([mi300x()])
         with closing(open_amdsmi(tmp_path)) as opened:
             settled(opened)
