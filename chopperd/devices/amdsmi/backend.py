@@ -275,7 +275,7 @@ class AmdSmiBackend:
         info = GpuInfo(
             gpu=str(index),
             index=index,
-            uuid=uuid(whole),
+            uuid=self._own_uuid(whole),
             name=whole.name,
             vendor=Vendor.AMD,
             pci_bus_id=whole.pci_bus_id,
@@ -295,6 +295,11 @@ class AmdSmiBackend:
                 sm_clock_max_mhz=info.sm_clock_max_mhz,
                 kfd_node=part.kfd_node,
             )
+
+    def _own_uuid(self, whole: Processor) -> str:
+        """A GPU's name for ever; its address where another one has the same id."""
+        known = uuid(whole)
+        return whole.pci_bus_id if known in self._gpus else known
 
     def _first_seen(self, info: GpuInfo, found: Processor) -> GpuInfo:
         """A GPU after its first look."""
