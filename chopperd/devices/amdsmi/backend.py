@@ -147,10 +147,12 @@ class AmdSmiBackend:
             return DeviceReading()
         gpu = self._gpu(device)
         try:
-            return self._sensors(gpu).read(scope)
+            reading = self._sensors(gpu).read(scope)
         except DeviceLostError as error:
             gpu.loss, gpu.sensors = error, None
             raise
+        gpu.loss = None
+        return reading
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         """How to read a GPU without this object; None where `read` must.
