@@ -82,7 +82,8 @@ def _means_khz(own_mhz: Float64s, running: Bools, begin: Int64s, end: Int64s) ->
     np.rint(own_mhz * _KHZ_PER_MHZ, out=khz, where=running)
     total = _sums(khz, begin, end)
     count = _sums(running.astype(np.float64), begin, end)
-    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    means: Float64s = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return means
 
 
 def _sums(values: Float64s, begin: Int64s, end: Int64s) -> Float64s:

@@ -7,7 +7,7 @@ from typing import Final
 from chopperd.devices.amd.layout import MetricsLayout
 from chopperd.devices.amdgpu.files import BlockFile
 from chopperd.devices.amdgpu.layouts import layout_of
-from chopperd.devices.read_plan import Buffer, PlannedCall
+from chopperd.devices.read_plan import Buffer, CallShape, PlannedCall
 
 _OPERATION: Final = "gpu_metrics"
 
@@ -44,20 +44,32 @@ class FileSource:
 
     def planned_call(self) -> PlannedCall | None:
         """The same without Python."""
-        return None
+        return PlannedCall(
+            operation=_OPERATION,
+            address=0,
+            shape=CallShape.FILE,
+            handle=self._file.fd,
+            buffer=self.buffer,
+            argument=self._file.size_bytes,
+        )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file; a plan that reads it must not be carried out any more."""
         self._file.close()
 
 
 class NoMetricsSource:
-    """The block of a GPU that has none: nothing is in it."""
+    """The block of a GPU that has none: nothing is in it.
+
+    Args:
+        reason: Why it has none.
+    """
 
     operation = _OPERATION
     layout = MetricsLayout(version="none", size_bytes=4, places={})
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
         self.buffer: Buffer = create_string_buffer(4)
 
     def fetch(self) -> None:
