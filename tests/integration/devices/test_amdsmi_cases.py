@@ -15,7 +15,7 @@ from chopperd.devices.amdsmi.library import SmiError, open_library
 from chopperd.devices.amdsmi.metrics import SmiSource, layout_of
 from chopperd.devices.amdsmi.processors import handles
 from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.errors import TransientDeviceError
+from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.sampling.integrals import EnergyCounter
 from tests.fakes.amd.cards import mi210, mi250x_pair, mi300x, radeon_w7900
@@ -76,7 +76,7 @@ def test_case_26_all_ones_of_a_number_s_own_width_is_absent_and_nothing_else_is(
     # What enters no reading: the raw numbers.
     library = open_library()
     source = SmiSource(library, handles(library)[0], layout_of(library))
-    vendor = VendorErrors(base=SmiError, classify=lambda *_: TransientDeviceError("none"))
+    vendor = VendorErrors(base=SmiError, classify=lambda *_: DeviceLostError("", operation=""))
     block = Block(source, DeviceFaults(0, vendor, SystemClock()))
     block.look()
     library.close()
