@@ -222,6 +222,7 @@ def test_a_chip_with_one_die_has_its_clock_alone(
     make_fake_amdsmi: MakeFakeAmdSmi, step: Step
 ) -> None:
     stepped = step(make_fake_amdsmi([mi210()]))
+    assert stepped.backend.shortfall() is None
     reading = stepped.read()
     assert (reading.sm_clock_mhz, reading.die_clocks_mhz) == (2100, ())
     assert reading.causes == frozenset()
@@ -236,6 +237,7 @@ def test_a_virtual_machine_s_gpu_is_read_by_the_calls_that_it_answers(
     assert (reading.sm_clock_mhz, reading.mem_clock_mhz) == (2100, 1300)
     assert (reading.power_w, reading.activity_ratio) == (500, 1.0)
     assert (reading.energy_j, reading.causes, reading.limited_ns) == (None, None, {})
+    assert stepped.backend.shortfall() == "no metrics of GPU 0"
 
 
 # ---- energy ------------------------------------------------------------------------------------
