@@ -19,7 +19,7 @@ from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.units import NS_PER_S
 from tests.fakes import dies
-from tests.integration.sampling.file_gpu import GPU, FileGpu
+from tests.fakes.file_gpu import GPU, FileGpu
 from tests.integration.sampling.one_gpu import CLOCK, OneGpu, one_gpu
 from tests.integration.sampling.test_native_ticks import kinds
 from tests.waiting import wait_for
