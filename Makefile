@@ -31,6 +31,14 @@ $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
 	touch $@
 
+# Older versions of AMD's binding, whose structures differ: the tests build a library for each. Its
+# wheels hold no library and are small.
+AMDSMI := 6.2.4 6.3.3 6.4.4
+AMDSMI_READY := $(addprefix $(VENV)/amdsmi/.ready-,$(AMDSMI))
+$(VENV)/amdsmi/.ready-%: | $(VENV)/.ready-dev
+	$(PIP) install --upgrade --no-deps --target $(VENV)/amdsmi/$* amdsmi==$*
+	touch $@
+
 # A stamp for each version, so that another one is installed when it is asked for here.
 $(VENV)/.ready-$(TORCH): | $(VENV)/.ready-dev
 	$(PIP) install '$(TORCH)'
@@ -72,12 +80,12 @@ coverage: $(VENV)/.ready-dev
 # The last two wait more than they work, so that they run side by side where there are two cores.
 # Each shows its output whole when it is done; both come to their end whatever the other does, and
 # where either fails so does this.
-test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
+test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
 	$(MAKE) --no-print-directory --keep-going --output-sync=target \
 	  -j$(if $(filter 1,$(shell nproc)),1,2) integration e2e
 
 # Their caches are apart: each would write the other's anew.
-integration e2e: $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH)
+integration e2e: $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
 	$(PY) -m pytest tests/$@ -q -o cache_dir=.pytest_cache/$@
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.

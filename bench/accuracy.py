@@ -117,10 +117,11 @@ def outcome(setting: Setting, seed: int) -> Outcome:
         gpu = replace(gpu_samples.gpu, sm_clock_period_ns=setting.sensor_ms * NS_PER_MS)
         gpu_samples = replace(gpu_samples, gpu=gpu)
     joined = join_device(scenario_timeline(known), (), gpu_samples, known.reference_mhz)
-    return _against(joined, step_truth(known), known.reference_mhz)
+    return held_against(joined, step_truth(known), known.reference_mhz)
 
 
-def _against(joined: JoinedDevice, truth: StepTruth, reference_mhz: float) -> Outcome:
+def held_against(joined: JoinedDevice, truth: StepTruth, reference_mhz: float) -> Outcome:
+    """What a joined run gave against its truth."""
     clocks = joined.clocks
     if clocks is None or clocks.loss is None:
         raise ValueError("the simulated samples do not cover the simulated trace")

@@ -1,110 +1,113 @@
-"""What the clocks of eight dies add to a tick without Python: looks at a file, back to back.
+"""What the clock of a GPU with several dies is off by, told in three ways, over known truth.
 
-`python -m bench.dies` prints Markdown. The file is in memory, as the kernel's are, and a whole ring
-of records has been written before, so that the memory of the oldest is as cold as it gets.
+`python -m bench.dies` prints a table. The truth is the clock of the die that governs, which the
+others run above in the mean and tremble about; in one of two settings another die governs every
+5 s. Ways: the lowest die of the moment; the die with the lowest mean over the 2 s before, which is
+what is known live; that over 1 s before and after, which reports take.
 """
 
 import argparse
-import os
-import time
-from ctypes import addressof
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from bench.markdown import median_and_range, table
-from chopperd.devices.read_plan import ReadPlan
-from chopperd.sampling.interrupt import Interrupt
-from chopperd.sampling.layout import RingDescription
-from chopperd.sampling.native.library import Loop, NativeLibrary, memory_of, native_library
-from chopperd.sampling.native.plans import NativePlan
-from chopperd.sampling.native.totals import NativeTotals
-from chopperd.sampling.ring import RingWriter
+from bench.accuracy import Outcome, held_against, scenario_timeline
+from chopperd.correlate.governing import governed
+from chopperd.correlate.join import join_device
+from chopperd.model.arrays import Float64s
+from chopperd.model.samples import GpuSamples
+from chopperd.simulation.dies import DieModel, Dies
+from chopperd.simulation.processes import generator
+from chopperd.simulation.scenario import Scenario, observe, scenario, step_truth
 from chopperd.units import NS_PER_S
-from tests.fakes.file_gpu import GPU, FileGpu
 
-TICKS: Final = 100_000
-GPUS: Final = 8
-RATES_HZ: Final = (100, 1000)
-#: Records of 30 s at 1 kHz, as the sampler keeps them.
-_CAPACITY: Final = 30_000
-_DIES: Final = 8
+_DIES_KEY: Final = 21
+_TRAILING_NS: Final = 2 * NS_PER_S
+TURNS_NS: Final = (0, 5 * NS_PER_S)
 
 
-def plans(folder: Path) -> dict[str, ReadPlan]:
-    """What is compared: the same look without the dies, with them as numbers, and with the rule."""
-    backend = FileGpu(folder / "block", dies_count=_DIES)
-    backend.block.clocks_mhz = tuple(range(1900, 1900 + _DIES))
-    backend.write()
-    whole = backend.plan
-    other = tuple(value for value in whole.values if not value.name.startswith("die_clocks_mhz"))
-    return {"without dies": replace(whole, values=other), "with eight dies": whole}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One line of the table: the clock, how often it is read, how soon another die governs."""
+
+    preset: str
+    hz: float
+    turn_ns: int = 0
+    steps: int = 60
 
 
-def tick_ns(library: NativeLibrary, plan: ReadPlan) -> float:
-    """Time of one tick, with its record and its share in the totals, ns."""
-    fd = os.memfd_create("ring")
-    ring = RingWriter(fd, RingDescription(gpus=(GPU,)), _CAPACITY)
-    gpu = ring.gpu(0)
-    memory = memory_of(gpu.places())
-    totals = NativeTotals(library, GPU, gpu, memory, NS_PER_S)
-    interrupt, native = Interrupt(), NativePlan(plan)
-    begin, end = np.zeros(TICKS, np.int64), np.full(TICKS, 2**62, np.int64)
-    loop = Loop(
-        memory=addressof(memory),
-        integrator=addressof(totals.integrator),
-        interrupt_word=interrupt.address,
-        interrupt=interrupt.count,
-        deadlines_mono_ns=begin.__array_interface__["data"][0],
-        ends_mono_ns=end.__array_interface__["data"][0],
-        are_full=begin.__array_interface__["data"][0],
-        return_mono_ns=2**62,
-        return_driver_ns=2**62,
-        count=TICKS,
-    )
-    loop.plans[0] = native.address
-    library.carry_out(loop)
-    loop.next = 0
-    began_ns = time.perf_counter_ns()
-    library.carry_out(loop)
-    passed_ns = time.perf_counter_ns() - began_ns
-    if loop.carried_count[0] != TICKS:
-        raise RuntimeError("looks were not as planned")
-    ring.close()
-    os.close(fd)
-    return passed_ns / TICKS
+def lowest_of_the_moment(samples: GpuSamples) -> GpuSamples:
+    """Each sample's lowest die."""
+    return replace(samples, sm_clock_mhz=_dies_mhz(samples).min(axis=1))
 
 
-def report(runs: int) -> str:
-    """The table, and what the dies of a node cost by rate."""
-    library = native_library()
-    if library is None:
-        return "Skipped: the C part is missing."
-    with TemporaryDirectory(prefix="chopperd-bench-") as folder:
-        found: dict[str, list[float]] = {}
-        compared = plans(Path(folder))
-        for _ in range(runs):
-            for name, plan in compared.items():
-                found.setdefault(name, []).append(tick_ns(library, plan))
-    rows = [(name, median_and_range(times_ns, ".0f")) for name, times_ns in found.items()]
-    bare_ns, whole_ns = (float(np.median(times_ns)) for times_ns in found.values())
-    shares = ", ".join(
-        f"{100 * (whole_ns - bare_ns) * GPUS * hz / NS_PER_S:.4f} % at {hz} Hz" for hz in RATES_HZ
-    )
-    return (
-        f"{TICKS:,} looks in a row by the C part at a file of one GPU, {runs} runs.\n\n"
-        f"{table(('look', 'ns'), rows)}\n\nOf a core, the dies of {GPUS} GPUs take {shares}."
-    )
+def trailing(samples: GpuSamples) -> GpuSamples:
+    """The die with the lowest mean over the 2 s up to each sample."""
+    t_ns, dies_mhz = samples.t_unix_ns, _dies_mhz(samples)
+    first = np.searchsorted(t_ns, t_ns - _TRAILING_NS, side="left").tolist()
+    means = [dies_mhz[begin : row + 1].mean(axis=0) for row, begin in enumerate(first)]
+    governing = np.argmin(means, axis=1)
+    return replace(samples, sm_clock_mhz=dies_mhz[np.arange(len(t_ns)), governing])
+
+
+WAYS: Final[Mapping[str, Callable[[GpuSamples], GpuSamples]]] = {
+    "moment": lowest_of_the_moment,
+    "trailing": trailing,
+    "surrounding": governed,
+}
+
+
+def outcomes(setting: Setting, seed: int) -> dict[str, Outcome]:
+    """One simulated run told in each of the ways, against its truth."""
+    known = scenario(setting.preset, seed=seed, step_s=1.0, steps=setting.steps)
+    samples = _with_dies(known, setting, seed)
+    return {name: _outcome(known, way(samples)) for name, way in WAYS.items()}
+
+
+def _with_dies(known: Scenario, setting: Setting, seed: int) -> GpuSamples:
+    samples = observe(known, hz=setting.hz, seed=seed)
+    dies = Dies(DieModel(count=8, turn_ns=setting.turn_ns), generator(_DIES_KEY, seed))
+    true_mhz = known.truth.clock.at(samples.t_unix_ns)
+    dies_mhz = np.round(dies.clocks_mhz(true_mhz, samples.t_unix_ns))
+    return replace(samples, die_clocks_mhz=dies_mhz)
+
+
+def _outcome(known: Scenario, samples: GpuSamples) -> Outcome:
+    joined = join_device(scenario_timeline(known), (), samples, known.reference_mhz)
+    return held_against(joined, step_truth(known), known.reference_mhz)
+
+
+def _dies_mhz(samples: GpuSamples) -> Float64s:
+    if samples.die_clocks_mhz is None:
+        raise ValueError("samples without dies")
+    return samples.die_clocks_mhz
 
 
 def main() -> None:
-    """Print the results."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5)
-    print(report(parser.parse_args().runs))
+    parser.add_argument("--seeds", type=int, default=10)
+    chosen = parser.parse_args()
+    print("| clock | Hz | another governs each | told by | bias | held | p95 error |")
+    print("|---|---|---|---|---|---|---|")
+    for preset in ("steady", "phase-locked", "hopping"):
+        for hz in (10.0, 100.0):
+            for turn_ns in TURNS_NS:
+                setting = Setting(preset=preset, hz=hz, turn_ns=turn_ns)
+                runs = [outcomes(setting, seed) for seed in range(chosen.seeds)]
+                for way in WAYS:
+                    print(_line(setting, way, [run[way] for run in runs]), flush=True)
+
+
+def _line(setting: Setting, way: str, runs: list[Outcome]) -> str:
+    bias = np.mean([run.bias_points for run in runs])
+    held = np.concatenate([run.held for run in runs]).mean()
+    error = np.quantile(np.abs(np.concatenate([run.error_points for run in runs])), 0.95)
+    each = f"{setting.turn_ns / NS_PER_S:g} s" if setting.turn_ns else "-"
+    figures = f"{bias:+.3f} | {held:.3f} | {error:.2f}"
+    return f"| {setting.preset} | {setting.hz:g} | {each} | {way} | {figures} |"
 
 
 if __name__ == "__main__":

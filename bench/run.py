@@ -57,8 +57,8 @@ PARTS: Final = (
         quick_arguments=("--seconds", "5", "--starts", "2"),
     ),
     Part(
-        title="Dies",
-        module="bench.dies",
+        title="Ticks with dies",
+        module="bench.die_ticks",
         arguments=("--runs", "5"),
         quick_arguments=("--runs", "2"),
     ),

@@ -15,6 +15,7 @@ from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
+    DiesLive,
     GpuLive,
     HungCall,
     LiveTotals,
@@ -122,7 +123,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `timing` is what was found of its sensors, by the name of their values in `reading`.
     `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
-    wrong with it.
+    wrong with it. `dies` is null where the GPU does not tell the clocks of several dies.
     """
 
     gpu: str
@@ -138,6 +139,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     timing: Mapping[str, SensorTiming] = {}
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
+    dies: DiesLive | None = None
 
 
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +321,7 @@ def gpu_of(live: GpuLive) -> Gpu:
         timing=live.timing,
         processes=live.processes,
         trouble=live.trouble,
+        dies=live.dies,
     )
 
 

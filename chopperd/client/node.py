@@ -57,6 +57,7 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         timing=gpu.timing,
         processes=gpu.processes,
         trouble=gpu.trouble,
+        dies=gpu.dies,
     )
 
 

@@ -1,6 +1,7 @@
 """Recorded samples read back at the pace at which they were taken."""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -99,19 +100,24 @@ def _reading(track: GpuSamples, row: int, scope: ReadScope) -> DeviceReading:
     }
     sm_clock_mhz = _number(track.sm_clock_mhz[row])
     causes = _causes(int(track.causes[row]))
-    if scope is ReadScope.FAST:
-        return DeviceReading(sm_clock_mhz=sm_clock_mhz, causes=causes, limited_ns=limited_ns)
-    used_bytes = _held(track, track.memory_used_bytes, row)
-    return DeviceReading(
+    dies_mhz = () if track.die_clocks_mhz is None else tuple(track.die_clocks_mhz[row].tolist())
+    fast = DeviceReading(
         sm_clock_mhz=sm_clock_mhz,
+        causes=causes,
+        limited_ns=limited_ns,
+        die_clocks_mhz=tuple(None if math.isnan(each) else each for each in dies_mhz),
+    )
+    if scope is ReadScope.FAST:
+        return fast
+    used_bytes = _held(track, track.memory_used_bytes, row)
+    return replace(
+        fast,
         mem_clock_mhz=_held(track, track.mem_clock_mhz, row),
         power_w=_held(track, track.power_w, row),
         energy_j=_held(track, track.energy_j, row),
         temperature_c=_held(track, track.temperature_c, row),
         memory_used_bytes=None if used_bytes is None else int(used_bytes),
         activity_ratio=_held(track, track.activity_ratio, row),
-        causes=causes,
-        limited_ns=limited_ns,
     )
 
 

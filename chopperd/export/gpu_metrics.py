@@ -89,7 +89,8 @@ GPU_METRICS: Final = (
         "gpu_sm_clock_hertz",
         "hertz",
         _M,
-        "Newest SM clock (AMD: GFX clock); for means divide sm_cycles by sampled_seconds",
+        "Newest SM clock (AMD: GFX clock of the governing die); for means divide sm_cycles by "
+        "sampled_seconds",
         per_gpu(lambda gpu: _hertz(gpu.reading.sm_clock_mhz)),
         GPU,
     ),
@@ -200,6 +201,15 @@ GPU_METRICS: Final = (
         _F,
         "Busy time lost in drops against the clock before them, counted when each has ended",
         per_gpu(lambda gpu: gpu.drops.lost_s if gpu.drops else None),
+        GPU,
+    ),
+    metric(
+        "gpu_xcd_clock_spread_hertz",
+        "hertz",
+        _F,
+        "Of a GPU that runs several compute dies (AMD: XCDs), the highest less the lowest of their "
+        "mean clocks over the last 2 s; sm_clock is that of the lowest",
+        per_gpu(lambda gpu: _hertz(gpu.dies.spread_mhz) if gpu.dies else None),
         GPU,
     ),
     metric(

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.live.counters import GpuCounters, counters_of
+from chopperd.live.dies import DieClocks
 from chopperd.live.drops import GpuDrops
 from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.newest import NewestValues, fresh_ns
@@ -51,6 +52,7 @@ class GpuTrack:
         self._earlier = GpuCounters()
         self._present = GpuCounters()
         self._newest = NewestValues(slow_period_ns)
+        self._dies = DieClocks()
         self._busy = BusyClocks(info)
         self._residency = ClockResidency(info)
         self._unintegrated: Records = np.zeros(0, RECORD)
@@ -99,6 +101,7 @@ class GpuTrack:
             return
         self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
         self._newest.take(drained.records)
+        self._dies.add(drained.records)
         self._busy.add(drained.records)
         self.drops.add(drained.records, longest_ns)
 
@@ -176,6 +179,7 @@ class GpuTrack:
             processes=aside.processes if up and _is_known(aside, now.mono_ns) else None,
             trouble=aside.trouble,
             driver_rare_s=seconds_from_ns(counted.driver_rare_ns),
+            dies=self._dies.live(now.mono_ns - fresh_ns(period_ns)) if up else None,
         )
 
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:

@@ -120,6 +120,9 @@ class DeviceReading:
 
 #: Compute dies that there is room for in a sample.
 MOST_DIES: Final = 8
+#: At this clock and below, a die sleeps; above, it runs. Source: AMD SMI's own command line tool
+#: calls it deep sleep.
+DEEP_SLEEP_MHZ: Final = 140.0
 
 #: The numbers of a reading that are shown as they are now and are not part of a sample.
 STATE_FIELDS: Final = (

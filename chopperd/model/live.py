@@ -46,6 +46,27 @@ class HungCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiesLive:
+    """The compute dies (AMD: XCDs) of a GPU that tells the clock of each, as they run now.
+
+    Attributes:
+        clocks_mhz: Each die's clock at the newest sample; 0: switched off, None: not reported.
+        running: How many run: are above deep sleep.
+        gated: How many are off or asleep while others run.
+        mean_mhz: Mean over the running dies of their means of the last 2 s; None if none runs.
+        spread_mhz: Highest less lowest of these means; None of fewer than two dies.
+        governing: The die with the lowest of them, counted from 0; None if none runs.
+    """
+
+    clocks_mhz: tuple[float | None, ...]
+    running: int
+    gated: int
+    mean_mhz: float | None = None
+    spread_mhz: float | None = None
+    governing: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLive:
     """One GPU now.
 
@@ -74,6 +95,7 @@ class GpuLive:
         processes: Who uses it; None where that is not known, or not any more.
         trouble: What the driver knows to be wrong with it, for people.
         driver_rare_s: Time in driver calls that are not part of sampling.
+        dies: Its dies; None where it tells no clocks of several, or none that are fresh.
     """
 
     info: GpuInfo
@@ -100,6 +122,7 @@ class GpuLive:
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
     driver_rare_s: float = 0.0
+    dies: DiesLive | None = None
 
 
 class SamplerCondition(StrEnum):

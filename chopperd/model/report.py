@@ -6,13 +6,13 @@ Field names are the published ones; every number's name ends in its unit. `None`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-SCHEMA: Final = "chopperd.report/1"
+from chopperd.model.row_clock import RowClock
 
-ClockBasis = Literal["in_class", "mixed", "all"]
+SCHEMA: Final = "chopperd.report/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,29 +120,6 @@ class DeviceSummary:
     mapping: str | None
     reference: Reference
     pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStats:
-    """Time-weighted mean clock with its 95 % interval; percentiles of the samples themselves."""
-
-    mean_mhz: float | None
-    low_mhz: float | None
-    high_mhz: float | None
-    p05_mhz: float | None
-    p95_mhz: float | None
-    std_mhz: float | None
-    samples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowClock:
-    """Clocks of a row: over compute, over busy time, and the share of compute that was covered."""
-
-    basis: ClockBasis | None
-    compute: ClockStats | None
-    busy: ClockStats | None
-    coverage_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class GpuSamples:
         mem_clock_mhz, power_w, energy_j, temperature_c, memory_used_bytes, activity_ratio:
             (n,) float64, NaN where not reported or not read at this tick.
         limited_ns: For each cause with a cumulative driver counter, (n,) float64; NaN where absent.
+        die_clocks_mhz: (n, d) float64, the clock of each compute die of a GPU that has several, NaN
+            where absent; None where none was ever reported.
     """
 
     gpu: GpuInfo
@@ -51,6 +53,7 @@ class GpuSamples:
     memory_used_bytes: Float64s
     activity_ratio: Float64s
     limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+    die_clocks_mhz: Float64s | None = None
 
     def __len__(self) -> int:
         """The number of samples."""

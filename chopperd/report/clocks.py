@@ -11,7 +11,8 @@ from chopperd.correlate.signal import RunningClass
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.classes import KERNEL_CLASSES
-from chopperd.model.report import ClockBasis, ClockStats, Dvfs, Family, RowClock, Temperature
+from chopperd.model.report import Dvfs, Family, Temperature
+from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
 from chopperd.model.samples import GpuSamples
 from chopperd.units import NS_PER_S
 

@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import Group
 
 from chopperd.model.devices import DeviceReading
-from chopperd.model.live import GpuLive, NodeSnapshot
+from chopperd.model.live import DiesLive, GpuLive, NodeSnapshot
 from chopperd.report.live_rates import lost_ratios, window
 from chopperd.report.sections import table
 from chopperd.report.text import simulated_mark
@@ -70,7 +70,14 @@ def gpu_condition(gpu: GpuLive) -> str:
         return "no sample yet" if is_awaited else "does not answer"
     if gpu.info.parent is not None:
         return f"part of GPU {gpu.info.parent}"
-    return _limits(gpu.reading)
+    return _limits(gpu.reading) + _dies_off(gpu.dies)
+
+
+def _dies_off(dies: DiesLive | None) -> str:
+    """A mark where a GPU runs with some of its dies only."""
+    if dies is None or not dies.gated:
+        return ""
+    return f" ({dies.running}/{dies.running + dies.gated} dies)"
 
 
 def _limits(reading: DeviceReading) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from chopperd.correlate.join import JoinedDevice
+from chopperd.model.devices import Vendor
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
-from chopperd.report.wording import plural
+from chopperd.report.dies import dies_of
+from chopperd.report.wording import percent, plural
 from chopperd.units import NS_PER_S
 
 
@@ -169,7 +171,27 @@ def device_notes(
         f"GPU {mine.gpu.gpu} is a part of GPU {mine.gpu.parent}: clock, causes, power limit and "
         "temperature are those of the whole card; the part's energy is not known",
     )
-    return _noted((*conditions, shared))
+    return [*_noted((*conditions, shared)), *_dies_notes(joined, mine)]
+
+
+def _dies_notes(joined: JoinedDevice, mine: GpuSamples) -> list[Note]:
+    """Whose clock it is, of a GPU whose dies have clocks of their own."""
+    clocks = joined.clocks
+    if clocks is None:
+        return []
+    whole_file = len(clocks.windows) - 1
+    dies, own_mhz = dies_of(mine, clocks, whole_file), clocks.compute.mean_mhz[whole_file]
+    if dies is None:
+        return []
+    die = "XCD" if mine.gpu.vendor is Vendor.AMD else "die"
+    text = f"the clock of GPU {mine.gpu.gpu} is its governing die's, mostly {die} {dies.governing}"
+    if dies.running > 1:
+        ratio = dies.mean_mhz / own_mhz - 1
+        away = f"{percent(abs(ratio))} % {'lower' if ratio < 0 else 'higher'}"
+        text += f"; the mean of {dies.running} running dies is {away}"
+    if dies.gated:
+        text += f"; {plural(dies.gated, 'die')} left out while off"
+    return [Note(code="several_dies", text=text)]
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:

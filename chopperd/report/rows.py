@@ -22,6 +22,7 @@ from chopperd.report.clocks import (
     reads_inside,
     temperature_of,
 )
+from chopperd.report.dies import dies_of
 from chopperd.units import NS_PER_S
 
 
@@ -226,6 +227,7 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         power_w, power_source = power_of(context.samples, clocks, index)
         row = replace(
             row,
+            clock=replace(clock_of(clocks, index), dies=dies_of(context.samples, clocks, index)),
             power_w=power_w,
             power_source=power_source,
             mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),

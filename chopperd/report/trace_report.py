@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from chopperd.correlate.governing import governed
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
 from chopperd.correlate.timebase import realtime_step_ns
@@ -217,9 +218,11 @@ def _reference(mine: GpuSamples | None, options: JoinOptions) -> Reference:
 def _samples_of(
     mapped: Mapped, samples: SampleSet | None, limit_mhz: float | None
 ) -> GpuSamples | None:
+    """The samples of the GPU, with the clock of its governing die; None without a GPU."""
     if samples is None or mapped.gpu is None:
         return None
-    mine = _with_card(next(each for each in samples.gpus if each.gpu is mapped.gpu), samples)
+    own = next(each for each in samples.gpus if each.gpu is mapped.gpu)
+    mine = governed(_with_card(own, samples))
     if limit_mhz is None:
         return mine
     return replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))

@@ -10,13 +10,15 @@ from typing import Final
 import numpy as np
 
 from chopperd.clock import Clock
+from chopperd.correlate.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
+from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Pace, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Pace, Records
 from chopperd.sampling.ring_reader import GpuStatus
 from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.sampling.supervisor import SamplerSupervisor
@@ -181,6 +183,7 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
             for cause in CAUSES
             if not np.isnan(limited_ns[:, cause]).all()
         },
+        die_clocks_mhz=reported_dies(die_clocks_mhz(records)),
         **{name: records[name].copy() for name in VALUE_COLUMNS},
     )
 
@@ -191,6 +194,12 @@ def recorded_gpu(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
     if gpu.power_limit_w is None or found.power_limit_w == gpu.power_limit_w:
         return found
     return replace(found, power_limit_w=None)
+
+
+def die_clocks_mhz(records: Records) -> Float64s:
+    """(n, `MOST_DIES`) the clocks of the dies, NaN where there is none, of (n,) of `RECORD`."""
+    whole = records["die_clocks_mhz"]
+    return np.where(whole == NO_DIE, np.nan, whole.astype(np.float64))
 
 
 def _notes(gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus]) -> Iterator[Note]:

@@ -79,10 +79,6 @@ class SimulatedNode:
         """What the driver would answer for a GPU at a time; before the start, as at the start."""
         return self._sensors[index].reading(max(t_unix_ns, self.spec.start_unix_ns), scope)
 
-    def die_clocks_mhz(self, index: int, t_unix_ns: int) -> tuple[float, ...]:
-        """The clock of each compute die of a GPU, the lowest of which governs."""
-        return self._sensors[index].die_clocks_mhz(max(t_unix_ns, self.spec.start_unix_ns))
-
     def truth(self, index: int, start_unix_ns: int, end_unix_ns: int) -> ClockTruth:
         """The true clock of a GPU over (at least) a time that does not begin before the start."""
         tracks = [self.track(index, start_unix_ns)]

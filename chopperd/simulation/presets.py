@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from chopperd.errors import ConfigError
 from chopperd.model.devices import Vendor
+from chopperd.simulation.dies import DieModel
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 Runtime = Literal["cuda", "rocm"]
@@ -49,7 +50,7 @@ class GpuModel:
         governor_constant_ns: Time constant with which the clock follows its target.
         clock_step_mhz: The clock moves in steps of this.
         idle_mhz: Clock with nothing to do.
-        die_count: Compute dies with clocks of their own.
+        dies: Compute dies with clocks of their own; None: it has one clock.
     """
 
     name: str
@@ -69,7 +70,7 @@ class GpuModel:
     governor_constant_ns: float
     clock_step_mhz: float
     idle_mhz: float
-    die_count: int
+    dies: DieModel | None
     sensors: SensorModel
 
 
@@ -125,7 +126,7 @@ H100: Final = GpuModel(
     governor_constant_ns=8.0 * NS_PER_MS,
     clock_step_mhz=15.0,
     idle_mhz=345.0,
-    die_count=1,
+    dies=None,
     sensors=SensorModel(
         clock_period_ns=2 * NS_PER_MS,
         clock_lag_ns=4 * NS_PER_MS,
@@ -155,7 +156,7 @@ MI300X: Final = GpuModel(
     governor_constant_ns=6.0 * NS_PER_MS,
     clock_step_mhz=1.0,
     idle_mhz=132.0,
-    die_count=8,
+    dies=DieModel(count=8),
     sensors=SensorModel(
         clock_period_ns=1 * NS_PER_MS,
         clock_lag_ns=1 * NS_PER_MS,

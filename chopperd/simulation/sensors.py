@@ -1,11 +1,15 @@
 """What the driver of a simulated GPU answers: the truth through sensors with period and lag."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Final
 
+import numpy as np
+
 from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, ReadScope
+from chopperd.simulation.dies import Dies
 from chopperd.simulation.evolution import COUNTED
 from chopperd.simulation.presets import GpuModel, NodePreset
 from chopperd.simulation.processes import generator
@@ -41,8 +45,7 @@ class Sensors:
         used_share = rng.normal(_USED_MEMORY_SHARE, 0.002) if preset.job else 0.005
         self._used_bytes = int(self._model.memory_size_bytes * used_share)
         self._churns = preset.job is not None and preset.job.framework == "fsdp1"
-        spread = rng.uniform(0.0, 0.012, self._model.die_count)
-        self._die_ratio: list[float] = (1 + spread - spread.min()).tolist()
+        self._dies = Dies(self._model.dies, rng) if self._model.dies else None
 
     def reading(self, t_ns: int, scope: ReadScope) -> DeviceReading:
         """What the device answers at a time: all of it, or clock and limits only."""
@@ -50,8 +53,10 @@ class Sensors:
         seen_ns = self._update_ns(t_ns, sensors.clock_period_ns, 0) - sensors.clock_lag_ns
         seen_ns = max(seen_ns, self._start_ns)
         track = self._track_at(seen_ns)
+        dies_mhz = self._die_clocks_mhz(seen_ns)
         fast = DeviceReading(
-            sm_clock_mhz=min(self.die_clocks_mhz(seen_ns)),
+            sm_clock_mhz=_lowest_mhz(dies_mhz) if dies_mhz else self._stepped_mhz(seen_ns),
+            die_clocks_mhz=dies_mhz,
             causes=_cause_set(track.causes_at(seen_ns)),
             limited_ns={cause: track.limited_until_ns(cause, seen_ns) for cause in COUNTED},
         )
@@ -68,14 +73,19 @@ class Sensors:
             activity_ratio=self._activity_ratio(t_ns),
         )
 
-    def die_clocks_mhz(self, t_ns: int) -> tuple[float, ...]:
-        """The clock of each compute die at a time, in the clock's steps.
-
-        The true clock is the governing die's; the others run up to 1.2 % higher.
-        """
-        clock = self._track_at(t_ns).clock_mhz_at(t_ns)
+    def _stepped_mhz(self, t_ns: int) -> float:
         step_mhz = self._model.clock_step_mhz
-        return tuple(round(clock * ratio / step_mhz) * step_mhz for ratio in self._die_ratio)
+        return round(self._track_at(t_ns).clock_mhz_at(t_ns) / step_mhz) * step_mhz
+
+    def _die_clocks_mhz(self, t_ns: int) -> tuple[float | None, ...]:
+        """The clock of each compute die at a time, in the clock's steps; empty without dies."""
+        if self._dies is None:
+            return ()
+        clock_mhz = np.array([self._track_at(t_ns).clock_mhz_at(t_ns)])
+        (clocks_mhz,) = self._dies.clocks_mhz(clock_mhz, np.array([t_ns], np.int64))
+        step_mhz = self._model.clock_step_mhz
+        stepped = (np.round(clocks_mhz / step_mhz) * step_mhz).tolist()
+        return tuple(None if isnan(each) else each for each in stepped)
 
     def _update_ns(self, t_ns: int, period_ns: int, sensor: int) -> int:
         """The sensor's last update at or before a time."""
@@ -121,3 +131,10 @@ class Sensors:
 
 def _cause_set(bits: int) -> frozenset[Cause]:
     return frozenset(cause for cause in CAUSES if bits & cause.bit)
+
+
+def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
+    """The lowest clock of a die that runs; of those that sleep, the lowest but 0."""
+    reported = [clock_mhz for clock_mhz in dies_mhz if clock_mhz]
+    running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
+    return min(running or reported, default=None)

@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.governing import reported_dies
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Int64s
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
@@ -213,8 +214,23 @@ def _rows_of(info: GpuInfo, parts: Sequence[GpuSamples], rows: Int64s) -> GpuSam
     return GpuSamples(
         gpu=info,
         limited_ns={c: v[rows] for c, v in limited.items() if not np.isnan(v[rows]).all()},
+        die_clocks_mhz=_dies_of(parts, rows),
         **columns,
     )
+
+
+def _dies_of(parts: Sequence[GpuSamples], rows: Int64s) -> Float64s | None:
+    """The clocks of dies in some rows of several samples; None where there are none."""
+    counts = [0 if part.die_clocks_mhz is None else part.die_clocks_mhz.shape[1] for part in parts]
+    if not any(counts):
+        return None
+    clocks_mhz = np.full((sum(map(len, parts)), max(counts)), np.nan)
+    begin = 0
+    for part, count in zip(parts, counts, strict=True):
+        if part.die_clocks_mhz is not None:
+            clocks_mhz[begin : begin + len(part), :count] = part.die_clocks_mhz
+        begin += len(part)
+    return reported_dies(clocks_mhz[rows])
 
 
 def _notes(boots: Sequence[_Boot], files: ChunkFiles) -> Iterator[Note]:

@@ -18,6 +18,7 @@ from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import NO_DIE, RECORD, Records
 from chopperd.store.column_codec import Column, decoded_columns, encoded_columns
 from chopperd.store.deflate import compressed, expanded
+from chopperd.store.die_columns import die_columns, put_dies
 from chopperd.units import NS_PER_S, NS_PER_US
 
 _TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
@@ -226,20 +227,20 @@ def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
     for cause in CAUSES:
         if not np.isnan(limited_ns := rows["limited_ns"][:, cause]).all():
             columns[f"limited_{cause.label}_ns"] = limited_ns
-    return columns
+    return columns | die_columns(rows)
 
 
 def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
-    """The records of stored columns; what has no column is NaN."""
+    """The records of stored columns; what has no column was not reported."""
     rows: Records = np.zeros(len(columns["period"]), RECORD)
     rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
     rows["span_ns"] = columns["span_ns"]
     rows["causes"] = columns["causes"]
-    rows["die_clocks_mhz"] = NO_DIE
     for name in VALUE_COLUMNS:
         rows[name] = columns.get(name, np.nan)
     for cause in CAUSES:
         rows["limited_ns"][:, cause] = columns.get(f"limited_{cause.label}_ns", np.nan)
+    put_dies(rows, columns)
     return rows
 
 

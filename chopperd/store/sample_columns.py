@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chopperd.correlate.governing import reported_dies
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
@@ -20,6 +21,7 @@ class SampleColumns:
         t_unix_ns, read_span_ns, causes: (n,) int64 as in `GpuSamples`.
         values: (n,) float64 for each of `VALUE_COLUMNS`.
         limited_ns: (n,) float64 for each cause with a column.
+        die_clocks_mhz: (n, dies) float64, NaN where absent; None without the column.
     """
 
     labels: Sequence[str]
@@ -28,6 +30,7 @@ class SampleColumns:
     causes: Int64s
     values: Mapping[str, Float64s]
     limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+    die_clocks_mhz: Float64s | None = None
 
 
 def divided_by_gpu(columns: SampleColumns, infos: Mapping[str, GpuInfo]) -> tuple[GpuSamples, ...]:
@@ -63,11 +66,13 @@ def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
     rows = rows[np.argsort(columns.t_unix_ns[rows], kind="stable")]
     rows = rows[np.diff(columns.t_unix_ns[rows], prepend=np.iinfo(np.int64).min // 2) > 0]
     limited = {cause: values[rows] for cause, values in columns.limited_ns.items()}
+    dies_mhz = columns.die_clocks_mhz
     return GpuSamples(
         gpu=info,
         t_unix_ns=columns.t_unix_ns[rows],
         read_span_ns=columns.read_span_ns[rows],
         causes=columns.causes[rows],
         limited_ns={cause: v for cause, v in limited.items() if not np.isnan(v).all()},
+        die_clocks_mhz=None if dies_mhz is None else reported_dies(dies_mhz[rows]),
         **{name: columns.values[name][rows] for name in VALUE_COLUMNS},
     )

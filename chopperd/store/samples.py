@@ -18,7 +18,8 @@ import numpy as np
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES, Cause
-from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.model.devices import MOST_DIES
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.sample_columns import SampleColumns, divided_by_gpu
 from chopperd.store.sample_header import (
     HEADER_MARK,
@@ -31,6 +32,7 @@ from chopperd.store.smi_samples import looks_like_smi, parsed_smi
 from chopperd.store.text_table import TextTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_DIES: Final = "die_clocks_mhz"
 _REQUIRED: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
 _REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
@@ -119,7 +121,7 @@ def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> 
 
 def _columns(table: TextTable) -> SampleColumns:
     limited = {cause: f"limited_{cause.label}_ns" for cause in Cause}
-    spans = "read_span_ns"
+    spans, has_dies = "read_span_ns", _DIES in table.names
     return SampleColumns(
         labels=table.cells("gpu"),
         t_unix_ns=table.int64s("t_unix_ns"),
@@ -129,6 +131,7 @@ def _columns(table: TextTable) -> SampleColumns:
         limited_ns={
             cause: table.floats(name) for cause, name in limited.items() if name in table.names
         },
+        die_clocks_mhz=table.joined_floats(_DIES, MOST_DIES) if has_dies else None,
     )
 
 
@@ -168,6 +171,9 @@ def _columns_to_write(samples: SampleSet) -> tuple[list[str], list[Sequence[str]
     for name, values in _value_columns(samples).items():
         if name == "sm_clock_mhz" or not np.isnan(values).all():
             columns[name] = [_number(value) for value in values[order].tolist()]
+    if any(gpu.die_clocks_mhz is not None for gpu in gpus):
+        cells = [cell for gpu in gpus for cell in _die_cells(gpu)]
+        columns[_DIES] = [cells[row] for row in order.tolist()]
     if (causes != Cause.UNKNOWN.bit).any():
         columns["cause"] = _cause_cells(causes[order])
     if spans.any():
@@ -185,6 +191,17 @@ def _value_columns(samples: SampleSet) -> dict[str, Float64s]:
         parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in samples.gpus]
         columns[f"limited_{cause.label}_ns"] = _joined(parts, np.float64)
     return columns
+
+
+def _die_cells(gpu: GpuSamples) -> list[str]:
+    """The clocks of the dies in each row, joined by `+`; empty where none is known."""
+    dies_mhz = gpu.die_clocks_mhz
+    if dies_mhz is None:
+        return [""] * len(gpu)
+    different, codes = np.unique(dies_mhz, return_inverse=True)
+    texts = np.array([_number(value) for value in different.tolist()], object)
+    rows = texts[codes].reshape(dies_mhz.shape).tolist()
+    return ["+".join(row) if any(row) else "" for row in rows]
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

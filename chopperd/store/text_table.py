@@ -16,7 +16,7 @@ from chopperd.model.arrays import Bools, Float64s, Int64s
 
 Value = TypeVar("Value")
 
-_COMMA, _NEWLINE, _DOT, _ZERO = b",\n.0"
+_COMMA, _NEWLINE, _DOT, _PLUS, _ZERO = b",\n.+0"
 #: Decimals of at most so many characters are read by column; int64 holds their digits.
 _LONGEST: Final = 19
 #: Rows that are read together, few enough for a processor's cache.
@@ -101,15 +101,33 @@ class TextTable:
         """
         if name not in self.names:
             return np.full(len(self), nan)
-        digits, decimals, is_read = self._decimals(name)
-        is_read &= digits < _EXACT
-        values: Float64s = np.where(is_read, digits / _POWERS[decimals], nan)
+        return self._floats(name, *self._spans(name), np.arange(len(self)))
+
+    def joined_floats(self, name: str, most: int) -> Float64s:
+        """Cells of several numbers joined by `+`, as (rows, most); NaN where one is empty.
+
+        Where a cell holds fewer they are the first; all is NaN where the column is missing.
+
+        Raises:
+            StoreError: A cell has more than `most` numbers, or one that is not finite.
+        """
+        table = np.full((len(self), most), nan)
+        if name not in self.names:
+            return table
         starts, ends = self._spans(name)
-        for row in np.flatnonzero(~is_read & (ends > starts)).tolist():
-            values[row] = self._one(name, row, float)
-        if np.isinf(values).any():
-            self.fail(int(np.flatnonzero(np.isinf(values))[0]), name, "is not finite")
-        return values
+        joints = np.flatnonzero(self._bytes == _PLUS)
+        rows = np.searchsorted(starts, joints, side="right") - 1
+        inside = (rows >= 0) & (joints < ends[rows])
+        joints, rows = joints[inside], rows[inside]
+        counts = np.bincount(rows, minlength=len(self))
+        if (counts >= most).any():
+            self.fail(int(np.argmax(counts >= most)), name, f"holds more than {most} numbers")
+        starts = np.sort(np.concatenate([starts, joints + 1]))
+        ends = np.sort(np.concatenate([ends, joints]))
+        rows = np.repeat(np.arange(len(self)), counts + 1)
+        places = np.arange(len(rows)) - (np.cumsum(counts + 1) - counts - 1)[rows]
+        table[rows, places] = self._floats(name, starts, ends, rows)
+        return table
 
     def int64s(self, name: str) -> Int64s:
         """A column as (rows,) int64; every cell must hold a whole number.
@@ -117,10 +135,10 @@ class TextTable:
         Raises:
             StoreError: A cell is not a whole number of 64 bits.
         """
-        digits, _, is_read = self._decimals(name, with_dot=False)
+        digits, _, is_read = self._decimals(*self._spans(name), with_dot=False)
         for row in np.flatnonzero(~is_read).tolist():
             try:
-                digits[row] = self._one(name, row, int)
+                digits[row] = self._one(name, row, self.cell(name, row), int)
             except OverflowError:
                 self.fail(row, name, "does not fit 64 bits")
         return digits
@@ -130,10 +148,22 @@ class TextTable:
         line = self._line_numbers[row]
         raise StoreError(f"{self.path}: line {line}: {name} {self.cell(name, row)!r} {problem}")
 
-    def _one(self, name: str, row: int, convert: Callable[[str], Value]) -> Value:
-        """One converted cell."""
+    def _floats(self, name: str, starts: Int64s, ends: Int64s, rows: Int64s) -> Float64s:
+        """Numbers that stand in cells of a column; NaN where nothing does."""
+        digits, decimals, is_read = self._decimals(starts, ends)
+        is_read &= digits < _EXACT
+        values: Float64s = np.where(is_read, digits / _POWERS[decimals], nan)
+        for at in np.flatnonzero(~is_read & (ends > starts)).tolist():
+            text = self._data[starts[at] : ends[at]].decode().strip()
+            values[at] = self._one(name, int(rows[at]), text, float)
+        if np.isinf(values).any():
+            self.fail(int(rows[np.isinf(values)][0]), name, "is not finite")
+        return values
+
+    def _one(self, name: str, row: int, text: str, convert: Callable[[str], Value]) -> Value:
+        """What one cell, or a part of it, says."""
         try:
-            return convert(self.cell(name, row))
+            return convert(text)
         except ValueError:
             self.fail(row, name, "can't be read")
 
@@ -147,12 +177,13 @@ class TextTable:
         column = self.names.index(name)
         return self._starts[column], self._ends[column]
 
-    def _decimals(self, name: str, *, with_dot: bool = True) -> tuple[Int64s, Int64s, Bools]:
-        """Digits and number of decimals of each cell, and where that is all there is in it."""
-        starts, ends = self._spans(name)
+    def _decimals(
+        self, starts: Int64s, ends: Int64s, *, with_dot: bool = True
+    ) -> tuple[Int64s, Int64s, Bools]:
+        """Digits and number of decimals of each text, and where that is all there is in it."""
         blocks = [
             _block_decimals(self._bytes, starts[at : at + _BLOCK], ends[at : at + _BLOCK], with_dot)
-            for at in range(0, len(self), _BLOCK)
+            for at in range(0, len(starts), _BLOCK)
         ]
         if not blocks:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_)

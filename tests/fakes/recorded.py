@@ -32,6 +32,9 @@ def records_of(samples: GpuSamples, unix_less_mono_ns: int) -> Records:
         records[name] = getattr(samples, name)
     for cause in CAUSES:
         records["limited_ns"][:, cause] = samples.limited_ns.get(cause, np.nan)
+    if (dies_mhz := samples.die_clocks_mhz) is not None:
+        known = np.where(np.isnan(dies_mhz), NO_DIE, dies_mhz)
+        records["die_clocks_mhz"][:, : dies_mhz.shape[1]] = known
     return records
 
 

@@ -117,6 +117,7 @@ def sampled(node: SimulatedNode, index: int, start_ns: int, end_ns: int, hz: flo
         temperature_c=_column(readings, "temperature_c"),
         memory_used_bytes=_column(readings, "memory_used_bytes"),
         activity_ratio=_column(readings, "activity_ratio"),
+        die_clocks_mhz=_dies(readings),
     )
 
 
@@ -128,3 +129,9 @@ def _bits(reading: DeviceReading) -> int:
 
 def _column(readings: Sequence[DeviceReading], name: str) -> Float64s:
     return np.array([getattr(reading, name) for reading in readings], np.float64)
+
+
+def _dies(readings: Sequence[DeviceReading]) -> Float64s | None:
+    """The clocks of the dies, NaN for None; None without dies."""
+    dies = np.array([reading.die_clocks_mhz for reading in readings], np.float64)
+    return dies if dies.size else None

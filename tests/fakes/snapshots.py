@@ -9,6 +9,7 @@ from chopperd.model.drops import DropTotals
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
+    DiesLive,
     GpuLive,
     HungCall,
     LiveTotals,
@@ -117,6 +118,14 @@ def gpu_live(index: int = 0) -> GpuLive:
             "power_w": SensorTiming(period_ns=100_000_000, window_ns=0),
             "energy_j": SensorTiming(),
         },
+        dies=DiesLive(
+            clocks_mhz=(1500.0, 1512.0, 0.0, None),
+            running=2,
+            gated=1,
+            mean_mhz=1505.0,
+            spread_mhz=12.5,
+            governing=0,
+        ),
     )
 
 

@@ -8,10 +8,21 @@ import pytest
 
 from chopperd.model.trace import Trace
 from chopperd.traces.reader import read_trace
+from tests.fakes.amd.smi.fixtures import amdsmi_library, fake_amdsmi, make_fake_amdsmi
+from tests.fakes.amd.sysfs.fixtures import make_sysfs, sysfs
 from tests.fakes.nvml.fixtures import fake_nvml, make_fake_nvml, nvml_library
 from tests.integration.reference_reader import Row, device_rows
 
-__all__ = ["fake_nvml", "make_fake_nvml", "nvml_library"]
+__all__ = [
+    "amdsmi_library",
+    "fake_amdsmi",
+    "fake_nvml",
+    "make_fake_amdsmi",
+    "make_fake_nvml",
+    "make_sysfs",
+    "nvml_library",
+    "sysfs",
+]
 
 
 @pytest.fixture(scope="session")

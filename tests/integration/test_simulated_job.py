@@ -116,5 +116,22 @@ def test_the_excess_of_the_hot_gpu_is_the_truth_s(reported: Reported) -> None:
     assert abs((found_ratio - excess_ratio).mean()) <= 0.003
 
 
+def test_dies_run_above_the_governing_one_and_only_where_there_are_several(
+    reported: Reported,
+) -> None:
+    model = reported.job.node.preset.gpu.dies
+    for row in reported.document.steps:
+        assert row.clock is not None
+        if model is None:
+            assert row.clock.dies is None
+            continue
+        dies, compute = row.clock.dies, row.clock.compute
+        assert dies is not None
+        assert compute is not None
+        assert (dies.running, dies.gated) == (model.count, 0)
+        assert 0 < dies.mean_mhz / (compute.mean_mhz or 0) - 1 < model.spread_ratio
+        assert 0 < (dies.spread_mhz or 0) < 1.5 * model.spread_ratio * dies.mean_mhz
+
+
 def test_a_simulated_job_is_marked_as_such(reported: Reported) -> None:
     assert reported.document.generated.simulated

@@ -13,13 +13,19 @@ from chopperd.clock import SystemClock
 from chopperd.devices.base import DeviceBackend
 from chopperd.devices.registry import open_backend
 from chopperd.devices.replay import ReplayBackend
-from chopperd.model.devices import GpuInfo
+from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.testing import BackendContract
 from chopperd.units import NS_PER_MS, NS_PER_S
+from tests.fakes.amd.cards import mi250x_pair, mi300x
+from tests.fakes.amd.motion import Segment as AmdSegment
+from tests.fakes.amd.smi.bindings import INSTALLED, OLDER
+from tests.fakes.amd.smi.calls import NOT_FOUND
+from tests.fakes.amd.smi.fixtures import FakeAmdSmi, MakeFakeAmdSmi
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import GPU_IS_LOST, Segment
 from tests.fakes.samples import START_UNIX_NS, column, track
+from tests.integration.devices.amdsmi import Stepped, open_amdsmi
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "backends.md"
 
@@ -66,6 +72,57 @@ class TestNvmlOnAnOldDriver(BackendContract):
         )
         fake.scenario.driver("450.51.06", first_limit_field=0)
         return fake.open()
+
+
+class TestAmdSmi(BackendContract):
+    """Three MI300X whose dies, limits and counters move."""
+
+    fake: FakeAmdSmi
+
+    @pytest.fixture
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
+        self.fake = make_fake_amdsmi([mi300x()] * 3)
+        for gpu in self.fake.node.gpus:
+            gpu.plays(
+                AmdSegment(length_ns=3 * NS_PER_MS, die_clocks_mhz=2100),
+                AmdSegment(length_ns=2 * NS_PER_MS, die_clocks_mhz=1410, limits=frozenset({"ppt"})),
+                repeats=True,
+            )
+        with closing(open_amdsmi(tmp_path)) as opened:
+            yield opened
+
+    def lose(self, backend: DeviceBackend) -> GpuInfo | None:
+        self.fake.node.gpus[1].fails(NOT_FOUND)
+        return backend.devices()[1]
+
+
+class TestAmdSmiSettled(BackendContract):
+    """GPUs whose counters are checked and timed, so that their reads are planned."""
+
+    @pytest.fixture
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
+        fake = make_fake_amdsmi([mi300x(), *mi250x_pair()])
+        fake.node.plays(AmdSegment(die_clocks_mhz=1600))
+        stepped = Stepped(fake, tmp_path).settle()
+        with closing(stepped.backend) as opened:
+            for device in opened.devices():
+                assert opened.read_plan(device, ReadScope.FULL)
+            yield opened
+
+
+@pytest.mark.parametrize("version", [*OLDER, INSTALLED])
+class TestAmdSmiOfEachVersion(BackendContract):
+    """Both dies of a MI250X, which know different things, and a card in two partitions."""
+
+    @pytest.fixture
+    def backend(
+        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path, version: str
+    ) -> Iterator[DeviceBackend]:
+        fake = make_fake_amdsmi(mi250x_pair(), version=version)
+        fake.node.add_partitions(mi300x().at(2), 2, compute="DPX")
+        fake.node.plays(AmdSegment(die_clocks_mhz=1600))
+        with closing(open_amdsmi(tmp_path)) as opened:
+            yield opened
 
 
 class TestReplay(BackendContract):

@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,14 @@ from chopperd.store.samples import read_samples, write_samples
 T0 = 1_795_818_062_000_000_123
 
 numbers = st.one_of(st.just(np.nan), st.floats(allow_infinity=False, allow_nan=False))
+
+
+@st.composite
+def die_clocks(draw: st.DrawFn, n: int) -> np.ndarray | None:
+    """Of a GPU whose last die has a clock at least once, or of one that tells none."""
+    clock = st.just(np.nan) | st.floats(0, 65_535)
+    clocks = draw(hnp.arrays(np.float64, (n, draw(st.integers(1, 8))), elements=clock))
+    return None if np.isnan(clocks[:, -1]).all() else clocks
 
 
 @st.composite
@@ -51,6 +60,7 @@ def gpu_samples(draw: st.DrawFn, label: str) -> GpuSamples:
         causes=np.array(draw(st.lists(bits, min_size=n, max_size=n)), dtype=np.int64),
         # A counter without a single value is one that the GPU does not have.
         limited_ns={cause: v for cause, v in limited.items() if not np.isnan(v).all()},
+        die_clocks_mhz=draw(die_clocks(n)),
         **{name: values() for name in VALUE_COLUMNS},
     )
 
@@ -90,6 +100,9 @@ def assert_same(a: SampleSet, b: SampleSet) -> None:
         assert mine.limited_ns.keys() == other.limited_ns.keys()
         for cause, values in mine.limited_ns.items():
             np.testing.assert_array_equal(values, other.limited_ns[cause])
+        assert (mine.die_clocks_mhz is None) == (other.die_clocks_mhz is None)
+        if mine.die_clocks_mhz is not None:
+            np.testing.assert_array_equal(mine.die_clocks_mhz, other.die_clocks_mhz)
 
 
 @given(samples=sample_sets(), compressed=st.booleans())
@@ -132,6 +145,48 @@ def test_the_file_has_the_published_form(tmp_path: Path) -> None:
     assert gpu.causes.tolist() == [0, both, Cause.UNKNOWN.bit]
     np.testing.assert_array_equal(gpu.limited_ns[Cause.POWER_CAP], [np.nan, 7000, 9000])
     assert gpu.read_span_ns.tolist() == [0, 0, 0]
+
+
+def test_dies_stand_in_one_column_joined_and_each_gpu_has_its_own(tmp_path: Path) -> None:
+    text = (
+        "t_unix_ns,gpu,sm_clock_mhz,die_clocks_mhz,cause\n"
+        "10,0,2098,2100+2098++,power_cap+thermal\n"
+        "20,0,2098,,\n"
+        "30,0,2099,+2099.5,\n"
+        "10,1,1980,,\n"
+        "10,2,900,0++900,\n"
+    )
+    first, second, third = read_samples(written(tmp_path, text)).gpus
+    nan = np.nan
+    assert first.die_clocks_mhz is not None
+    np.testing.assert_array_equal(first.die_clocks_mhz, [[2100, 2098], [nan, nan], [nan, 2099.5]])
+    assert second.die_clocks_mhz is None
+    assert third.die_clocks_mhz is not None
+    np.testing.assert_array_equal(third.die_clocks_mhz, [[0, nan, 900]])
+
+
+def test_dies_are_written_as_published_and_only_where_there_are_some(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "t_unix_ns,gpu,sm_clock_mhz,die_clocks_mhz\n10,0,2098,2100+2098++0\n20,0,2098,\n30,1,5,\n",
+    )
+    samples = read_samples(path)
+    write_samples(tmp_path / "all.csv", samples)
+    lines = (tmp_path / "all.csv").read_text().splitlines()[1:]
+    assert lines == [
+        "t_unix_ns,gpu,sm_clock_mhz,die_clocks_mhz",
+        "10,0,2098,2100+2098++0",
+        "20,0,2098,",
+        "30,1,5,",
+    ]
+    write_samples(tmp_path / "one.csv", replace(samples, gpus=samples.gpus[1:]))
+    assert "die" not in (tmp_path / "one.csv").read_text()
+
+
+def test_more_dies_than_there_is_room_for_are_refused_with_the_line(tmp_path: Path) -> None:
+    text = "t_unix_ns,gpu,sm_clock_mhz,die_clocks_mhz\n10,0,2098," + "+".join("9" * 9) + "\n"
+    with pytest.raises(StoreError, match=r"line 2: .* holds more than 8 numbers"):
+        read_samples(written(tmp_path, text))
 
 
 def test_a_header_that_ours_wrote_names_the_format_and_holds_the_triples(tmp_path: Path) -> None:

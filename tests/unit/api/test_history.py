@@ -34,7 +34,7 @@ class Held:
         columns = {
             name: getattr(self._samples, name)[keep]
             for name in GpuSamples.__dataclass_fields__
-            if name not in ("gpu", "limited_ns")
+            if name not in ("gpu", "limited_ns", "die_clocks_mhz")
         }
         return SampleSet(
             gpus=(GpuSamples(gpu=self._samples.gpu, **columns),), simulated=self._simulated

@@ -37,6 +37,16 @@ def test_a_fast_look_has_clock_and_limits_only() -> None:
     )
 
 
+def test_each_look_gives_the_dies_of_its_sample() -> None:
+    dies_mhz = np.full((len(track()), 3), np.nan)
+    dies_mhz[0] = 2100, 0, np.nan
+    backend = ReplayBackend(
+        SampleSet(gpus=(replace(track(), die_clocks_mhz=dies_mhz),)), ScriptedClock()
+    )
+    for scope in ReadScope:
+        assert backend.read(gpu_info(), scope).die_clocks_mhz == (2100, 0, None)
+
+
 def test_a_sample_is_held_until_the_next_one_is_due() -> None:
     clock = ScriptedClock()
     backend = ReplayBackend(recording(), clock)

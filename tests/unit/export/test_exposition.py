@@ -18,7 +18,7 @@ from chopperd.export.rendering import MetricsText
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
 from chopperd.model.drops import DropTotals
-from chopperd.model.live import AnalysisLive, GpuLive, LiveTotals, NodeSnapshot
+from chopperd.model.live import AnalysisLive, DiesLive, GpuLive, LiveTotals, NodeSnapshot
 from chopperd.units import NS_PER_S
 from tests.exposition import OPENMETRICS, families, rendered, series, values_of
 from tests.fakes.clock import ScriptedClock
@@ -40,6 +40,7 @@ EMPTY_GPU = replace(
     excess_s=None,
     residency_s={},
     drops=None,
+    dies=None,
 )
 #: The library's writers, which are not typed.
 _PLAIN: Callable[[CollectorRegistry], bytes] = generate_latest
@@ -64,6 +65,17 @@ def test_what_is_not_known_has_no_series() -> None:
     of_gpu = {name for name, labels in series(text) if ("gpu", "0") in labels}
     of_its_sampling = {"chopperd_agent_kept_rate_hertz", "chopperd_agent_pace"}
     assert of_gpu == {"chopperd_gpu_up", "chopperd_gpu_info"} | of_its_sampling
+
+
+@pytest.mark.parametrize(
+    ("spread_mhz", "found"), [(12.5, {"0": 12.5e6}), (0.0, {"0": 0}), (None, {})]
+)
+def test_dies_have_a_spread_where_several_run(
+    spread_mhz: float | None, found: dict[str, float]
+) -> None:
+    dies = DiesLive(clocks_mhz=(2000.0, 0.0), running=1, gated=1, spread_mhz=spread_mhz)
+    text = rendered(node_of(replace(gpu_live(), dies=dies)), Profile.FULL)
+    assert values_of(text, "chopperd_gpu_xcd_clock_spread_hertz", "gpu") == found
 
 
 def test_what_is_zero_is_exported_as_zero() -> None:

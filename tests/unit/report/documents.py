@@ -10,7 +10,6 @@ from chopperd.model.report import (
     SCHEMA,
     Alignment,
     CauseShare,
-    ClockStats,
     DeviceSummary,
     Dvfs,
     ExposedCopy,
@@ -25,13 +24,13 @@ from chopperd.model.report import (
     Reference,
     ReportDocument,
     Row,
-    RowClock,
     Sampling,
     Summary,
     Temperature,
     TraceSummary,
     Waterfall,
 )
+from chopperd.model.row_clock import ClockStats, RowClock
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")

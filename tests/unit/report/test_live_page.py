@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
-from chopperd.model.live import HungCall
+from chopperd.model.live import DiesLive, HungCall
 from chopperd.report.live_page import live_page
 from chopperd.report.text import page_text
 from tests.unit.report.live import READING, live_gpu, snapshot, totals
@@ -59,6 +60,19 @@ def test_a_gpu_that_is_down_has_no_values_and_says_why(hung: HungCall | None, sa
     assert shown[:3] == ["-", "-", "-"]
     assert shown[6] == "-"
     assert " ".join(shown[9:]) == said
+
+
+@pytest.mark.parametrize(
+    ("dies", "said"),
+    [
+        (DiesLive(clocks_mhz=(2000.0, 0.0, 0.0), running=1, gated=2), " (1/3 dies)"),
+        (DiesLive(clocks_mhz=(2000.0, 2001.0), running=2, gated=0), ""),
+    ],
+)
+def test_a_gpu_that_runs_with_some_of_its_dies_is_marked(dies: DiesLive, said: str) -> None:
+    reading = replace(READING, causes=frozenset({Cause.POWER_CAP}))
+    text = page_text(live_page([snapshot(replace(live_gpu(reading=reading), dies=dies))]))
+    assert " ".join(cells(text, "0")).endswith(f"power cap{said}")
 
 
 def test_simulated_gpus_are_marked() -> None:

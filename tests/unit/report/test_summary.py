@@ -6,15 +6,14 @@ from math import nan, sqrt
 import pytest
 
 from chopperd.model.report import (
-    ClockStats,
     Dvfs,
     Peers,
     Reference,
     Row,
-    RowClock,
     Temperature,
     Waterfall,
 )
+from chopperd.model.row_clock import ClockStats, RowClock
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
 

@@ -113,15 +113,22 @@ def test_the_hot_gpu_is_hot_and_slow_and_its_peers_are_held_by_power(fsdp2: Simu
     assert np.argmin(means) == 5
 
 
-def test_the_governing_die_is_the_lowest_and_its_clock_the_reading(amd: SimulatedNode) -> None:
-    dies = np.array([amd.die_clocks_mhz(2, START_NS + k * 50_000_000) for k in range(10, 50)]).mean(
-        axis=0
-    )
-    truth = amd.truth(2, START_NS, START_NS + 3 * NS_PER_S)
-    times = START_NS + np.arange(10, 50) * 50_000_000
-    assert len(dies) == 8
-    assert len(set(dies.tolist())) == 8
-    assert dies.min() == pytest.approx(truth.clock.at(times).mean(), abs=0.5)
+def test_the_governing_die_is_the_lowest_in_the_mean_and_its_clock_the_truth(
+    amd: SimulatedNode,
+) -> None:
+    times = START_NS + np.arange(500, 2500, 10) * 1_000_000
+    readings = [amd.reading(2, t_ns, ReadScope.FAST) for t_ns in times.tolist()]
+    dies = np.array([reading.die_clocks_mhz for reading in readings], np.float64)
+    assert dies.shape == (200, 8)
+    # It is read 1 ms late and at most 1 ms before, on whole MHz.
+    truth = amd.truth(2, START_NS, START_NS + 3 * NS_PER_S).clock
+    governing = dies[:, dies.mean(axis=0).argmin()]
+    seen = np.stack([truth.at(times - back_ns) for back_ns in range(1_000_000, 2_000_001, 50_000)])
+    assert (np.abs(seen - governing).min(axis=0) <= 0.5).all()
+    # The lowest of the moment, which the driver's clock is, is often another and lower.
+    lowest = np.array([reading.sm_clock_mhz for reading in readings], np.float64)
+    assert lowest.tolist() == dies.min(axis=1).tolist()
+    assert lowest.mean() < governing.mean()
 
 
 def test_an_idle_node_says_so() -> None:

@@ -1,7 +1,9 @@
 """Chunks as bytes and back, and the resolution in which samples are kept."""
 
 from dataclasses import replace
+from io import BytesIO
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from chopperd.errors import StoreError
 from chopperd.model.causes import Cause
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.store.deflate import compressed
+from chopperd.store.die_columns import die_columns
 from chopperd.store.sample_chunk import (
     SampleChunk,
     decoded_chunk,
@@ -27,6 +31,7 @@ from tests.fakes.samples import START_UNIX_NS, recording
 def timed(*t_mono_ns: int) -> Records:
     records = np.zeros(len(t_mono_ns), RECORD)
     records["t_mono_ns"] = t_mono_ns
+    records["die_clocks_mhz"] = NO_DIE
     return records
 
 
@@ -53,7 +58,8 @@ def assert_same(mine: SampleChunk, other: SampleChunk) -> None:
         # `late_ns`, `scope` and `sequence` are the sampler's own affair.
         for name in ("t_mono_ns", "span_ns", "causes", "sm_clock_mhz", "energy_j", "power_w"):
             np.testing.assert_array_equal(records[name], other.records[slot][name])
-        np.testing.assert_array_equal(records["limited_ns"], other.records[slot]["limited_ns"])
+        for name in ("limited_ns", "die_clocks_mhz"):
+            np.testing.assert_array_equal(records[name], other.records[slot][name])
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -65,6 +71,45 @@ def test_a_chunk_comes_back_the_same(quick: bool) -> None:
 def test_a_chunk_without_samples_comes_back_too(quick: bool) -> None:
     empty = SampleChunk(origin=origin(), records={0: timed()})
     assert_same(empty, decoded_chunk(encoded_chunk(empty, quick=quick)))
+
+
+@given(
+    dies=st.lists(
+        st.lists(st.sampled_from([0, 132, 2098, 2100, 65_534, NO_DIE]), min_size=8, max_size=8),
+        min_size=1,
+        max_size=20,
+    ),
+    own_mhz=st.sampled_from([2099.0, 2098.6, np.nan]),
+)
+@settings(max_examples=50, deadline=None)
+def test_the_clocks_of_dies_come_back_whatever_the_sample_s_own_is(
+    dies: list[list[int]], own_mhz: float
+) -> None:
+    records = timed(*(1_000 * row for row in range(len(dies))))
+    records["die_clocks_mhz"], records["sm_clock_mhz"] = dies, own_mhz
+    for quick in (False, True):
+        chunk = SampleChunk(origin=origin(), records={0: records, 1: timed(5_000)})
+        back = decoded_chunk(encoded_chunk(chunk, quick=quick)).records
+        assert back[0]["die_clocks_mhz"].tolist() == dies
+        assert (back[1]["die_clocks_mhz"] == NO_DIE).all()
+
+
+def test_a_quick_chunk_of_a_version_without_dies_has_none() -> None:
+    names = [name for name in RECORD.names or () if name != "die_clocks_mhz"]
+    mine = records_of(recording(2).gpus[0], 0)
+    earlier = np.zeros(len(mine), np.dtype([(name, RECORD[name]) for name in names]))
+    for name in names:
+        earlier[name] = mine[name]
+    file = BytesIO()
+    np.save(file, earlier, allow_pickle=False)
+    chunk = SampleChunk(origin=origin(), records={0: mine})
+    payload = msgspec.msgpack.decode(encoded_chunk(chunk, quick=True))
+    payload[3] = compressed(file.getvalue())
+    assert_same(chunk, decoded_chunk(msgspec.msgpack.encode(payload)))
+
+
+def test_dies_take_no_room_where_there_are_none() -> None:
+    assert die_columns(timed(1, 2, 3)) == {}
 
 
 @given(

@@ -1,5 +1,6 @@
 """Numbers read by whole columns must equal what `float` and `int` make of each cell."""
 
+import re
 from math import nan
 
 import numpy as np
@@ -70,3 +71,34 @@ def test_line_numbers_count_the_lines_that_are_passed_over() -> None:
 
 def test_a_missing_column_of_numbers_is_all_nan() -> None:
     assert np.isnan(column(["1", "2"]).floats("c")).all()
+
+
+decimals_or_nothing = st.lists(st.just("") | decimals | numbers, min_size=1, max_size=4)
+
+
+@given(rows=st.lists(decimals_or_nothing, max_size=12))
+@settings(max_examples=50, deadline=None)
+def test_joined_numbers_equal_those_of_python_each_in_its_place(rows: list[list[str]]) -> None:
+    cells = ["+".join(row) for row in rows if not any("e+" in cell for cell in row)]
+    expected = np.full((len(cells), 4), nan)
+    for row, cell in enumerate(cells):
+        for place, part in enumerate(cell.split("+")):
+            expected[row, place] = float(part) if part else nan
+    np.testing.assert_array_equal(column(cells).joined_floats("a", 4), expected)
+
+
+def test_joints_in_other_columns_are_none_of_a_columns() -> None:
+    lines = b"1+2,3+4\n5,6+7+8\n,+\n"
+    table = TextTable(lines, ["a", "b"], path="t.csv", first_line=1)
+    expected = [[1, 2, nan], [5, nan, nan], [nan] * 3]
+    np.testing.assert_array_equal(table.joined_floats("a", 3), expected)
+    np.testing.assert_array_equal(table.joined_floats("c", 3), np.full((3, 3), nan))
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [("1+2+3", "holds more than 2 numbers"), ("1+x", "can't be read"), ("1e999", "is not finite")],
+)
+def test_joined_cells_that_cannot_be_are_refused_with_their_line(cell: str, says: str) -> None:
+    with pytest.raises(StoreError, match=re.escape(f"line 2: a '{cell}' {says}")):
+        column(["1+2", cell]).joined_floats("a", 2)

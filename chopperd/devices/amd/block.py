@@ -1,0 +1,194 @@
+"""A GPU's block of metrics: brought by one call a look, then read number by number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from chopperd.devices.amd import table
+from chopperd.devices.amd.layout import ABSENT, MetricPlace, MetricsSource
+from chopperd.devices.amd.table import Way
+from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
+from chopperd.devices.plausible import Bounds
+from chopperd.devices.read_plan import NumberKind
+from chopperd.units import NS_PER_S
+
+#: Every block begins with a word that says how long it is and of which version.
+HEADER_OFFSET: Final = 0
+_HEADER: Final = Struct("<I")
+#: A block whose firmware's time stands still for so long is stale.
+STILL_NS: Final = NS_PER_S
+
+_FORMATS: Final = {
+    NumberKind.UINT16: Struct("<H"),
+    NumberKind.UINT32: Struct("<I"),
+    NumberKind.UINT64: Struct("<Q"),
+}
+_SIZES: Final = {kind: form.size for kind, form in _FORMATS.items()}
+
+
+class Block:
+    """Brings the block once a look; what is in it, numbers say.
+
+    Args:
+        source: Brings it; what it holds before is of no use, or all ones.
+        faults: Takes what goes wrong.
+
+    Attributes:
+        header: The word that it begins with; None until it was brought.
+    """
+
+    def __init__(self, source: MetricsSource, faults: DeviceFaults) -> None:
+        self._source = source
+        self._faults = faults
+        self._failure: CallFailedError | None = None
+        self.header: int | None = None
+        stamp = self.place(table.STAMP)
+        self._stamp = None if stamp is None else self.number(stamp, 0)
+        self._last_stamp: int | None = None
+        self._changed_mono_ns = 0
+
+    @property
+    def source(self) -> MetricsSource:
+        """Where it comes from."""
+        return self._source
+
+    @property
+    def failure(self) -> CallFailedError | None:
+        """Why the last look brought nothing; None if it did."""
+        return self._failure
+
+    @property
+    def stamp_place(self) -> MetricPlace | None:
+        """Where the firmware's time stands, once it was seen; None where it is not told."""
+        return None if self._last_stamp is None else self.place(table.STAMP)
+
+    def look(self) -> None:
+        """Bring it anew.
+
+        Raises:
+            DeviceLostError: The GPU is gone.
+        """
+        self._failure = None
+        try:
+            self._source.fetch()
+        except self._faults.vendor_error as error:
+            is_absent = self._faults.absent(error, self._source.operation)
+            # What once came is not missing because it does not come now: it is asked for again.
+            self._failure = CallFailedError(is_absent=is_absent and self.header is None)
+            return
+        header = _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0]
+        if self.header is None:
+            self.header = header
+            self._faults.choices.revision += 1
+        if header != self.header:
+            self._drop("header")
+        elif self._is_stale():
+            self._drop(table.STAMP)
+
+    def _drop(self, reason: str) -> None:
+        """Take nothing from this block."""
+        self._faults.implausible_total[reason] += 1
+        self._failure = CallFailedError(is_absent=False)
+
+    def place(self, metric: str) -> MetricPlace | None:
+        """Where a metric stands; None where this version has none of the name."""
+        return self._source.layout.places.get(metric)
+
+    def number(self, place: MetricPlace, position: int) -> "BlockNumber":
+        """One number of a metric."""
+        return BlockNumber(self, self._source, place.kind, place.offsets[position])
+
+    def stamp(self) -> int | None:
+        """The firmware's time, in its own ticks; None where it is not told."""
+        return None if self._stamp is None else self._stamp.raw() or None
+
+    def stamp_ns(self) -> int | None:
+        """The firmware's time, ns; None where it is not told."""
+        stamp = self.stamp()
+        return None if stamp is None else stamp * table.FIRMWARE_TICK_NS
+
+    def _is_stale(self) -> bool:
+        """Whether the firmware's time has stood still for long."""
+        stamp, now_ns = self.stamp(), self._faults.clock.mono_ns()
+        if stamp is None:
+            return False
+        if stamp != self._last_stamp:
+            if self._last_stamp is None:
+                self._faults.choices.revision += 1
+            self._last_stamp, self._changed_mono_ns = stamp, now_ns
+        return now_ns - self._changed_mono_ns >= STILL_NS
+
+
+class BlockNumber:
+    """One number in a block.
+
+    Attributes:
+        kind, offset: How and where it stands.
+    """
+
+    def __init__(self, block: Block, source: MetricsSource, kind: NumberKind, offset: int) -> None:
+        self.kind = kind
+        self.offset = offset
+        self._block = block
+        self._buffer = source.buffer
+        self._decode = _FORMATS[kind].unpack_from
+        self._absent = ABSENT[kind]
+
+    def raw(self) -> int | None:
+        """As it stands there after the last look; None where it is all ones: not reported."""
+        (number,) = self._decode(self._buffer, self.offset)
+        return None if number == self._absent else number
+
+    def read(self) -> int:
+        """As it stands there.
+
+        Raises:
+            CallFailedError: The last look brought nothing, or nothing for it.
+        """
+        if self._block.failure is not None:
+            raise self._block.failure
+        number = self.raw()
+        if number is None:
+            raise CallFailedError(is_absent=True)
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCall(Call):
+    """A way to a field by a number of the block.
+
+    Attributes:
+        number: The number.
+        way: What it is.
+    """
+
+    number: BlockNumber
+    way: Way
+
+
+def calls_of(block: Block, ways: Sequence[Way]) -> tuple[BlockCall, ...]:
+    """The ways to a field that this version of the block has, in order."""
+    placed = ((way, block.place(way.metric)) for way in ways)
+    return tuple(_call(way, block.number(place, 0)) for way, place in placed if place is not None)
+
+
+def bounds_of(calls: Sequence[BlockCall], bounds: Bounds) -> Bounds:
+    """The bounds of a field that keep out all ones as well, which may be a believable value."""
+    highest = ((ABSENT[call.number.kind] - 1) / call.way.per_unit for call in calls)
+    return Bounds(bounds.low, min(bounds.high, *highest))
+
+
+def _call(way: Way, number: BlockNumber) -> BlockCall:
+    known = [False]
+
+    def read() -> float:
+        try:
+            value = number.read()
+        except CallFailedError as failure:
+            # Once there, a gap is a gap of this look: the sensor is asked again at the next.
+            raise CallFailedError(is_absent=failure.is_absent and not known[0]) from None
+        known[0] = True
+        return value if way.per_unit == 1 else value / way.per_unit
+
+    return BlockCall(operation=way.metric, read=read, source=way.source, number=number, way=way)

@@ -1,0 +1,177 @@
+"""Makes a read plan of what has settled in a GPU's block of metrics and beside it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from chopperd.devices import plausible
+from chopperd.devices.amd import table
+from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall, BlockNumber
+from chopperd.devices.amd.table import Sensor
+from chopperd.devices.channel import Call, Channel
+from chopperd.devices.read_plan import (
+    NumberKind,
+    PlannedCall,
+    PlannedCauses,
+    PlannedCounter,
+    PlannedStamp,
+    PlannedValue,
+    ReadPlan,
+)
+from chopperd.model.devices import ReadScope
+
+if TYPE_CHECKING:
+    from chopperd.devices.amd.sensors import AmdSensors
+
+#: The clock of a chip with one die.
+ONE_CLOCK: Final = Sensor(name="sm_clock_mhz", bounds=plausible.CLOCK_MHZ, ways=(table.ONE_CLOCK,))
+_HIGHEST_DIE_MHZ: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannableCall(Call):
+    """A way to a field by a call of its own that can be made without Python.
+
+    Attributes:
+        planned: The call.
+        offset, kind, scale: Where its number stands, as in `PlannedValue`.
+    """
+
+    planned: PlannedCall
+    offset: int
+    kind: NumberKind
+    scale: float = 1.0
+
+
+class _NotSettledError(Exception):
+    """Something is still to be found, or is read by Python alone."""
+
+
+def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
+    """How to make a look without `sensors`.
+
+    None while a field neither answers nor is known to be absent, where one is read by Python alone,
+    and where there is nothing to read.
+    """
+    block = sensors.block.source.planned_call()
+    if block is None:
+        return None
+    calls = [block]
+    try:
+        values = _checked(_block_values(sensors), sensors.block.header)
+        if scope is ReadScope.FULL:
+            values += _values(sensors.full_only, calls)
+            values += _values(sensors.beside, calls)
+    except _NotSettledError:
+        return None
+    if not values:
+        return None
+    return ReadPlan(
+        calls=tuple(calls),
+        values=tuple(values),
+        causes=_causes(sensors),
+        counters=tuple(_counters(sensors)),
+        stamp=_stamp(sensors),
+    )
+
+
+def _checked(values: Iterator[PlannedValue], header: int | None) -> list[PlannedValue]:
+    """Values of a block that must begin as it did: else it is torn, or of another version."""
+    if header is None:
+        raise _NotSettledError
+    return [replace(value, checks={HEADER_OFFSET: header}) for value in values]
+
+
+def _block_values(sensors: "AmdSensors") -> Iterator[PlannedValue]:
+    calls: list[PlannedCall] = []
+    if sensors.dies:
+        yield from _dies(sensors.dies)
+    else:
+        yield from _values((sensors.one_clock,), calls)
+    yield from _values((sensors.power,), calls)
+    if sensors.believes_energy:
+        yield from _values((sensors.energy,), calls)
+    yield from _values(sensors.slow, calls)
+    if calls:  # a stand-in, which is read by a call of its own
+        raise _NotSettledError
+
+
+def _dies(numbers: tuple[BlockNumber, ...]) -> Iterator[PlannedValue]:
+    for die, number in enumerate(numbers):
+        if number.raw() is not None:
+            yield PlannedValue(
+                call=0,
+                offset=number.offset,
+                kind=number.kind,
+                name=f"die_clocks_mhz.{die}",
+                low=0,
+                high=_HIGHEST_DIE_MHZ,
+            )
+
+
+def _values(channels: tuple[Channel, ...], calls: list[PlannedCall]) -> Iterator[PlannedValue]:
+    """The numbers of those channels that answer; their calls, where they have own ones, added."""
+    for channel in channels:
+        if channel.is_absent:
+            continue
+        call = channel.settled_call
+        if isinstance(call, BlockCall):
+            yield _value(channel, 0, call.number.offset, call.number.kind, 1 / call.way.per_unit)
+        elif isinstance(call, PlannableCall):
+            if call.planned not in calls:
+                calls.append(call.planned)
+            position = calls.index(call.planned)
+            yield _value(channel, position, call.offset, call.kind, call.scale)
+        else:
+            raise _NotSettledError
+
+
+def _value(
+    channel: Channel, call: int, offset: int, kind: NumberKind, scale: float
+) -> PlannedValue:
+    return PlannedValue(
+        call=call,
+        offset=offset,
+        kind=kind,
+        name=channel.field,
+        scale=scale,
+        low=channel.bounds.low,
+        high=channel.bounds.high,
+    )
+
+
+def _counters(sensors: "AmdSensors") -> Iterator[PlannedCounter]:
+    if sensors.residency is None:
+        return
+    for each in sensors.residency.places():
+        yield PlannedCounter(
+            call=0,
+            offset=each.number.offset,
+            kind=each.number.kind,
+            cause=each.cause,
+            low=each.low,
+            high=each.high,
+            scale=each.scale,
+            addend=each.addend,
+        )
+
+
+def _causes(sensors: "AmdSensors") -> PlannedCauses | None:
+    """The limits in force; where counters tell them, a number whose bits mean nothing."""
+    if sensors.has_counters:
+        cycles = sensors.block.place(table.CYCLES)
+        if cycles is not None:
+            return PlannedCauses(
+                call=0, offset=cycles.offsets[0], kind=cycles.kind, causes=table.NO_CAUSES
+            )
+    status = sensors.status
+    if status is None:
+        return None
+    return PlannedCauses(call=0, offset=status.offset, kind=status.kind, causes=table.CAUSES_BY_BIT)
+
+
+def _stamp(sensors: "AmdSensors") -> PlannedStamp | None:
+    place = sensors.block.stamp_place
+    if place is None:
+        return None
+    return PlannedStamp(call=0, offset=place.offsets[0], kind=place.kind, still_ns=STILL_NS)

@@ -1,0 +1,140 @@
+"""Which metrics of an AMD GPU give which field, best first: a table; nothing here asks anything.
+
+Units are those of amdgpu's `gpu_metrics`, which AMD SMI hands on. Source: kgd_pp_interface.h of
+Linux 6.18; the meaning of what it does not say is told with each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.devices import plausible
+from chopperd.devices.plausible import Bounds
+from chopperd.model.causes import Cause
+
+#: `GpuInfo.power_source`.
+POWER_INSTANT: Final = "instant"
+POWER_AVERAGE: Final = "average"
+POWER_CARD: Final = "card"
+
+#: A die whose clock is not above this sleeps, as AMD's own tools take it.
+DEEP_SLEEP_MHZ: Final = 140
+#: The counter of energy rises in steps of 2^-16 J; AMD SMI's own factor (15.3 uJ) is 0.27 % high.
+COUNTS_PER_JOULE: Final = 65_536
+#: `firmware_timestamp` counts so many ns.
+FIRMWARE_TICK_NS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A metric that gives a field.
+
+    Attributes:
+        metric: Its name, as in `MetricsLayout.places`.
+        per_unit: How many of the metric's units are one of the field's.
+        unit: The metric's unit.
+        source: What tells users this way from its alternatives.
+    """
+
+    metric: str
+    per_unit: int = 1
+    unit: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensor:
+    """A field of `DeviceReading` and the ways to it, best first; the first that answers is kept."""
+
+    name: str
+    bounds: Bounds
+    ways: tuple[Way, ...]
+
+
+DIE_CLOCKS: Final = "current_gfxclks"
+#: The clock of a chip with one die; of one with several it is that of the first.
+ONE_CLOCK: Final = Way(metric="current_gfxclk", unit="MHz")
+
+#: MI200 and older fill the average only, over a time that nobody states; MI300 fills the power now
+#: only. A card that gives both (Radeon) is read by the one now.
+POWER: Final = Sensor(
+    name="power_w",
+    bounds=plausible.POWER_W,
+    ways=(
+        Way(metric="current_socket_power", unit="W", source=POWER_INSTANT),
+        Way(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
+    ),
+)
+# All ones are 2.8e14 J: what a thousand watts make in 9,000 years.
+ENERGY: Final = Sensor(
+    name="energy_j",
+    bounds=Bounds(0, 1e14),
+    ways=(Way(metric="energy_accumulator", per_unit=COUNTS_PER_JOULE, unit="2^-16 J"),),
+)
+# A sensor that is not there reads 0 in some versions.
+TEMPERATURE: Final = Sensor(
+    name="temperature_c",
+    bounds=plausible.MEMORY_TEMPERATURE_C,
+    ways=(Way(metric="temperature_hotspot", unit="C"), Way(metric="temperature_edge", unit="C")),
+)
+MEM_CLOCK: Final = Sensor(
+    name="mem_clock_mhz",
+    bounds=plausible.CLOCK_MHZ,
+    ways=(Way(metric="current_uclk", unit="MHz"),),
+)
+ACTIVITY: Final = Sensor(
+    name="activity_ratio",
+    bounds=plausible.RATIO,
+    ways=(Way(metric="average_gfx_activity", per_unit=100, unit="%"),),
+)
+MEMORY_TEMPERATURE: Final = Sensor(
+    name="temperature_memory_c",
+    bounds=plausible.MEMORY_TEMPERATURE_C,
+    ways=(Way(metric="temperature_mem", unit="C"),),
+)
+#: What every look reads beside the clocks, power and energy; and what only full ones do.
+SLOW: Final = (MEM_CLOCK, TEMPERATURE, ACTIVITY)
+FULL_ONLY: Final = (MEMORY_TEMPERATURE,)
+
+#: Counts the firmware's cycles, of which those below count some.
+CYCLES: Final = "accumulation_counter"
+STAMP: Final = "firmware_timestamp"
+
+# The firmware's own count of cycles in which a die was below the host's limit, and why. Source:
+# gpu_metrics v1.8, "HST_LIMIT_METRICS" in smu_v13_0_6_ppt.c; AMD SMI's violations are quotients of
+# these and of the cycles.
+BELOW_LIMIT: Final[Mapping[Cause, str]] = {
+    Cause.POWER_CAP: "gfx_below_host_limit_ppt_acc",
+    Cause.THERMAL: "gfx_below_host_limit_thm_acc",
+    Cause.LOW_UTILIZATION: "gfx_low_utilization_acc",
+}
+#: Below the host's limit for any reason but too little work: what the reasons leave is unexplained.
+BELOW_LIMIT_TOTAL: Final = "gfx_below_host_limit_total_acc"
+BELOW_LIMIT_REASONS: Final = (BELOW_LIMIT[Cause.POWER_CAP], BELOW_LIMIT[Cause.THERMAL])
+
+# Cycles in which the firmware's controllers limited the chip: package power (PPT), temperature of
+# socket, memory and regulators, and the signal PROCHOT, by which the board slows it down.
+RESIDENCY: Final[Mapping[Cause, tuple[str, ...]]] = {
+    Cause.POWER_CAP: ("ppt_residency_acc",),
+    Cause.THERMAL: ("socket_thm_residency_acc", "hbm_thm_residency_acc"),
+    Cause.HW_THERMAL: ("vr_thm_residency_acc",),
+    Cause.HW_SLOWDOWN: ("prochot_residency_acc",),
+}
+
+#: Limits in force on chips without such counters. Source: SMU_THROTTLER_*_BIT of amdgpu_smu.h:
+#: power 0-7, current 16-23, temperature 32-43, regulators' alarm 44-45, PROCHOT 46-47.
+THROTTLE_STATUS: Final = "indep_throttle_status"
+_CAUSE_BY_BITS: Final = (
+    (range(8), Cause.POWER_CAP),
+    (range(16, 24), Cause.POWER_CAP),
+    (range(32, 44), Cause.THERMAL),
+    (range(44, 46), Cause.HW_THERMAL),
+    (range(46, 48), Cause.HW_SLOWDOWN),
+)
+#: What each of its 64 bits stands for, as a bit set of `Cause`.
+CAUSES_BY_BIT: Final = tuple(
+    next((cause.bit for bits, cause in _CAUSE_BY_BITS if position in bits), Cause.UNKNOWN.bit)
+    for position in range(64)
+)
+#: The same for a number whose bits say nothing: limits are told by counters alone.
+NO_CAUSES: Final = (0,) * 64

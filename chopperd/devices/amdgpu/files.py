@@ -1,0 +1,104 @@
+"""Reading the kernel's small files: numbers as text, and the block of metrics into one buffer."""
+
+import errno
+import os
+from ctypes import Array, c_char, create_string_buffer
+from pathlib import Path
+from typing import Final
+
+#: A file of sysfs holds no more than a page.
+PAGE_BYTES: Final = 4096
+
+
+class ShortReadError(OSError):
+    """A file gave another number of bytes than its header says: a block that is torn."""
+
+
+class NumberFile:
+    """A file that holds one whole number, such as hwmon's; opened anew at each read.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> int:
+        """The number.
+
+        Raises:
+            OSError: It can't be read, as the kernel says why, or holds something else.
+        """
+        text = self.path.read_text(errors="replace")
+        try:
+            return int(text)
+        except ValueError:
+            raise OSError(errno.EIO, "it holds no number", self.path.name) from None
+
+
+class BlockFile:
+    """A file that gives a block of binary data at each read, in a buffer that is used again.
+
+    It is held open: a device that goes away and comes back has another file by the same name.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        buffer: Holds the block after `fetch`.
+        fd: The open file.
+        size_bytes: How long the block is.
+
+    Raises:
+        OSError: It can't be read.
+    """
+
+    fd = -1
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            first = os.pread(self.fd, PAGE_BYTES, 0)
+        except OSError:
+            os.close(self.fd)
+            raise
+        self.size_bytes = len(first)
+        self.buffer: Array[c_char] = create_string_buffer(first, max(len(first), 1))
+
+    def fetch(self) -> None:
+        """Read the block anew.
+
+        Raises:
+            OSError: It can't be read.
+            ShortReadError: It is of another length than before.
+        """
+        count = os.preadv(self.fd, [self.buffer], 0)
+        if count != self.size_bytes:
+            raise ShortReadError(f"{self.path.name}: {count} bytes, not {self.size_bytes}")
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; a second call does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def text_in(path: Path) -> str | None:
+    """What a file says, without spaces around; None where it can't be read or is empty."""
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def number_in(path: Path, base: int = 10) -> int | None:
+    """The number in a file; None where it can't be read or holds none."""
+    try:
+        return int(text_in(path) or "", base)
+    except ValueError:
+        return None
