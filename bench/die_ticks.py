@@ -1,7 +1,7 @@
 """What the clocks of eight dies add to a tick without Python: looks at a file, back to back.
 
-`python -m bench.die_ticks` prints Markdown. The file is in memory, as the kernel's are, and a whole ring
-of records has been written before, so that the memory of the oldest is as cold as it gets.
+`python -m bench.die_ticks` prints Markdown. The file is in memory, as the kernel's are, and a whole
+ring of records has been written before, so that the memory of the oldest is as cold as it gets.
 """
 
 import argparse
