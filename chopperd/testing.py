@@ -368,8 +368,16 @@ def _assert_planned_as_read(
 
 def _called(call: PlannedCall) -> bytes:
     """What a call leaves in its buffer."""
+    if call.lock is None:
+        return _called_now(call)
+    with call.lock:
+        return _called_now(call)
+
+
+def _called_now(call: PlannedCall) -> bytes:
     if call.shape is CallShape.FILE:
-        assert os.preadv(call.handle, [call.buffer], 0) == call.argument
+        asked = memoryview(call.buffer).cast("B")[: call.argument]
+        assert os.preadv(call.handle, [asked], 0) == call.argument
         return bytes(call.buffer)
     function = ctypes.CFUNCTYPE(c_int, *_ARGUMENTS[call.shape])(call.address)
     arguments = () if call.shape is CallShape.BUFFER else (call.argument,)

@@ -123,6 +123,15 @@ class ProbesFields(Protocol):
 
 
 @runtime_checkable
+class KnowsItsShortfall(Protocol):
+    """A back end that knows when it can tell less of a GPU than another might."""
+
+    def shortfall(self) -> str | None:
+        """What it can't tell, for people; None if nothing. Never raises."""
+        ...
+
+
+@runtime_checkable
 class ReadsSensors(Protocol):
     """A back end that can read one sensor alone, fast enough to see it change."""
 

@@ -1,11 +1,11 @@
 """Which back ends there are, and opening one by name or by what works here."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from chopperd.devices.base import BackendOptions, DeviceBackend
+from chopperd.devices.base import BackendOptions, DeviceBackend, KnowsItsShortfall
 from chopperd.errors import BackendUnavailableError, ConfigError
 
 if TYPE_CHECKING:
@@ -23,27 +23,49 @@ DEFAULT_OPTIONS: Final = BackendOptions()
 #: The back ends of this package: a source tree without installed metadata has them too.
 _BUILT_IN: Final[Mapping[str, str]] = {
     "nvml": "chopperd.devices.nvml.backend",
+    "amdgpu": "chopperd.devices.amdgpu.backend",
     "amdsmi": "chopperd.devices.amdsmi.backend",
     "simulated": "chopperd.devices.simulated",
     "replay": "chopperd.devices.replay",
 }
-_PREFERRED: Final = ("nvml", "amdsmi")
+#: In this order the first that falls short of nothing is taken, else the first that opens. For AMD
+#: the kernel's files come before AMD SMI: both hand on the same block of metrics, but the files
+#: need no library, no device node and no lock around the calls for all GPUs, under which one that
+#: hangs holds up the others. Where a block is of a version that is not known, AMD SMI may know it.
+_PREFERRED: Final = ("nvml", "amdgpu", "amdsmi")
 _ONLY_BY_NAME: Final = frozenset({"simulated", "replay"})
 
 
+class Choice(NamedTuple):
+    """An open back end.
+
+    Attributes:
+        backend: The back end.
+        reason: Why "auto" took it and no other, for people; None where it was named.
+    """
+
+    backend: DeviceBackend
+    reason: str | None = None
+
+
 def open_backend(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> DeviceBackend:
-    """An open back end; "auto" takes the first that works here, never an invented GPU.
+    """An open back end; "auto" takes what answers best here, never an invented GPU.
 
     Raises:
         ConfigError: No back end has this name.
         BackendUnavailableError: It can't be used here; for "auto", none can, and why each.
     """
+    return choose(name, options).backend
+
+
+def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
+    """`open_backend` with the reason."""
     built_in = {known: _module_loader(module) for known, module in _BUILT_IN.items()}
     if name in built_in:
-        return open_from(built_in, name, options)
+        return Choice(open_from(built_in, name, options))
     if name == AUTO:
-        return _first_usable(_automatic(built_in), options)
-    return open_from(loaders(), name, options)
+        return _best(_automatic(built_in), options)
+    return Choice(open_from(loaders(), name, options))
 
 
 def loaders() -> dict[str, Loader]:
@@ -61,7 +83,7 @@ def loaders() -> dict[str, Loader]:
 def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -> DeviceBackend:
     """`open_backend` over a given set of back ends."""
     if name == AUTO:
-        return _first_usable(_in_order(known), options)
+        return _best(_in_order(known), options).backend
     if name not in known:
         names = ", ".join((AUTO, *sorted(known)))
         raise ConfigError([f"backend {name!r} is not known; known are: {names}"])
@@ -83,17 +105,41 @@ def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
     yield from _in_order(installed)
 
 
-def _first_usable(
-    candidates: Iterable[tuple[str, Loader]], options: BackendOptions
-) -> DeviceBackend:
-    reasons = []
+def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> Choice:
+    """The first that falls short of nothing; else the first that opens."""
+    passed: list[str] = []
+    held: DeviceBackend | None = None
     for name, load in candidates:
         try:
-            return _open(load, options)
+            backend = _open(load, options)
         except BackendUnavailableError as error:
-            reasons.append(f"{name}: {error}")
-    tried = "; ".join(reasons) or "no back end is installed"
+            passed.append(f"{name}: {error}")
+            continue
+        shortfall = backend.shortfall() if isinstance(backend, KnowsItsShortfall) else None
+        if held is None and shortfall is not None:
+            held = backend
+            passed.append(f"{name}: {shortfall}")
+        elif shortfall is None and (held is None or _reads_as_many(backend, held)):
+            if held is not None:
+                held.close()
+            return _chosen(backend, passed)
+        else:
+            backend.close()
+    if held is not None:
+        return _chosen(held, passed)
+    tried = "; ".join(passed) or "no back end is installed"
     raise BackendUnavailableError(f"no usable GPU back end ({tried})")
+
+
+def _reads_as_many(backend: DeviceBackend, held: DeviceBackend) -> bool:
+    """Whether one back end may stand in for another: it lists no fewer GPUs."""
+    return len(backend.devices()) >= len(held.devices())
+
+
+def _chosen(backend: DeviceBackend, passed: Sequence[str]) -> Choice:
+    reason = f"{backend.name} reads the GPUs" + (f" ({'; '.join(passed)})" if passed else "")
+    logger.info("%s", reason)
+    return Choice(backend, reason)
 
 
 def _in_order(known: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:

@@ -191,6 +191,8 @@ def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
         with_parts = f", {parts} of them parts of others" if parts else ""
         read = len(found.gpus) - len(failed)
         yield ok(check, f"{mark}{read} read by {found.backend}{version}{with_parts}")
+    if found.chosen is not None:
+        yield ok("back end", found.chosen)
 
 
 def _has_nvidia(facts: Facts) -> bool:

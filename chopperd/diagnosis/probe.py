@@ -7,13 +7,14 @@ the GPUs. What is missing says how far it came.
 import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from chopperd.devices.patient_calls import PatientCalls
-from chopperd.devices.registry import open_backend
+from chopperd.devices.registry import choose
 from chopperd.devices.survey import survey
 from chopperd.diagnosis.facts import DriverProbe, Library
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError
@@ -45,9 +46,11 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
     yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
     calls = PatientCalls("its calls")
     try:
-        with closing(open_backend(backend)) as opened, ExitStack() as stack:
+        choice = choose(backend)
+        with closing(choice.backend) as opened, ExitStack() as stack:
             stack.callback(calls.wait)
             found = survey(opened, calls_count=calls_count, calls=calls)
+            found = replace(found, chosen=choice.reason)
             # Before the end, which waits for what hangs.
             yield msgspec.json.encode(Outcome(inventory=found))
     except ChopperdError as error:

@@ -89,7 +89,8 @@ GPU_METRICS: Final = (
         "gpu_sm_clock_hertz",
         "hertz",
         _M,
-        "Newest SM clock (AMD: GFX clock); for means divide sm_cycles by sampled_seconds",
+        "Newest SM clock (AMD: GFX clock of the governing die); for means divide sm_cycles by "
+        "sampled_seconds",
         per_gpu(lambda gpu: _hertz(gpu.reading.sm_clock_mhz)),
         GPU,
     ),

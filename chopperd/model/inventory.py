@@ -39,9 +39,16 @@ class InventoryEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """All GPUs that one back end sees."""
+    """All GPUs that one back end sees.
+
+    Attributes:
+        backend, driver, simulated: As in `SampleSet`.
+        gpus: In the back end's order.
+        chosen: Why this back end was taken, for people; None where it was named.
+    """
 
     backend: str
     driver: str | None
     simulated: bool
     gpus: tuple[InventoryEntry, ...]
+    chosen: str | None = None

@@ -32,6 +32,7 @@ def encode_inventory(inventory: Inventory) -> bytes:
     document = {
         "backend": inventory.backend,
         "driver": inventory.driver,
+        "chosen": inventory.chosen,
         "simulated": inventory.simulated,
         "gpus": [
             {
@@ -89,6 +90,8 @@ def render_inventory(inventory: Inventory) -> Group:
         for first in range(0, len(entries), _GPUS_A_TABLE):
             parts += ["", _side_by_side(entries[first : first + _GPUS_A_TABLE])]
     errors = [entry.failure for entry in entries if entry.failure]
+    if inventory.chosen:
+        parts += ["", inventory.chosen]
     return Group(*parts, *([""] if errors else []), *errors)
 
 

@@ -17,7 +17,7 @@ from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.sampling.governing import WINDOW_NS, governing_mhz
+from chopperd.sampling.governing import GoverningDie
 from chopperd.sampling.layout import (
     HEADER,
     NO_DIE,
@@ -121,6 +121,7 @@ class GpuWriter:
         self._capacity = capacity
         self._bits_by_causes: dict[frozenset[Cause], int] = {}
         self._failure: tuple[int, str] | None = None
+        self._governing = GoverningDie()
         self.head = array("q", bytes(memory[status_offset : status_offset + _HEAD_BYTES]))
         self.head[0] = self.head[1] = 0  # no call is in progress
         self._head_words = memoryview(self.head)
@@ -164,7 +165,7 @@ class GpuWriter:
         written = self._written
         dies_mhz = _dies(reading.die_clocks_mhz)
         sm_clock_mhz = (
-            self._governing_mhz(dies_mhz, t_mono_ns)
+            self._governing.clock_mhz(self._ring(), written, dies_mhz, t_mono_ns)
             if reading.die_clocks_mhz
             else _or_nan(reading.sm_clock_mhz)
         )
@@ -228,7 +229,7 @@ class GpuWriter:
 
         Where they do not wrap they are a view, good until the next `write`.
         """
-        ring: Records = np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
+        ring = self._ring()
         first = max(position, self._written - self._capacity) % self._capacity
         end = self._written % self._capacity
         count = min(self._written - position, self._capacity)
@@ -285,6 +286,10 @@ class GpuWriter:
     def _totals_word(self) -> int:
         return self._call_word + _HEAD_BYTES // 8
 
+    def _ring(self) -> Records:
+        """All of the ring, as a view; not to be kept, as the memory could not be closed then."""
+        return np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
+
     def _totals_offset(self, sequence: int) -> int:
         """Where the copy with a number begins, in bytes."""
         return self._status_offset + _HEAD_BYTES + 8 + sequence % 2 * _TOTALS.size
@@ -303,13 +308,6 @@ class GpuWriter:
         if self._words[_GENERATION] != self._generation:
             return
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
-
-    def _governing_mhz(self, dies_mhz: Sequence[int], t_mono_ns: int) -> float:
-        """The clock of the die that governs now; NaN if none has one."""
-        held = self.records(max(0, self._written - self._capacity))
-        first = int(np.searchsorted(held["t_mono_ns"], t_mono_ns - WINDOW_NS, side="right"))
-        now = np.array(dies_mhz, np.uint16)
-        return governing_mhz(np.vstack([held["die_clocks_mhz"][first:], now]))
 
     def _bits(self, causes: frozenset[Cause] | None) -> int:
         """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""
@@ -341,7 +339,7 @@ def _dies(clocks_mhz: Sequence[float | None]) -> tuple[int, ...]:
     """The clocks of dies as a record has them, in whole MHz."""
     if not clocks_mhz:
         return _NO_DIES
-    whole = (NO_DIE if mhz is None else min(round(mhz), NO_DIE - 1) for mhz in clocks_mhz)
+    whole = (NO_DIE if mhz is None else min(max(0, round(mhz)), NO_DIE - 1) for mhz in clocks_mhz)
     return (*whole, *_NO_DIES)[:MOST_DIES]
 
 

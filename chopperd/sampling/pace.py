@@ -164,7 +164,8 @@ class Pacer:
         """Take in (n,) looks that were recorded without this object, as far as they tell.
 
         Those are the full ones (activity), one in each second or so (that the GPU was looked at),
-        the last that was not idle, and the last. Of a busy GPU the last tells all.
+        the last that was not idle, the last that was active, and the last. Of a busy GPU the last
+        tells all.
         """
         if not self._idle_period_ns or not len(records):
             return
@@ -177,7 +178,8 @@ class Pacer:
         tells = records["scope"] != 0
         tells[1:] |= np.diff(records["t_mono_ns"] // NS_PER_S) != 0
         tells[-1] = True
-        tells[np.flatnonzero(~is_idle)[-1:]] = True
+        for is_busy in (~is_idle, activity > 0):
+            tells[np.flatnonzero(is_busy)[-1:]] = True
         for row in np.flatnonzero(tells).tolist():
             value = float(activity[row])
             self._note_record(records[row], None if isnan(value) else value)

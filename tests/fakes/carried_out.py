@@ -1,6 +1,7 @@
 """Carries out a read plan in Python, by its text alone: what any executor of plans must give."""
 
 import os
+from contextlib import nullcontext
 from ctypes import CFUNCTYPE, c_int, c_uint, c_void_p
 from dataclasses import dataclass, field
 from struct import unpack_from
@@ -8,6 +9,7 @@ from struct import unpack_from
 from chopperd.devices.read_plan import (
     CallShape,
     NumberKind,
+    PlannedCall,
     PlannedCounter,
     PlannedValue,
     ReadPlan,
@@ -40,13 +42,8 @@ class CarriedOut:
 def carry_out(plan: ReadPlan) -> CarriedOut:
     """One look by a plan."""
     for call in plan.calls:
-        if call.shape is CallShape.FILE:
-            code = os.preadv(call.handle, [call.buffer], 0) != call.argument
-        elif call.shape is CallShape.BUFFER:
-            code = CFUNCTYPE(c_int, c_void_p, c_void_p)(call.address)(call.handle, call.buffer)
-        else:
-            entry = CFUNCTYPE(c_int, c_void_p, c_uint, c_void_p)(call.address)
-            code = entry(call.handle, call.argument, call.buffer)
+        with call.lock or nullcontext():
+            code = _code_of(call)
         if code:
             raise NotAsPlannedError(f"{call.operation}: {code}")
     done = CarriedOut()
@@ -66,6 +63,17 @@ def carry_out(plan: ReadPlan) -> CarriedOut:
             if bits >> position & 1:
                 done.cause_bits |= causes
     return done
+
+
+def _code_of(call: PlannedCall) -> int:
+    """Make a call; what it answers."""
+    if call.shape is CallShape.FILE:
+        asked = memoryview(call.buffer).cast("B")[: call.argument]
+        return int(os.preadv(call.handle, [asked], 0) != call.argument)
+    if call.shape is CallShape.BUFFER:
+        return int(CFUNCTYPE(c_int, c_void_p, c_void_p)(call.address)(call.handle, call.buffer))
+    entry = CFUNCTYPE(c_int, c_void_p, c_uint, c_void_p)(call.address)
+    return int(entry(call.handle, call.argument, call.buffer))
 
 
 def _scaled(number: float, scale: float) -> float:

@@ -5,6 +5,8 @@ Every expected number is of the case's `expected.md`: of two dies that are there
 """
 
 import json
+import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,27 +14,60 @@ import numpy as np
 import pytest
 
 from chopperd.live.dies import DieClocks
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import DiesLive
 from chopperd.model.row_clock import ClockDies
 from chopperd.model.samples import GpuSamples
-from chopperd.sampling.layout import Records
+from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.recording import gpu_samples
+from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.ring_reader import RingReader
 from chopperd.store.sample_chunk import SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.samples import read_samples, write_samples
+from chopperd.units import NS_PER_MS
+from tests.fakes.amd.smi.fixtures import FakeAmdSmi
 from tests.fakes.recorded import origin, triples_every_second
-from tests.fakes.records import records
+from tests.integration.devices.amdsmi import open_amdsmi
 from tests.unit.report.traced import T0_NS, Job, reported, sample_set, sampled
 
 pytestmark = pytest.mark.corpus
 
+_LIST = "current_gfxclks"
+
 
 @pytest.fixture
-def recorded(shared: Path) -> Records:
-    """Half a second of records that hold the case's clocks of dies, as the driver gave them."""
+def recorded(shared: Path, fake_amdsmi: FakeAmdSmi, tmp_path: Path) -> Records:
+    """Half a second of records of a GPU whose driver gives the case's numbers."""
     path = shared / "cases" / "26-amd-sentinels" / "metrics.json"
-    made = records([{"sm_clock_mhz": 2098.0}] * 50, period_ms=10)
-    made["die_clocks_mhz"] = json.loads(path.read_bytes())["current_gfxclks"]
-    return made
+    told = json.loads(path.read_bytes())
+    gpu = fake_amdsmi.node.gpus[0]
+    for name, value in told.items():
+        if name == _LIST or isinstance(value, int):
+            gpu.shows(**{name: tuple(value) if name == _LIST else value})
+        else:  # "N/A" in the dict of the binding
+            gpu.lacks(name)
+    with closing(open_amdsmi(tmp_path)) as backend:
+        (device,) = backend.devices()
+        return in_a_ring(device, backend.read(device, ReadScope.FULL))
+
+
+def in_a_ring(device: GpuInfo, reading: DeviceReading) -> Records:
+    """The same reading, a hundred times a second, as it goes through the sampler's memory."""
+    fd = os.memfd_create("ring")
+    try:
+        description = RingDescription(gpus=(device,), backend="amdsmi")
+        with closing(RingWriter(fd, description, 100)) as ring, closing(RingReader(fd)) as reader:
+            for t_ms in range(0, 500, 10):
+                ring.gpu(0).write(
+                    reading,
+                    t_mono_ns=t_ms * NS_PER_MS,
+                    span_ns=50_000,
+                    late_ns=0,
+                    scope=ReadScope.FULL,
+                )
+            return reader.drain(0, 0).records
+    finally:
+        os.close(fd)
 
 
 def of_the_trace(recorded: Records) -> GpuSamples:
@@ -44,6 +79,15 @@ def of_the_trace(recorded: Records) -> GpuSamples:
     )
     back = decoded_chunk(encoded_chunk(chunk))
     return gpu_samples(sampled().gpu, back.records[0], back.triples)
+
+
+def test_what_is_all_ones_in_its_own_width_is_absent_and_what_is_not_is_there(
+    recorded: Records,
+) -> None:
+    (sample,) = np.unique(recorded[["sm_clock_mhz", "power_w", "temperature_c", "activity_ratio"]])
+    assert sample.tolist() == (2098.0, 702.0, 61.0, 0.97)
+    assert (recorded["mem_clock_mhz"] == 900.0).all()
+    assert np.isnan(recorded["energy_j"]).all()
 
 
 def test_live_they_are_two_dies_around_2099_mhz(recorded: Records) -> None:

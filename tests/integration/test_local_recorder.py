@@ -33,6 +33,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SimulatedJob:
     return play("fsdp2-h100", tmp_path_factory.mktemp("job"), seconds=2, warm_s=1, hz=20)
 
 
+@pytest.fixture(scope="module")
+def amd_job(tmp_path_factory: pytest.TempPathFactory) -> SimulatedJob:
+    """A job on GPUs of eight dies each."""
+    return play("fsdp2-mi300x", tmp_path_factory.mktemp("amd"), seconds=2, warm_s=1, hz=20)
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state folder of the configuration."""
@@ -119,6 +125,20 @@ def test_the_samples_of_a_trace_are_the_same_but_for_a_microsecond(
         np.testing.assert_array_equal(mine.energy_j, given.energy_j)
         np.testing.assert_array_equal(mine.causes, given.causes)
         assert mine.limited_ns.keys() == given.limited_ns.keys()
+
+
+def test_the_dies_of_a_gpu_are_kept_and_reported_the_same_by_file_and_recorder(
+    amd_job: SimulatedJob, state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(amd_job.samples, state)
+    write_samples(tmp_path / "samples.csv", amd_job.samples)
+    trace = str(amd_job.paths[0])
+    by_file = reported(capsys, trace, "--samples", str(tmp_path / "samples.csv"))
+    by_recorder = reported(capsys, trace)
+    assert {"several_dies"} <= set(codes(by_file)) & set(codes(by_recorder))
+    for mine, other in zip(by_recorder["totals"], by_file["totals"], strict=True):
+        assert mine["clock"]["dies"]["running"] == 8
+        assert mine["clock"]["dies"] == pytest.approx(other["clock"]["dies"], abs=0.01)
 
 
 def test_without_samples_of_its_time_a_trace_is_reported_without_clocks(

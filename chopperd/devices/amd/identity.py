@@ -25,6 +25,7 @@ class KfdNode:
         partition: Its number on the card; 0 on one that is whole.
         unique_id: The chip's own id; None where it has none.
         render_minor: Of its device file /dev/dri/renderD*.
+        gpu_id: What the compute driver calls it in other files; None where it may not be read.
     """
 
     node: int
@@ -32,6 +33,7 @@ class KfdNode:
     partition: int = 0
     unique_id: int | None = None
     render_minor: int | None = None
+    gpu_id: int | None = None
 
 
 def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
@@ -144,4 +146,12 @@ def _node(number: int, properties: Path) -> KfdNode | None:
         partition=location >> 28 & 0xF,
         unique_id=values.get("unique_id") or None,
         render_minor=values.get("drm_render_minor") or None,
+        gpu_id=_gpu_id(properties.with_name("gpu_id")),
     )
+
+
+def _gpu_id(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

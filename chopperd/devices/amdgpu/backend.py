@@ -13,6 +13,7 @@ from typing import Final
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices import plausible
+from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, Beside, GpuTraits
 from chopperd.devices.amdgpu.cards import (
     TWO_DIE_DEVICES,
@@ -24,8 +25,9 @@ from chopperd.devices.amdgpu.cards import (
 )
 from chopperd.devices.amdgpu.files import NumberFile
 from chopperd.devices.amdgpu.layouts import UnknownMetricsError
+from chopperd.devices.amdgpu.processes import processes
 from chopperd.devices.amdgpu.source import FileSource, NoMetricsSource
-from chopperd.devices.base import BackendOptions
+from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import Call, DeviceFaults, VendorErrors
 from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import ReadPlan
@@ -36,7 +38,7 @@ from chopperd.errors import (
     TransientDeviceError,
     UnsupportedFieldError,
 )
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.units import HZ_PER_MHZ, MICROWATTS_PER_WATT, MILLIDEGREES_PER_DEGREE
 
 logger = logging.getLogger(__name__)
@@ -123,6 +125,37 @@ class AmdgpuBackend:
             return None
         return watched.sensors.read_plan(scope)
 
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """How to read single sensors of a GPU back to back, for any thread; none where it is gone.
+
+        The file is open for as long as they are held.
+        """
+        watched = self._watched.get(device.uuid) if device.parent is None else None
+        if watched is None:
+            return {}
+        try:
+            source = FileSource(watched.card.metrics)
+        except (OSError, UnknownMetricsError):
+            return {}
+        return sensor_reads(source, device.power_source, OSError)
+
+    def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
+        """The processes with memory on a GPU, of all its partitions; None where that is not told.
+
+        Source: the files vram_<gpu_id> of class/kfd/kfd/proc of the kernel's compute driver.
+        """
+        watched = self._watched.get(device.uuid) if device.parent is None else None
+        return None if watched is None else processes(self._sysfs, watched.card.nodes)
+
+    def shortfall(self) -> str | None:
+        """Which GPUs are read without their block of metrics, and why; None if none is."""
+        lacking = [
+            f"GPU {index}: {watched.source.reason}"
+            for index, watched in enumerate(self._watched.values())
+            if isinstance(watched.source, NoMetricsSource)
+        ]
+        return "; ".join(lacking) or None
+
     def changed(self) -> str | None:
         """What cards or partitions came or went since the start; None if none did. Never raises."""
         now = {info.uuid for card in cards(self._sysfs) for info in gpu_infos(card, 0)}
@@ -175,12 +208,12 @@ def _source(card: Card, index: int) -> FileSource | NoMetricsSource:
         return FileSource(card.metrics)
     except UnknownMetricsError as error:
         logger.warning("GPU %d: %s; read by hwmon alone", index, error)
-        return NoMetricsSource()
+        return NoMetricsSource(str(error))
     except OSError as error:
         if not card.folder.exists():
             raise _lost(f"GPU {index}: {card.pci_bus_id} is gone", index) from error
         if error.errno in _LOST | _UNSUPPORTED:
-            return NoMetricsSource()
+            return NoMetricsSource(f"gpu_metrics: {error.strerror}")
         raise _classified(error, card.metrics.name, index) from error
 
 

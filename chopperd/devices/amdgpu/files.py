@@ -54,6 +54,8 @@ class BlockFile:
         OSError: It can't be read.
     """
 
+    fd = -1
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,6 +77,9 @@ class BlockFile:
         count = os.preadv(self.fd, [self.buffer], 0)
         if count != self.size_bytes:
             raise ShortReadError(f"{self.path.name}: {count} bytes, not {self.size_bytes}")
+
+    def __del__(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Let go of the file; a second call does nothing."""

@@ -59,12 +59,17 @@ class FileSource:
 
 
 class NoMetricsSource:
-    """The block of a GPU that has none: nothing is in it."""
+    """The block of a GPU that has none: nothing is in it.
+
+    Args:
+        reason: Why it has none.
+    """
 
     operation = _OPERATION
     layout = MetricsLayout(version="none", size_bytes=4, places={})
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
         self.buffer: Buffer = create_string_buffer(4)
 
     def fetch(self) -> None:

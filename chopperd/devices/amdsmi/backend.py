@@ -12,6 +12,7 @@ from typing import Final
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.amd.identity import kfd_nodes
+from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, GpuTraits
 from chopperd.devices.amdsmi import numbers
 from chopperd.devices.amdsmi.codes import device_error
@@ -29,7 +30,6 @@ from chopperd.devices.amdsmi.processors import (
     uuid,
 )
 from chopperd.devices.amdsmi.seldom import ProcessList, troubles
-from chopperd.devices.amdsmi.sensor_reads import sensor_reads
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
@@ -166,7 +166,7 @@ class AmdSmiBackend:
         """How to read single sensors of a GPU back to back, for any thread."""
         gpu = self._gpus.get(device.uuid)
         source = None if gpu is None or device.parent else self._source(gpu)
-        return {} if source is None else sensor_reads(source, device.power_source)
+        return {} if source is None else sensor_reads(source, device.power_source, SmiError)
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
         """What each call for a GPU gives now, made up to `calls_count` times; takes long.
@@ -275,7 +275,7 @@ class AmdSmiBackend:
         info = GpuInfo(
             gpu=str(index),
             index=index,
-            uuid=uuid(whole),
+            uuid=self._own_uuid(whole),
             name=whole.name,
             vendor=Vendor.AMD,
             pci_bus_id=whole.pci_bus_id,
@@ -295,6 +295,11 @@ class AmdSmiBackend:
                 sm_clock_max_mhz=info.sm_clock_max_mhz,
                 kfd_node=part.kfd_node,
             )
+
+    def _own_uuid(self, whole: Processor) -> str:
+        """A GPU's name for ever; its address where another one has the same id."""
+        known = uuid(whole)
+        return whole.pci_bus_id if known in self._gpus else known
 
     def _first_seen(self, info: GpuInfo, found: Processor) -> GpuInfo:
         """A GPU after its first look."""

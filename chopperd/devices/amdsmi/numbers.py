@@ -22,6 +22,7 @@ _FORMATS: Final = {
     NumberKind.UINT64: Struct("<Q"),
     NumberKind.INT64: Struct("<q"),
 }
+_ABSENT_16: Final = ABSENT[NumberKind.UINT16]
 _KINDS: Final = {2: NumberKind.UINT16, 4: NumberKind.UINT32, 8: NumberKind.UINT64}
 
 
@@ -38,6 +39,8 @@ class Question:
         per_unit: How many of the library's units are one of the field's.
         source: What tells users this way from its alternatives.
         unit: The library's unit.
+        absent: What stands for "not reported" beside all ones: those of a narrower number that was
+            copied here.
     """
 
     call: str
@@ -48,6 +51,7 @@ class Question:
     per_unit: int = 1
     source: str | None = None
     unit: str
+    absent: int | None = None
 
 
 _VRAM: Final = ("AMDSMI_MEM_TYPE_VRAM",)
@@ -82,6 +86,7 @@ def _power(member: str, source: str) -> Question:
         member=member,
         source=source,
         unit="W",
+        absent=_ABSENT_16,
     )
 
 
@@ -121,6 +126,7 @@ STAND_INS: Final = (
                 member="gfx_activity",
                 per_unit=100,
                 unit="%",
+                absent=_ABSENT_16,
             ),
         ),
     ),
@@ -167,6 +173,7 @@ class SmiNumber:
         self.offset, self.kind = 0, question.kind
         if question.structure is not None:
             self.offset, self.kind = _member(structure, question.member)
+        self._absent = {ABSENT.get(self.kind), question.absent} - {None}
         self._unpack = _FORMATS[self.kind].unpack_from
         if library.binding.address(question.call) is None:
             raise LookupError(question.call)
@@ -180,7 +187,7 @@ class SmiNumber:
         """
         self._library.call(self._call, self._handle, *self._keys, self._room.address)
         number: int = self._unpack(self._room.buffer, self.offset)[0]
-        if number == ABSENT.get(self.kind):
+        if number in self._absent:
             raise CallFailedError(is_absent=True)
         return number
 

@@ -26,7 +26,8 @@ static void count(dies_t *dies, const record_t *record, int64_t sign)
     }
 }
 
-/* Bring the sums to the records of the ring that are not older than the window. */
+/* Bring the sums to the records that are held and later than a time. The slot of the record that
+ * comes next counts no more. */
 static void follow(dies_t *dies, const memory_t *memory, int64_t after_ns)
 {
     int64_t written = memory->head->written, capacity = memory->capacity;
@@ -34,16 +35,12 @@ static void follow(dies_t *dies, const memory_t *memory, int64_t after_ns)
     if (written < dies->next || written - dies->first > capacity) {
         memset(dies, 0, sizeof(*dies));
         dies->first = dies->next = written > capacity ? written - capacity : 0;
-        while (dies->first < written
-               && memory->records[dies->first % capacity].t_mono_ns <= after_ns)
-            dies->first++;
-        dies->next = dies->first;
     }
     for (; dies->next < written; dies->next++)
         count(dies, &memory->records[dies->next % capacity], 1);
-    for (; dies->first < dies->next; dies->first++) {
+    for (; dies->first < written; dies->first++) {
         const record_t *oldest = &memory->records[dies->first % capacity];
-        if (oldest->t_mono_ns > after_ns)
+        if (oldest->t_mono_ns > after_ns && written - dies->first < capacity)
             break;
         count(dies, oldest, -1);
     }

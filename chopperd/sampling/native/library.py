@@ -212,6 +212,9 @@ class NativeLibrary:
         self._carry_out = library.native_carry_out
         self._integrate = library.native_integrate
         self._add = library.native_add
+        self._governing_mhz = library.native_governing_mhz
+        self._governing_mhz.restype = c_double
+        self._governing_mhz.argtypes = [POINTER(Dies), POINTER(Memory), c_int64]
         for function in (self._carry_out, self._integrate, self._add, library.native_sizes):
             function.restype = c_int64
         self._carry_out.argtypes = [POINTER(Loop)]
@@ -230,6 +233,10 @@ class NativeLibrary:
     def integrate(self, integrator: Integrator, now_mono_ns: int) -> bool:
         """Bring totals up to the newest record and publish them."""
         return bool(self._integrate(byref(integrator), now_mono_ns))
+
+    def governing_mhz(self, dies: Dies, memory: Memory, record_address: int) -> float:
+        """The clock of the die that governs at a record that is about to be written."""
+        return float(self._governing_mhz(byref(dies), byref(memory), record_address))
 
     def add(
         self,

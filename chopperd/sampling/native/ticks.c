@@ -161,7 +161,7 @@ static int put(const number_t *number, double value, record_t *record, double *s
         return 1;
     }
     place -= STATES;
-    if (place >= DIES || !(value >= 0 && value < NO_DIE))
+    if (place >= DIES || !(value >= 0 && value <= NO_DIE - 1))
         return 0;
     record->die_clocks_mhz[place] = (uint16_t)lrint(value);
     return 1;

@@ -6,10 +6,13 @@ from chopperd.clock import Clock, SystemClock
 from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
 from chopperd.devices.amdsmi.library import open_library
 from chopperd.model.devices import DeviceReading, ReadScope
-from tests.waiting import wait_for
+from chopperd.units import NS_PER_S
+from tests.fakes.amd.motion import boot_ns
+from tests.fakes.amd.smi.fixtures import FakeAmdSmi
+from tests.fakes.clock import ScriptedClock
 
-#: How long the energy check and the timing of cycles take, with room for a slow machine.
-SETTLED_S = 30
+#: Looks that are far enough apart for a check of energy, and close enough for its integral.
+_STEP_NS = NS_PER_S // 2
 
 
 def open_amdsmi(folder: Path, clock: Clock | None = None) -> AmdSmiBackend:
@@ -18,13 +21,40 @@ def open_amdsmi(folder: Path, clock: Clock | None = None) -> AmdSmiBackend:
     return AmdSmiBackend(open_library(), clock or SystemClock(), places)
 
 
-def settled(backend: AmdSmiBackend, index: int = 0) -> DeviceReading:
-    """A full look once all that takes several is known."""
-    device = backend.devices()[index]
+class Stepped:
+    """A back end over a fake whose firmware and whose time advance together, by `advance` only.
 
-    def plans() -> bool:
-        backend.read(device, ReadScope.FULL)
-        return backend.read_plan(device, ReadScope.FAST) is not None
+    Attributes:
+        fake: The library.
+        clock: The back end's.
+        backend: The back end.
+        at_ns: The firmware's time (CLOCK_BOOTTIME).
+    """
 
-    wait_for(plans, timeout_s=SETTLED_S)
-    return backend.read(device, ReadScope.FULL)
+    def __init__(self, fake: FakeAmdSmi, folder: Path) -> None:
+        self.fake = fake
+        self.clock = ScriptedClock()
+        self.at_ns = boot_ns()
+        fake.node.freeze(self.at_ns)
+        self.backend = open_amdsmi(folder, self.clock)
+
+    def advance(self, ns: int) -> None:
+        self.at_ns += ns
+        self.clock.advance(ns)
+        self.fake.node.freeze(self.at_ns)
+
+    def read(self, gpu: int = 0, scope: ReadScope = ReadScope.FULL) -> DeviceReading:
+        return self.backend.read(self.backend.devices()[gpu], scope)
+
+    def after(self, ns: int, gpu: int = 0) -> DeviceReading:
+        """A full look so much later."""
+        self.advance(ns)
+        return self.read(gpu)
+
+    def settle(self) -> "Stepped":
+        """Let the energy be checked and cycles be timed, on all GPUs."""
+        for _ in range(8):
+            self.advance(_STEP_NS)
+            for device in self.backend.devices():
+                self.backend.read(device, ReadScope.FULL)
+        return self

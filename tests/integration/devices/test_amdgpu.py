@@ -13,7 +13,7 @@ from chopperd.devices.amdgpu.backend import AmdgpuBackend
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.causes import Cause
-from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope
 from chopperd.testing import BackendContract, carried_out
 from tests.fakes.amd.cards import Card, apu, mi100, mi210, mi250x_pair, mi300x, radeon_w7900
 from tests.fakes.amd.motion import Segment
@@ -289,3 +289,46 @@ def test_other_makers_cards_are_none_of_ours(make_sysfs: MakeSysfs, tmp_path: Pa
         assert [info.gpu for info in backend.devices()] == ["0"]
     with pytest.raises(BackendUnavailableError, match="amdgpu runs no card"):
         AmdgpuBackend(tmp_path / "nothing", SystemClock())
+
+
+def test_processes_with_memory_on_a_gpu_are_those_that_the_compute_driver_lists(
+    make_node: MakeNode,
+) -> None:
+    node = make_node([mi300x(), mi300x()])
+    assert node.backend.processes(node.gpus[0]) is None
+    folder = node.tree.root / "class/kfd/kfd/proc"
+    for pid, on_first, on_second in ((4242, 5 << 30, 0), (77, 1 << 20, 2 << 20), (78, 0, 0)):
+        for gpu, used_bytes in enumerate((on_first, on_second)):
+            gpu_id = (node.tree.node_folder(gpu) / "gpu_id").read_text().strip()
+            (folder / str(pid)).mkdir(parents=True, exist_ok=True)
+            (folder / str(pid) / f"vram_{gpu_id}").write_text(f"{used_bytes}\n")
+    first, second = (node.backend.processes(gpu) for gpu in node.gpus)
+    assert first == (
+        GpuProcess(pid=77, memory_used_bytes=1 << 20),
+        GpuProcess(pid=4242, memory_used_bytes=5 << 30),
+    )
+    assert second == (GpuProcess(pid=77, memory_used_bytes=2 << 20),)
+
+
+def test_single_sensors_are_read_apart_from_looks(make_node: MakeNode) -> None:
+    node = make_node([mi300x()])
+    reads = node.backend.sensor_reads(node.gpus[0])
+    assert reads["power_w"]() == 600
+    before_j = reads["energy_j"]()
+    node.passes(1_000_000_000)
+    after_j = reads["energy_j"]()
+    assert before_j is not None
+    assert after_j is not None
+    assert after_j - before_j == pytest.approx(600, abs=0.01)
+
+
+def test_a_version_that_is_not_known_is_said_so_that_another_back_end_may_be_taken(
+    make_node: MakeNode, make_sysfs: MakeSysfs
+) -> None:
+    assert make_node([mi300x()]).backend.shortfall() is None
+    tree = make_sysfs([mi300x()])
+    (tree.gpus[0].folder / "gpu_metrics").write_bytes(bytes.fromhex("2000010a") + bytes(28))
+    with closing(AmdgpuBackend(tree.root, SystemClock())) as backend:
+        assert backend.shortfall() == (
+            "GPU 0: gpu_metrics v1.10 is not known to this version of chopperd"
+        )

@@ -13,7 +13,7 @@ from chopperd.clock import SystemClock
 from chopperd.devices.base import DeviceBackend
 from chopperd.devices.registry import open_backend
 from chopperd.devices.replay import ReplayBackend
-from chopperd.model.devices import GpuInfo
+from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.model.samples import SampleSet
 from chopperd.testing import BackendContract
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -25,7 +25,7 @@ from tests.fakes.amd.smi.fixtures import FakeAmdSmi, MakeFakeAmdSmi
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import GPU_IS_LOST, Segment
 from tests.fakes.samples import START_UNIX_NS, column, track
-from tests.integration.devices.amdsmi import open_amdsmi, settled
+from tests.integration.devices.amdsmi import Stepped, open_amdsmi
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "backends.md"
 
@@ -80,16 +80,12 @@ class TestAmdSmi(BackendContract):
     fake: FakeAmdSmi
 
     @pytest.fixture
-    def backend(
-        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path
-    ) -> Iterator[DeviceBackend]:
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
         self.fake = make_fake_amdsmi([mi300x()] * 3)
         for gpu in self.fake.node.gpus:
             gpu.plays(
                 AmdSegment(length_ns=3 * NS_PER_MS, die_clocks_mhz=2100),
-                AmdSegment(
-                    length_ns=2 * NS_PER_MS, die_clocks_mhz=1410, limits=frozenset({"ppt"})
-                ),
+                AmdSegment(length_ns=2 * NS_PER_MS, die_clocks_mhz=1410, limits=frozenset({"ppt"})),
                 repeats=True,
             )
         with closing(open_amdsmi(tmp_path)) as opened:
@@ -101,15 +97,16 @@ class TestAmdSmi(BackendContract):
 
 
 class TestAmdSmiSettled(BackendContract):
-    """A MI300X whose counters are checked and timed, so that its reads are planned."""
+    """GPUs whose counters are checked and timed, so that their reads are planned."""
 
     @pytest.fixture
-    def backend(
-        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path
-    ) -> Iterator[DeviceBackend]:
-        make_fake_amdsmi([mi300x()])
-        with closing(open_amdsmi(tmp_path)) as opened:
-            settled(opened)
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
+        fake = make_fake_amdsmi([mi300x(), *mi250x_pair()])
+        fake.node.plays(AmdSegment(die_clocks_mhz=1600))
+        stepped = Stepped(fake, tmp_path).settle()
+        with closing(stepped.backend) as opened:
+            for device in opened.devices():
+                assert opened.read_plan(device, ReadScope.FULL)
             yield opened
 
 
@@ -123,6 +120,7 @@ class TestAmdSmiOfEachVersion(BackendContract):
     ) -> Iterator[DeviceBackend]:
         fake = make_fake_amdsmi(mi250x_pair(), version=version)
         fake.node.add_partitions(mi300x().at(2), 2, compute="DPX")
+        fake.node.plays(AmdSegment(die_clocks_mhz=1600))
         with closing(open_amdsmi(tmp_path)) as opened:
             yield opened
 

@@ -34,10 +34,15 @@ STEADY = DeviceReading(
 
 
 class Rig:
-    """A ring with its writer and reader, and the node that follows it."""
+    """A ring with its writer and reader, and the node that follows it.
+
+    Attributes:
+        reading: What GPUs answer, but for their clocks.
+    """
 
     def __init__(self, *gpus: GpuInfo) -> None:
         self.clock = ScriptedClock(mono_ns=100 * NS_PER_S)
+        self.reading = STEADY
         self.node = LiveNode(self.clock, version="1", node="here", backend="auto", slow_hz=1.0)
         self._fds: list[int] = []
         self._opened: list[RingReader | RingWriter] = []
@@ -85,7 +90,7 @@ class Rig:
             for gpu, to in writers.items():
                 clock_mhz = clocks_mhz.get(f"gpu{gpu.gpu}", 1500.0)
                 to.write(
-                    replace(STEADY, sm_clock_mhz=clock_mhz),
+                    replace(self.reading, sm_clock_mhz=clock_mhz),
                     t_mono_ns=self.clock.mono_ns(),
                     span_ns=1000,
                     late_ns=0,
@@ -384,6 +389,24 @@ def test_when_a_slow_gpu_is_read_fast_again_the_slow_time_stays_covered(rig: Rig
     assert gpu.totals is not None
     assert gpu.totals.sampled_s == pytest.approx(15.9)
     assert sum(gpu.residency_s.values()) == pytest.approx(gpu.totals.sampled_s)
+
+
+def test_the_dies_of_a_gpu_are_followed_and_the_lowest_in_the_mean_is_its_clock(rig: Rig) -> None:
+    rig.sample(1.0)
+    assert [gpu.dies for gpu in rig.now().gpus] == [None, None]
+    rig.reading = replace(STEADY, die_clocks_mhz=(2100.0, 2096.0, None, 0.0))
+    rig.sample(1.0)
+    rig.reading = replace(STEADY, die_clocks_mhz=(2090.0, 2098.0, None, 0.0))
+    rig.sample(0.1)
+    gpu = rig.now().gpus[0]
+    # Ten records of 2096 and one of 2098, beside ten of 2100 and one of 2090.
+    assert gpu.reading.sm_clock_mhz == 2098
+    assert gpu.dies is not None
+    assert gpu.dies.clocks_mhz == (2090, 2098, None, 0, *[None] * 4)
+    assert (gpu.dies.running, gpu.dies.gated, gpu.dies.governing) == (2, 1, 1)
+    assert gpu.dies.spread_mhz == pytest.approx(23_090 / 11 - 23_058 / 11)
+    rig.clock.advance(4 * NS_PER_S)
+    assert rig.now().gpus[0].dies is None  # it is down
 
 
 def test_in_a_quiet_time_a_gpu_stays_up_and_shows_nothing_old_as_new(rig: Rig) -> None:

@@ -108,3 +108,50 @@ def test_a_recording_is_opened_by_name() -> None:
 def test_replay_without_a_recording_cannot_be_opened() -> None:
     with pytest.raises(BackendUnavailableError, match=r"^replay: no recording was given$"):
         open_backend("replay")
+
+
+class Short(ReplayBackend):
+    """A back end that falls short of something."""
+
+    name = "short"
+    is_closed = False
+
+    def shortfall(self) -> str | None:
+        return "GPU 0: no block"
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+def short() -> Short:
+    return Short(recording(), ScriptedClock())
+
+
+def test_auto_prefers_the_back_end_that_falls_short_of_nothing() -> None:
+    files, library = short(), backend()
+    assert open_from({"amdgpu": works(files), "amdsmi": works(library)}, "auto", NO_OPTIONS) is (
+        library
+    )
+    assert files.is_closed
+
+
+def test_auto_keeps_what_falls_short_where_nothing_else_opens() -> None:
+    files = short()
+    known = {
+        "amdgpu": works(files),
+        "amdsmi": fails(lambda: BackendUnavailableError("no library")),
+    }
+    assert open_from(known, "auto", NO_OPTIONS) is files
+    assert not files.is_closed
+
+
+def test_auto_says_what_it_took_and_why_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    known = {
+        "nvml": fails(lambda: BackendUnavailableError("no driver")),
+        "amdgpu": works(backend()),
+        "amdsmi": must_not_load,
+    }
+    with caplog.at_level("INFO"):
+        open_from(known, "auto", NO_OPTIONS)
+    assert "replay reads the GPUs (nvml: no driver)" in caplog.text
