@@ -57,6 +57,12 @@ PARTS: Final = (
         quick_arguments=("--seconds", "5", "--starts", "2"),
     ),
     Part(
+        title="Sampling AMD's GPUs",
+        module="bench.sampling_amd",
+        arguments=("--seconds", "20"),
+        quick_arguments=("--seconds", "5"),
+    ),
+    Part(
         title="Ticks with dies",
         module="bench.die_ticks",
         arguments=("--runs", "5"),
