@@ -71,7 +71,8 @@ def metrics(facts: Facts) -> Iterator[Finding]:
         yield ok(check, f"{', '.join(versions)}, of {known} of {len(amd.cards)} cards")
     silent = {card.pci_bus_id for card in amd.cards} - {each.pci_bus_id for each in amd.metrics}
     if silent:
-        text = f"no answer from {named(sorted(silent))}"
+        left = "" if amd.hung_pid is None else f"; process {amd.hung_pid} is left alone in it"
+        text = f"no answer from {named(sorted(silent))}{left}"
         yield problem(check, text, "see dmesg (amdgpu); reset the GPU or reboot; no kill -9")
     # A virtual function has none, which is told in its own line.
     virtual = {card.pci_bus_id for card in amd.cards if card.is_virtual}

@@ -124,6 +124,8 @@ def test_a_card_that_gives_no_answer_is_named_beside_one_that_does() -> None:
     well, silent = amd_checks.metrics(facts)
     assert (well.verdict, well.text) == (Verdict.OK, "v1.8, of 1 of 2 cards")
     assert (silent.verdict, silent.text) == (Verdict.PROBLEM, "no answer from 0000:22:00.0")
+    _, left = amd_checks.metrics(replace(facts, amd=replace(facts.amd, hung_pid=7)))
+    assert left.text.endswith("; process 7 is left alone in it")
 
 
 def test_cards_that_were_not_asked_have_no_finding() -> None:
