@@ -110,6 +110,15 @@ def partitions(facts: Facts) -> Iterator[Finding]:
     split = any(each.compute_mode != _WHOLE for cards in modes.values() for each in cards)
     note = ": clock, power and memory of a part are its card's, told once" if split else ""
     yield ok("partitions", f"{', '.join(parts)}{note}")
+    hidden = [card.pci_bus_id for card in facts.amd.cards if _hides_parts(card)]
+    if hidden:
+        text = f"the parts of {named(hidden)} can't be seen: its compute nodes can't be read here"
+        yield unknown("partitions", text, "let the process at /dev/dri/renderD* (device cgroup)")
+
+
+def _hides_parts(card: AmdCard) -> bool:
+    """Whether a card is split and yet listed whole."""
+    return card.compute_mode not in {None, _WHOLE} and card.parts_count < 2
 
 
 def amd_smi(facts: Facts) -> Iterator[Finding]:

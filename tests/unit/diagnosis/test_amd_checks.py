@@ -145,12 +145,21 @@ def test_a_virtual_function_is_told_once_and_its_host_named() -> None:
 
 
 def test_partitions_are_told_by_their_modes() -> None:
-    cards = (replace(amd_card(12), compute_mode="CPX", memory_mode="NPS4"), amd_card(34))
+    split = replace(amd_card(12), compute_mode="CPX", memory_mode="NPS4", parts_count=8)
+    cards = (split, amd_card(34))
     found = only(amd_checks.partitions, amd_node("amdgpu", replace(AMD, cards=cards)))
     assert found.verdict is Verdict.OK
     assert found.text.startswith("CPX/NPS4 on 1, SPX/NPS1 on 1: clock, power and memory")
     whole = replace(amd_card(12), compute_mode=None, memory_mode=None)
     assert list(amd_checks.partitions(amd_node("amdgpu", replace(AMD, cards=(whole,))))) == []
+
+
+def test_parts_that_the_device_cgroup_hides_are_told() -> None:
+    """Linux refuses a compute node's properties to whom may not open its render node."""
+    card = replace(amd_card(12), compute_mode="DPX", parts_count=1)
+    split, hidden = amd_checks.partitions(amd_node("amdgpu", replace(AMD, cards=(card,))))
+    assert (split.verdict, hidden.verdict) == (Verdict.OK, Verdict.UNKNOWN)
+    assert hidden.text.startswith("the parts of 0000:0c:00.0 can't be seen")
 
 
 @pytest.mark.parametrize(
