@@ -132,6 +132,8 @@ class PlannedCounter:
 class PlannedStamp:
     """A number that changes whenever what is read was measured anew.
 
+    It is the same one in both plans of a device, of fast and of full reads.
+
     Attributes:
         call, offset, kind: Where it is, as in `PlannedValue`.
         still_ns: Once it has stood still for so long, what is read is stale: not as planned.
