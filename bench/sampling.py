@@ -38,6 +38,18 @@ RATES_HZ: Final = (10.0, 100.0, 1000.0)
 #: Most of a core that the sampler may take, by rate; nothing is demanded of others.
 MOST_OF_A_CORE: Final = {10.0: 0.005, 100.0: 0.03}
 AIM_OF_A_CORE: Final = {10.0: 0.002, 100.0: 0.01}
+SAMPLING_HEADER: Final = (
+    "fast loop (slow loop 1 Hz)",
+    "% of a core",
+    "must",
+    "aim",
+    "of must",
+    "",
+    "floor",
+    "kept Hz",
+    "late ms p50/p99/max",
+    "floor",
+)
 _LOOKS: Final = {True: "by the C part", False: "in Python: the C part is missing"}
 MOST_START_MS: Final = 1000.0
 #: While a trace is analysed: 99th percentile and maximum of the lateness.
@@ -78,8 +90,8 @@ class Programs:
     floor: Path
 
 
-def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
-    """Sample for a while, and sleep beside it."""
+def sampling(programs: Programs, hz: float, seconds: float, warm_s: float = 1.0) -> Sampling:
+    """Sample for a while, and sleep beside it; not counting the first looks, which do more."""
     clock = SystemClock()
     settings = SamplerSettings(
         hz=hz,
@@ -92,7 +104,7 @@ def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
     try:
         pid = supervisor.pid
         assert pid is not None
-        clock.sleep_until(clock.mono_ns() + NS_PER_S)  # the first reads do more than the others
+        clock.sleep_until(clock.mono_ns() + round(warm_s * NS_PER_S))
         cpu_begin_ns, begin_ns = cpu_ns(pid), clock.mono_ns()
         floor = _floor(programs.floor, hz, seconds)
         cpu_used_ns, end_ns = cpu_ns(pid) - cpu_begin_ns, clock.mono_ns()
@@ -128,7 +140,8 @@ def _floor(program: Path, hz: float, seconds: float) -> _Floor:
     return found
 
 
-def _built_floor(folder: Path) -> Path:
+def built_floor(folder: Path) -> Path:
+    """The program that only sleeps."""
     program = folder / "floor"
     source = Path(__file__).with_name("floor.c")
     command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-pthread", "-o", str(program), str(source)]
@@ -172,7 +185,7 @@ def programs() -> Iterator[Programs]:
             *("env", f"LD_LIBRARY_PATH={library.parent}", f"{SCENARIO_VARIABLE}={scenario.path}"),
             *(sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", "nvml"),
         ]
-        yield Programs(sampler=sampler, floor=_built_floor(Path(folder)))
+        yield Programs(sampler=sampler, floor=built_floor(Path(folder)))
 
 
 @contextmanager
@@ -246,24 +259,12 @@ def _measured(run: Programs, seconds: float, starts: int) -> str:
         f"{median_and_range(started_ms, '.0f')} ms, at most {MOST_START_MS:.0f}: "
         f"{verdict(met=met)}."
     )
-    header = (
-        "fast loop (slow loop 1 Hz)",
-        "% of a core",
-        "must",
-        "aim",
-        "of must",
-        "",
-        "floor",
-        "kept Hz",
-        "late ms p50/p99/max",
-        "floor",
-    )
     intro = (
         f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each. The floor is a process "
         f"of {GPUS} threads in C that sleep as often at the same time and do nothing else. "
         f"Looks are made {_LOOKS[native_library() is not None]}."
     )
-    return "\n\n".join([intro, table(header, rows), "\n".join(lines)])
+    return "\n\n".join([intro, table(SAMPLING_HEADER, rows), "\n".join(lines)])
 
 
 def main(argv: list[str] | None = None) -> None:

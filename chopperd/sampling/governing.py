@@ -12,13 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.devices import MOST_DIES
+from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES
 from chopperd.sampling.layout import NO_DIE, Records
 from chopperd.units import NS_PER_S
 
 WINDOW_NS: Final = 2 * NS_PER_S
-#: A die whose clock is not above this sleeps, as AMD's own tools take it.
-DEEP_SLEEP_MHZ: Final = 140
 
 
 class GoverningDie:
