@@ -92,7 +92,8 @@ class DeviceReading:
         memory_used_bytes: Device memory in use.
         activity_ratio: Share of time that the device reports itself busy, 0..1.
         causes: Limits in force at this instant (empty: asked, none set); None: not readable.
-        limited_ns: The driver's cumulative time under each limit, ns.
+        limited_ns: The driver's cumulative time under each limit, ns. That of `unexplained` is a
+            difference of counters and may fall; only its rises mean anything.
         power_average_w: Board power as the mean of the last second, W; never stands for `power_w`
             where that is the power at this instant.
         temperature_memory_c: Memory temperature, degrees C.

@@ -96,6 +96,10 @@ class Residency:
     all cycles with the firmware's own time, or ours where it tells none, which takes a second;
     until then there are none.
 
+    What is unexplained is a difference of counters, which falls by the cycles that two reasons
+    counted. It is given as it is, by looks as by plans: were it kept from falling here, a look
+    among plans would be a rise that never was.
+
     Args:
         block: The block, after its first look.
         clock: Tells our time.
@@ -113,7 +117,6 @@ class Residency:
         self._begun: tuple[int, int] | None = None
         self._begun_mono_ns = self._last_mono_ns = clock.mono_ns()
         self._cycle_ns: float | None = None
-        self._highest: dict[Cause, int] = {}
         self.implausible_count = 0
 
     @property
@@ -144,7 +147,7 @@ class Residency:
         most = (passed_ns * _ROOM + _ROOM_NS) / cycle_ns
         counted = {cause: self._counted(each, most) for cause, each in self._counters.items()}
         return {
-            cause: self._risen(cause, round(cycles * cycle_ns))
+            cause: round(cycles * cycle_ns)
             for cause, cycles in counted.items()
             if cycles is not None
         }
@@ -165,11 +168,6 @@ class Residency:
                     scale=scale,
                     addend=(each.passed - each.low) * scale,
                 )
-
-    def _risen(self, cause: Cause, limited_ns: int) -> int:
-        """What is a difference of counters may fall by what both of them counted: it stands."""
-        highest_ns = self._highest[cause] = max(limited_ns, self._highest.get(cause, 0))
-        return highest_ns
 
     def _counted(self, counters: Sequence[_Counter], most: float) -> float | None:
         """Cycles of several counters together; None where one of them is not told now."""
