@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.energy_counter import MOST_W, STANDS_NS, EnergyCounter
+from chopperd.units import NS_PER_S
 
 MAX_ERROR_RATIO: Final = 0.15
 #: From this share of reads that show a new value on, the counter changes as often as it is read.
@@ -35,7 +37,9 @@ def window_energy(
     """The energy used in each window [start, end).
 
     The counter is taken as linear between its change points. An edge at fraction a of a change
-    interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature.
+    interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature. A step in which the
+    counter dipped or restarted is not known; a sum counts on (`EnergyCounter`), and errs by what
+    the mean power makes of the time that was not seen.
 
     Args:
         t_ns: (n,) int64, sample times, rising.
@@ -49,30 +53,74 @@ def window_energy(
     """
     unknown = np.full(len(start_ns), np.nan)
     read = np.isfinite(counter_j)
-    at_ns, value_j = _change_points(t_ns[read], counter_j[read], period_ns)
+    followed = _followed(t_ns[read], counter_j[read])
+    at_ns, value_j = _change_points(followed, period_ns)
     if len(at_ns) < 2:
         return WindowEnergy(energy_j=unknown, energy_error_j=unknown)
     start_j, start_error_j = _edge(at_ns, value_j, start_ns)
     end_j, end_error_j = _edge(at_ns, value_j, end_ns)
-    energy_j, error_j = end_j - start_j, np.hypot(start_error_j, end_error_j)
-    known = is_sum | (error_j <= MAX_ERROR_RATIO * energy_j)
+    energy_j = end_j - start_j
+    doubtful_ns = _doubtful_ns(followed, start_ns, end_ns)
+    mean_j_per_ns = (value_j[-1] - value_j[0]) / (at_ns[-1] - at_ns[0])
+    error_j = np.hypot(np.hypot(start_error_j, end_error_j), doubtful_ns * mean_j_per_ns)
+    known = is_sum | ((error_j <= MAX_ERROR_RATIO * energy_j) & (doubtful_ns == 0))
     return WindowEnergy(
         energy_j=np.where(known, energy_j, np.nan), energy_error_j=np.where(known, error_j, np.nan)
     )
 
 
-def _change_points(
-    t_ns: Int64s, counter_j: Float64s, period_ns: int | None
-) -> tuple[Int64s, Float64s]:
-    """When the counter took each new value; nothing where it ever fell (driver reload).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Followed:
+    """A counter that only rises, as it is where it was believed.
+
+    Attributes:
+        t_ns, counter_j: (n,) believed reads; what was used before each, J.
+        after_doubt: (n,) bool, reads before which others were not believed.
+    """
+
+    t_ns: Int64s
+    counter_j: Float64s
+    after_doubt: Bools
+
+
+def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
+    """The counter without dips, torn numbers and restarts."""
+    rise_j = np.diff(counter_j)
+    if np.all((rise_j >= 0) & (rise_j <= MOST_W * (np.diff(t_ns) + STANDS_NS) / NS_PER_S)):
+        return _Followed(t_ns=t_ns, counter_j=counter_j, after_doubt=np.zeros(len(t_ns), np.bool_))
+    counter, used_j = EnergyCounter(), np.zeros(len(t_ns))
+    believed = np.ones(len(t_ns), np.bool_)
+    for row, reading in enumerate(zip(counter_j.tolist(), t_ns.tolist(), strict=True)):
+        used_j[row] = counter.increment_j(*reading)
+        believed[row] = not counter.is_in_doubt
+    rows = np.flatnonzero(believed)
+    return _Followed(
+        t_ns=t_ns[rows],
+        counter_j=np.cumsum(used_j)[rows],
+        after_doubt=np.diff(rows, prepend=-1) > 1,
+    )
+
+
+def _doubtful_ns(followed: _Followed, start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """(w,) How much of each window lies where the counter was not believed."""
+    found = np.zeros(len(start_ns), np.int64)
+    for row in np.flatnonzero(followed.after_doubt).tolist():
+        begin_ns, until_ns = followed.t_ns[row - 1], followed.t_ns[row]
+        found += np.maximum(np.minimum(end_ns, until_ns) - np.maximum(start_ns, begin_ns), 0)
+    return found
+
+
+def _change_points(followed: _Followed, period_ns: int | None) -> tuple[Int64s, Float64s]:
+    """When the counter took each new value.
 
     It changed after the read before the one that shows the new value, and at most one period ago:
     half-way between. With no period known, one that stands still between reads changed half-way
     between the reads; one that is new at every read changes more often than it is read (a slow
     loop reads once a second what the driver updates each 20-100 ms): as of the read.
     """
+    t_ns, counter_j = followed.t_ns, followed.counter_j
     rise = np.diff(counter_j)
-    if np.any(rise < 0) or not np.any(rise):
+    if not np.any(rise):
         return np.empty(0, np.int64), np.empty(0)
     changed = np.flatnonzero(rise > 0)
     at_ns, apart_ns = t_ns[changed + 1], t_ns[changed + 1] - t_ns[changed]

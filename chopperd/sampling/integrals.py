@@ -13,6 +13,7 @@ import numpy as np
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.energy_counter import EnergyCounter
 from chopperd.sampling.layout import (
     LIMITED_FIRST,
     LOST_FIRST,
@@ -33,30 +34,6 @@ _COUNTED_RATIO: Final = 0.05
 
 _CAUSE_BITS: Final = np.array([cause.bit for cause in CAUSES], dtype=np.int64)
 _SPECIFIC_BITS: Final = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
-
-
-class EnergyCounter:
-    """Sums a driver's cumulative energy counter over dips and restarts.
-
-    A reading below the highest so far adds nothing. If the next one is again below it, and not
-    below the low one, the counter has restarted and counts from the low one on; else it was a dip.
-    """
-
-    def __init__(self) -> None:
-        self._top_j: float | None = None
-        self._low_j: float | None = None
-
-    def increment_j(self, energy_j: float) -> float:
-        """What a reading adds, >= 0; the first adds 0."""
-        top_j, low_j = self._top_j, self._low_j
-        if top_j is None or energy_j >= top_j:
-            self._top_j, self._low_j = energy_j, None
-            return 0.0 if top_j is None else energy_j - top_j
-        if low_j is not None and energy_j >= low_j:
-            self._top_j, self._low_j = energy_j, None
-            return energy_j - low_j
-        self._low_j = energy_j
-        return 0.0
 
 
 class GapRule:
@@ -186,9 +163,11 @@ class LiveIntegrals:
         """
         if not len(records):
             return
-        energy_j = records["energy_j"][~np.isnan(records["energy_j"])].tolist()
-        if energy_j:
-            self._add("energy_j", sum(map(self._energy.increment_j, energy_j)))
+        has_energy = ~np.isnan(records["energy_j"])
+        if has_energy.any():
+            energy_j = records["energy_j"][has_energy].tolist()
+            at_ns = records["t_mono_ns"][has_energy].tolist()
+            self._add("energy_j", sum(map(self._energy.increment_j, energy_j, at_ns)))
         counted_s = self._count_limits(records["limited_ns"])
         columns = {
             "t_mono_ns": records["t_mono_ns"],

@@ -13,6 +13,10 @@
 #define ACTIVITY_NS (3 * NS_PER_S)
 #define COUNTED_RATIO 0.05
 #define HZ_PER_MHZ 1e6
+/* As in model/energy_counter.py. */
+#define MOST_W 5000.0
+#define STANDS_NS (NS_PER_S / 2)
+#define MOVED_NS (NS_PER_S / 2)
 
 enum { SM_CYCLES, SAMPLED_S, BUSY_S, BUSY_SM_CYCLES, BUSY_SAMPLED_S, ENERGY_J, LIMITED_FIRST };
 #define LOST_FIRST (LIMITED_FIRST + CAUSES)
@@ -35,20 +39,35 @@ static void grow(double *total, double amount) { *total = isnan(*total) ? amount
 
 /* ---- single samples --------------------------------------------------------------------- */
 
-static double energy_increment_j(integrals_t *kept, double energy_j)
+/* Whether a counter of energy can have come from one reading to a later one. */
+static int follows(const energy_t *before, const energy_t *after)
 {
-    double top_j = kept->energy_top_j, low_j = kept->energy_low_j, added_j = 0.0;
-    if (isnan(top_j) || energy_j >= top_j)
-        added_j = isnan(top_j) ? 0.0 : energy_j - top_j;
-    else if (!isnan(low_j) && energy_j >= low_j)
-        added_j = energy_j - low_j; /* the counter has restarted */
-    else {
-        kept->energy_low_j = energy_j; /* a dip, or a restart: the next one tells */
-        return 0.0;
-    }
-    kept->energy_top_j = energy_j;
-    kept->energy_low_j = NAN;
-    return added_j;
+    double rise_j = after->energy_j - before->energy_j;
+    double passed_ns = (double)(after->t_mono_ns - before->t_mono_ns);
+    return rise_j >= 0 && rise_j <= MOST_W * (passed_ns + (double)STANDS_NS) / (double)NS_PER_S;
+}
+
+static double believe(integrals_t *kept, const energy_t *now, double since_j)
+{
+    kept->energy_good = *now;
+    kept->energy_other_first.energy_j = NAN;
+    return now->energy_j - since_j;
+}
+
+static double energy_increment_j(integrals_t *kept, const record_t *record)
+{
+    energy_t now = {.t_mono_ns = record->t_mono_ns, .energy_j = record->energy_j};
+    energy_t *first = &kept->energy_other_first;
+    if (isnan(kept->energy_good.energy_j))
+        return believe(kept, &now, now.energy_j);
+    if (follows(&kept->energy_good, &now))
+        return believe(kept, &now, kept->energy_good.energy_j);
+    if (isnan(first->energy_j) || !follows(&kept->energy_other_last, &now))
+        *first = now; /* a dip, a torn number, or a restart: the next ones tell */
+    else if (now.t_mono_ns - first->t_mono_ns >= MOVED_NS)
+        return believe(kept, &now, first->energy_j);
+    kept->energy_other_last = now;
+    return 0.0;
 }
 
 static double busy_ratio(integrals_t *kept, const record_t *record)
@@ -257,7 +276,7 @@ int64_t native_add(integrals_t *kept, const record_t *ring, int64_t capacity, in
     for (int64_t i = 0; i < count; i++) {
         const record_t *record = &ring[(first + i) % capacity];
         if (!isnan(record->energy_j))
-            add_to(&batch, ENERGY_J, energy_increment_j(kept, record->energy_j));
+            add_to(&batch, ENERGY_J, energy_increment_j(kept, record));
         sample_t sample = sample_of(kept, record);
         for (int cause = 0; cause < CAUSES; cause++)
             counted_s[cause] += sample.counted_s[cause];

@@ -35,7 +35,7 @@ from chopperd.sampling.layout import (
 logger = logging.getLogger(__name__)
 
 #: `NATIVE_VERSION` of native.h: changes with what its functions do.
-_VERSION: Final = 3
+_VERSION: Final = 4
 _SPACINGS: Final = 32
 _STEM: Final = Path(__file__).with_name("_native")
 
@@ -55,6 +55,12 @@ class Memory(Structure):
     ]
 
 
+class Energy(Structure):
+    """`energy_t`: a reading of a counter of energy."""
+
+    _fields_ = [("t_mono_ns", c_int64), ("energy_j", c_double)]
+
+
 class Integrals(Structure):
     """`integrals_t`: what live integrals keep between batches of records."""
 
@@ -63,8 +69,9 @@ class Integrals(Structure):
         ("reference_mhz", c_double),
         ("limit_mhz", c_double),
         ("has_idle_bit", c_int64),
-        ("energy_top_j", c_double),
-        ("energy_low_j", c_double),
+        ("energy_good", Energy),
+        ("energy_other_first", Energy),
+        ("energy_other_last", Energy),
         ("limited_ns", c_double * len(CAUSES)),
         ("activity_mono_ns", c_int64),
         ("activity_ratio", c_double),
@@ -285,8 +292,9 @@ def new_integrals(
         reference_mhz=nan if reference_mhz is None else reference_mhz,
         limit_mhz=nan if limit_mhz is None else limit_mhz,
         has_idle_bit=has_idle_bit,
-        energy_top_j=nan,
-        energy_low_j=nan,
+        energy_good=Energy(energy_j=nan),
+        energy_other_first=Energy(energy_j=nan),
+        energy_other_last=Energy(energy_j=nan),
         activity_ratio=nan,
         last_sm_clock_mhz=nan,
         last_busy_ratio=nan,

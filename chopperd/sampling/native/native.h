@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 3
+#define NATIVE_VERSION 4
 #endif
 
 #define CAUSES 10
@@ -80,12 +80,19 @@ typedef struct {
 
 /* ---- live integrals (integrals.c) ------------------------------------------------------- */
 
+/* A reading of a counter of energy. */
+typedef struct {
+    int64_t t_mono_ns;
+    double energy_j;
+} energy_t;
+
 /* What is kept between two batches of records; NaN: none yet, or not reported. */
 typedef struct {
     double totals[TOTALS];
     double reference_mhz, limit_mhz;
     int64_t has_idle_bit;
-    double energy_top_j, energy_low_j;
+    energy_t energy_good;                           /* the last that was believed */
+    energy_t energy_other_first, energy_other_last; /* those since that can't follow on it */
     double limited_ns[CAUSES];
     int64_t activity_mono_ns;
     double activity_ratio;

@@ -17,7 +17,7 @@ from chopperd.devices.amdsmi.processors import handles
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.sampling.integrals import EnergyCounter
+from chopperd.model.energy_counter import EnergyCounter
 from tests.fakes.amd.cards import mi210, mi250x_pair, mi300x, radeon_w7900
 from tests.fakes.amd.motion import Segment
 from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi
@@ -182,7 +182,7 @@ def test_case_30_the_counter_gives_the_energy_of_the_case_over_a_dip_and_a_resta
         stepped.fake.node.gpus[0].shows(energy_accumulator=count)
         energy_j = stepped.after(1_000_000_000).energy_j
         assert energy_j == count / 65536
-        totals_j.append(totals_j[-1] + counter.increment_j(energy_j))
+        totals_j.append(totals_j[-1] + counter.increment_j(energy_j, stepped.at_ns))
     # The case writes 2^-16 J as 15.259 uJ: one part in 70,000 more.
     expected_j = [0, 0, 30.518, 30.518, 61.036, 61.036, 62.5619]
     assert totals_j == pytest.approx(expected_j, rel=2e-5)

@@ -117,10 +117,47 @@ def test_outside_the_changes_energy_is_not_known() -> None:
     assert np.isnan(energy(FAST_MS, FAST_J, (500, 1000), is_sum=True)).all()
 
 
-def test_a_counter_that_fell_gives_no_energy() -> None:
-    """The driver was loaded anew at 500 ms."""
-    fallen = [j if t < 500 else j - 200 for t, j in zip(FAST_MS, FAST_J, strict=True)]
-    assert np.isnan(energy(FAST_MS, fallen, (95, 295), is_sum=True)).all()
+def test_a_restart_costs_the_steps_around_it_their_energy_and_no_others() -> None:
+    """The driver was loaded anew at 500 ms: from 450 J to 0, read each 10 ms, 50 J each 100 ms.
+
+    By 1000 ms the counter has gone on for half a second and is believed. 95 to 295 ms are two
+    changes, 1095 to 1295 ms as well; 95 to 1295 ms were 600 J, of which 50 J, those of the change
+    at 495 ms, were never seen. The time in doubt lasts 490 to 1000 ms.
+    """
+    times_ms = [float(t) for t in range(-10, 1510, 10)]
+    fallen = [200.0 + 50 * (t // 100) if t < 500 else 50.0 * (t // 100 - 5) for t in times_ms]
+    assert energy(times_ms, fallen, (95, 295)) == pytest.approx((100.0, 0.0))
+    assert energy(times_ms, fallen, (1095, 1295)) == pytest.approx((100.0, 0.0))
+    assert np.isnan(energy(times_ms, fallen, (295, 595))).all()
+    assert np.isnan(energy(times_ms, fallen, (595, 795))).all()
+    total_j, error_j = energy(times_ms, fallen, (95, 1295), is_sum=True)
+    assert total_j == pytest.approx(550.0)
+    assert 50 < error_j < 300
+
+
+def test_a_dip_costs_only_the_steps_in_which_it_lies() -> None:
+    dipped = [j - 100 if t in (500.0, 510.0) else j for t, j in zip(FAST_MS, FAST_J, strict=True)]
+    assert energy(FAST_MS, dipped, (95, 295)) == pytest.approx((100.0, 0.0))
+    assert energy(FAST_MS, dipped, (595, 995)) == pytest.approx((200.0, 0.0))
+    assert np.isnan(energy(FAST_MS, dipped, (295, 595))).all()
+    total_j, error_j = energy(FAST_MS, dipped, (95, 995), is_sum=True)
+    assert total_j == pytest.approx(450.0)
+    assert error_j == pytest.approx(15, abs=1)  # 30 ms at 500 W
+
+
+def test_a_torn_number_is_no_energy() -> None:
+    """The upper half of a counter of 64 bits read before the lower one wrapped, 65,536 J more."""
+    torn = [j + 65_536 if t == 500.0 else j for t, j in zip(FAST_MS, FAST_J, strict=True)]
+    total_j, _ = energy(FAST_MS, torn, (95, 995), is_sum=True)
+    assert total_j == pytest.approx(450.0)
+
+
+def test_the_sum_over_a_dip_and_a_restart_is_that_of_case_30() -> None:
+    """Read each second: 62.5619 J by the case; the first change is not an edge, so 32.0439 J."""
+    counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
+    times_ms = [1000.0 * number for number in range(6)]
+    total_j, _ = energy(times_ms, [c * 15.259e-6 for c in counts], (1000, 5000), is_sum=True)
+    assert total_j == pytest.approx(62.5619 - 30.518, rel=1e-5)
 
 
 def test_a_counter_that_never_changed_gives_no_energy() -> None:

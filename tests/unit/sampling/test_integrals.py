@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.live import LiveTotals
-from chopperd.sampling.integrals import EnergyCounter, LiveIntegrals
+from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.layout import RECORD, Records, live_totals
 
 MS = 1_000_000
@@ -177,14 +177,6 @@ def test_limit_counters_add_up_over_gaps_and_restarts() -> None:
     totals = totals_of(records(*rows))
     # By hand: 2 + 5, then the counter restarts at 2 and adds 1.
     assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.008)}
-
-
-def test_energy_skips_a_dip_and_goes_on_after_a_restart() -> None:
-    """The readings of public case 30 (counts of 15.259 uJ); its right answer is 62.5619 J."""
-    counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
-    counter = EnergyCounter()
-    total_j = sum(counter.increment_j(count * 15.259e-6) for count in counts)
-    assert total_j == pytest.approx(62.5619, rel=1e-6)
 
 
 def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:
