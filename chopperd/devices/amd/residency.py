@@ -62,8 +62,10 @@ class _Counter:
         elif not self.is_doubtful:
             self.is_doubtful = True
             return None
-        else:  # twice: it has begun anew, and what it counted before it was seen is not known
+        elif not self.low <= raw <= self.high:
+            # Twice: it has begun anew, and what it counted before it was seen is not known.
             self._count_from(raw, self.last - self.low)
+        # Else plans have shown it where it is now: if it came back, that would be a rise.
         self.last, self.is_doubtful = raw, False
         return self.passed + raw - self.low
 

@@ -17,6 +17,9 @@
 #define MOST_W 5000.0
 #define STANDS_NS (NS_PER_S / 2)
 #define MOVED_NS (NS_PER_S / 2)
+/* As in model/limit_counters.py. */
+#define MOST_COUNTERS 4
+#define COUNTERS_STAND_NS NS_PER_S
 
 enum { SM_CYCLES, SAMPLED_S, BUSY_S, BUSY_SM_CYCLES, BUSY_SAMPLED_S, ENERGY_J, LIMITED_FIRST };
 #define LOST_FIRST (LIMITED_FIRST + CAUSES)
@@ -83,7 +86,8 @@ static double busy_ratio(integrals_t *kept, const record_t *record)
     return kept->has_idle_bit && !(record->causes & BIT(UNKNOWN)) ? 1.0 : NAN;
 }
 
-/* The increments of the driver's counters; one that fell has restarted and adds nothing. */
+/* The increments of the driver's counters; one that fell has restarted and adds nothing, nor does
+ * one that rises by more than can have passed. */
 static void count_limits(integrals_t *kept, const record_t *record, sample_t *sample)
 {
     for (int cause = 0; cause < CAUSES; cause++) {
@@ -91,7 +95,10 @@ static void count_limits(integrals_t *kept, const record_t *record, sample_t *sa
         sample->counted_s[cause] = 0.0;
         if (isnan(now_ns))
             continue;
-        if (now_ns > before_ns) /* not where there was none before */
+        double most_ns = MOST_COUNTERS * (double)(record->t_mono_ns - kept->limited_mono_ns[cause])
+                         + (double)COUNTERS_STAND_NS;
+        kept->limited_mono_ns[cause] = record->t_mono_ns;
+        if (now_ns > before_ns && now_ns - before_ns <= most_ns) /* nor where none was before */
             sample->counted_s[cause] = (now_ns - before_ns) / NS_PER_S;
         kept->limited_ns[cause] = now_ns;
     }

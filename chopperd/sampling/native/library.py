@@ -73,6 +73,7 @@ class Integrals(Structure):
         ("energy_other_first", Energy),
         ("energy_other_last", Energy),
         ("limited_ns", c_double * len(CAUSES)),
+        ("limited_mono_ns", c_int64 * len(CAUSES)),
         ("activity_mono_ns", c_int64),
         ("activity_ratio", c_double),
         ("records_count", c_int64),

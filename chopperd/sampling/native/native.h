@@ -94,6 +94,7 @@ typedef struct {
     energy_t energy_good;                           /* the last that was believed */
     energy_t energy_other_first, energy_other_last; /* those since that can't follow on it */
     double limited_ns[CAUSES];
+    int64_t limited_mono_ns[CAUSES];
     int64_t activity_mono_ns;
     double activity_ratio;
     int64_t records_count, last_mono_ns, last_causes;

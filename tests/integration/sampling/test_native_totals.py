@@ -63,7 +63,7 @@ def random_records(seed: int, count: int, known_ratio: float) -> Records:
     )
     made["energy_j"] = some(random, energy_j, 0.5 * known_ratio)
     made["activity_ratio"] = some(random, random.choice([0, 0.3, 1], count), 0.3 * known_ratio)
-    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300], (count, len(CAUSES))) * MS
+    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300, 1500, 9000], (count, len(CAUSES))) * MS
     limited_ns = np.maximum(np.cumsum(steps_ns, axis=0), 0).astype(float)
     made["limited_ns"] = some(random, limited_ns, known_ratio)
     made["limited_ns"][:, random.random(len(CAUSES)) < 0.3] = nan

@@ -106,6 +106,14 @@ def test_a_counter_rises_evenly_between_reads_and_not_at_all_when_it_falls() -> 
     assert not rise[:, Cause.THERMAL].any()
 
 
+def test_a_counter_that_comes_back_from_a_dip_rises_by_nothing_there() -> None:
+    """Read each second: 0.5 s, zeros, back to an hour and a second, 0.5 s."""
+    times = 10**9 * np.arange(6)
+    counter_s = np.array([3600.0, 3600.5, 0.0, 0.0, 3601.0, 3601.5])
+    rise = counter_increments({Cause.THERMAL: 1e9 * counter_s}, times)
+    assert rise[:, Cause.THERMAL].tolist() == [0.5e9, 0.0, 0.0, 0.0, 0.5e9]
+
+
 def test_a_single_sample_has_no_pieces_for_counters() -> None:
     counters = {Cause.THERMAL: np.array([5.0])}
     assert counter_increments(counters, np.array([0], np.int64)).shape == (0, len(CAUSES))

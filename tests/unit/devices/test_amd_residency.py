@@ -148,6 +148,35 @@ def test_a_counter_that_begins_anew_adds_nothing_and_never_falls() -> None:
     assert firmware.looks(100, ppt_residency_acc=20) == {Cause.POWER_CAP: 67 * NS_PER_MS}
 
 
+def test_one_that_plans_have_shown_fallen_does_not_come_back_at_a_look() -> None:
+    """It began anew at 0 long after the last look, near which it was first seen: 600 of 700 ms.
+
+    Plans show 599 s less; were it back at 600 s at a look, that would be a rise.
+    """
+    firmware = counting().settled()
+    firmware.source.shows(ppt_residency_acc=1)
+    firmware.block.look()
+    firmware.residency = Residency(firmware.block, firmware.clock)
+    firmware.settled()
+    before = firmware.looks(600_000, ppt_residency_acc=600_001)
+    assert before == {Cause.POWER_CAP: 600 * NS_PER_S}
+    firmware.clock.advance(NS_PER_S)
+    firmware.source.shows(ppt_residency_acc=1001, firmware_timestamp=firmware.clock.mono_ns() // 10)
+    firmware.block.look()
+    assert planned_ns(firmware) == {Cause.POWER_CAP: NS_PER_S}
+    assert firmware.looks(100, ppt_residency_acc=1101) == {}
+    assert firmware.looks(100, ppt_residency_acc=1201) == {Cause.POWER_CAP: 1200 * NS_PER_MS}
+
+
+def test_one_that_begins_anew_above_what_a_plan_allows_goes_on_from_there() -> None:
+    firmware = counting().settled()
+    assert firmware.looks(100, ppt_residency_acc=3 << 30) == {}
+    assert firmware.looks(100, ppt_residency_acc=(3 << 30) + 9) == {Cause.POWER_CAP: 0}
+    assert firmware.looks(100, ppt_residency_acc=(3 << 30) + 50) == {
+        Cause.POWER_CAP: 41 * NS_PER_MS
+    }
+
+
 def test_one_that_began_anew_high_up_is_not_taken_for_one_that_wrapped() -> None:
     firmware = counting()
     firmware.source.shows(ppt_residency_acc=3 << 30)

@@ -179,6 +179,13 @@ def test_limit_counters_add_up_over_gaps_and_restarts() -> None:
     assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.008)}
 
 
+def test_a_limit_counter_that_comes_back_from_a_dip_adds_no_time() -> None:
+    """By hand: 10 + 10 ms; then zeros, as of a GPU that is reset, and back to an hour; then 10."""
+    values_ms = [3_600_000, 3_600_010, 3_600_020, 0, 0, 3_600_050, 3_600_060]
+    totals = totals_of(records(*({"thermal": value * MS} for value in values_ms)))
+    assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.03)}
+
+
 def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:
     rows = [{"sm_clock_mhz": 1000 + 10 * n, "energy_j": float(n)} for n in range(10)]
     made = records(*rows)
