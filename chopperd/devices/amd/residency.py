@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 #: given up.
 _TIMED_NS: Final = NS_PER_S
 _GIVEN_UP_NS: Final = 60 * NS_PER_S
+#: The firmware's time is exact about when it counted, and may be of another tick than is said.
+_AGREE: Final = (0.75, 1.25)
 #: What a cycle may last: AMD's documents speak of about 1 ms.
 _CYCLE_NS: Final = (1_000, 1_000 * 1_000_000)
 _WIDTH: Final = {NumberKind.UINT32: 1 << 32, NumberKind.UINT64: 1 << 64}
@@ -25,6 +27,15 @@ _WIDTH: Final = {NumberKind.UINT32: 1 << 32, NumberKind.UINT64: 1 << 64}
 #: takes its time.
 _ROOM: Final = 1.25
 _ROOM_NS: Final = NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """When the timing of cycles began: by the time that it goes by, by ours, and in cycles."""
+
+    now_ns: int
+    own_ns: int
+    cycles: int
 
 
 @dataclass(slots=True)
@@ -95,8 +106,8 @@ class Residency:
     """Times under limits from a block's counters; by one thread.
 
     They begin at 0 when they are first seen. How long a cycle lasts is found by timing the count of
-    all cycles with the firmware's own time, or ours where it tells none, which takes a second;
-    until then there are none.
+    all cycles with the firmware's own time, or ours where it tells none or one that runs
+    otherwise, which takes a second; until then there are none.
 
     What is unexplained is a difference of counters, which falls by the cycles that two reasons
     counted. It is given as it is, by looks as by plans: were it kept from falling here, a look
@@ -116,7 +127,7 @@ class Residency:
         self._cycles = _cycles(block)
         found = _found(block) if self._cycles is not None else {}
         self._counters = {cause: tuple(each) for cause, each in found.items() if each}
-        self._begun: tuple[int, int] | None = None
+        self._begun: _Begun | None = None
         self._begun_mono_ns = self._last_mono_ns = clock.mono_ns()
         self._cycle_ns: float | None = None
         self.implausible_count = 0
@@ -187,21 +198,25 @@ class Residency:
     def _timed(self) -> float | None:
         """How long a cycle lasts, ns; None while that was not seen for long enough."""
         cycles = None if self._cycles is None else self._cycles.raw()
+        own_ns = self._clock.mono_ns()
         now_ns = self._block.stamp_ns()
         if now_ns is None:
-            now_ns = self._clock.mono_ns()
-        if self._clock.mono_ns() - self._begun_mono_ns >= _GIVEN_UP_NS:
+            now_ns = own_ns
+        if own_ns - self._begun_mono_ns >= _GIVEN_UP_NS:
             logger.warning("the firmware's cycles are no time: its times under limits are not used")
             self._counters = {}
         if cycles is None:
             return None
-        if self._begun is None or cycles < self._begun[1] or now_ns < self._begun[0]:
-            self._begun = now_ns, cycles
+        if self._begun is None or cycles < self._begun.cycles or now_ns < self._begun.now_ns:
+            self._begun = _Begun(now_ns=now_ns, own_ns=own_ns, cycles=cycles)
             self._begin_counters()
             return None
-        passed_ns, passed_cycles = now_ns - self._begun[0], cycles - self._begun[1]
+        passed_ns, own_passed_ns = now_ns - self._begun.now_ns, own_ns - self._begun.own_ns
+        if not _AGREE[0] * own_passed_ns <= passed_ns <= _AGREE[1] * own_passed_ns:
+            passed_ns = own_passed_ns
         if passed_ns < _TIMED_NS:
             return None
+        passed_cycles = cycles - self._begun.cycles
         cycle_ns = passed_ns / passed_cycles if passed_cycles else 0.0
         return cycle_ns if _CYCLE_NS[0] <= cycle_ns <= _CYCLE_NS[1] else None
 

@@ -1,5 +1,6 @@
 """Counters of limited cycles as times; a cycle is 1 ms here where nothing else is said."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,20 @@ def test_a_firmware_that_tells_no_time_is_timed_by_ours() -> None:
     source.shows(ppt_residency_acc=500)
     firmware = Firmware(source, stamped=False).settled()
     assert firmware.looks(100, ppt_residency_acc=540) == {Cause.POWER_CAP: 40 * NS_PER_MS}
+
+
+@pytest.mark.parametrize("ticks_per_us", [1, 1000])
+def test_a_firmware_whose_time_has_another_tick_is_timed_by_ours(ticks_per_us: int) -> None:
+    """It should count in 10 ns; here a tick is 1 us or 1 ns, and a cycle 1 ms as ever."""
+    firmware = counting()
+
+    def looks(after_ms: int, residency: int) -> dict[Cause, int]:
+        stamp = (firmware.clock.mono_ns() + after_ms * NS_PER_MS) * ticks_per_us // 1000
+        return firmware.looks(after_ms, ppt_residency_acc=residency, firmware_timestamp=stamp)
+
+    looks(0, 500)
+    looks(1000, 500)
+    assert looks(100, 540) == {Cause.POWER_CAP: 40 * NS_PER_MS}
 
 
 def test_each_limit_has_its_cause_and_those_of_one_cause_add_up() -> None:
