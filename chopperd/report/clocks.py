@@ -18,8 +18,9 @@ from chopperd.units import NS_PER_S
 
 _METHOD = "sampled"
 _ENERGY_COUNTER = "energy_counter"
-#: `GpuInfo.power_source` of a reading that is the mean of the last second.
-_AVERAGE_1S = "average_1s"
+#: `GpuInfo.power_source` of a reading that is the mean of the last second, or of a time that
+#: nobody states, which is taken for as much.
+AVERAGES = ("average_1s", "average", "card")
 #: So few readings of an instant say nothing of a mean.
 _MIN_INSTANTS = 5
 
@@ -137,8 +138,8 @@ def power_of(
 ) -> tuple[float, str] | tuple[None, None]:
     """The row's mean power in W and what it is from: the energy counter, else readings.
 
-    A reading that is the mean of a second counts where that second lies in the row; of readings of
-    an instant it takes a few. Neither is the case for most steps without an energy counter.
+    A reading that is a mean counts where the second before it lies in the row; of readings of an
+    instant it takes a few. Neither is the case for most steps without an energy counter.
     """
     windows, energy_j = clocks.windows, float(clocks.energy.energy_j[index])
     start_ns, end_ns = int(windows.start_ns[index]), int(windows.end_ns[index])
@@ -147,7 +148,7 @@ def power_of(
     source = samples.gpu.power_source
     if source is None:
         return None, None
-    covers_ns, least = (NS_PER_S, 1) if source == _AVERAGE_1S else (0, _MIN_INSTANTS)
+    covers_ns, least = (NS_PER_S, 1) if source in AVERAGES else (0, _MIN_INSTANTS)
     first, last = np.searchsorted(samples.t_unix_ns, (start_ns + covers_ns, end_ns), "left")
     power_w = samples.power_w[first:last]
     known = power_w[np.isfinite(power_w)]

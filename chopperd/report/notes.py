@@ -10,6 +10,7 @@ from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
+from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
 from chopperd.report.wording import percent, plural
 from chopperd.units import NS_PER_S
@@ -161,12 +162,6 @@ def device_notes(
             "no_energy",
             f"the samples of GPU {mine.gpu.gpu} have no energy counter",
         ),
-        (
-            mine.gpu.power_source == "average_1s",
-            "power_averaged",
-            f"power readings of GPU {mine.gpu.gpu} are averaged over 1 s: not used for steps "
-            "shorter than that",
-        ),
     )
     shared = (
         mine.gpu.parent is not None,
@@ -174,7 +169,26 @@ def device_notes(
         f"GPU {mine.gpu.gpu} is a part of GPU {mine.gpu.parent}: clock, causes, power limit and "
         "temperature are those of the whole card; the part's energy is not known",
     )
-    return [*_noted((*conditions, shared)), *_dies_notes(joined, mine)]
+    return [*_noted((*conditions, *_power_conditions(mine), shared)), *_dies_notes(joined, mine)]
+
+
+def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:
+    """What the power of a GPU is not."""
+    gpu = mine.gpu
+    over = "1 s" if gpu.power_source == "average_1s" else "a time that is not known"
+    return (
+        (
+            gpu.power_source in AVERAGES,
+            "power_averaged",
+            f"power readings of GPU {gpu.gpu} are averaged over {over}: not used for steps "
+            "shorter than 1 s",
+        ),
+        (
+            gpu.power_source == "card",
+            "card_power",
+            f"power and energy of GPU {gpu.gpu} are those of its card, with the GPU beside it",
+        ),
+    )
 
 
 def _dies_notes(joined: JoinedDevice, mine: GpuSamples) -> list[Note]:

@@ -57,6 +57,37 @@ def test_power_that_is_only_the_mean_of_a_second_is_unknown_for_shorter_steps() 
     assert total[1] == "average_1s"
 
 
+@pytest.mark.parametrize("source", ["average_1s", "average", "card"])
+def test_a_mean_over_a_time_that_is_not_known_is_no_power_of_a_short_step_either(
+    source: str,
+) -> None:
+    """Steps of 600 ms with six readings each: enough of an instant, none of a mean."""
+    steps = [(1200 * MS, 1800 * MS), (1800 * MS, 2400 * MS)]
+    timeline = device([Rec(start, end, step=n) for n, (start, end) in enumerate(steps)], steps)
+    found = {}
+    for name in (source, "instant"):
+        samples = wave(AVERAGE_W, name, has_counter=False)
+        clocks = join_device(timeline, (), samples, 1980.0).clocks
+        assert clocks is not None
+        found[name] = power_of(samples, clocks, 0)
+    assert found[source] == (None, None)
+    assert found["instant"][0] is not None
+    _, _, (total_w, whose) = powers(wave(AVERAGE_W, source, has_counter=False))
+    assert whose == source
+    assert total_w == pytest.approx(400.0, abs=5)
+
+
+def test_a_report_says_that_power_and_energy_are_those_of_both_gpus_of_a_card() -> None:
+    jobs, samples = node([1400.0, 1500.0])
+    first, second = samples.gpus
+    of_both = replace(first, gpu=replace(first.gpu, power_source="card"))
+    told = document(jobs, replace(samples, gpus=(of_both, second)))
+    by_code = {note.code: note.text for note in told.notes}
+    assert "power and energy of GPU 0 are those of its card" in by_code["card_power"]
+    assert "power_averaged" in by_code
+    assert "card_power" not in {note.code for note in document(jobs, samples).notes}
+
+
 def test_power_of_an_instant_takes_a_few_readings() -> None:
     """Two readings a step are no mean; 40 of the whole run are."""
     a, b, total = powers(wave(INSTANT_W, "instant", has_counter=False))
