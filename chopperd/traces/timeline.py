@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
@@ -58,6 +59,7 @@ class _Columns:
     step: Int32s
     call_start_ns: Int64s
     call_thread: Int32s
+    called_ns: Int64s
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -85,6 +87,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         else _of_call(call_step, links.call, -1).astype(np.int32),
         call_start_ns=_of_call(trace.calls.start_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
+        called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -153,19 +156,27 @@ def _devices(
             columns,
             np.flatnonzero(records.device == number),
             unknown.get(int(number), intervals.EMPTY),
+            may_drift=trace.meta.runtime == "rocm",
         )
         for number in np.unique(records.device)
     )
 
 
 def _device(
-    number: int, records: DeviceRecords, columns: _Columns, rows: Int64s, unknown: Intervals
+    number: int,
+    records: DeviceRecords,
+    columns: _Columns,
+    rows: Int64s,
+    unknown: Intervals,
+    *,
+    may_drift: bool,
 ) -> DeviceTimeline:
     """One device's timeline, from its rows."""
     start_ns, end_ns, stream = records.start_ns[rows], records.end_ns[rows], records.stream[rows]
     kernel_class, step = columns.kernel_class[rows], columns.step[rows]
     compute = computes(kernel_class)
     main = main_stream(stream, end_ns - start_ns, compute)
+    called_ns = columns.called_ns[rows]
     return DeviceTimeline(
         device=number,
         start_ns=start_ns,
@@ -186,6 +197,8 @@ def _device(
             on_main_stream=stream == main,
         ),
         unrecorded=unknown,
+        early_count=int(np.count_nonzero(start_ns < called_ns)),
+        drift=clock_drift(start_ns, end_ns, called_ns) if may_drift else None,
     )
 
 
