@@ -31,7 +31,8 @@ def clock_drift(start_ns: Int64s, end_ns: Int64s, called_ns: Int64s) -> ClockDri
     """The drift between a device's records and their launches; None where nothing tells.
 
     Args:
-        start_ns, end_ns: (n,) int64, all records of the device, sorted by start.
+        start_ns: (n,) int64, all records of the device, sorted.
+        end_ns: (n,) int64, their ends.
         called_ns: (n,) int64, when the launch of each began; -1 where it is not known.
     """
     chosen = np.flatnonzero(_found_idle(start_ns, end_ns) & (called_ns >= 0))

@@ -21,6 +21,7 @@ from chopperd.model.timeline import (
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.classes import ClassRule, copy_directions, record_classes
+from chopperd.traces.collectives import generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
 from chopperd.traces.links import link
@@ -77,7 +78,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     on_device = marked.source is StepSource.GPU_ROWS
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
-    families, family_column = _families(trace.records, trace.names)
+    families, family_column = _families(trace, links.call)
     columns = _Columns(
         kernel_class=record_classes(trace.records, trace.names, options.class_rules),
         copy_direction=copy_directions(trace.records, trace.names),
@@ -103,15 +104,23 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     )
 
 
-def _families(records: DeviceRecords, names: tuple[str, ...]) -> tuple[tuple[str, ...], Int32s]:
-    """The families of a trace, and the column that indexes them; copies go by their own names."""
+def _families(trace: Trace, call: Int64s) -> tuple[tuple[str, ...], Int32s]:
+    """The families of a trace, and the column that indexes them; copies go by their own names.
+
+    A kernel that serves all collectives is a family for each of them.
+    """
+    records, names = trace.records, trace.names
     kernels = set(used_names(records.name[records.kind == RecordKind.KERNEL], len(names)).tolist())
     index_of: dict[str, int] = {}
     of_name = np.full(len(names), -1, np.int32)
     for name in used_names(records.name, len(names)).tolist():
         text = family(names[name]) if name in kernels else names[name]
         of_name[name] = index_of.setdefault(text, len(index_of))
-    return tuple(index_of), of_name[records.name]
+    column = of_name[records.name]
+    for row, collective in generic_collectives(trace, call):
+        text = f"{family(names[records.name[row]])} {collective}"
+        column[row] = index_of.setdefault(text, len(index_of))
+    return tuple(index_of), column
 
 
 def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
