@@ -2,7 +2,7 @@
 
 The host launches in bursts, and kernels of two lengths let the queue run empty or grow to
 milliseconds; the device's times are then stretched about the trace's end, where Kineto takes the
-one offset. 100 seeds without drift and 25 with each of four stand in the pull request's figures.
+one offset. Rates over many seeds: docs/decisions/2026-11-28-rocm-traces.md.
 """
 
 import numpy as np
