@@ -96,6 +96,11 @@ class _Gpu:
     sensors: AmdSensors | None = None
     loss: DeviceError | None = None
 
+    @property
+    def gives_metrics(self) -> bool:
+        """Whether its block has ever come."""
+        return self.sensors is not None and self.sensors.block.header is not None
+
 
 class AmdSmiBackend:
     """Reads the GPUs that AMD SMI lists; holds the library from construction until `close`.
@@ -147,10 +152,12 @@ class AmdSmiBackend:
             return DeviceReading()
         gpu = self._gpu(device)
         try:
-            return self._sensors(gpu).read(scope)
+            reading = self._sensors(gpu).read(scope)
         except DeviceLostError as error:
             gpu.loss, gpu.sensors = error, None
             raise
+        gpu.loss = None
+        return reading
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         """How to read a GPU without this object; None where `read` must.
@@ -216,6 +223,11 @@ class AmdSmiBackend:
         except SmiError:
             return None
         return None if now is None else self._presence.difference(now)
+
+    def shortfall(self) -> str | None:
+        """Which GPUs give no metrics, so that only what other calls tell is known of them."""
+        silent = [gpu.info.gpu for gpu in self._gpus.values() if not gpu.gives_metrics]
+        return f"no metrics of GPU {', '.join(silent)}" if silent else None
 
     def close(self) -> None:
         """Let go of the library; a second call does nothing."""
