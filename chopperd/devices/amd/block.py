@@ -202,6 +202,8 @@ def _call(way: Way, number: BlockNumber) -> BlockCall:
     def read() -> float:
         try:
             value = number.read()
+            if value == way.absent:
+                raise CallFailedError(is_absent=True)
         except CallFailedError as failure:
             # Once there, a gap is a gap of this look: the sensor is asked again at the next.
             raise CallFailedError(is_absent=failure.is_absent and not known[0]) from None
