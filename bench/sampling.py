@@ -38,7 +38,19 @@ RATES_HZ: Final = (10.0, 100.0, 1000.0)
 #: Most of a core that the sampler may take, by rate; nothing is demanded of others.
 MOST_OF_A_CORE: Final = {10.0: 0.005, 100.0: 0.03}
 AIM_OF_A_CORE: Final = {10.0: 0.002, 100.0: 0.01}
-_LOOKS: Final = {True: "by the C part", False: "in Python: the C part is missing"}
+LOOKS: Final = {True: "by the C part", False: "in Python: the C part is missing"}
+HEADER: Final = (
+    "fast loop (slow loop 1 Hz)",
+    "% of a core",
+    "must",
+    "aim",
+    "of must",
+    "",
+    "floor",
+    "kept Hz",
+    "late ms p50/p99/max",
+    "floor",
+)
 MOST_START_MS: Final = 1000.0
 #: While a trace is analysed: 99th percentile and maximum of the lateness.
 MOST_LATE_MS: Final = (2.0, 50.0)
@@ -51,6 +63,7 @@ class Sampling:
     Attributes:
         hz: Rate that was asked for.
         core_ratio: CPU time of the sampler process over wall time.
+        calls_ratio: Time in driver calls over wall time, all GPUs together.
         kept_hz: Samples per GPU and second, of the GPU with fewest.
         late_ms: (n,) how long after its deadline each read began, all GPUs.
         floor_ratio: CPU time of as many threads that only sleep, at the same time and rate.
@@ -59,6 +72,7 @@ class Sampling:
 
     hz: float
     core_ratio: float
+    calls_ratio: float
     kept_hz: float
     late_ms: Float64s
     floor_ratio: float
@@ -78,8 +92,8 @@ class Programs:
     floor: Path
 
 
-def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
-    """Sample for a while, and sleep beside it."""
+def sampling(programs: Programs, hz: float, seconds: float, settle_s: float = 1.0) -> Sampling:
+    """Sample for a while, and sleep beside it; the first reads, which do more, are left out."""
     clock = SystemClock()
     settings = SamplerSettings(
         hz=hz,
@@ -92,7 +106,7 @@ def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
     try:
         pid = supervisor.pid
         assert pid is not None
-        clock.sleep_until(clock.mono_ns() + NS_PER_S)  # the first reads do more than the others
+        clock.sleep_until(clock.mono_ns() + round(settle_s * NS_PER_S))
         cpu_begin_ns, begin_ns = cpu_ns(pid), clock.mono_ns()
         floor = _floor(programs.floor, hz, seconds)
         cpu_used_ns, end_ns = cpu_ns(pid) - cpu_begin_ns, clock.mono_ns()
@@ -108,6 +122,7 @@ def sampling(programs: Programs, hz: float, seconds: float) -> Sampling:
     return Sampling(
         hz=hz,
         core_ratio=cpu_used_ns / NS_PER_S / lasted_s,
+        calls_ratio=sum(int(records["span_ns"].sum()) for records in inside) / NS_PER_S / lasted_s,
         kept_hz=min(len(records) for records in inside) / lasted_s,
         late_ms=np.concatenate([records["late_ns"] for records in inside]) / NS_PER_MS,
         floor_ratio=floor["core_ratio"],
@@ -128,7 +143,7 @@ def _floor(program: Path, hz: float, seconds: float) -> _Floor:
     return found
 
 
-def _built_floor(folder: Path) -> Path:
+def built_floor(folder: Path) -> Path:
     program = folder / "floor"
     source = Path(__file__).with_name("floor.c")
     command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-pthread", "-o", str(program), str(source)]
@@ -172,7 +187,7 @@ def programs() -> Iterator[Programs]:
             *("env", f"LD_LIBRARY_PATH={library.parent}", f"{SCENARIO_VARIABLE}={scenario.path}"),
             *(sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", "nvml"),
         ]
-        yield Programs(sampler=sampler, floor=_built_floor(Path(folder)))
+        yield Programs(sampler=sampler, floor=built_floor(Path(folder)))
 
 
 @contextmanager
@@ -246,24 +261,12 @@ def _measured(run: Programs, seconds: float, starts: int) -> str:
         f"{median_and_range(started_ms, '.0f')} ms, at most {MOST_START_MS:.0f}: "
         f"{verdict(met=met)}."
     )
-    header = (
-        "fast loop (slow loop 1 Hz)",
-        "% of a core",
-        "must",
-        "aim",
-        "of must",
-        "",
-        "floor",
-        "kept Hz",
-        "late ms p50/p99/max",
-        "floor",
-    )
     intro = (
         f"{GPUS} GPUs of the fake driver, one process, {seconds:g} s each. The floor is a process "
         f"of {GPUS} threads in C that sleep as often at the same time and do nothing else. "
-        f"Looks are made {_LOOKS[native_library() is not None]}."
+        f"Looks are made {LOOKS[native_library() is not None]}."
     )
-    return "\n\n".join([intro, table(header, rows), "\n".join(lines)])
+    return "\n\n".join([intro, table(HEADER, rows), "\n".join(lines)])
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -14,7 +14,12 @@ from chopperd.errors import ConfigError
 
 if TYPE_CHECKING:
     from chopperd.config.sections import Config
-    from chopperd.diagnosis.facts import Facts
+    from chopperd.diagnosis.amd_facts import Amd
+    from chopperd.diagnosis.facts import DriverProbe, Facts
+
+#: The root of the file tree that is looked at.
+_ROOT: Final = Path("/")
+_AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
 
 def doctor(
@@ -43,7 +48,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
     from chopperd.diagnosis.machine import Machine, is_synchronised
 
     config, problems = _config(path)
-    clock, machine = SystemClock(), Machine()
+    clock, machine = SystemClock(), Machine(_ROOT)
     before = clock.triple()
     driver = probed(backend or config.sampling.backend)
     kineto_taken, kineto_holder = machine.kineto()
@@ -56,6 +61,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
         driver=driver,
         binding=find_spec("pynvml") is not None,
         kernel_module=machine.kernel_module(),
+        amd=_amd(driver),
         nodes=machine.nodes(),
         mig=machine.mig(),
         container=machine.container(),
@@ -74,6 +80,18 @@ def _facts(backend: str | None, path: Path) -> "Facts":
         kineto_taken=kineto_taken,
         kineto_holder=kineto_holder,
     )
+
+
+def _amd(driver: "DriverProbe") -> "Amd":
+    """What there is of AMD's; cards and AMD SMI are asked where nothing hangs in a driver yet."""
+    from chopperd.cli.probing import amd_asked
+    from chopperd.diagnosis.amd_machine import amd_of
+
+    amd = amd_of(_ROOT)
+    read_by = driver.inventory.backend if driver.inventory else None
+    is_there = amd.is_loaded or bool(_AMD_BACKENDS & {driver.backend, read_by})
+    hangs = driver.hung_s is not None or driver.hung_pid is not None or driver.stuck_pids
+    return amd if hangs or not is_there else amd_asked(amd, _ROOT / "sys")
 
 
 def _config(path: Path) -> "tuple[Config, tuple[str, ...]]":

@@ -68,6 +68,15 @@ def _probe(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _probe_amd(arguments: Sequence[str]) -> int:
+    """Look at what of AMD's may hang or end a process, and write it likewise."""
+    from chopperd.diagnosis.amd_look import look_lines
+
+    for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):
+        write(f"{line.decode()}\n")
+    return 0
+
+
 def _analysis(arguments: Sequence[str]) -> int:
     """Analyse traces for the parent until it ends or closes standard input."""
     from chopperd.pipeline.background import one_thread_each
@@ -88,6 +97,7 @@ def _analysis(arguments: Sequence[str]) -> int:
 _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "_analysis": _analysis,
     "_probe": _probe,
+    "_probe_amd": _probe_amd,
     "_sampler": _sampler,
     "_sweep": _sweep,
 }

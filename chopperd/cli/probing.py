@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chopperd.cli.bounded import Answer, answer_of
@@ -10,6 +11,7 @@ from chopperd.cli.output import complain
 from chopperd.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
+    from chopperd.diagnosis.amd_facts import Amd
     from chopperd.diagnosis.facts import DriverProbe
     from chopperd.model.inventory import Inventory
 
@@ -18,6 +20,7 @@ _LOOK_S: Final = 20.0
 _SURVEY_S: Final = 60.0
 _CALLS_COUNT: Final = 100
 _SMI_S: Final = 10.0
+_AMD_S: Final = 10.0
 #: So many that hang keep from starting another, which would hang as well and can't be ended.
 _MOST_STUCK: Final = 2
 _WITHOUT_DRIVER: Final = frozenset({"simulated", "replay"})
@@ -66,6 +69,29 @@ def probed(backend: str, limit_s: float = _LOOK_S) -> "DriverProbe":
     return replace(probe, hung_s=hung_s, hung_pid=answer.left_pid)
 
 
+def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
+    """What was seen of AMD's GPUs, with what cards and AMD SMI say in a process of its own.
+
+    Args:
+        amd: What the file tree says.
+        sysfs: The root of sysfs.
+        limit_s: How long the process is waited for.
+    """
+    from chopperd.diagnosis.amd_facts import AmdSmi, CardMetrics
+    from chopperd.diagnosis.amd_look import look_of
+
+    command = _command("_probe_amd", "--sysfs", str(sysfs))
+    answer = answer_of(command, limit_s, quiet=True)
+    lines = look_of(answer.output)
+    return replace(
+        amd,
+        metrics=tuple(line for line in lines if isinstance(line, CardMetrics)),
+        smi=next((line for line in lines if isinstance(line, AmdSmi)), None),
+        was_asked=True,
+        hung_pid=answer.left_pid,
+    )
+
+
 def _stuck(backend: str) -> tuple[int, ...]:
     """Processes of earlier looks that hang; none where they are too few to keep from another."""
     from chopperd.diagnosis.left_probes import left_probes
@@ -79,10 +105,13 @@ def _stuck(backend: str) -> tuple[int, ...]:
 def _asked(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:
     from chopperd.diagnosis.probe import is_whole
 
-    # -P: the working directory must not shadow a module of ours.
-    command = [sys.executable, "-P", "-m", "chopperd", "_probe"]
-    options = ["--backend", backend, "--calls", str(calls_count)]
-    return answer_of([*command, *options], limit_s, quiet=quiet, is_whole=is_whole)
+    command = _command("_probe", "--backend", backend, "--calls", str(calls_count))
+    return answer_of(command, limit_s, quiet=quiet, is_whole=is_whole)
+
+
+def _command(*arguments: str) -> list[str]:
+    """A command of ours; -P: the working directory must not shadow a module of ours."""
+    return [sys.executable, "-P", "-m", "chopperd", *arguments]
 
 
 def _smi_numbers() -> Mapping[str, Mapping[str, float]]:

@@ -1,22 +1,27 @@
 """Which GPU of the node a trace's device is; never guessed by equal numbers.
 
-CUDA orders devices by speed or by the visible list, NVML by bus, HIP and roctracer in ways of
-their own, so a number alone says nothing.
+CUDA orders devices by speed or by the visible list, NVML by bus, HIP in a way of its own, so a
+number alone says nothing. ROCm's profilers number devices by the kernel's nodes (`hsa_nodes`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from chopperd.correlate.hsa_nodes import NodeMatch, gpu_of_number
 from chopperd.model.devices import GpuInfo
-from chopperd.model.trace import TraceDevice
+from chopperd.model.trace import DeviceNumbers, TraceDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """The GPU of a trace's device and the rule that found it; both None where none did."""
+    """The GPU of a trace's device and the rule that found it; both None where none did.
+
+    `why_not` says in words what kept a rule from telling, where that can be said.
+    """
 
     gpu: GpuInfo | None
     rule: str | None
+    why_not: str | None = None
 
 
 UNMAPPED = Mapped(gpu=None, rule=None)
@@ -29,13 +34,14 @@ def map_device(
     gpus: Sequence[GpuInfo],
     device_map: Mapping[int, str],
     *,
+    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES,
     guess: bool = True,
 ) -> Mapped:
     """The GPU that a trace's device is, by the first rule that tells.
 
     In order: the trace's own `chopperd_devices`; the user's map; and where neither says anything
-    else of it, a product name that occurs once on either side, or one device traced and one GPU
-    sampled.
+    else of it, the HSA node that its number means; a product name that occurs once on either side,
+    or one device traced and one GPU sampled.
 
     Args:
         device: The trace's device number.
@@ -43,40 +49,59 @@ def map_device(
         used_devices: Numbers of the devices with records.
         gpus: The node's GPUs.
         device_map: From device numbers to a GPU's UUID, PCI bus id or label.
+        numbers: What the trace's device numbers count.
         guess: Whether the last two rules may tell.
 
     Source: DESIGN.md section 4, "GPU identity".
     """
-    said = said_of(device, traced, used_devices)
+    said = said_of(device, traced, used_devices, numbers)
     wanted = device_map.get(device)
-    open_to_guess = guess and wanted is None
     # What runs on a card that is split runs on one of its parts.
     split = {gpu.parent for gpu in gpus}
     usable = [gpu for gpu in gpus if gpu.gpu not in split]
-    candidates = [gpu for gpu in usable if not _contradict(said, gpu)] if open_to_guess else []
+    possible = [gpu for gpu in usable if not _contradict(said, gpu)] if wanted is None else []
+    node = (
+        gpu_of_number(device, numbers, used_devices, len(traced), usable)
+        if possible
+        else NodeMatch()
+    )
+    candidates = possible if guess else []
     found = (
         ("chopperd_devices", _by_identity(said, gpus)),
         ("device_map", _by_name(wanted, gpus)),
+        ("kfd_node", node.gpu if node.gpu in possible else None),
         ("unique_name", _by_unique_name(said, traced, usable, candidates)),
         (
             "only_one",
             candidates[0] if candidates and len(used_devices) == len(usable) == 1 else None,
         ),
     )
-    return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in found if gpu is not None), UNMAPPED)
+    unmapped = Mapped(gpu=None, rule=None, why_not=node.why_not)
+    return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in found if gpu is not None), unmapped)
 
 
 def said_of(
-    device: int, traced: Sequence[TraceDevice], used_devices: Sequence[int]
+    device: int,
+    traced: Sequence[TraceDevice],
+    used_devices: Sequence[int],
+    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES,
 ) -> TraceDevice | None:
     """What a trace says of a device; the only entry is of the only device, whatever its number.
 
+    Where records number devices otherwise than `deviceProperties`, an entry of these says of a
+    device only what all of them say.
+
     Args:
-        device: The trace's device number (an HSA node id in traces of roctracer).
+        device: The trace's device number.
         traced: What the trace says of its devices.
         used_devices: Numbers of the devices with records.
+        numbers: What the trace's device numbers count.
     """
     said = next((each for each in traced if each.device == device), None)
+    identified = said is not None and bool(said.uuid or said.pci_bus_id)
+    if numbers is not DeviceNumbers.PROPERTIES and not identified:
+        names = {each.name for each in traced}
+        said = TraceDevice(device=device, name=names.pop()) if len(names) == 1 else None
     if said is None and len(traced) == 1 and len(used_devices) == 1:
         return traced[0]
     return said

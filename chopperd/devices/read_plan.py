@@ -22,17 +22,22 @@ class CallShape(IntEnum):
 
     `BUFFER`: f(handle, buffer). `OF`: f(handle, argument, buffer). `COUNT`: the same, the argument
     being the number of entries in the buffer. `FILE`: no entry point; from the beginning of the
-    open file that `handle` is exactly `argument` bytes are read into the buffer.
+    open file that `handle` is exactly `argument` bytes are read into the buffer. `TEXT`: the same
+    of up to `argument` bytes, at least one, with a zero after them.
     """
 
     BUFFER = 0
     OF = 1
     COUNT = 2
     FILE = 3
+    TEXT = 4
 
 
 class NumberKind(IntEnum):
-    """How a number stands in a buffer (little-endian, as everywhere here)."""
+    """How a number stands in a buffer (little-endian, as everywhere here).
+
+    `DECIMAL`: a whole number, not negative, in digits up to the end of the line or of the text.
+    """
 
     UINT16 = 0
     UINT32 = 1
@@ -40,6 +45,7 @@ class NumberKind(IntEnum):
     INT32 = 3
     INT64 = 4
     FLOAT64 = 5
+    DECIMAL = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +137,8 @@ class PlannedCounter:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStamp:
     """A number that changes whenever what is read was measured anew.
+
+    It is the same one in both plans of a device, of fast and of full reads.
 
     Attributes:
         call, offset, kind: Where it is, as in `PlannedValue`.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from chopperd.diagnosis import agent_checks, driver_checks, neighbour_checks
+from chopperd.diagnosis import agent_checks, amd_checks, driver_checks, neighbour_checks
 from chopperd.diagnosis.facts import Facts
 from chopperd.model.diagnosis import Finding
 
@@ -14,10 +14,15 @@ CHECKS: Final[tuple[Check, ...]] = (
     driver_checks.hardware,
     driver_checks.kernel_module,
     driver_checks.device_files,
-    driver_checks.amd_device_files,
     driver_checks.library,
     driver_checks.binding,
     driver_checks.mig,
+    amd_checks.kernel_module,
+    amd_checks.device_files,
+    amd_checks.metrics,
+    amd_checks.virtual_functions,
+    amd_checks.partitions,
+    amd_checks.amd_smi,
     driver_checks.gpus,
     agent_checks.configuration,
     agent_checks.folders,
@@ -27,6 +32,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     agent_checks.clocks,
     neighbour_checks.readers,
     neighbour_checks.dcgm_profiling,
+    neighbour_checks.amd_profiling,
+    neighbour_checks.amd_smi_lock,
     neighbour_checks.kineto,
 )
 

@@ -1,12 +1,12 @@
 """What stands between us and the GPUs: hardware, library, kernel module, device files, MIG."""
 
-import errno
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from chopperd.diagnosis.facts import DeviceNode, Facts
+from chopperd.diagnosis.facts import Facts
+from chopperd.diagnosis.refusals import named, refusals
 from chopperd.model.diagnosis import Finding, ok, problem, unknown
 from chopperd.model.inventory import Inventory
 
@@ -16,9 +16,8 @@ _CONTROL_NODE: Final = "/dev/nvidiactl"
 #: "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  ...".
 _MODULE_VERSION: Final = re.compile(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
-_GROUP_READ_WRITE: Final = 0o060
-_MOST_NAMED: Final = 4
-_HANG_FIX: Final = "look for Xid in dmesg; reset the GPU or reboot; no kill -9"
+_OPEN_BY: Final = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
+_HANG_FIX: Final = "look in dmesg (Xid, amdgpu); reset the GPU or reboot; no kill -9"
 
 
 def hardware(facts: Facts) -> Iterator[Finding]:
@@ -123,7 +122,7 @@ def device_files(facts: Facts) -> Iterator[Finding]:
         yield _missing(check, facts, _CONTROL_NODE if gpus else "/dev/nvidia0 and its like")
         return
     refused = [node for node in nodes if node.errno]
-    yield from (_refused(check, facts, each) for each in _by_reason(refused))
+    yield from refusals(check, facts, refused, is_needed=not _is_read(facts), open_by=_OPEN_BY)
     expected = facts.hardware.nvidia_count
     is_short = expected is not None and len(gpus) < expected
     if is_short and facts.container.evidence is None:
@@ -132,23 +131,6 @@ def device_files(facts: Facts) -> Iterator[Finding]:
     elif not refused:
         part = f" (of {expected} in the machine)" if is_short else ""
         yield ok(check, f"{_CONTROL_NODE} and {len(gpus)} GPUs{part}, open to this user")
-
-
-def amd_device_files(facts: Facts) -> Iterator[Finding]:
-    """Whether AMD's device files are there and may be used; this version does not read them."""
-    check = "AMD device files"
-    nodes = [node for node in facts.nodes if node.path.startswith(("/dev/kfd", "/dev/dri/"))]
-    has_kfd = any(node.path == "/dev/kfd" for node in nodes)
-    if not (facts.hardware.amd_count or has_kfd):
-        return
-    if not has_kfd:
-        fix = "modprobe amdgpu; into a container: --device /dev/kfd --device /dev/dri"
-        yield problem(check, "no /dev/kfd", fix)
-        return
-    refused = [node for node in nodes if node.errno]
-    yield from (_refused(check, facts, each) for each in _by_reason(refused))
-    if not refused:
-        yield ok(check, f"/dev/kfd and {len(nodes) - 1} under /dev/dri, open to this user")
 
 
 def mig(facts: Facts) -> Iterator[Finding]:
@@ -163,7 +145,7 @@ def mig(facts: Facts) -> Iterator[Finding]:
     fix = "nvidia-modprobe -f makes their files"
     if facts.container.evidence is not None:
         fix = "give the container their files under /dev/nvidia-caps"
-    text = f"no access to {_named(closed)}: the memory of these parts stays unknown"
+    text = f"no access to {named(closed)}: the memory of these parts stays unknown"
     yield problem(check, text, fix)
 
 
@@ -190,7 +172,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def _pids(pids: tuple[int, ...]) -> str:
-    return _named([str(pid) for pid in pids])
+    return named([str(pid) for pid in pids])
 
 
 def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
@@ -247,43 +229,6 @@ def _missing_nodes_fix(facts: Facts) -> str:
     if asked in {None, "", "void", "none"}:
         return "start the container with `--gpus all` (NVIDIA_VISIBLE_DEVICES=all)"
     return f"NVIDIA_VISIBLE_DEVICES={asked} gives none: start the container with NVIDIA's runtime"
-
-
-def _by_reason(nodes: Iterable[DeviceNode]) -> list[list[DeviceNode]]:
-    """Nodes that the same fix helps, together."""
-    groups: dict[tuple[int, str, int], list[DeviceNode]] = {}
-    for node in nodes:
-        groups.setdefault((node.errno, node.group, node.mode), []).append(node)
-    return list(groups.values())
-
-
-def _refused(check: str, facts: Facts, nodes: list[DeviceNode]) -> Finding:
-    """Files that are closed to this user: others' GPUs, where those that he may use are read."""
-    text, fix = _refusal(facts, nodes[0], _named([node.path for node in nodes]))
-    if fix is None or _is_read(facts):
-        return unknown(check, text, fix)
-    return problem(check, text, fix)
-
-
-def _refusal(facts: Facts, node: DeviceNode, named: str) -> tuple[str, str | None]:
-    """What keeps the user out, and the fix."""
-    if node.errno == errno.EPERM:
-        fix = "DeviceAllow=char-* rw in its unit"
-        if facts.container.evidence is not None:
-            fix = "recreate the container (a daemon-reload takes its GPUs away), or --device them"
-        return f"the device cgroup denies {named}", fix
-    if node.errno != errno.EACCES:
-        return f"{named} can't be used: {errno.errorcode.get(node.errno, str(node.errno))}", None
-    fix = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
-    if node.mode & _GROUP_READ_WRITE == _GROUP_READ_WRITE:
-        fix = f"usermod -a -G {node.group} USER, and log in anew"
-    return f"{named}: mode {node.mode:04o} keeps this user out", fix
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _version(pattern: re.Pattern[str], text: str) -> str | None:

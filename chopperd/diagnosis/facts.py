@@ -5,6 +5,7 @@ Texts of files are as they stand there; None is "not there, or not readable".
 
 from dataclasses import dataclass, field
 
+from chopperd.diagnosis.amd_facts import Amd
 from chopperd.model.inventory import Inventory
 from chopperd.model.live import Pause
 
@@ -196,6 +197,7 @@ class Facts:
         problems: What is wrong with the configuration.
         binding: Whether the NVML binding is installed.
         kernel_module: `/proc/driver/nvidia/version`.
+        amd: What was seen of AMD's.
         nodes: Device files of GPUs.
         sees_host: Whether the processes are the whole machine's, not a container's alone.
         kineto_taken: Whether something holds the socket by which jobs are asked for traces.
@@ -207,6 +209,7 @@ class Facts:
     driver: DriverProbe
     binding: bool = True
     kernel_module: str | None = None
+    amd: Amd = field(default_factory=Amd)
     nodes: tuple[DeviceNode, ...] = ()
     mig: tuple[MigInstance, ...] = ()
     container: Container = field(default_factory=Container)

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-_ARGUMENTS: Final = b"\0-m\0chopperd\0_probe\0"
+#: `_probe`, and `_probe_amd`.
+_ARGUMENTS: Final = b"\0-m\0chopperd\0_probe"
 #: Place of `starttime`, in clock ticks since boot, among the fields of `stat` after the name.
 _START_FIELD: Final = 19
 

@@ -16,6 +16,7 @@ _READERS: Final[Mapping[str, frozenset[str]]] = {
     "omnistat": frozenset({"omnistat-monitor", "omnistat-standalone"}),
     "AMD device-metrics-exporter": frozenset({"gpuagent", "amd-metrics-exporter"}),
     "AMD SMI exporter": frozenset({"amd_smi_exporter"}),
+    "RDC": frozenset({"rdcd"}),
     "gpud": frozenset({"gpud"}),
     "node-problem-detector": frozenset({"node-problem-detector"}),
     "dynolog": frozenset({"dynolog"}),
@@ -23,8 +24,27 @@ _READERS: Final[Mapping[str, frozenset[str]]] = {
     "nvidia-smi": frozenset({"nvidia-smi"}),
     "nvtop": frozenset({"nvtop"}),
     "nvitop": frozenset({"nvitop"}),
+    "amd-smi": frozenset({"amd-smi", "amdsmi_cli.py"}),
+    "rocm-smi": frozenset({"rocm-smi", "rocm_smi.py"}),
+    "amdgpu_top": frozenset({"amdgpu_top"}),
 }
 _DCGM: Final = ("DCGM", "dcgm-exporter")
+#: Those that can be set to read counters of AMD's profiler.
+#: Source: `ProfilerMetrics` in ROCm/device-metrics-exporter pull request 516; what RDC asks of
+#: rocprofiler, in ROCm/rocm-systems pull request 1592.
+_AMD_PROFILING: Final = ("AMD device-metrics-exporter", "RDC")
+#: Those that call ROCm SMI, or AMD SMI, which grew out of it: it holds a lock in /dev/shm around
+#: calls for a GPU, and a program that ends within one leaves it held.
+#: Source: ROCm/rocm_smi_lib pull request 33, issue 88.
+_AMD_SMI_READERS: Final = (
+    *_AMD_PROFILING,
+    "omnistat",
+    "AMD SMI exporter",
+    "amd-smi",
+    "rocm-smi",
+    "Zeus",
+)
+_AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 #: From Hopper on DCGM reads its profiling fields by other hardware than the profiler uses.
 #: Source: NVIDIA/DCGM issues 56 and 62.
 _SINCE_HOPPER: Final = re.compile(r"\b(?:G?H100|G?H200|GH\d+|H20|H800|G?B\d{3}|RTX PRO \d+)\b")
@@ -76,6 +96,27 @@ def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
     text = f"on {', '.join(older)} only one of them has the counters; whether DCGM does is not seen"
     fix = "leave DCGM_FI_PROF_* out, or `dcgmi profp --pause` while jobs are traced"
     yield unknown(check, text, fix)
+
+
+def amd_profiling(facts: Facts) -> Iterator[Finding]:
+    """Whether an agent of AMD's may hold counters that a job's profiler needs."""
+    running = [name for name in _AMD_PROFILING if name in _found(facts)]
+    seen = facts.driver.inventory
+    if not running or seen is None or seen.backend not in _AMD_BACKENDS:
+        return
+    text = f"{', '.join(running)} can read the profiler's counters; whether it does is not seen"
+    fix = "leave its profiler's metrics out while jobs are traced with counters"
+    yield unknown("AMD agents and profiler", text, fix)
+
+
+def amd_smi_lock(facts: Facts) -> Iterator[Finding]:
+    """Whether other programs may make our calls of AMD SMI wait."""
+    others = [name for name in _AMD_SMI_READERS if name in _found(facts)]
+    seen = facts.driver.inventory
+    if others and seen is not None and seen.backend == "amdsmi":
+        text = f"{', '.join(others)} and chopperd may wait for one lock, kept in /dev/shm"
+        fix = "`--backend amdgpu` takes no lock: it reads the kernel's files"
+        yield unknown("AMD SMI's lock", text, fix)
 
 
 def kineto(facts: Facts) -> Iterator[Finding]:

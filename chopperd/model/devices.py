@@ -47,8 +47,9 @@ class GpuInfo:
         temperature_memory_max_c: Memory temperature at which it slows down.
         sm_clock_period_ns, power_period_ns, energy_period_ns: Time between two updates of these
             sensors, where it was found.
-        kfd_node: AMD: its number among the nodes of the kernel's compute driver, which has the CPUs
-            first. Traces of roctracer number devices so; in its order rocprofiler-sdk counts GPUs.
+        kfd_node: AMD: its number among the nodes of the kernel's compute driver that can be read
+            where it is sampled, CPUs first: so roctracer numbers the devices of a process there,
+            and in this order rocprofiler-sdk counts them.
     """
 
     gpu: str

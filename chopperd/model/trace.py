@@ -6,7 +6,7 @@ to an unknown origin. Names are interned: a `name` column holds indices into `Tr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
 
@@ -24,6 +24,21 @@ class SpanKind(IntEnum):
 
     OP = 0
     ANNOTATION = 1
+
+
+class DeviceNumbers(StrEnum):
+    """What the device numbers of a trace count.
+
+    `PROPERTIES`: what `deviceProperties` number (CUDA). `HSA_NODES`: nodes of AMD's compute driver
+    that the process may open, CPUs first. `GPU_ORDINALS`: the GPUs among those nodes. Neither heeds
+    what ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES choose, as `deviceProperties` do. `UNKNOWN`:
+    either of the two.
+    """
+
+    PROPERTIES = "properties"
+    HSA_NODES = "hsa_nodes"
+    GPU_ORDINALS = "gpu_ordinals"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +196,7 @@ class TraceMeta:
         event_count: Elements of traceEvents seen, damaged ones included.
         event_counts: Elements by category ("kernel", "cpu_op", "" for none, ...).
         runtime: "cuda", "rocm" or None, by the names of runtime calls and header keys.
+        device_numbers: What the device numbers of its records count.
     """
 
     path: str
@@ -197,6 +213,7 @@ class TraceMeta:
     event_count: int = 0
     event_counts: Mapping[str, int] = field(default_factory=dict)
     runtime: str | None = None
+    device_numbers: DeviceNumbers = DeviceNumbers.PROPERTIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,7 @@ def device_notes(
     samples: SampleSet | None,
     mine: GpuSamples | None,
     reference: Reference,
+    why_unmapped: str | None = None,
 ) -> list[Note]:
     """Why a device's clocks, losses or energy are unknown.
 
@@ -137,12 +138,14 @@ def device_notes(
         samples: Of the node, where they can be joined; None if not.
         mine: The samples of its GPU; None if it was not mapped to one.
         reference: Its reference clock.
+        why_unmapped: What kept it from being mapped, in words, where that can be said.
     """
     if samples is None:
         return []
     if mine is None:
         device = joined.timeline.device
         text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
+        text += f": {why_unmapped}" if why_unmapped else ""
         return [Note(code="device_unmapped", text=text)]
     conditions = (
         (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),

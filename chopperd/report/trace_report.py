@@ -179,7 +179,7 @@ def _joined(
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
-        notes=tuple(device_notes(joined, samples, mine, reference)),
+        notes=tuple(device_notes(joined, samples, mine, reference, mapped.why_not)),
     )
 
 
@@ -198,6 +198,7 @@ def _mapped(
         [each.device for each in timeline.devices],
         [each.gpu for each in samples.gpus],
         options.device_map,
+        numbers=trace.meta.device_numbers,
         guess=options.guess,
     )
 
@@ -261,7 +262,8 @@ def _device_summary(
 ) -> DeviceSummary:
     """What samples and, where they don't say, the trace tell of a device."""
     used = [each.device for each in timeline.devices]
-    said = said_of(device, trace.meta.devices, used) or TraceDevice(device=device)
+    numbers = trace.meta.device_numbers
+    said = said_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
     gpu = mapped.gpu
     return DeviceSummary(
         device=device,

@@ -12,14 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Int64s
-from chopperd.model.devices import MOST_DIES
+from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES
 from chopperd.sampling.layout import NO_DIE, Records
 from chopperd.units import NS_PER_S
 
 WINDOW_NS: Final = 2 * NS_PER_S
-#: A die whose clock is not above this sleeps, as AMD's own tools take it.
-DEEP_SLEEP_MHZ: Final = 140
 
 
 class GoverningDie:
@@ -31,8 +28,8 @@ class GoverningDie:
 
     def __init__(self) -> None:
         self._first = self._next = 0
-        self._sums_mhz: Int64s = np.zeros(MOST_DIES, np.int64)
-        self._counts: Int64s = np.zeros(MOST_DIES, np.int64)
+        self._sums_mhz = [0] * MOST_DIES
+        self._counts = [0] * MOST_DIES
 
     def clock_mhz(
         self, ring: Records, written: int, clocks_mhz: Sequence[int], t_mono_ns: int
@@ -54,30 +51,41 @@ class GoverningDie:
         if not running:
             present = [mhz for mhz in clocks_mhz if 0 < mhz < NO_DIE]
             return float(min(present, default=nan))
-        sums_mhz, counts = self._sums_mhz.tolist(), self._counts.tolist()
-        governing = min(
-            running, key=lambda die: (sums_mhz[die] + clocks_mhz[die]) / (counts[die] + 1)
-        )
-        return float(clocks_mhz[governing])
+        sums_mhz, counts = self._sums_mhz, self._counts
+        means_mhz = [(sums_mhz[die] + clocks_mhz[die]) / (counts[die] + 1) for die in running]
+        return float(clocks_mhz[running[means_mhz.index(min(means_mhz))]])
 
     def _follow(self, ring: Records, written: int, after_ns: int) -> None:
         """Bring the sums to the records that are held and later than a time."""
         capacity, times_ns = len(ring), ring["t_mono_ns"]
-        # What was counted may have been overwritten: begin again with what is there.
-        if written < self._next or written - self._first > capacity:
-            self._sums_mhz[:] = self._counts[:] = 0
-            self._first = self._next = max(0, written - capacity)
-        numbers = range(self._first, written)
-        first = self._first + bisect_right(numbers, after_ns, key=lambda n: times_ns[n % capacity])
-        first = max(first, written - capacity + 1)
-        self._count(ring, self._next, written, 1)
-        self._count(ring, self._first, first, -1)
-        self._first, self._next = first, written
+        # Others have written, or what was counted may have been overwritten.
+        if not written - 1 <= self._next <= written or written - self._first > capacity:
+            self._begin(ring, written, after_ns)
+            return
+        if self._next < written:
+            self._count(ring, self._next, 1)
+            self._next = written
+        while self._first < written and (
+            times_ns[self._first % capacity] <= after_ns or written - self._first >= capacity
+        ):
+            self._count(ring, self._first, -1)
+            self._first += 1
 
-    def _count(self, ring: Records, first: int, end: int, sign: int) -> None:
-        """Add records to the sums, or take them out again."""
-        if first < end:
-            clocks_mhz = ring["die_clocks_mhz"][np.arange(first, end) % len(ring)].astype(np.int64)
-            ran = (clocks_mhz > DEEP_SLEEP_MHZ) & (clocks_mhz != NO_DIE)
-            self._sums_mhz += sign * (clocks_mhz * ran).sum(axis=0)
-            self._counts += sign * ran.sum(axis=0)
+    def _begin(self, ring: Records, written: int, after_ns: int) -> None:
+        """Begin anew with what is there."""
+        capacity, times_ns = len(ring), ring["t_mono_ns"]
+        held = range(max(0, written - capacity + 1), written)
+        skipped_count = bisect_right(held, after_ns, key=lambda number: times_ns[number % capacity])
+        counted = np.array(held[skipped_count:], np.int64) % capacity
+        clocks_mhz = ring["die_clocks_mhz"][counted].astype(np.int64)
+        ran = (clocks_mhz > DEEP_SLEEP_MHZ) & (clocks_mhz != NO_DIE)
+        self._sums_mhz = (clocks_mhz * ran).sum(axis=0).tolist()
+        self._counts = ran.sum(axis=0).tolist()
+        self._first, self._next = written - len(counted), written
+
+    def _count(self, ring: Records, number: int, sign: int) -> None:
+        """Add a record to the sums, or take it out again."""
+        for die, mhz in enumerate(ring["die_clocks_mhz"][number % len(ring)].tolist()):
+            if DEEP_SLEEP_MHZ < mhz < NO_DIE:
+                self._sums_mhz[die] += sign * mhz
+                self._counts[die] += sign

@@ -173,6 +173,7 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
     else:
         t_unix_ns = np.zeros(0, np.int64)
     limited_ns = records["limited_ns"]
+    has_dies = bool((records["die_clocks_mhz"] != NO_DIE).any())
     return GpuSamples(
         gpu=gpu,
         t_unix_ns=t_unix_ns,
@@ -183,7 +184,7 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
             for cause in CAUSES
             if not np.isnan(limited_ns[:, cause]).all()
         },
-        die_clocks_mhz=reported_dies(die_clocks_mhz(records)),
+        die_clocks_mhz=reported_dies(die_clocks_mhz(records)) if has_dies else None,
         **{name: records[name].copy() for name in VALUE_COLUMNS},
     )
 

@@ -98,6 +98,8 @@ class SensorReading:
 
         One that is new at each read has the reads' own, where these came as close as they should.
         """
+        if not self._rows[name]:  # the probe ended before it began
+            return None
         t_ns, values = (np.array(column) for column in zip(*self._rows[name], strict=True))
         found = sensor_period(t_ns, values)
         if found is None or not (found.is_resolved or found.period_ns <= _CLOSE_NS):

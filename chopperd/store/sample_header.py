@@ -37,6 +37,7 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     power_period_ns: int | None = None
     energy_period_ns: int | None = None
     parent: str | None = None
+    kfd_node: int | None = None
 
 
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):

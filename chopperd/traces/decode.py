@@ -41,6 +41,7 @@ class EventArgs(Struct, gc=False):
     correlation: Scalar = None
     bytes: Scalar = None
     collective: Scalar = msgspec.field(name="Collective name", default=None)
+    hsa_queue: Scalar = None
 
 
 class Complete(Struct, Generic[TimeT], gc=False, tag_field="ph", tag="X"):
@@ -231,6 +232,7 @@ def _args_from(args: Mapping[str, object]) -> EventArgs:
         correlation=_scalar(args.get("correlation")),
         bytes=_scalar(args.get("bytes")),
         collective=_scalar(args.get("Collective name")),
+        hsa_queue=_scalar(args.get("hsa_queue")),
     )
 
 

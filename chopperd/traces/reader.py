@@ -9,6 +9,7 @@ from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.blocks import EventArray, find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
 
@@ -128,6 +129,7 @@ class _Document:
         values = keys.values
         rank, rank_source = meta.rank_of(values, path.name)
         called = [tables.names[number] for number in set(tables.calls.name.tolist())]
+        runtime = meta.runtime_of(values, called)
         return TraceMeta(
             path=str(path),
             sha256=self._source.sha256,
@@ -142,7 +144,13 @@ class _Document:
             simulated=values.get("chopperd_simulated") is True,
             event_count=self._event_count,
             event_counts=dict(self._rows.counts),
-            runtime=meta.runtime_of(values, called),
+            runtime=runtime,
+            device_numbers=device_numbers(
+                runtime,
+                called,
+                kernel_devices(tables.records),
+                has_queues=self._rows.has_queues,
+            ),
         )
 
     def _damage(self, keys: meta.Keys, tables: Assembled) -> Damage:

@@ -60,6 +60,7 @@ class TraceRows:
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
+        has_queues: Whether a device record names its HSA queue.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class TraceRows:
         self.counts: Counter[str] = Counter()
         self.undecodable = 0
         self.invalid_records = 0
+        self.has_queues = False
         self._parts: defaultdict[str, ColumnParts] = defaultdict(ColumnParts)
 
     def add(self, batch: Batch) -> None:
@@ -120,6 +122,7 @@ class TraceRows:
         keep = known & (dur_ns >= 0)
         self.undecodable += _unset(known)
         self.invalid_records += _unset(keep) - _unset(known)
+        self.has_queues = self.has_queues or any(one.hsa_queue is not None for one in args)
         kind = _RECORD_KINDS[category]
         sizes = [ABSENT if kind is RecordKind.KERNEL else one.bytes for one in args]
         self._parts[category].append(

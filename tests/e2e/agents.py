@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -68,7 +68,13 @@ class RunningAgent:
         self.logs.append(log)
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                (PYTHON, "-m", "tests.e2e.simulated_agent", *self._arguments()),
+                (
+                    *self.chopperd.wrapper,
+                    PYTHON,
+                    "-m",
+                    "tests.e2e.simulated_agent",
+                    *self._arguments(),
+                ),
                 cwd=self.chopperd.folder,
                 env={**self.chopperd.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
                 stdin=subprocess.DEVNULL,
@@ -172,14 +178,16 @@ def agent_under(
     spec: SimulationSpec | None,
     settings: dict[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    wrapper: tuple[str, ...] = (),
 ) -> Iterator[RunningAgent]:
     """An agent that serves; afterwards it has ended, and nothing of it is left.
 
     Args:
         folder: For its state and its output.
-        spec: What it simulates; None: it reads NVIDIA's driver.
+        spec: What it simulates; None: it reads a driver, NVIDIA's unless the settings say which.
         settings: Variables of its configuration, by name without `CHOPPERD_`.
         environment: Other variables: where the driver is (`nvml_environment`).
+        wrapper: What it is started by.
     """
     own = {
         "PATHS__STATE": str(folder / "state"),
@@ -190,9 +198,10 @@ def agent_under(
         **(settings or {}),
     }
     if spec is None:
-        own["SAMPLING__BACKEND"] = "nvml"
+        own.setdefault("SAMPLING__BACKEND", "nvml")
     variables = {f"CHOPPERD_{key}": text for key, text in own.items()}
     program = Chopperd.under(folder, {**(environment or {}), **variables})
+    program = replace(program, wrapper=wrapper)
     agent = RunningAgent(program, spec)
     agent.start()
     try:

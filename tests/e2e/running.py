@@ -29,11 +29,13 @@ class Chopperd:
         folder: The working directory.
         temporary: Where it makes temporary files.
         environment: Its environment.
+        wrapper: What the program is started by, before its own command line.
     """
 
     folder: Path
     temporary: Path
     environment: dict[str, str] = field(default_factory=dict)
+    wrapper: tuple[str, ...] = ()
 
     @staticmethod
     def under(folder: Path, environment: Mapping[str, str] | None = None) -> "Chopperd":
@@ -47,7 +49,7 @@ class Chopperd:
     def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
         """Start it in a process group of its own; both outputs are pipes."""
         return subprocess.Popen(
-            _command(arguments),
+            self._command(arguments),
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -60,7 +62,7 @@ class Chopperd:
     def run(self, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
         return subprocess.run(
-            _command(arguments),
+            self._command(arguments),
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -75,6 +77,9 @@ class Chopperd:
         done = self.run(*arguments, "--format", "json")
         assert done.returncode == 0, done.stderr
         return msgspec.json.decode(done.stdout, type=ReportDocument)
+
+    def _command(self, arguments: Sequence[str | Path]) -> list[str]:
+        return [*self.wrapper, PYTHON, "-m", "chopperd", *map(str, arguments)]
 
     def processes(self) -> list[int]:
         """Living processes that descend from what was started here."""
@@ -105,10 +110,6 @@ def complaints(stderr: str) -> list[str]:
     An agent waits a fraction of a second for its sampler, then leaves it to end by itself.
     """
     return [line for line in stderr.splitlines() if not line.endswith("it is left alone")]
-
-
-def _command(arguments: Sequence[str | Path]) -> list[str]:
-    return [PYTHON, "-m", "chopperd", *map(str, arguments)]
 
 
 def _pids() -> list[int]:

@@ -70,6 +70,10 @@ def _code_of(call: PlannedCall) -> int:
     if call.shape is CallShape.FILE:
         asked = memoryview(call.buffer).cast("B")[: call.argument]
         return int(os.preadv(call.handle, [asked], 0) != call.argument)
+    if call.shape is CallShape.TEXT:
+        text = os.pread(call.handle, call.argument, 0) + b"\0"
+        memoryview(call.buffer).cast("B")[: len(text)] = text
+        return int(len(text) == 1)
     if call.shape is CallShape.BUFFER:
         return int(CFUNCTYPE(c_int, c_void_p, c_void_p)(call.address)(call.handle, call.buffer))
     entry = CFUNCTYPE(c_int, c_void_p, c_uint, c_void_p)(call.address)
@@ -85,8 +89,17 @@ def _number(plan: ReadPlan, place: PlannedValue | PlannedCounter) -> float:
     for offset, expected in place.checks.items():
         if unpack_from("<I", buffer, offset)[0] != expected:
             raise NotAsPlannedError(f"word at {offset} of {plan.calls[place.call].operation}")
+    if place.kind is NumberKind.DECIMAL:
+        return _decimal(bytes(memoryview(buffer).cast("B"))[place.offset :])
     number: float = unpack_from(_FORMAT[place.kind], buffer, place.offset)[0]
     return number
+
+
+def _decimal(text: bytes) -> float:
+    digits = text.partition(b"\0")[0].partition(b"\n")[0]
+    if not digits.isdigit():
+        raise NotAsPlannedError(f"no number: {digits!r}")
+    return int(digits)
 
 
 def _check(bounds: PlannedValue | PlannedCounter, number: float) -> None:

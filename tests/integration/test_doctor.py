@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from chopperd import cli
+from chopperd.cli import doctor_command
+from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi
+from tests.fakes.amd.sysfs.tree import SysfsTree
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import GPU_IS_LOST, Scenario
 
@@ -95,3 +98,26 @@ def test_a_lost_gpu_and_a_pause_are_problems(
     assert "GPU 0: nvmlDeviceGetClockInfo failed: GPU is lost (NVML code 15)" in text
     assert "maintenance" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_an_amd_node_is_told_from_its_module_to_amd_smi(
+    make_fake_amdsmi: MakeFakeAmdSmi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Files, `gpu_metrics` and binding are fake ones; device files of this tree there are none."""
+    fake = make_fake_amdsmi()
+    SysfsTree(tmp_path / "root/sys")
+    monkeypatch.setattr(doctor_command, "_ROOT", tmp_path / "root")
+    found = diagnosed(capsys, "--backend", "amdsmi")
+    assert found["GPU hardware"]["text"] == "1 AMD on the PCI bus"
+    assert found["GPUs"]["text"].startswith("1 read by amdsmi")
+    assert found["AMD kernel module"] == {
+        "check": "AMD kernel module", "verdict": "ok", "text": "amdgpu 6.12.12", "fix": None,
+    }  # fmt: skip
+    assert found["gpu_metrics"]["text"] == "v1.8, of 1 of 1 cards"
+    assert found["partitions"]["text"] == "SPX/NPS1 on 1"
+    assert found["AMD SMI"]["text"].startswith(f"binding {fake.binding.version} in ")
+    assert found["AMD SMI"]["verdict"] == "ok"
+    assert found["AMD device files"]["verdict"] == "unknown"

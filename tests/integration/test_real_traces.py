@@ -7,7 +7,6 @@ be worked out from the plain rows.
 import json
 import subprocess
 import sys
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,13 +16,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.trace_report import JoinOptions
 from chopperd.store.samples import write_samples
 from tests.document_checks import check_document, leaves
 from tests.integration import reference_reader as plain
+from tests.integration.clocked_traces import (
+    assert_clocks,
+    brute_force,
+    compute_intervals,
+    in_compute,
+    sample_times,
+)
 from tests.integration.test_timeline_corpus import SHARES, STEPS
 from tests.unit.correlate.builders import gpu_samples
 
@@ -46,7 +52,6 @@ GPU_FILES = (*SHARES, "hta_a100_cuda_sync_multistream")
 
 #: A file of CUDA, and one of ROCm, whose device number 2 is an HSA node id.
 V100, MI300X = "hta_v100_ns_absolute_ts", "tracelens_mi300x_resnet_act_checkpoint"
-TOP_MHZ = 1980.0  # of the builder's GPU
 
 
 @pytest.fixture(scope="module")
@@ -208,22 +213,6 @@ def test_without_samples_nothing_of_the_clock_is_known(reported: Reported, name:
 # --- clocks laid over real traces
 
 
-def compute_intervals(rows: Sequence[plain.Row]) -> list[tuple[int, int]]:
-    return plain.merged(filter(plain.is_compute, rows))
-
-
-def in_compute(compute: Sequence[tuple[int, int]], t_ns: int) -> bool:
-    at = bisect_right(compute, (t_ns, 1 << 62)) - 1
-    return at >= 0 and compute[at][0] <= t_ns < compute[at][1]
-
-
-def sample_times(compute: Sequence[tuple[int, int]]) -> list[int]:
-    """Every 0.5 ms, from the first to the last such instant while compute runs."""
-    times = list(range(compute[0][0], compute[-1][1], 500_000))
-    inside = [k for k, t_ns in enumerate(times) if in_compute(compute, t_ns)]
-    return times[inside[0] : inside[-1] + 1]
-
-
 def laid(t_ns: Sequence[int], clock_mhz: Sequence[float]) -> SampleSet:
     return SampleSet(gpus=(gpu_samples(t_ns, clock_mhz),), asked_hz=100.0)
 
@@ -234,47 +223,6 @@ def with_clocks(shared: Path, name: str, samples: SampleSet, device: int) -> Rep
     document = report_files([path], samples=samples, options=options)
     check_document(document)
     return document
-
-
-def brute_force(
-    compute: Sequence[tuple[int, int]],
-    t_ns: Sequence[int],
-    clock_mhz: Sequence[float],
-    window: tuple[int, int],
-) -> tuple[int, float, float]:
-    """Covered compute, its mean clock and its loss: a line between samples, piece by piece.
-
-    Args:
-        compute: When compute ran, ns.
-        t_ns: Times of the samples taken in compute.
-        clock_mhz: Their clocks.
-        window: Of the row.
-    """
-    covered_ns, cycles, lost_ns = 0, 0.0, 0.0
-    for busy_start, busy_end in compute:
-        start, end = max(busy_start, window[0], t_ns[0]), min(busy_end, window[1], t_ns[-1])
-        while start < end:
-            k = bisect_right(t_ns, start) - 1
-            stop = min(end, t_ns[k + 1])
-            slope = (clock_mhz[k + 1] - clock_mhz[k]) / (t_ns[k + 1] - t_ns[k])
-            mean_mhz = clock_mhz[k] + slope * ((start + stop) / 2 - t_ns[k])
-            covered_ns += stop - start
-            cycles += mean_mhz * (stop - start)
-            lost_ns += (1 - mean_mhz / TOP_MHZ) * (stop - start)
-            start = stop
-    return covered_ns, cycles / covered_ns, lost_ns
-
-
-def assert_clocks(row: Row, expected: tuple[int, float, float], *, gap_error: float = 1e-6) -> None:
-    """The row has what was expected, its mean clock and gap to within `gap_error` of the top."""
-    covered_ns, mean_mhz, lost_ns = expected
-    assert row.clock is not None
-    assert row.clock.compute is not None
-    assert row.clock.coverage_ratio == pytest.approx(covered_ns / (row.compute_ns or 0))
-    assert row.clock.compute.mean_mhz == pytest.approx(mean_mhz, abs=gap_error * TOP_MHZ)
-    assert row.dvfs.lost_ns == pytest.approx(lost_ns, abs=2 + gap_error * covered_ns)
-    assert row.dvfs.gap_ratio == pytest.approx(lost_ns / covered_ns, abs=gap_error)
-    assert row.dvfs.overhead_factor == pytest.approx(TOP_MHZ / mean_mhz, abs=2 * gap_error)
 
 
 @pytest.mark.parametrize(("name", "device"), [(V100, 0), (MI300X, 2)])

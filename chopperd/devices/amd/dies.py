@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from chopperd.devices.amd.table import DEEP_SLEEP_MHZ
+from chopperd.model.devices import DEEP_SLEEP_MHZ
 
 
 def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:

@@ -1,6 +1,6 @@
 """Makes a read plan of what has settled in a GPU's block of metrics and beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,11 +33,11 @@ class PlannableCall(Call):
     """A way to a field by a call of its own that can be made without Python.
 
     Attributes:
-        planned: The call.
+        plan: Gives the call, once it was made.
         offset, kind, scale: Where its number stands, as in `PlannedValue`.
     """
 
-    planned: PlannedCall
+    plan: Callable[[], PlannedCall]
     offset: int
     kind: NumberKind
     scale: float = 1.0
@@ -118,9 +118,10 @@ def _values(channels: tuple[Channel, ...], calls: list[PlannedCall]) -> Iterator
         if isinstance(call, BlockCall):
             yield _value(channel, 0, call.number.offset, call.number.kind, 1 / call.way.per_unit)
         elif isinstance(call, PlannableCall):
-            if call.planned not in calls:
-                calls.append(call.planned)
-            position = calls.index(call.planned)
+            planned = call.plan()
+            if planned not in calls:
+                calls.append(planned)
+            position = calls.index(planned)
             yield _value(channel, position, call.offset, call.kind, call.scale)
         else:
             raise _NotSettledError

@@ -17,8 +17,6 @@ POWER_INSTANT: Final = "instant"
 POWER_AVERAGE: Final = "average"
 POWER_CARD: Final = "card"
 
-#: A die whose clock is not above this sleeps, as AMD's own tools take it.
-DEEP_SLEEP_MHZ: Final = 140
 #: The counter of energy rises in steps of 2^-16 J; AMD SMI's own factor (15.3 uJ) is 0.27 % high.
 COUNTS_PER_JOULE: Final = 65_536
 #: `firmware_timestamp` counts so many ns.

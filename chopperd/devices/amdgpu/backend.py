@@ -13,6 +13,7 @@ from typing import Final
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices import plausible
+from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, Beside, GpuTraits
 from chopperd.devices.amdgpu.cards import (
@@ -30,7 +31,7 @@ from chopperd.devices.amdgpu.source import FileSource, NoMetricsSource
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import Call, DeviceFaults, VendorErrors
 from chopperd.devices.plausible import Bounds
-from chopperd.devices.read_plan import ReadPlan
+from chopperd.devices.read_plan import NumberKind, ReadPlan
 from chopperd.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -265,9 +266,17 @@ def _beside(name: str, bounds: Bounds, path: Path, per_unit: int) -> Beside:
 
 
 def _number_call(path: Path, per_unit: int, source: str | None) -> Call:
-    read: Callable[[], int] = NumberFile(path).read
-    scaled: Callable[[], float] = read if per_unit == 1 else lambda: read() / per_unit
-    return Call(operation=path.name, read=scaled, source=source)
+    file = NumberFile(path)
+    read: Callable[[], float] = file.read if per_unit == 1 else lambda: file.read() / per_unit
+    return PlannableCall(
+        operation=path.name,
+        read=read,
+        source=source,
+        plan=file.planned_call,
+        offset=0,
+        kind=NumberKind.DECIMAL,
+        scale=1 / per_unit,
+    )
 
 
 def _classified(error: Exception, operation: str, index: int) -> DeviceError:

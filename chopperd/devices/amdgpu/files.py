@@ -6,8 +6,11 @@ from ctypes import Array, c_char, create_string_buffer
 from pathlib import Path
 from typing import Final
 
-#: A file of sysfs holds no more than a page.
+from chopperd.devices.read_plan import CallShape, PlannedCall
+
+#: A file of sysfs holds no more than a page; one of a number far less.
 PAGE_BYTES: Final = 4096
+NUMBER_BYTES: Final = 31
 
 
 class ShortReadError(OSError):
@@ -15,14 +18,21 @@ class ShortReadError(OSError):
 
 
 class NumberFile:
-    """A file that holds one whole number, such as hwmon's; opened anew at each read.
+    """A file that holds one whole number, such as hwmon's, open from the first read on.
 
     Args:
         path: The file.
     """
 
+    _fd = -1
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._buffer: Array[c_char] = create_string_buffer(NUMBER_BYTES + 1)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     def read(self) -> int:
         """The number.
@@ -30,11 +40,27 @@ class NumberFile:
         Raises:
             OSError: It can't be read, as the kernel says why, or holds something else.
         """
-        text = self.path.read_text(errors="replace")
+        text = os.pread(self._opened(), NUMBER_BYTES, 0)
         try:
             return int(text)
         except ValueError:
             raise OSError(errno.EIO, "it holds no number", self.path.name) from None
+
+    def planned_call(self) -> PlannedCall:
+        """The same without Python, once it was read."""
+        return PlannedCall(
+            operation=self.path.name,
+            address=0,
+            shape=CallShape.TEXT,
+            handle=self._opened(),
+            buffer=self._buffer,
+            argument=NUMBER_BYTES,
+        )
+
+    def _opened(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd
 
 
 class BlockFile:

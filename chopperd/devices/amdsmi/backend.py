@@ -63,8 +63,8 @@ class Places:
 PLACES: Final = Places()
 #: A GPU that fails to say at first where its power comes from is asked so often.
 _FIRST_LOOKS: Final = 3
-#: How long the first calls for all GPUs together are waited for.
-_PATIENCE: Final = Patience(first_s=3.0, later_s=3.0)
+#: How long the first calls for all GPUs together are waited for: some twenty for each.
+PATIENCE: Final = Patience(first_s=6.0, later_s=6.0)
 
 
 def open_backend(_options: BackendOptions) -> "AmdSmiBackend":
@@ -96,6 +96,11 @@ class _Gpu:
     sensors: AmdSensors | None = None
     loss: DeviceError | None = None
 
+    @property
+    def gives_metrics(self) -> bool:
+        """Whether its block has ever come."""
+        return self.sensors is not None and self.sensors.block.header is not None
+
 
 class AmdSmiBackend:
     """Reads the GPUs that AMD SMI lists; holds the library from construction until `close`.
@@ -110,12 +115,19 @@ class AmdSmiBackend:
         library: Started; ended by `close`.
         clock: Tells the time.
         places: Where the kernel's files are.
+        patience: How long the first calls for all GPUs together are waited for.
     """
 
     name = "amdsmi"
     simulated = False
 
-    def __init__(self, library: Library, clock: Clock, places: Places = PLACES) -> None:
+    def __init__(
+        self,
+        library: Library,
+        clock: Clock,
+        places: Places = PLACES,
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._library = library
         self._clock = clock
         self._places = places
@@ -124,8 +136,8 @@ class AmdSmiBackend:
         self._open = True
         first_calls = PatientCalls("its first calls")
         try:
-            self._devices = first_calls.answer(self._enumerated, _PATIENCE)
-            self._presence = first_calls.answer(self._present, _PATIENCE)
+            self._devices = first_calls.answer(self._enumerated, patience)
+            self._presence = first_calls.answer(self._present, patience)
         except CallsHangError as error:
             raise BackendUnavailableError(f"AMD SMI hangs: {error}") from error
         except BaseException:
@@ -147,10 +159,12 @@ class AmdSmiBackend:
             return DeviceReading()
         gpu = self._gpu(device)
         try:
-            return self._sensors(gpu).read(scope)
+            reading = self._sensors(gpu).read(scope)
         except DeviceLostError as error:
             gpu.loss, gpu.sensors = error, None
             raise
+        gpu.loss = None
+        return reading
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         """How to read a GPU without this object; None where `read` must.
@@ -216,6 +230,11 @@ class AmdSmiBackend:
         except SmiError:
             return None
         return None if now is None else self._presence.difference(now)
+
+    def shortfall(self) -> str | None:
+        """Which GPUs give no metrics, so that only what other calls tell is known of them."""
+        silent = [gpu.info.gpu for gpu in self._gpus.values() if not gpu.gives_metrics]
+        return f"no metrics of GPU {', '.join(silent)}" if silent else None
 
     def close(self) -> None:
         """Let go of the library; a second call does nothing."""

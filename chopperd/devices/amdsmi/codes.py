@@ -24,7 +24,7 @@ class Outcome(Enum):
     LOST = auto()
 
 
-#: Every `AMDSMI_STATUS_*` but success. Source: amdsmi_status_t of amdsmi.h, ROCm 7.0.
+#: Every `AMDSMI_STATUS_*` but success. Source: amdsmi_status_t of amdsmi.h, ROCm 6.2 to 7.0.
 OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
     1: Outcome.UNSUPPORTED,  # INVAL
     2: Outcome.UNSUPPORTED,  # NOT_SUPPORTED
@@ -69,6 +69,7 @@ OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
     54: Outcome.LOST,  # AMDGPU_RESTART_ERR
     55: Outcome.UNSUPPORTED,  # SETTING_UNAVAILABLE
     56: Outcome.TRANSIENT,  # CORRUPTED_EEPROM
+    57: Outcome.TRANSIENT,  # MORE_DATA, in ROCm 6.4
     0xFFFF_FFFE: Outcome.TRANSIENT,  # MAP_ERROR
     0xFFFF_FFFF: Outcome.TRANSIENT,  # UNKNOWN_ERROR
 }

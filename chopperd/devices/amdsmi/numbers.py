@@ -260,7 +260,7 @@ def _way(number: SmiNumber, planned: PlannedCall, question: Question) -> Plannab
         operation=question.call + suffix,
         read=read if per_unit == 1 else lambda: read() / per_unit,
         source=question.source,
-        planned=planned,
+        plan=lambda: planned,
         offset=number.offset,
         kind=number.kind,
         scale=1 / per_unit,

@@ -35,7 +35,7 @@ from chopperd.sampling.layout import (
 logger = logging.getLogger(__name__)
 
 #: `NATIVE_VERSION` of native.h: changes with what its functions do.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _SPACINGS: Final = 32
 _STEM: Final = Path(__file__).with_name("_native")
 

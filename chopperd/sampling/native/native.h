@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 2
+#define NATIVE_VERSION 3
 #endif
 
 #define CAUSES 10
@@ -122,8 +122,16 @@ double native_governing_mhz(dies_t *dies, const memory_t *memory, const record_t
 
 /* ---- plans and ticks (ticks.c) ---------------------------------------------------------- */
 
-enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT, SHAPE_FILE };
-enum kind { KIND_UINT16, KIND_UINT32, KIND_UINT64, KIND_INT32, KIND_INT64, KIND_FLOAT64 };
+enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT, SHAPE_FILE, SHAPE_TEXT };
+enum kind {
+    KIND_UINT16,
+    KIND_UINT32,
+    KIND_UINT64,
+    KIND_INT32,
+    KIND_INT64,
+    KIND_FLOAT64,
+    KIND_DECIMAL
+};
 
 /* `lock`: of a `pthread_mutex_t` to hold meanwhile; 0: none. */
 typedef struct {

@@ -38,6 +38,7 @@ _BYTES: Final = {
     NumberKind.INT32: 4,
     NumberKind.INT64: 8,
     NumberKind.FLOAT64: 8,
+    NumberKind.DECIMAL: 1,
 }
 _UNSIGNED: Final = {NumberKind.UINT16, NumberKind.UINT32, NumberKind.UINT64}
 
@@ -162,8 +163,9 @@ def _factors(scale: float) -> tuple[float, float]:
 
 
 def _check_call(call: PlannedCall) -> None:
-    is_file = call.shape is CallShape.FILE
-    if is_file and not (call.handle >= 0 and 0 < call.argument <= sizeof(call.buffer)):
+    is_file = call.shape in {CallShape.FILE, CallShape.TEXT}
+    room_bytes = sizeof(call.buffer) - (call.shape is CallShape.TEXT)  # for the zero after it
+    if is_file and not (call.handle >= 0 and 0 < call.argument <= room_bytes):
         raise PlanMismatchError(f"{call.operation} is more than its buffer holds")
     if not is_file and not call.address:
         raise PlanMismatchError(f"{call.operation} is at no address")
@@ -171,6 +173,8 @@ def _check_call(call: PlannedCall) -> None:
 
 def _check_room(source: ReadPlan, number: _Number) -> None:
     _check_bytes(source, number.call, number.offset, _BYTES[number.kind])
+    if number.kind is NumberKind.DECIMAL and source.calls[number.call].shape is not CallShape.TEXT:
+        raise PlanMismatchError(f"{source.calls[number.call].operation} gives no text")
     for offset in number.checks:
         _check_bytes(source, number.call, offset, 4)
 

@@ -55,6 +55,18 @@ static int wait_until(const loop_t *loop, int64_t deadline_ns)
 
 /* ---- carrying out a plan ---------------------------------------------------------------- */
 
+/* What a file says now, with a zero after it. */
+static int read_text(const call_t *call, char *buffer)
+{
+    if (call->argument >= call->buffer_bytes)
+        return -1;
+    ssize_t count = pread((int)call->handle, buffer, (size_t)call->argument, 0);
+    if (count <= 0)
+        return -1;
+    buffer[count] = '\0';
+    return 0;
+}
+
 static int called(const call_t *call)
 {
     void *handle = (void *)(uintptr_t)call->handle, *buffer = (void *)(uintptr_t)call->buffer;
@@ -67,6 +79,8 @@ static int called(const call_t *call)
         return ((int (*)(void *, int, void *))function)(handle, (int)call->argument, buffer);
     case SHAPE_FILE: /* all of it, or nothing of use */
         return pread((int)call->handle, buffer, (size_t)call->argument, 0) != call->argument;
+    case SHAPE_TEXT:
+        return read_text(call, buffer);
     default:
         return -1;
     }
@@ -102,6 +116,8 @@ static int64_t bytes_of(int64_t kind)
     case KIND_UINT32:
     case KIND_INT32:
         return 4;
+    case KIND_DECIMAL:
+        return 1; /* and more, up to the zero after the text */
     default:
         return 8;
     }
@@ -144,6 +160,16 @@ static int checks_hold(const plan_t *plan, const number_t *number)
     return 1;
 }
 
+/* A number in digits up to the end of the line or of the text; NaN if anything else is there. */
+static double decimal_at(const char *from)
+{
+    double number = 0;
+    const char *digit = from;
+    for (; *digit >= '0' && *digit <= '9'; digit++)
+        number = number * 10 + (*digit - '0');
+    return digit > from && (*digit == '\n' || *digit == '\0') ? number : NAN;
+}
+
 /* Put a value where it belongs; 0 if it belongs nowhere. */
 static int put(const number_t *number, double value, record_t *record, double *state)
 {
@@ -173,7 +199,8 @@ static int placed(const plan_t *plan, const number_t *number, record_t *record, 
     const char *from = part_of(plan, number->call, number->offset, bytes_of(number->kind));
     if (from == NULL || !checks_hold(plan, number))
         return 0;
-    double raw = number_of(bits_at(from, number->kind), number->kind);
+    double raw = number->kind == KIND_DECIMAL ? decimal_at(from)
+                                              : number_of(bits_at(from, number->kind), number->kind);
     double value = raw * number->multiplier / number->divisor;
     double judged = number->is_counted ? raw : value;
     if (!(judged >= number->low && judged <= number->high))

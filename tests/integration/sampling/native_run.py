@@ -1,19 +1,40 @@
 """Samples through a C library that is named, in a process that is started for it."""
 
+import logging
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from chopperd.sampling.layout import RECORD
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.native.totals import NativeIntegrals
+from tests.fakes.file_gpu import FileGpu
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, SUCCESS, Scenario
 from tests.integration.sampling.one_gpu import QUICK, CountedNvml, one_gpu
 
 #: What it prints when all went well.
 BUILT = "sampled, and integrated"
+
+
+def sample_blocks(library: NativeLibrary, path: Path) -> None:
+    """Files, locks, dies, stamps; a block that is absurd, one that stands still, a short one."""
+    logging.disable()  # of what fails on purpose: all that is printed is the sanitizers'
+    backend = FileGpu(path, still_ns=100_000_000)
+    settings = replace(QUICK, history_s=1.0)
+    with one_gpu(backend, library, settings, own_read_every_ns=50_000_000) as sampled:
+        for turn in range(60):
+            backend.block.stamp += 1
+            backend.block.clocks_mhz = (0xFFFE if turn % 20 == 9 else 2000 + turn, 0, 140, turn)
+            backend.write()
+            sampled.samples_on(6)  # more than the ring holds
+        sampled.samples_on(60)
+        assert 1 < backend.read_count < sampled.status.written
+        backend.shorten()
+        sampled.ticks_on(10)
+    backend.close()
 
 
 def main(library: NativeLibrary, scenario: Scenario) -> None:
@@ -26,6 +47,8 @@ def main(library: NativeLibrary, scenario: Scenario) -> None:
         gpu.fails_field(SUCCESS, "thermal")
         sampled.samples_on()
         assert backend.read_count < sampled.status.written / 2
+    with TemporaryDirectory() as folder:
+        sample_blocks(library, Path(folder, "block"))
     integrals = NativeIntegrals(library, backend.devices()[0], 1000)
     records = np.zeros(1000, RECORD)
     records["t_mono_ns"] = np.random.default_rng(1).integers(0, 2**62, 1000)  # in no order

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pynvml
+import pytest
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import DeviceBackend
@@ -20,6 +21,7 @@ from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.settings import SamplerSettings
+from tests.fakes import dies
 from tests.waiting import wait_for
 
 CLOCK = SystemClock()
@@ -129,3 +131,23 @@ def one_gpu(
         sampled.reader.close()
         sampled.ring.close()
         os.close(fd)
+
+
+def goes_by_plan(sampled: OneGpu, reads_count: Callable[[], int]) -> bool:
+    """Whether of the next looks the back end makes few.
+
+    Args:
+        sampled: The loop.
+        reads_count: Looks that the back end has made itself.
+    """
+    before = reads_count()
+    sampled.samples_on(40)
+    return reads_count() - before < 20
+
+
+def assert_governed(records: Records) -> None:
+    """Each record has the clock of the die that governs by it and those before it."""
+    looks = [(int(record["t_mono_ns"]), record["die_clocks_mhz"].tolist()) for record in records]
+    for number, clock_mhz in enumerate(records["sm_clock_mhz"].tolist()):
+        recent = looks[max(0, number - 1000) : number + 1]
+        assert clock_mhz == pytest.approx(dies.governing_mhz(recent), nan_ok=True, abs=0)

@@ -18,9 +18,8 @@ from chopperd.sampling.native.library import Dies, NativeLibrary, memory_of
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.units import NS_PER_S
-from tests.fakes import dies
-from tests.integration.sampling.file_gpu import GPU, FileGpu
-from tests.integration.sampling.one_gpu import CLOCK, OneGpu, one_gpu
+from tests.fakes.file_gpu import GPU, FileGpu
+from tests.integration.sampling.one_gpu import CLOCK, assert_governed, goes_by_plan, one_gpu
 from tests.integration.sampling.test_native_ticks import kinds
 from tests.waiting import wait_for
 
@@ -143,11 +142,7 @@ def test_each_record_has_the_governing_die_of_its_past_whoever_read_it(
     reads_count = backend.read_count
     assert 1 < reads_count < len(records) / 2
     assert records["t_mono_ns"][-1] - records["t_mono_ns"][0] > 2 * NS_PER_S
-    looks = [(int(record["t_mono_ns"]), record["die_clocks_mhz"].tolist()) for record in records]
-    for number in range(len(records)):
-        recent = looks[max(0, number - 1000) : number + 1]
-        expected = dies.governing_mhz(recent)
-        assert records["sm_clock_mhz"][number] == pytest.approx(expected, nan_ok=True, abs=0)
+    assert_governed(records)
 
 
 def test_a_block_that_stands_still_is_left_to_the_back_end(
@@ -187,14 +182,9 @@ def test_a_file_that_got_short_is_left_to_the_back_end(
         assert status.state is GpuState.UP
         backend.write()
         sampled.samples_on()
-        wait_for(lambda: goes_by_plan(sampled, backend), "looks without the back end")
-
-
-def goes_by_plan(sampled: OneGpu, backend: FileGpu) -> bool:
-    """Whether of the next looks the back end makes few."""
-    reads_count = backend.read_count
-    sampled.samples_on(40)
-    return backend.read_count - reads_count < 20
+        wait_for(
+            lambda: goes_by_plan(sampled, lambda: backend.read_count), "looks without the back end"
+        )
 
 
 def test_no_call_is_made_while_another_holds_the_lock(

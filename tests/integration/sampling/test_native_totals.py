@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import RECORD, Records, RingDescription
+from chopperd.sampling.layout import RECORD, TOTAL_NAMES, Records, RingDescription
 from chopperd.sampling.native.library import NativeLibrary, memory_of
 from chopperd.sampling.native.totals import NativeIntegrals, NativeTotals
 from chopperd.sampling.ring import RingWriter
@@ -102,6 +102,22 @@ def test_both_give_the_same_totals_for_any_records_in_any_batches(
         python.add(records[first:end], period_ms * MS)
         c.add(records[first:end], period_ms * MS)
         np.testing.assert_allclose(c.totals, python.totals, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_energy_skips_a_dip_and_goes_on_after_a_restart(native: NativeLibrary, batch: int) -> None:
+    """Public case 30, whose text says what stands there after each reading."""
+    expected_j = [0.0, 30.518, 30.518, 61.036, 61.036, 62.5619]
+    counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
+    made = random_records(1, len(counts), 0.0)
+    made["energy_j"] = np.array(counts) * 15.259e-6
+    place = TOTAL_NAMES.index("energy_j")
+    python, c = LiveIntegrals(replace(GPU, vendor=Vendor.AMD)), NativeIntegrals(native, GPU, 6)
+    for first in range(0, len(counts), batch):
+        for integrals in (python, c):
+            integrals.add(made[first : first + batch], 1000 * MS)
+            now_j = integrals.totals[place]
+            assert now_j == pytest.approx(expected_j[first + batch - 1], rel=1e-6, abs=1e-9)
 
 
 def test_more_records_than_there_is_room_for_are_refused(native: NativeLibrary) -> None:

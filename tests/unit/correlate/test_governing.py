@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.governing import are_gated, governed
+from chopperd.correlate.governing import are_gated, governed, reported_dies
 from chopperd.model.samples import GpuSamples
 from tests.unit.correlate.builders import gpu_samples
 
@@ -114,3 +114,12 @@ def test_samples_without_dies_are_the_same_ones() -> None:
 def test_a_die_is_gated_only_while_another_runs() -> None:
     dies_mhz = np.array([[2000.0, 0.0, 140.0, NAN], [0.0, 132.0, 0.0, NAN]])
     assert are_gated(dies_mhz).tolist() == [[False, True, True, False], [False] * 4]
+
+
+def test_dies_are_cut_after_the_last_that_was_ever_reported() -> None:
+    clocks = np.array([[2100.0, np.nan, np.nan, np.nan], [2100.0, np.nan, 0.0, np.nan]])
+    found = reported_dies(clocks)
+    assert found is not None
+    assert found.shape == (2, 3)
+    assert np.isnan(found[:, 1]).all()
+    assert reported_dies(np.full((2, 4), np.nan)) is None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from chopperd.diagnosis.amd_facts import Amd, AmdCard, AmdSmi, CardMetrics
 from chopperd.diagnosis.facts import (
     Agent,
     Clocks,
@@ -78,4 +79,47 @@ def without_gpu(error: str = "nvml: no GPU") -> Facts:
         driver=DriverProbe(backend="auto", library=NO_LIBRARY, error=error),
         kernel_module=None,
         nodes=(),
+    )
+
+
+def amd_card(place: int) -> AmdCard:
+    return AmdCard(pci_bus_id=f"0000:{place:02x}:00.0", compute_mode="SPX", memory_mode="NPS1")
+
+
+SMI = AmdSmi(
+    binding="26.0.2+39589fda",
+    folder="/opt/rocm-7.0.2/share/amd_smi/amdsmi",
+    library="/opt/rocm-7.0.2/lib/libamd_smi.so.26.0",
+    fits=True,
+)
+AMD = Amd(
+    is_loaded=True,
+    module_version="6.14.14",
+    kernel="6.8.0-60-generic",
+    cards=(amd_card(12), amd_card(34)),
+    metrics=tuple(
+        CardMetrics(pci_bus_id=amd_card(place).pci_bus_id, version="v1.8") for place in (12, 34)
+    ),
+    smi=SMI,
+    was_asked=True,
+)
+
+
+def amd_node(backend: str | None, amd: Amd = AMD) -> Facts:
+    """A node with two MI300X that this back end reads; None: that can't be read."""
+    found = backend and Inventory(
+        backend=backend,
+        driver="6.14.14",
+        simulated=False,
+        gpus=(entry(0, "AMD Instinct MI300X"), entry(1, "AMD Instinct MI300X")),
+    )
+    driver = DriverProbe(
+        backend="auto", library=NO_LIBRARY, inventory=found or None, error=None if found else "why"
+    )
+    return replace(
+        without_gpu(),
+        hardware=Hardware(nvidia_count=0, amd_count=2),
+        driver=driver,
+        amd=amd,
+        nodes=(node("/dev/kfd"), node("/dev/dri/renderD128"), node("/dev/dri/renderD129")),
     )

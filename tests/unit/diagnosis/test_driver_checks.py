@@ -190,19 +190,6 @@ def test_many_nodes_are_counted_not_listed() -> None:
     assert "/dev/nvidia3 and 4 more" in only(list(driver_checks.device_files(facts))).text
 
 
-def test_amd_s_files_are_looked_at_where_there_is_such_a_gpu() -> None:
-    assert list(driver_checks.amd_device_files(HEALTHY)) == []
-    amd = replace(without_gpu(), hardware=Hardware(nvidia_count=0, amd_count=8))
-    assert only(list(driver_checks.amd_device_files(amd))).text == "no /dev/kfd"
-    closed = (node("/dev/kfd", EACCES, 0o660, "render"), node("/dev/dri/renderD128"))
-    found = only(list(driver_checks.amd_device_files(replace(amd, nodes=closed))))
-    assert fix_of(found).startswith("usermod -a -G render USER")
-    open_ = (node("/dev/kfd"), node("/dev/dri/renderD128"))
-    assert only(list(driver_checks.amd_device_files(replace(amd, nodes=open_)))).text == (
-        "/dev/kfd and 1 under /dev/dri, open to this user"
-    )
-
-
 def test_a_mig_part_without_its_file_is_named() -> None:
     mig = (
         MigInstance(name="gpu0/mig/gi1", node=node("/dev/nvidia-caps/nvidia-cap3", mode=0o444)),

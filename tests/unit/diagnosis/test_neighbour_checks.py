@@ -8,7 +8,7 @@ import pytest
 from chopperd.diagnosis import neighbour_checks
 from chopperd.diagnosis.facts import Container, Facts, Process
 from chopperd.model.diagnosis import Finding, Verdict
-from tests.unit.diagnosis.facts import HEALTHY, PROBE, entry, inventory
+from tests.unit.diagnosis.facts import HEALTHY, PROBE, amd_node, entry, inventory
 
 
 def only(check: Callable[[Facts], Iterator[Finding]], facts: Facts) -> Finding:
@@ -43,6 +43,10 @@ def test_a_container_says_what_the_toolkit_was_asked_for() -> None:
         ("gpud", "gpud"),
         ("dynolog", "dynolog"),
         ("zeusd", "Zeus"),
+        ("gpuagent", "AMD device-metrics-exporter"),
+        ("rdcd", "RDC"),
+        ("rocm_smi.py", "rocm-smi"),
+        ("amdsmi_cli.py", "amd-smi"),
     ],
 )
 def test_other_readers_are_known_by_their_processes(process: str, program: str) -> None:
@@ -96,3 +100,24 @@ def test_two_daemons_on_the_kineto_socket_are_a_conflict() -> None:
     both = replace(running("dynolog", "dynolog"), kineto_taken=True)
     holder = replace(both, kineto_holder="pid 101 (dynolog)")
     assert "pid 100 (dynolog) can't" in only(neighbour_checks.kineto, holder).text
+
+
+@pytest.mark.parametrize("backend", ["amdgpu", "amdsmi"])
+def test_agents_of_amd_s_may_hold_the_profiler_s_counters(backend: str) -> None:
+    facts = replace(amd_node(backend), processes=running("gpuagent", "rdcd").processes)
+    found = only(neighbour_checks.amd_profiling, facts)
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.text.startswith("AMD device-metrics-exporter, RDC can read")
+    quiet = replace(facts, processes=running("omnistat-monitor").processes)
+    assert list(neighbour_checks.amd_profiling(quiet)) == []
+    assert list(neighbour_checks.amd_profiling(running("gpuagent"))) == []
+
+
+def test_amd_smi_s_lock_matters_to_whom_calls_it() -> None:
+    processes = running("rocm-smi").processes
+    found = only(neighbour_checks.amd_smi_lock, replace(amd_node("amdsmi"), processes=processes))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "--backend amdgpu" in (found.fix or "")
+    by_files = replace(amd_node("amdgpu"), processes=processes)
+    assert list(neighbour_checks.amd_smi_lock(by_files)) == []
+    assert list(neighbour_checks.amd_smi_lock(amd_node("amdsmi"))) == []

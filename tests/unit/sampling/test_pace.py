@@ -249,6 +249,20 @@ def recorded(looks: list[tuple[int, DeviceReading]]) -> Records:
     return made
 
 
+def test_an_activity_between_two_full_looks_ends_an_idle_stretch() -> None:
+    """A driver whose fast looks hold the activity, and that has no idle bit."""
+    looks = [(100 * SECOND + n * 100 * MS, DeviceReading(causes=frozenset())) for n in range(150)]
+    made = recorded(looks)
+    made["activity_ratio"] = 0.0
+    made["scope"] = np.arange(150) % 10 == 0
+    idle, woken = Looks().pacer, Looks().pacer
+    idle.note_records(made)
+    assert idle.decide(looks[-1][0]).pace is Pace.IDLE
+    made["activity_ratio"][75] = 0.4
+    woken.note_records(made)
+    assert woken.decide(looks[-1][0]).pace is Pace.ASKED
+
+
 def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
     looks = Looks(idle_after_s=10.0, budget_ratio=0.01, burst_budget_ratio=0.1)
     looks.look(BUSY, 6)

@@ -13,9 +13,11 @@ from chopperd.devices.read_plan import (
     PlannedCall,
     PlannedCauses,
     PlannedCounter,
+    PlannedStamp,
     PlannedValue,
     ReadPlan,
 )
+from chopperd.devices.shared_lock import SharedLock
 from chopperd.model.causes import Cause
 from chopperd.sampling.native.library import Plan, PlanCall, PlanNumber
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
@@ -96,7 +98,60 @@ def test_causes_that_are_no_bits_are_refused(causes: PlannedCauses) -> None:
 
 
 def test_without_causes_they_are_not_readable() -> None:
-    assert Plan.from_address(NativePlan(replace(PLAN, causes=None)).address).causes_call == -1
+    plan = NativePlan(replace(PLAN, causes=None))
+    assert Plan.from_address(plan.address).causes_call == -1
+
+
+def test_dies_counters_that_add_up_a_lock_and_a_stamp_are_taken_over() -> None:
+    """By hand: a record's dies begin after its 23 words and the four numbers of the state."""
+    lock = SharedLock()
+    die = replace(POWER, name="die_clocks_mhz.7", offset=2, kind=NumberKind.UINT16, scale=1.0)
+    wrapped = replace(COUNTER, scale=10.0, addend=5e9)
+    stamp = PlannedStamp(call=0, offset=8, kind=NumberKind.UINT64, still_ns=10**9)
+    source = ReadPlan(
+        calls=(replace(CALL, lock=lock),),
+        values=(die,),
+        counters=(COUNTER, wrapped),
+        stamp=stamp,
+    )
+    plan = NativePlan(source)
+    native = Plan.from_address(plan.address)
+    assert (native.has_dies, native.stamp_call, native.stamp_still_ns) == (1, 0, 10**9)
+    assert PlanCall.from_address(native.calls).lock == lock.address
+    placed = [(n.place, n.multiplier, n.addend, n.is_counted) for n in numbers_of(plan)]
+    thermal = 13 + Cause.THERMAL
+    assert placed == [(34, 1.0, 0.0, 0), (thermal, 1.0, 0.0, 1), (thermal, 10.0, 5e9, 1)]
+    bare = NativePlan(PLAN)
+    native = Plan.from_address(bare.address)
+    assert (native.has_dies, native.stamp_call) == (0, -1)
+
+
+@pytest.mark.parametrize("offset", [-1, 9])
+def test_a_stamp_that_is_nowhere_is_refused(offset: int) -> None:
+    stamp = PlannedStamp(call=0, offset=offset, kind=NumberKind.UINT64, still_ns=1)
+    with pytest.raises(PlanMismatchError):
+        NativePlan(replace(PLAN, stamp=stamp))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        replace(CALL, address=0),
+        replace(CALL, address=0, shape=CallShape.FILE, argument=17),
+        replace(CALL, address=0, shape=CallShape.FILE, argument=0),
+        replace(CALL, address=0, shape=CallShape.FILE, argument=16, handle=-1),
+    ],
+)
+def test_a_call_that_can_not_be_made_is_refused(call: PlannedCall) -> None:
+    with pytest.raises(PlanMismatchError):
+        NativePlan(replace(PLAN, calls=(call,)))
+
+
+def test_a_file_needs_no_address() -> None:
+    call = replace(CALL, address=0, shape=CallShape.FILE, argument=16)
+    plan = NativePlan(replace(PLAN, calls=(call,)))
+    made = PlanCall.from_address(Plan.from_address(plan.address).calls)
+    assert (made.shape, made.argument, made.lock) == (CallShape.FILE, 16, 0)
 
 
 @given(value_mw=st.integers(0, 2**53))

@@ -59,18 +59,20 @@ class FileGpu:
     Attributes:
         block: What was written last.
         lock: Held during each read.
+        plan: Of both kinds of reads.
         read_count: Looks that the back end made itself.
     """
 
     name, driver, simulated = "file", None, False
 
-    def __init__(self, path: Path, still_ns: int | None = None) -> None:
+    def __init__(self, path: Path, still_ns: int | None = None, dies_count: int = 4) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
         self.block = Block()
         self.lock = SharedLock()
         self.read_count = 0
         self.write()
-        self._plan = _plan(self._fd, self.lock, still_ns)
+        self._dies_count = dies_count
+        self.plan = _plan(self._fd, self.lock, still_ns, dies_count)
 
     def write(self) -> None:
         """Put the block into the file, as a whole."""
@@ -93,7 +95,7 @@ class FileGpu:
         *clocks_mhz, _stamp, first, second, activity_percent, power_w, energy_mj = _BLOCK.unpack(
             data
         )
-        shown = [None if mhz == _NO_CLOCK else float(mhz) for mhz in clocks_mhz[:4]]
+        shown = [None if mhz == _NO_CLOCK else float(mhz) for mhz in clocks_mhz[: self._dies_count]]
         return DeviceReading(
             die_clocks_mhz=tuple(shown),
             sm_clock_mhz=1.0,  # not to be used
@@ -108,13 +110,13 @@ class FileGpu:
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
         del device, scope
-        return self._plan
+        return self.plan
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-def _plan(fd: int, lock: SharedLock, still_ns: int | None) -> ReadPlan:
+def _plan(fd: int, lock: SharedLock, still_ns: int | None, dies_count: int) -> ReadPlan:
     call = PlannedCall(
         operation="block",
         address=0,
@@ -148,7 +150,7 @@ def _plan(fd: int, lock: SharedLock, still_ns: int | None) -> ReadPlan:
         values=(
             *(
                 value(2 * die, NumberKind.UINT16, f"die_clocks_mhz.{die}", 1.0, 5000)
-                for die in range(4)
+                for die in range(dies_count)
             ),
             value(40, NumberKind.UINT16, "activity_ratio", 0.01, 1.0),
             value(42, NumberKind.UINT16, "power_w", 1.0, 5000),

@@ -1,0 +1,87 @@
+"""Looking at what of AMD's may hang or end the process that looks, in a process of its own.
+
+Reading a block of metrics asks the GPU's firmware; importing AMD's binding loads its library. That
+process writes a line of JSON for each, the binding last.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chopperd.devices.amdgpu.cards import cards
+from chopperd.devices.amdgpu.layouts import UnknownMetricsError
+from chopperd.devices.amdgpu.source import FileSource
+from chopperd.devices.amdsmi.binding import Binding, import_binding
+from chopperd.devices.amdsmi.versions import fits
+from chopperd.diagnosis.amd_facts import AmdSmi, CardMetrics
+from chopperd.errors import BackendUnavailableError
+
+Line: TypeAlias = CardMetrics | AmdSmi
+
+_SYSFS: Final = Path("/sys")
+_MAPS: Final = Path("/proc/self/maps")
+_FILE_NAME: Final = "libamd_smi.so"
+_LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+)\.(\d+)")
+
+
+def look_lines(sysfs: Path = _SYSFS) -> Iterator[bytes]:
+    """What the process writes, line by line.
+
+    Args:
+        sysfs: The root of sysfs.
+    """
+    for card in cards(sysfs):
+        yield msgspec.json.encode(_metrics(card.pci_bus_id, card.metrics))
+    yield msgspec.json.encode(amd_smi())
+
+
+def amd_smi() -> AmdSmi:
+    """AMD SMI's binding and library, loaded into this process; nothing of them is called."""
+    try:
+        binding = import_binding()
+    except BackendUnavailableError as error:
+        return AmdSmi(error=str(error))
+    library = _library_file(binding)
+    found = _LIBRARY_VERSION.search(Path(library).name)
+    numbers = (int(found[1]), int(found[2])) if found else None
+    return AmdSmi(
+        binding=binding.version,
+        folder=str(binding.folder),
+        library=library,
+        fits=None if numbers is None else fits(binding.version, numbers),
+    )
+
+
+def look_of(output: bytes) -> tuple[Line, ...]:
+    """What those lines say, also where the process ended in the middle of one."""
+    return tuple(line for line in map(_decoded, output.split(b"\n")) if line is not None)
+
+
+def _metrics(pci_bus_id: str, path: Path) -> CardMetrics:
+    try:
+        source = FileSource(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return CardMetrics(pci_bus_id=pci_bus_id, error=f"gpu_metrics: {reason}")
+    except UnknownMetricsError as error:
+        return CardMetrics(pci_bus_id=pci_bus_id, error=str(error))
+    source.close()
+    version = source.layout.version.removeprefix("gpu_metrics ")
+    return CardMetrics(pci_bus_id=pci_bus_id, version=version)
+
+
+def _library_file(binding: Binding) -> str:
+    """The file that is loaded, whose name holds its version; else what the binding calls it."""
+    mapped = (line.rpartition(" ")[2] for line in _MAPS.read_text().splitlines())
+    return next((path for path in mapped if _FILE_NAME in path), binding.library_path)
+
+
+def _decoded(line: bytes) -> Line | None:
+    try:
+        found: Line = msgspec.json.decode(line, type=Line)
+    except msgspec.MsgspecError:
+        return None
+    return found
