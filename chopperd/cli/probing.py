@@ -81,12 +81,14 @@ def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
     from chopperd.diagnosis.amd_look import look_of
 
     command = _command("_probe_amd", "--sysfs", str(sysfs))
-    lines = look_of(answer_of(command, limit_s, quiet=True).output)
+    answer = answer_of(command, limit_s, quiet=True)
+    lines = look_of(answer.output)
     return replace(
         amd,
         metrics=tuple(line for line in lines if isinstance(line, CardMetrics)),
         smi=next((line for line in lines if isinstance(line, AmdSmi)), None),
         was_asked=True,
+        hung_pid=answer.left_pid,
     )
 
 

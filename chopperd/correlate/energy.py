@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.counters import most_energy_j
 from chopperd.model.arrays import Bools, Float64s, Int64s
 
 MAX_ERROR_RATIO: Final = 0.15
@@ -64,7 +65,9 @@ def window_energy(
 def _change_points(
     t_ns: Int64s, counter_j: Float64s, period_ns: int | None
 ) -> tuple[Int64s, Float64s]:
-    """When the counter took each new value; nothing where it ever fell (driver reload).
+    """When the counter took each new value.
+
+    Nothing where it ever fell (driver reload), or rose by more than any power makes it.
 
     It changed after the read before the one that shows the new value, and at most one period ago:
     half-way between. With no period known, one that stands still between reads changed half-way
@@ -72,7 +75,8 @@ def _change_points(
     loop reads once a second what the driver updates each 20-100 ms): as of the read.
     """
     rise = np.diff(counter_j)
-    if np.any(rise < 0) or not np.any(rise):
+    is_measured = (rise >= 0) & (rise <= most_energy_j(np.diff(t_ns).astype(np.float64)))
+    if not is_measured.all() or not np.any(rise):
         return np.empty(0, np.int64), np.empty(0)
     changed = np.flatnonzero(rise > 0)
     at_ns, apart_ns = t_ns[changed + 1], t_ns[changed + 1] - t_ns[changed]

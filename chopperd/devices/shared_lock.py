@@ -16,6 +16,9 @@ class SharedLock:
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(_BYTES)
+        # Made once: it is taken for each driver call.
+        self._mutex = ctypes.c_void_p(self.address)
+        self._lock, self._unlock = _library().pthread_mutex_lock, _library().pthread_mutex_unlock
 
     @property
     def address(self) -> int:
@@ -24,11 +27,11 @@ class SharedLock:
 
     def __enter__(self) -> None:
         """Take it, with the GIL released meanwhile."""
-        _library().pthread_mutex_lock(ctypes.c_void_p(self.address))
+        self._lock(self._mutex)
 
     def __exit__(self, *_error: object) -> None:
         """Let go of it."""
-        _library().pthread_mutex_unlock(ctypes.c_void_p(self.address))
+        self._unlock(self._mutex)
 
 
 @cache

@@ -71,7 +71,8 @@ def metrics(facts: Facts) -> Iterator[Finding]:
         yield ok(check, f"{', '.join(versions)}, of {known} of {len(amd.cards)} cards")
     silent = {card.pci_bus_id for card in amd.cards} - {each.pci_bus_id for each in amd.metrics}
     if silent:
-        text = f"no answer from {named(sorted(silent))}"
+        left = "" if amd.hung_pid is None else f"; process {amd.hung_pid} is left alone in it"
+        text = f"no answer from {named(sorted(silent))}{left}"
         yield problem(check, text, "see dmesg (amdgpu); reset the GPU or reboot; no kill -9")
     # A virtual function has none, which is told in its own line.
     virtual = {card.pci_bus_id for card in amd.cards if card.is_virtual}
@@ -109,6 +110,15 @@ def partitions(facts: Facts) -> Iterator[Finding]:
     split = any(each.compute_mode != _WHOLE for cards in modes.values() for each in cards)
     note = ": clock, power and memory of a part are its card's, told once" if split else ""
     yield ok("partitions", f"{', '.join(parts)}{note}")
+    hidden = [card.pci_bus_id for card in facts.amd.cards if _hides_parts(card)]
+    if hidden:
+        text = f"the parts of {named(hidden)} can't be seen: its compute nodes can't be read here"
+        yield unknown("partitions", text, "let the process at /dev/dri/renderD* (device cgroup)")
+
+
+def _hides_parts(card: AmdCard) -> bool:
+    """Whether a card is split and yet listed whole."""
+    return card.compute_mode not in {None, _WHOLE} and card.parts_count < 2
 
 
 def amd_smi(facts: Facts) -> Iterator[Finding]:

@@ -68,6 +68,7 @@ class Amd:
         metrics: What came of reading each; it lacks those that gave no answer.
         smi: AMD SMI; None where it was not looked for, or that process ended before it said.
         was_asked: Whether a process was started for the last two.
+        hung_pid: That process, where it would not end.
     """
 
     is_loaded: bool = False
@@ -77,3 +78,4 @@ class Amd:
     metrics: tuple[CardMetrics, ...] = ()
     smi: AmdSmi | None = None
     was_asked: bool = False
+    hung_pid: int | None = None

@@ -17,7 +17,7 @@ _CONTROL_NODE: Final = "/dev/nvidiactl"
 _MODULE_VERSION: Final = re.compile(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _OPEN_BY: Final = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
-_HANG_FIX: Final = "look for Xid in dmesg; reset the GPU or reboot; no kill -9"
+_HANG_FIX: Final = "look in dmesg (Xid, amdgpu); reset the GPU or reboot; no kill -9"
 
 
 def hardware(facts: Facts) -> Iterator[Finding]:

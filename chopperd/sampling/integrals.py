@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.counters import most_energy_j, most_limited_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
@@ -36,27 +37,40 @@ _SPECIFIC_BITS: Final = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
 
 
 class EnergyCounter:
-    """Sums a driver's cumulative energy counter over dips and restarts.
+    """Sums a driver's cumulative energy counter over dips, restarts and jumps.
 
     A reading below the highest so far adds nothing. If the next one is again below it, and not
     below the low one, the counter has restarted and counts from the low one on; else it was a dip.
+    A rise that no GPU can have had the power for is none: it counts on from there.
     """
 
     def __init__(self) -> None:
-        self._top_j: float | None = None
-        self._low_j: float | None = None
+        self._top: tuple[float, int] | None = None
+        self._low: tuple[float, int] | None = None
 
-    def increment_j(self, energy_j: float) -> float:
-        """What a reading adds, >= 0; the first adds 0."""
-        top_j, low_j = self._top_j, self._low_j
-        if top_j is None or energy_j >= top_j:
-            self._top_j, self._low_j = energy_j, None
-            return 0.0 if top_j is None else energy_j - top_j
-        if low_j is not None and energy_j >= low_j:
-            self._top_j, self._low_j = energy_j, None
-            return energy_j - low_j
-        self._low_j = energy_j
-        return 0.0
+    def increment_j(self, energy_j: float, t_mono_ns: int) -> float:
+        """What a reading adds, >= 0; the first adds 0.
+
+        Args:
+            energy_j: The reading.
+            t_mono_ns: Its time, not before that of the reading before.
+        """
+        base = self._base(energy_j)
+        if base is None and self._top is not None:
+            self._low = energy_j, t_mono_ns
+            return 0.0
+        self._top, self._low = (energy_j, t_mono_ns), None
+        if base is None:
+            return 0.0
+        rise_j = energy_j - base[0]
+        return rise_j if rise_j <= most_energy_j(float(t_mono_ns - base[1])) else 0.0
+
+    def _base(self, energy_j: float) -> tuple[float, int] | None:
+        """The earlier reading and its time that this one counts on from; None if from none."""
+        for base in (self._top, self._low):
+            if base is not None and energy_j >= base[0]:
+                return base
+        return None
 
 
 class GapRule:
@@ -171,6 +185,7 @@ class LiveIntegrals:
         }
         self._gaps = GapRule()
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
+        self._limited_mono_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
     def resume(self, totals: Float64s, seen: Records) -> None:
         """Go on from another sampler's totals, which already hold the records `seen`."""
@@ -186,10 +201,11 @@ class LiveIntegrals:
         """
         if not len(records):
             return
-        energy_j = records["energy_j"][~np.isnan(records["energy_j"])].tolist()
-        if energy_j:
-            self._add("energy_j", sum(map(self._energy.increment_j, energy_j)))
-        counted_s = self._count_limits(records["limited_ns"])
+        told = records[~np.isnan(records["energy_j"])]
+        if len(told):
+            energy_j, t_mono_ns = told["energy_j"].tolist(), told["t_mono_ns"].tolist()
+            self._add("energy_j", sum(map(self._energy.increment_j, energy_j, t_mono_ns)))
+        counted_s = self._count_limits(records["limited_ns"], records["t_mono_ns"])
         columns = {
             "t_mono_ns": records["t_mono_ns"],
             "sm_clock_mhz": records["sm_clock_mhz"],
@@ -213,14 +229,19 @@ class LiveIntegrals:
         total = float(self.totals[place])
         self.totals[place] = amount if isnan(total) else total + amount
 
-    def _count_limits(self, limited_ns: Float64s) -> Float64s:
+    def _count_limits(self, limited_ns: Float64s, t_mono_ns: Int64s) -> Float64s:
         """Add the driver's counters to their totals; the increment at each record, (n, causes), s.
 
-        A counter that fell has restarted and adds nothing at that record.
+        A counter that fell has restarted and adds nothing at that record, nor does one that rose
+        by more than time passed.
         """
         filled_ns = _filled(np.concatenate([self._limited_ns, limited_ns]))
-        self._limited_ns = filled_ns[-1:]
-        counted_s = np.fmax(np.diff(filled_ns, axis=0), 0) / NS_PER_S  # fmax: NaN becomes 0
+        at_ns = np.where(np.isnan(limited_ns), nan, t_mono_ns[:, np.newaxis])
+        read_ns = _filled(np.concatenate([self._limited_mono_ns, at_ns]))
+        self._limited_ns, self._limited_mono_ns = filled_ns[-1:], read_ns[-1:]
+        rise_ns = np.fmax(np.diff(filled_ns, axis=0), 0)  # fmax: NaN becomes 0
+        rise_ns[rise_ns > most_limited_ns(np.diff(read_ns, axis=0))] = 0
+        counted_s = rise_ns / NS_PER_S
         seen = ~np.isnan(filled_ns[-1])
         totals = self.totals[LIMITED_FIRST:LOST_FIRST]
         totals[seen] = _grown(totals[seen], counted_s.sum(axis=0)[seen])

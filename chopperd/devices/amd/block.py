@@ -11,6 +11,7 @@ from chopperd.devices.amd.table import Way
 from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
 from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import NumberKind
+from chopperd.errors import TransientDeviceError
 from chopperd.units import NS_PER_S
 
 #: Every block begins with a word that says how long it is and of which version.
@@ -74,8 +75,10 @@ class Block:
             self._source.fetch()
         except self._faults.vendor_error as error:
             is_absent = self._faults.absent(error, self._source.operation)
-            # What once came is not missing because it does not come now: it is asked for again.
-            self._failure = CallFailedError(is_absent=is_absent and self.header is None)
+            if is_absent and self.header is not None:
+                self._fail_for_now(error)
+                is_absent = False
+            self._failure = CallFailedError(is_absent=is_absent)
             return
         header = _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0]
         if self.header is None:
@@ -85,6 +88,20 @@ class Block:
             self._drop("header")
         elif self._is_stale():
             self._drop(table.STAMP)
+
+    def _fail_for_now(self, error: Exception) -> None:
+        """What once came is not missing because it does not come now: this look has failed.
+
+        Drivers say "not supported" and "no permission" while a GPU is reset.
+        """
+        failure = self._faults.classified(error, self._source.operation)
+        self._faults.failed_total[failure.operation] += 1
+        self._faults.transient = TransientDeviceError(
+            str(failure),
+            operation=failure.operation,
+            device_index=failure.device_index,
+            vendor_code=failure.vendor_code,
+        )
 
     def _drop(self, reason: str) -> None:
         """Take nothing from this block."""
@@ -140,8 +157,11 @@ class BlockNumber:
         (number,) = self._decode(self._buffer, self.offset)
         return None if number == self._absent else number
 
-    def read(self) -> int:
+    def read(self, absent: int | None = None) -> int:
         """As it stands there.
+
+        Args:
+            absent: What stands for "not reported" beside all ones.
 
         Raises:
             CallFailedError: The last look brought nothing, or nothing for it.
@@ -149,7 +169,7 @@ class BlockNumber:
         if self._block.failure is not None:
             raise self._block.failure
         number = self.raw()
-        if number is None:
+        if number is None or number == absent:
             raise CallFailedError(is_absent=True)
         return number
 
@@ -184,7 +204,7 @@ def _call(way: Way, number: BlockNumber) -> BlockCall:
 
     def read() -> float:
         try:
-            value = number.read()
+            value = number.read(way.absent)
         except CallFailedError as failure:
             # Once there, a gap is a gap of this look: the sensor is asked again at the next.
             raise CallFailedError(is_absent=failure.is_absent and not known[0]) from None

@@ -63,8 +63,8 @@ class Places:
 PLACES: Final = Places()
 #: A GPU that fails to say at first where its power comes from is asked so often.
 _FIRST_LOOKS: Final = 3
-#: How long the first calls for all GPUs together are waited for.
-_PATIENCE: Final = Patience(first_s=3.0, later_s=3.0)
+#: How long the first calls for all GPUs together are waited for: some twenty for each.
+PATIENCE: Final = Patience(first_s=6.0, later_s=6.0)
 
 
 def open_backend(_options: BackendOptions) -> "AmdSmiBackend":
@@ -115,12 +115,19 @@ class AmdSmiBackend:
         library: Started; ended by `close`.
         clock: Tells the time.
         places: Where the kernel's files are.
+        patience: How long the first calls for all GPUs together are waited for.
     """
 
     name = "amdsmi"
     simulated = False
 
-    def __init__(self, library: Library, clock: Clock, places: Places = PLACES) -> None:
+    def __init__(
+        self,
+        library: Library,
+        clock: Clock,
+        places: Places = PLACES,
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._library = library
         self._clock = clock
         self._places = places
@@ -129,8 +136,8 @@ class AmdSmiBackend:
         self._open = True
         first_calls = PatientCalls("its first calls")
         try:
-            self._devices = first_calls.answer(self._enumerated, _PATIENCE)
-            self._presence = first_calls.answer(self._present, _PATIENCE)
+            self._devices = first_calls.answer(self._enumerated, patience)
+            self._presence = first_calls.answer(self._present, patience)
         except CallsHangError as error:
             raise BackendUnavailableError(f"AMD SMI hangs: {error}") from error
         except BaseException:

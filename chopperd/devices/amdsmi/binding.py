@@ -86,6 +86,7 @@ def import_binding() -> Binding:
             if folder is not None or find_spec(_PACKAGE) is not None:
                 return _imported(folder)
         except BackendUnavailableError as error:
+            logger.info("%s", error)
             reasons.append(str(error))
     raise BackendUnavailableError(
         "; ".join(reasons)

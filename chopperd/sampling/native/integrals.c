@@ -13,6 +13,10 @@
 #define ACTIVITY_NS (3 * NS_PER_S)
 #define COUNTED_RATIO 0.05
 #define HZ_PER_MHZ 1e6
+/* As in correlate/counters.py. */
+#define MOST_W 10000.0
+#define MOST_LIMITED_RATIO 2.0
+#define LATE_NS 1e9
 
 enum { SM_CYCLES, SAMPLED_S, BUSY_S, BUSY_SM_CYCLES, BUSY_SAMPLED_S, ENERGY_J, LIMITED_FIRST };
 #define LOST_FIRST (LIMITED_FIRST + CAUSES)
@@ -35,20 +39,26 @@ static void grow(double *total, double amount) { *total = isnan(*total) ? amount
 
 /* ---- single samples --------------------------------------------------------------------- */
 
-static double energy_increment_j(integrals_t *kept, double energy_j)
+static double energy_increment_j(integrals_t *kept, const record_t *record)
 {
-    double top_j = kept->energy_top_j, low_j = kept->energy_low_j, added_j = 0.0;
+    double energy_j = record->energy_j, top_j = kept->energy_top_j, low_j = kept->energy_low_j;
+    double base_j;
+    int64_t base_ns = kept->energy_top_mono_ns;
     if (isnan(top_j) || energy_j >= top_j)
-        added_j = isnan(top_j) ? 0.0 : energy_j - top_j;
-    else if (!isnan(low_j) && energy_j >= low_j)
-        added_j = energy_j - low_j; /* the counter has restarted */
-    else {
-        kept->energy_low_j = energy_j; /* a dip, or a restart: the next one tells */
+        base_j = top_j;
+    else if (!isnan(low_j) && energy_j >= low_j) { /* the counter has restarted */
+        base_j = low_j;
+        base_ns = kept->energy_low_mono_ns;
+    } else { /* a dip, or a restart: the next one tells */
+        kept->energy_low_j = energy_j;
+        kept->energy_low_mono_ns = record->t_mono_ns;
         return 0.0;
     }
     kept->energy_top_j = energy_j;
+    kept->energy_top_mono_ns = record->t_mono_ns;
     kept->energy_low_j = NAN;
-    return added_j;
+    double most_j = ((double)(record->t_mono_ns - base_ns) + LATE_NS) * (MOST_W / NS_PER_S);
+    return energy_j - base_j <= most_j ? energy_j - base_j : 0.0; /* also where there is no base */
 }
 
 static double busy_ratio(integrals_t *kept, const record_t *record)
@@ -64,7 +74,8 @@ static double busy_ratio(integrals_t *kept, const record_t *record)
     return kept->has_idle_bit && !(record->causes & BIT(UNKNOWN)) ? 1.0 : NAN;
 }
 
-/* The increments of the driver's counters; one that fell has restarted and adds nothing. */
+/* The increments of the driver's counters; one that fell has restarted and adds nothing, nor does
+ * one that rose by more than time passed. */
 static void count_limits(integrals_t *kept, const record_t *record, sample_t *sample)
 {
     for (int cause = 0; cause < CAUSES; cause++) {
@@ -72,9 +83,12 @@ static void count_limits(integrals_t *kept, const record_t *record, sample_t *sa
         sample->counted_s[cause] = 0.0;
         if (isnan(now_ns))
             continue;
-        if (now_ns > before_ns) /* not where there was none before */
+        double apart_ns = (double)(record->t_mono_ns - kept->limited_mono_ns[cause]);
+        if (now_ns > before_ns && /* not where there was none before */
+            now_ns - before_ns <= apart_ns * MOST_LIMITED_RATIO + LATE_NS)
             sample->counted_s[cause] = (now_ns - before_ns) / NS_PER_S;
         kept->limited_ns[cause] = now_ns;
+        kept->limited_mono_ns[cause] = record->t_mono_ns;
     }
 }
 
@@ -257,7 +271,7 @@ int64_t native_add(integrals_t *kept, const record_t *ring, int64_t capacity, in
     for (int64_t i = 0; i < count; i++) {
         const record_t *record = &ring[(first + i) % capacity];
         if (!isnan(record->energy_j))
-            add_to(&batch, ENERGY_J, energy_increment_j(kept, record->energy_j));
+            add_to(&batch, ENERGY_J, energy_increment_j(kept, record));
         sample_t sample = sample_of(kept, record);
         for (int cause = 0; cause < CAUSES; cause++)
             counted_s[cause] += sample.counted_s[cause];

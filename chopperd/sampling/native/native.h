@@ -86,7 +86,9 @@ typedef struct {
     double reference_mhz, limit_mhz;
     int64_t has_idle_bit;
     double energy_top_j, energy_low_j;
+    int64_t energy_top_mono_ns, energy_low_mono_ns;
     double limited_ns[CAUSES];
+    int64_t limited_mono_ns[CAUSES];
     int64_t activity_mono_ns;
     double activity_ratio;
     int64_t records_count, last_mono_ns, last_causes;

@@ -60,6 +60,7 @@ DEFAULTS: Values = {"image": IMAGE}
 SETS = {
     "defaults": DEFAULTS,
     "everything": EVERYTHING,
+    "amd": {"image": IMAGE, "gpu": {"runtimeClassName": "", "access": "none"}},
     "little": {"image": IMAGE, "gpu": {"access": "none"}, "networkPolicy": {"enabled": False}},
 }
 

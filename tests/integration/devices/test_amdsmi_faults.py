@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.devices.amdsmi.backend import AmdSmiBackend
+from chopperd.clock import SystemClock
+from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
+from chopperd.devices.amdsmi.library import open_library
+from chopperd.devices.patient_calls import Patience
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.causes import Cause
@@ -119,6 +122,9 @@ def test_what_once_came_is_asked_for_again_at_once_whatever_code_it_fails_with(
     stepped = step(fake_amdsmi)
     fake_amdsmi.node.gpus[0].fails(NOT_SUPPORTED, METRICS)
     assert stepped.read().sm_clock_mhz is None
+    with pytest.raises(TransientDeviceError, match="AMD SMI code 2"):
+        stepped.read(scope=ReadScope.FAST)
+    assert stepped.backend.failed_total() == {("0", METRICS): 2}
     fake_amdsmi.node.gpus[0].heals()
     assert stepped.read().sm_clock_mhz == 2100
 
@@ -388,7 +394,12 @@ def test_first_calls_that_hang_make_the_back_end_unavailable(
     fake = make_fake_amdsmi([mi300x()] * 2)
     fake.node.gpus[1].fails(HANGS, "amdsmi_get_gpu_asic_info")
     with pytest.raises(BackendUnavailableError, match="AMD SMI hangs: its first calls"):
-        open_amdsmi(tmp_path)
+        AmdSmiBackend(
+            open_library(),
+            SystemClock(),
+            Places(sysfs=tmp_path),
+            Patience(first_s=0.5, later_s=0.5),
+        )
     fake.node.gpus[1].fails(SUCCESS)
     wait_for(
         lambda: not any(t.name == "chopperd-patient-calls" for t in threading.enumerate()),

@@ -1,6 +1,8 @@
 """How the back end "amdsmi" starts, or says in one line why it does not (case 31)."""
 
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,18 +71,42 @@ def test_the_host_s_own_binding_is_taken_and_fits_its_library(
     ],
 )
 def test_case_31_abc_a_binding_that_does_not_load_is_one_line_and_prints_nothing(
-    rocm: Callable[[str], Path], capfd: pytest.CaptureFixture[str], code: str, words: str
+    rocm: Callable[[str], Path],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    words: str,
 ) -> None:
-    """The installed one has no library either: both are named."""
     package = rocm(code)
+    monkeypatch.setattr("chopperd.devices.amdsmi.binding.find_spec", lambda _name: None)
     with pytest.raises(BackendUnavailableError) as caught:
         open_library()
     text = str(caught.value)
     assert words in text
     assert f"AMD's binding in {package.parent}" in text
-    assert "the installed amdsmi does not load: " in text
     assert "\n" not in text
     assert capfd.readouterr() == ("", "")
+
+
+def test_case_31_a_the_installed_binding_without_a_library_is_one_line_too(tmp_path: Path) -> None:
+    """In a process of its own: here, earlier tests have loaded libraries of the name."""
+    code = (
+        "from chopperd.devices.amdsmi.library import open_library\n"
+        "from chopperd.errors import BackendUnavailableError\n"
+        "try: open_library()\n"
+        "except BackendUnavailableError as error: print('reason:', error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "ROCM_PATH": str(tmp_path), "ROCM_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    [line] = done.stdout.splitlines()
+    assert line.startswith("reason: the installed amdsmi does not load: ")
+    assert "libamd_smi.so" in line
 
 
 def test_a_machine_without_any_binding_is_told_where_one_is_looked_for(

@@ -1,6 +1,7 @@
 """What the doctor sees of AMD's: on fake trees, and with AMD SMI's binding over a fake library."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,19 @@ def test_a_binding_without_a_library_says_so_in_its_own_words(
     assert amd.smi is not None
     assert amd.smi.binding is None
     assert "does not load" in (amd.smi.error or "")
+
+
+def test_a_card_that_hangs_is_waited_for_no_longer_and_leaves_what_was_said(
+    machine: SysfsTree, tmp_path: Path
+) -> None:
+    """Opening a pipe that nobody writes to does not return, as a read of a dead card's file."""
+    block = machine.add(mi210()).folder / "gpu_metrics"
+    block.unlink()
+    os.mkfifo(block)
+    amd = amd_asked(amd_of(tmp_path), machine.root, limit_s=6.0)
+    assert amd.smi is None
+    assert amd.was_asked
+    assert {each.pci_bus_id for each in amd.metrics} <= {BDF}
 
 
 def test_what_a_process_said_before_it_ended_is_kept() -> None:

@@ -50,7 +50,7 @@ def some(random: np.random.Generator, values: np.ndarray, known_ratio: float) ->
 
 
 def random_records(seed: int, count: int, known_ratio: float) -> Records:
-    """Records of a GPU that misbehaves: gaps, times that stand, counters that fall, few values."""
+    """Records of a GPU that misbehaves: gaps, times that stand, counters that leap, few values."""
     random = np.random.default_rng(seed)
     made = np.zeros(count, RECORD)
     spacing_ms = random.choice([0, 1, 90, 100, 110, 250, 700, 4000], count)
@@ -58,9 +58,10 @@ def random_records(seed: int, count: int, known_ratio: float) -> Records:
     made["causes"] = random.choice(CAUSE_SETS, count)
     made["sm_clock_mhz"] = some(random, random.uniform(0, 2100, count), known_ratio)
     energy_j = np.cumsum(random.uniform(0, 50, count)) - random.choice([0, 0, 0, 500], count)
+    energy_j += random.choice([0, 0, 0, 0, 1e6, 1e9], count)
     made["energy_j"] = some(random, energy_j, 0.5 * known_ratio)
     made["activity_ratio"] = some(random, random.choice([0, 0.3, 1], count), 0.3 * known_ratio)
-    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300], (count, len(CAUSES))) * MS
+    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300, 9000], (count, len(CAUSES))) * MS
     limited_ns = np.maximum(np.cumsum(steps_ns, axis=0), 0).astype(float)
     made["limited_ns"] = some(random, limited_ns, known_ratio)
     made["limited_ns"][:, random.random(len(CAUSES)) < 0.3] = nan

@@ -187,7 +187,7 @@ def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> No
 
     Compute at 1400 MHz [0, 60), communication at 1900 MHz [60, 100), each 100 ms: every look falls
     into compute. Read by read, 4 of 10 samples would be of communication, at 1400 MHz. A look is
-    seen at its own instant, so it is laid 5 ms before the read, half-way to the one before.
+    as of the first read that shows it, here at its own instant.
     """
     records = [
         Rec(start * MS, end * MS, kind)
@@ -202,7 +202,7 @@ def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> No
     samples = gpu_samples(times, clock_mhz, sensor_period_ns=100 * MS)
     clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
     inside = (clocks.samples.t_ns >= 0) & (clocks.samples.t_ns < 1000 * MS)
-    assert (clocks.samples.t_ns[inside] // MS).tolist() == [25 + 100 * n for n in range(10)]
+    assert (clocks.samples.t_ns[inside] // MS).tolist() == [30 + 100 * n for n in range(10)]
     assert (clocks.samples.label[inside] == COMPUTE).all()
     assert clocks.sensor_period_ns == clocks.samples.period_ns == 100 * MS
     assert clocks.period_ns == 10 * MS

@@ -124,6 +124,8 @@ def test_a_card_that_gives_no_answer_is_named_beside_one_that_does() -> None:
     well, silent = amd_checks.metrics(facts)
     assert (well.verdict, well.text) == (Verdict.OK, "v1.8, of 1 of 2 cards")
     assert (silent.verdict, silent.text) == (Verdict.PROBLEM, "no answer from 0000:22:00.0")
+    _, left = amd_checks.metrics(replace(facts, amd=replace(facts.amd, hung_pid=7)))
+    assert left.text.endswith("; process 7 is left alone in it")
 
 
 def test_cards_that_were_not_asked_have_no_finding() -> None:
@@ -143,12 +145,21 @@ def test_a_virtual_function_is_told_once_and_its_host_named() -> None:
 
 
 def test_partitions_are_told_by_their_modes() -> None:
-    cards = (replace(amd_card(12), compute_mode="CPX", memory_mode="NPS4"), amd_card(34))
+    split = replace(amd_card(12), compute_mode="CPX", memory_mode="NPS4", parts_count=8)
+    cards = (split, amd_card(34))
     found = only(amd_checks.partitions, amd_node("amdgpu", replace(AMD, cards=cards)))
     assert found.verdict is Verdict.OK
     assert found.text.startswith("CPX/NPS4 on 1, SPX/NPS1 on 1: clock, power and memory")
     whole = replace(amd_card(12), compute_mode=None, memory_mode=None)
     assert list(amd_checks.partitions(amd_node("amdgpu", replace(AMD, cards=(whole,))))) == []
+
+
+def test_parts_that_the_device_cgroup_hides_are_told() -> None:
+    """Linux refuses a compute node's properties to whom may not open its render node."""
+    card = replace(amd_card(12), compute_mode="DPX", parts_count=1)
+    split, hidden = amd_checks.partitions(amd_node("amdgpu", replace(AMD, cards=(card,))))
+    assert (split.verdict, hidden.verdict) == (Verdict.OK, Verdict.UNKNOWN)
+    assert hidden.text.startswith("the parts of 0000:0c:00.0 can't be seen")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.integrals import EnergyCounter, LiveIntegrals
 from chopperd.sampling.layout import RECORD, Records, live_totals
+from chopperd.units import NS_PER_S
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=2000.0)
@@ -183,8 +184,38 @@ def test_energy_skips_a_dip_and_goes_on_after_a_restart() -> None:
     """The readings of public case 30 (counts of 15.259 uJ); its right answer is 62.5619 J."""
     counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
     counter = EnergyCounter()
-    total_j = sum(counter.increment_j(count * 15.259e-6) for count in counts)
+    total_j = sum(
+        counter.increment_j(count * 15.259e-6, second * NS_PER_S)
+        for second, count in enumerate(counts)
+    )
     assert total_j == pytest.approx(62.5619, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("energy_j", "expected_j"),
+    [
+        ([1e6, 0, 0, 1e6 + 300, 1e6 + 400], 100),  # nothing over the dip of two reads
+        ([1e6, 1e12, 1e6 + 300, 1e6 + 400], 100),  # garbage, then as after a restart
+        ([0, 0, 1e6, 1e6 + 100], 100),  # the first reads said nothing
+        ([1e6, 1e6, 1e6 + 2700, 1e6 + 5400], 5400),  # a module of 2.7 kW
+        ([1e6, 0, 500, 1200], 1200),  # a driver that was loaded anew
+    ],
+)
+def test_energy_is_not_made_of_jumps_of_its_counter(
+    energy_j: list[float], expected_j: float
+) -> None:
+    """By hand; reads a second apart."""
+    rows = [{"energy_j": value} for value in energy_j]
+    assert totals_of(records(*rows, period_ms=1000)).energy_j == expected_j
+
+
+def test_a_counter_that_comes_back_from_garbage_does_not_count_all_that_it_ever_counted() -> None:
+    """By hand: 50 ms before it read 0, 50 ms after it was back, and 50 ms after the all-ones."""
+    hour_ms = 3_600_000
+    values_ms = [0, 50, -hour_ms, 60, 110, 10**12, 120, 170]
+    rows = [{"power_cap": (hour_ms + value) * MS} for value in values_ms]
+    totals = totals_of(records(*rows))
+    assert totals.limited_s == {Cause.POWER_CAP: pytest.approx(0.150)}
 
 
 def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:
