@@ -72,6 +72,16 @@ class TestMi250x(BackendContract):
         return make_node(mi250x_pair(), segment=Segment(power_w=430)).settles().backend
 
 
+class TestPartitions(BackendContract):
+    @pytest.fixture
+    def backend(self, make_node: MakeNode) -> DeviceBackend:
+        node = make_node([mi300x()])
+        node.tree.add(mi300x(), compute="CPX", partitions=8)
+        node.backend.close()
+        node.backend = AmdgpuBackend(node.tree.root, node.clock)
+        return node.settles().backend
+
+
 class TestRadeon(BackendContract):
     @pytest.fixture
     def backend(self, make_node: MakeNode) -> DeviceBackend:
