@@ -43,11 +43,14 @@ class TraceBuilder:
         stream: int = 7,
         kind: RecordKind = RecordKind.KERNEL,
         comm: bool = False,
+        collective: str | None = None,
     ) -> None:
         end_ns = start_ns + duration_ns
         named = self._name(name)
+        told = -1 if collective is None else self._name(collective)
+        has_metadata = int(comm or collective is not None)
         self.records.append(
-            (start_ns, end_ns, device, stream, kind, named, correlation, -1, int(comm))
+            (start_ns, end_ns, device, stream, kind, named, correlation, -1, has_metadata, told)
         )
 
     def call(
@@ -113,7 +116,7 @@ class TraceBuilder:
         )
 
     def _records(self) -> DeviceRecords:
-        table = _columns(sorted(self.records, key=lambda row: row[:2]), 9)
+        table = _columns(sorted(self.records, key=lambda row: row[:2]), 10)
         return DeviceRecords(
             start_ns=table[0],
             end_ns=table[1],
@@ -124,6 +127,7 @@ class TraceBuilder:
             correlation=table[6],
             copied_bytes=table[7],
             comm=_int8(table[8]),
+            collective=_int32(table[9]),
         )
 
     def _calls(self) -> RuntimeCalls:

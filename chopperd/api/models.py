@@ -31,12 +31,13 @@ from chopperd.units import NS_PER_S
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUs are read through."""
+    """What the GPUs are read through; `chosen` is why, where it was not named."""
 
     name: str | None
     up: bool
     driver: str | None
     simulated: bool
+    chosen: str | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +280,7 @@ def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> St
             up=snapshot.backend_up,
             driver=snapshot.driver,
             simulated=snapshot.simulated,
+            chosen=snapshot.chosen,
         ),
         gpus=len(snapshot.gpus),
         gpus_up=sum(each.up for each in snapshot.gpus),

@@ -38,7 +38,7 @@ def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> 
 def _sampler(arguments: Sequence[str]) -> int:
     """Sample into shared memory until the parent ends or says so."""
     from chopperd.devices.base import BackendOptions
-    from chopperd.devices.registry import AUTO, open_backend
+    from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
     from chopperd.sampling.settings import SamplerSettings
     from chopperd.simulation.spec import SimulationSpec
@@ -48,7 +48,7 @@ def _sampler(arguments: Sequence[str]) -> int:
     which = BackendOptions(simulation=SimulationSpec.from_json(simulation) if simulation else None)
     how = SamplerSettings.from_json(given["--settings"])
     name = given.get("--backend", AUTO)
-    return process.main(int(given["--ring-fd"]), lambda: open_backend(name, which), how)
+    return process.main(int(given["--ring-fd"]), lambda: choose(name, which), how)
 
 
 def _sweep(arguments: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ def snapshot_of(status: models.Status, gpus: models.Gpus) -> NodeSnapshot:
         node=status.node,
         backend=status.backend.name,
         backend_up=status.backend.up,
+        chosen=status.backend.chosen,
         driver=status.backend.driver,
         simulated=status.backend.simulated or gpus.simulated,
         gpus=tuple(map(_gpu, gpus.gpus)),

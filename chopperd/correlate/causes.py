@@ -8,7 +8,7 @@ import numpy as np
 from chopperd.correlate.signal import ClassClock
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
-from chopperd.model.limit_counters import most_limited_ns
+from chopperd.model.counters import most_limited_ns
 
 MIN_COUNTER_SHARE: Final = 0.05
 MIN_COUNTER_UPDATES: Final = 5
@@ -77,27 +77,21 @@ def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Fl
     """(m, causes) float64: by how many ns each counter rose over each piece between samples.
 
     Counters not read at every sample are taken as linear between the reads; a counter that fell
-    (driver reload) or rose by more than can have passed (back from a dip) adds nothing there, and
-    outside its first and last read nothing either.
+    (driver reload), or rose by more than time passed, adds nothing there, and outside its first and
+    last read nothing either.
     """
     rise = _columns(max(len(t_ns) - 1, 0))
     for cause, counter in limited_ns.items():
         read = np.isfinite(counter)
         if read.sum() < 2 or not len(rise):
             continue
-        filled = np.interp(t_ns, t_ns[read], _followed(t_ns[read], counter[read]))
-        rise[:, cause] = np.maximum(np.diff(filled), 0.0)
+        apart_ns, risen_ns = np.diff(t_ns[read]), np.diff(counter[read])
+        is_measured = risen_ns <= most_limited_ns(apart_ns.astype(np.float64))
+        counted_ns = np.append(
+            0.0, np.cumsum(np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0))
+        )
+        rise[:, cause] = np.diff(np.interp(t_ns, t_ns[read], counted_ns))
     return rise
-
-
-def _followed(t_ns: Int64s, counter_ns: Float64s) -> Float64s:
-    """A counter of which only the possible rises are left."""
-    rise_ns = np.diff(counter_ns)
-    is_possible = (rise_ns >= 0) & (rise_ns <= most_limited_ns(np.diff(t_ns.astype(np.float64))))
-    if is_possible.all():
-        return counter_ns
-    followed: Float64s = np.cumsum(np.concatenate(([0.0], np.where(is_possible, rise_ns, 0.0))))
-    return followed
 
 
 def counter_updates(

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.energy_counter import MOST_W, STANDS_NS, EnergyCounter
-from chopperd.units import NS_PER_S
+from chopperd.model.counters import most_energy_j
+from chopperd.model.energy_counter import EnergyCounter
 
 MAX_ERROR_RATIO: Final = 0.15
 #: From this share of reads that show a new value on, the counter changes as often as it is read.
@@ -86,7 +86,7 @@ class _Followed:
 def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
     """The counter without dips, torn numbers and restarts."""
     rise_j = np.diff(counter_j)
-    if np.all((rise_j >= 0) & (rise_j <= MOST_W * (np.diff(t_ns) + STANDS_NS) / NS_PER_S)):
+    if np.all((rise_j >= 0) & (rise_j <= most_energy_j(np.diff(t_ns).astype(np.float64)))):
         return _Followed(t_ns=t_ns, counter_j=counter_j, after_doubt=np.zeros(len(t_ns), np.bool_))
     counter, used_j = EnergyCounter(), np.zeros(len(t_ns))
     believed = np.ones(len(t_ns), np.bool_)

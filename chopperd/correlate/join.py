@@ -129,7 +129,9 @@ def join_device(
     windows = _windows(timeline)
     clocks = None
     if gpu_samples is not None and len(timeline):
-        clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz)
+        drift = timeline.drift
+        apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
+        clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz, apart_ns)
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
@@ -180,6 +182,7 @@ def _row_clocks(
     windows: Windows,
     gpu_samples: GpuSamples,
     reference_mhz: float | None,
+    apart_ns: int,
 ) -> RowClocks | None:
     kept = _usable(gpu_samples, int(windows.start_ns[-1]), int(windows.end_ns[-1]))
     if len(kept) < 2:
@@ -202,7 +205,7 @@ def _row_clocks(
     )
     read_ns = float(np.median(gpu_samples.read_span_ns[kept]))
     timing = TimingUncertainty(
-        join_ns=read_ns / 2 + AXIS_UNCERTAINTY_NS,
+        join_ns=read_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns,
         lag_ns=lag.uncertainty_ns if known_ns is None else 0,
     )
     compute = mean_clock(samples, RunningClass.COMPUTE, masks.compute, windows, timing)

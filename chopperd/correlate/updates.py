@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.sensor_period import contradicts, period_in_samples
+from chopperd.correlate.sensor_period import RESOLVED_SPACINGS, contradicts, period_in_samples
 from chopperd.model.arrays import Float64s, Int64s
 
 #: A look that is thought to have shown no change is left out this close before the next change.
@@ -62,8 +62,10 @@ def looks(t_ns: Int64s, value: Float64s, period_ns: int) -> Looks:
 def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Looks:
     """The looks behind reads of a clock; each read is one where nothing is known of the sensor.
 
-    A period that only the samples betray may be the job's beat, and a look moved to where it must
-    have been would change sides at a border then: each look is as of the first read that shows it.
+    A period may be the job's beat, of a clock with one level for each phase, also one that a probe
+    found: a look moved to where it must have been would change sides at a border then. So each look
+    is as of the first read that shows it, at most a third of a period late, where reads are dense
+    enough for that; only where they are not it is moved.
 
     Args:
         t_ns: (n,) int64, times of reads, strictly rising.
@@ -72,7 +74,10 @@ def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Look
             show that it can't be.
     """
     if known_ns and not contradicts(t_ns, clock_mhz, known_ns):
-        return looks(t_ns, clock_mhz, known_ns)
+        seen = looks(t_ns, clock_mhz, known_ns)
+        if known_ns < RESOLVED_SPACINGS * float(np.median(np.diff(t_ns))):
+            return seen
+        return replace(seen, t_ns=t_ns[seen.row])
     betrayed = period_in_samples(t_ns, clock_mhz)
     if betrayed is None:
         return Looks(row=np.arange(len(t_ns)), t_ns=t_ns, period_ns=None)

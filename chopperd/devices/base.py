@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
@@ -50,6 +50,18 @@ class DeviceBackend(Protocol):
     def close(self) -> None:
         """Let go of the driver; `read` is a DeviceError from now on, a second call does nothing."""
         ...
+
+
+class Choice(NamedTuple):
+    """An open back end.
+
+    Attributes:
+        backend: The back end.
+        reason: Why "auto" took it and no other, for people; None where it was named.
+    """
+
+    backend: DeviceBackend
+    reason: str | None = None
 
 
 @runtime_checkable

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from chopperd.devices.base import BackendOptions, DeviceBackend, KnowsItsShortfall
+from chopperd.devices.base import BackendOptions, Choice, DeviceBackend, KnowsItsShortfall
 from chopperd.errors import BackendUnavailableError, ConfigError
 
 if TYPE_CHECKING:
@@ -34,18 +34,6 @@ _BUILT_IN: Final[Mapping[str, str]] = {
 #: hangs holds up the others. Where a block is of a version that is not known, AMD SMI may know it.
 _PREFERRED: Final = ("nvml", "amdgpu", "amdsmi")
 _ONLY_BY_NAME: Final = frozenset({"simulated", "replay"})
-
-
-class Choice(NamedTuple):
-    """An open back end.
-
-    Attributes:
-        backend: The back end.
-        reason: Why "auto" took it and no other, for people; None where it was named.
-    """
-
-    backend: DeviceBackend
-    reason: str | None = None
 
 
 def open_backend(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> DeviceBackend:

@@ -119,6 +119,7 @@ class LiveNode:
             node=self._node,
             backend=self._description.backend or None,
             backend_up=any(gpu.up for gpu in gpus),
+            chosen=self._description.chosen,
             driver=self._description.driver,
             simulated=self._description.simulated,
             gpus=gpus,

@@ -2,12 +2,9 @@
 
 from typing import Final, TypeAlias
 
+from chopperd.model.counters import most_energy_j
 from chopperd.units import NS_PER_S
 
-#: A counter can't rise faster than any GPU draws power; in one step it may show what it did not
-#: show for so long.
-MOST_W: Final = 5_000.0
-STANDS_NS: Final = NS_PER_S // 2
 #: A counter that goes on elsewhere for so long has moved there.
 MOVED_NS: Final = NS_PER_S // 2
 
@@ -61,4 +58,4 @@ class EnergyCounter:
 
 def _follows(before: _Reading, after: _Reading) -> bool:
     passed_ns, rise_j = after[0] - before[0], after[1] - before[1]
-    return 0 <= rise_j <= MOST_W * (passed_ns + STANDS_NS) / NS_PER_S
+    return 0 <= rise_j <= most_energy_j(float(passed_ns))

@@ -309,6 +309,7 @@ class NodeSnapshot:
         version, node: Program and host.
         backend: Back end in use, or asked for; None if none is known.
         backend_up: Whether any GPU of it is fresh.
+        chosen: Why this back end was taken, for people; None where it was named.
         driver, simulated: Driver version; whether values come from a simulation.
         gpus: In slot order; GPUs that went away stay with `up` False.
         traced: By GPU label, for GPUs with a recent capture.
@@ -324,6 +325,7 @@ class NodeSnapshot:
     node: str
     backend: str | None
     backend_up: bool
+    chosen: str | None = None
     driver: str | None
     simulated: bool
     gpus: tuple[GpuLive, ...]

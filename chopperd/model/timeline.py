@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.units import NS_PER_US
+
+#: Clocks that drift apart by less than this over a whole file mislead nobody.
+HARMLESS_DRIFT_NS: Final = 50 * NS_PER_US
 
 
 class StepSource(StrEnum):
@@ -88,6 +93,34 @@ class HostActivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockDrift:
+    """How launches and device records of a trace drift apart.
+
+    Attributes:
+        ratio: By how much the device's clock runs faster than the host's.
+        low_ratio, high_ratio: 99 % interval.
+        span_ns: Time over which it was seen.
+        launch_count: Launches onto an idle device.
+    """
+
+    ratio: float
+    low_ratio: float
+    high_ratio: float
+    span_ns: int
+    launch_count: int
+
+    @property
+    def apart_ns(self) -> int:
+        """How far apart it moves both over the span."""
+        return round(abs(self.ratio) * self.span_ns)
+
+    @property
+    def misleads(self) -> bool:
+        """Whether there is a drift for certain, and one that matters."""
+        return self.low_ratio * self.high_ratio > 0 and self.apart_ns > HARMLESS_DRIFT_NS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimeline:
     """One device of one trace: its records sorted by (start_ns, end_ns), one row each.
 
@@ -105,6 +138,8 @@ class DeviceTimeline:
         windows: Steps with work on this device, in order.
         unrecorded: Time between neighbours in launch order of which at least one launch has no
             record, where idleness can't be told from work.
+        early_count: Records that start before the call of their correlation id: unlinked.
+        drift: How its clock and the host's drift apart, where that was looked for and can be told.
     """
 
     device: int
@@ -120,6 +155,8 @@ class DeviceTimeline:
     main_stream: int
     windows: tuple[DeviceWindow, ...]
     unrecorded: Intervals
+    early_count: int = 0
+    drift: ClockDrift | None = None
 
     def __len__(self) -> int:
         """The number of records."""

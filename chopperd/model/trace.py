@@ -57,6 +57,7 @@ class DeviceRecords:
         correlation: (n,) int64; -1 absent or 0 (which Kineto writes for "none").
         copied_bytes: (n,) int64; -1 not reported.
         comm: (n,) int8; 1 where the record carries collective metadata, else 0.
+        collective: (n,) int32, what that calls the collective; -1 without.
     """
 
     device: Int32s
@@ -68,6 +69,7 @@ class DeviceRecords:
     correlation: Int64s
     copied_bytes: Int64s
     comm: Int8s
+    collective: Int32s
 
     def __len__(self) -> int:
         """The number of records."""

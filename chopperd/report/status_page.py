@@ -79,6 +79,8 @@ def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
             )
         ),
     )
+    if now.chosen is not None:
+        yield "back end", now.chosen
     if now.pause is not None:
         until_ns = now.pause.until_unix_ns
         end = "taken away" if until_ns is None else moment(until_ns)

@@ -21,6 +21,7 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.notes import device_notes, trace_notes
+from chopperd.report.rocm_notes import rocm_notes
 from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
 from chopperd.units import NS_PER_US
 
@@ -179,7 +180,10 @@ def _joined(
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
-        notes=tuple(device_notes(joined, samples, mine, reference, mapped.why_not)),
+        notes=(
+            *rocm_notes(device, trace.meta.runtime),
+            *device_notes(joined, samples, mine, reference, mapped.why_not),
+        ),
     )
 
 

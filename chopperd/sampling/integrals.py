@@ -12,9 +12,9 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.counters import most_limited_ns
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.energy_counter import EnergyCounter
-from chopperd.model.limit_counters import most_limited_ns
 from chopperd.sampling.layout import (
     LIMITED_FIRST,
     LOST_FIRST,
@@ -149,7 +149,7 @@ class LiveIntegrals:
         }
         self._gaps = GapRule()
         self._limited_ns: Float64s = np.full((1, len(CAUSES)), nan)
-        self._limited_at_ns: Float64s = np.full((1, len(CAUSES)), nan)
+        self._limited_mono_ns: Float64s = np.full((1, len(CAUSES)), nan)
 
     def resume(self, totals: Float64s, seen: Records) -> None:
         """Go on from another sampler's totals, which already hold the records `seen`."""
@@ -165,12 +165,11 @@ class LiveIntegrals:
         """
         if not len(records):
             return
-        has_energy = ~np.isnan(records["energy_j"])
-        if has_energy.any():
-            energy_j = records["energy_j"][has_energy].tolist()
-            at_ns = records["t_mono_ns"][has_energy].tolist()
-            self._add("energy_j", sum(map(self._energy.increment_j, energy_j, at_ns)))
-        counted_s = self._count_limits(records)
+        told = records[~np.isnan(records["energy_j"])]
+        if len(told):
+            energy_j, t_mono_ns = told["energy_j"].tolist(), told["t_mono_ns"].tolist()
+            self._add("energy_j", sum(map(self._energy.increment_j, energy_j, t_mono_ns)))
+        counted_s = self._count_limits(records["limited_ns"], records["t_mono_ns"])
         columns = {
             "t_mono_ns": records["t_mono_ns"],
             "sm_clock_mhz": records["sm_clock_mhz"],
@@ -194,20 +193,19 @@ class LiveIntegrals:
         total = float(self.totals[place])
         self.totals[place] = amount if isnan(total) else total + amount
 
-    def _count_limits(self, records: Records) -> Float64s:
+    def _count_limits(self, limited_ns: Float64s, t_mono_ns: Int64s) -> Float64s:
         """Add the driver's counters to their totals; the increment at each record, (n, causes), s.
 
-        A counter that fell has restarted and adds nothing at that record; nor does one that rises
-        by more than can have passed, as one that comes back from a dip.
+        A counter that fell has restarted and adds nothing at that record, nor does one that rose
+        by more than time passed.
         """
-        limited_ns = records["limited_ns"]
-        at_ns = np.where(np.isnan(limited_ns), nan, records["t_mono_ns"][:, np.newaxis])
         filled_ns = _filled(np.concatenate([self._limited_ns, limited_ns]))
-        filled_at_ns = _filled(np.concatenate([self._limited_at_ns, at_ns]))
-        self._limited_ns, self._limited_at_ns = filled_ns[-1:], filled_at_ns[-1:]
-        rise_ns = np.diff(filled_ns, axis=0)
-        is_possible = rise_ns <= most_limited_ns(np.diff(filled_at_ns, axis=0))
-        counted_s = np.where(is_possible, np.maximum(rise_ns, 0), 0.0) / NS_PER_S
+        at_ns = np.where(np.isnan(limited_ns), nan, t_mono_ns[:, np.newaxis])
+        read_ns = _filled(np.concatenate([self._limited_mono_ns, at_ns]))
+        self._limited_ns, self._limited_mono_ns = filled_ns[-1:], read_ns[-1:]
+        rise_ns = np.fmax(np.diff(filled_ns, axis=0), 0)  # fmax: NaN becomes 0
+        rise_ns[rise_ns > most_limited_ns(np.diff(read_ns, axis=0))] = 0
+        counted_s = rise_ns / NS_PER_S
         seen = ~np.isnan(filled_ns[-1])
         totals = self.totals[LIMITED_FIRST:LOST_FIRST]
         totals[seen] = _grown(totals[seen], counted_s.sum(axis=0)[seen])

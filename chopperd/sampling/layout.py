@@ -235,6 +235,7 @@ class RingDescription:
         backend: Name of the back end.
         driver: Driver version, where there is one.
         simulated: Whether the values come from a simulation.
+        chosen: Why this back end was taken, for people; None where it was named.
         failure: Why the sampler could not start; None if it did.
     """
 
@@ -242,6 +243,7 @@ class RingDescription:
     backend: str = ""
     driver: str | None = None
     simulated: bool = False
+    chosen: str | None = None
     failure: str | None = None
 
     def encoded(self) -> bytes:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from chopperd.clock import Clock, RepeatLimiter, SystemClock
-from chopperd.devices.base import DeviceBackend
+from chopperd.devices.base import Choice, DeviceBackend
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
@@ -46,7 +46,7 @@ _ORDERS_BYTES: Final = 4096
 _ORDERS_PAUSE_S: Final = 0.05
 
 
-def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: SamplerSettings) -> int:
+def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) -> int:
     """Sample into the shared memory until SIGTERM or the parent's end; the exit status.
 
     A back end that can't be opened is reported through the shared memory. Standard input is the
@@ -54,18 +54,19 @@ def main(ring_fd: int, open_backend: Callable[[], DeviceBackend], settings: Samp
 
     Args:
         ring_fd: The memory file, inherited from the parent.
-        open_backend: Opens the driver; called once, in the main thread.
+        choose: Opens the driver; called once, in the main thread.
         settings: How to sample.
     """
     with _wake_pipe() as (wake_fd, wake):
         stop = threading.Event()
         ending = Ending(stop)
         try:
-            backend = open_backend()
+            choice = choose()
+            backend = choice.backend
             if _is_readable(wake_fd):  # given up meanwhile: the memory may be a successor's
                 backend.close()
                 return 0
-            ring = _opened_ring(ring_fd, backend, settings)
+            ring = _opened_ring(ring_fd, choice, settings)
             if not _has_room(ring, backend.devices()):
                 backend.close()
                 return ExitStatus.NO_ROOM
@@ -277,7 +278,8 @@ def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:
     return False
 
 
-def _opened_ring(ring_fd: int, backend: DeviceBackend, settings: SamplerSettings) -> RingWriter:
+def _opened_ring(ring_fd: int, choice: Choice, settings: SamplerSettings) -> RingWriter:
+    backend = choice.backend
     devices = backend.devices()
     if not devices:
         raise BackendUnavailableError(f"the {backend.name} driver reports no GPU")
@@ -286,6 +288,7 @@ def _opened_ring(ring_fd: int, backend: DeviceBackend, settings: SamplerSettings
         backend=backend.name,
         driver=backend.driver,
         simulated=backend.simulated,
+        chosen=choice.reason,
     )
     return RingWriter(ring_fd, description, settings.capacity)
 

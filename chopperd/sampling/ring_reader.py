@@ -220,12 +220,13 @@ class RingReader:
         return GpuStatus(**words)
 
     def aside(self, slot: int) -> GpuAside:
-        """What of a GPU is written seldom; nothing where its writer died over it."""
+        """What of a GPU is written seldom; only the time spent where its writer died over it."""
         for _ in range(_ATTEMPTS):
             side = self._status["side"][slot].copy()
             if all(self._is_whole(side, slot, name) for name in ("sequence", "state_sequence")):
                 return aside_of(side)
-        return GpuAside()
+        # A count never falls, and one word is always whole.
+        return GpuAside(driver_rare_ns=int(self._status["side"]["driver_rare_ns"][slot]))
 
     def _is_whole(self, side: Records, slot: int, name: str) -> bool:
         """Whether nothing was being written to a copy by the writer that counts there."""

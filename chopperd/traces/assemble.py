@@ -125,8 +125,10 @@ class _Numbering(Generic[PlainT]):
         self._number = np.array([number[value] for value in plain_values], dtype=np.int32)
 
     def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`."""
-        return self._number[numbers]
+        """A column of interned numbers, as indices into `values`; -1 stays."""
+        if not len(self._number):
+            return numbers
+        return np.where(numbers < 0, numbers, self._number[numbers])
 
 
 def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
@@ -140,6 +142,7 @@ def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
         correlation=table.column("correlation", np.int64),
         copied_bytes=table.column("copied_bytes", np.int64),
         comm=table.column("comm", np.int8),
+        collective=names.column(table.column("collective", np.int32)),
     )
 
 

@@ -29,11 +29,13 @@ class Links:
     Attributes:
         call: (records,) int64, index of the launching call; -1 unlinked. A graph launch is the
             call of many records.
+        by_id: (records,) int64, the same, also where the record starts before the call.
         recorded: (calls,) bool, the call has at least one record.
         launch: (calls,) bool, a kernel, graph or copy launch, which should have a record.
     """
 
     call: Int64s
+    by_id: Int64s
     recorded: Bools
     launch: Bools
 
@@ -53,14 +55,15 @@ def link(records: DeviceRecords, calls: RuntimeCalls, names: tuple[str, ...]) ->
         impossible starts are pytorch/pytorch#192021.
     """
     launch = _named(calls, names, KERNEL_LAUNCH) | _named(calls, names, COPY_LAUNCH)
-    call = _call_by_correlation(records.correlation, calls.correlation, launch)
-    linked = call >= 0
-    linked[linked] = records.start_ns[linked] >= calls.start_ns[call[linked]]
-    call = np.where(linked, call, -1)
+    by_id = _call_by_correlation(records.correlation, calls.correlation, launch)
+    linked = by_id >= 0
+    linked[linked] = records.start_ns[linked] >= calls.start_ns[by_id[linked]]
+    call = np.where(linked, by_id, -1)
     runs_kernel = _marked(len(calls), call[linked & (records.kind == RecordKind.KERNEL)])
     captured = intervals.contains(_captures(calls, names), calls.start_ns)
     return Links(
         call=call,
+        by_id=by_id,
         recorded=_marked(len(calls), call[linked]),
         launch=runs_kernel | (launch & ~captured),
     )

@@ -136,6 +136,7 @@ class TraceRows:
             correlation=counts_of([one.correlation for one in args]),
             copied_bytes=counts_of(sizes),
             comm=np.array([one.collective is not None for one in args], dtype=np.int8),
+            collective=self._collectives(args),
         )
 
     def _take_calls(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
@@ -179,6 +180,13 @@ class TraceRows:
 
     def _names(self, rows: Rows) -> Int32s:
         return _looked_up(self.names, map(_NAME, rows), len(rows))
+
+    def _collectives(self, args: Sequence[EventArgs]) -> Int32s:
+        column = np.full(len(args), ABSENT, np.int32)
+        for row, one in enumerate(args):
+            if one.collective is not None:
+                column[row] = self.names[str(one.collective)]
+        return column
 
     def _threads(self, rows: Rows) -> Int32s:
         return _looked_up(self.threads, map(_THREAD, rows), len(rows))

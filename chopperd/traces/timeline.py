@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
@@ -20,6 +21,7 @@ from chopperd.model.timeline import (
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.classes import ClassRule, copy_directions, record_classes
+from chopperd.traces.collectives import generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
 from chopperd.traces.links import link
@@ -58,6 +60,7 @@ class _Columns:
     step: Int32s
     call_start_ns: Int64s
     call_thread: Int32s
+    called_ns: Int64s
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -75,7 +78,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     on_device = marked.source is StepSource.GPU_ROWS
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
-    families, family_column = _families(trace.records, trace.names)
+    families, family_column = _families(trace, links.call)
     columns = _Columns(
         kernel_class=record_classes(trace.records, trace.names, options.class_rules),
         copy_direction=copy_directions(trace.records, trace.names),
@@ -85,6 +88,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         else _of_call(call_step, links.call, -1).astype(np.int32),
         call_start_ns=_of_call(trace.calls.start_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
+        called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -100,15 +104,23 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     )
 
 
-def _families(records: DeviceRecords, names: tuple[str, ...]) -> tuple[tuple[str, ...], Int32s]:
-    """The families of a trace, and the column that indexes them; copies go by their own names."""
+def _families(trace: Trace, call: Int64s) -> tuple[tuple[str, ...], Int32s]:
+    """The families of a trace, and the column that indexes them; copies go by their own names.
+
+    A kernel that serves all collectives is a family for each of them.
+    """
+    records, names = trace.records, trace.names
     kernels = set(used_names(records.name[records.kind == RecordKind.KERNEL], len(names)).tolist())
     index_of: dict[str, int] = {}
     of_name = np.full(len(names), -1, np.int32)
     for name in used_names(records.name, len(names)).tolist():
         text = family(names[name]) if name in kernels else names[name]
         of_name[name] = index_of.setdefault(text, len(index_of))
-    return tuple(index_of), of_name[records.name]
+    column = of_name[records.name]
+    for row, collective in generic_collectives(trace, call):
+        text = f"{family(names[records.name[row]])} {collective}"
+        column[row] = index_of.setdefault(text, len(index_of))
+    return tuple(index_of), column
 
 
 def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
@@ -153,19 +165,27 @@ def _devices(
             columns,
             np.flatnonzero(records.device == number),
             unknown.get(int(number), intervals.EMPTY),
+            may_drift=trace.meta.runtime == "rocm",
         )
         for number in np.unique(records.device)
     )
 
 
 def _device(
-    number: int, records: DeviceRecords, columns: _Columns, rows: Int64s, unknown: Intervals
+    number: int,
+    records: DeviceRecords,
+    columns: _Columns,
+    rows: Int64s,
+    unknown: Intervals,
+    *,
+    may_drift: bool,
 ) -> DeviceTimeline:
     """One device's timeline, from its rows."""
     start_ns, end_ns, stream = records.start_ns[rows], records.end_ns[rows], records.stream[rows]
     kernel_class, step = columns.kernel_class[rows], columns.step[rows]
     compute = computes(kernel_class)
     main = main_stream(stream, end_ns - start_ns, compute)
+    called_ns = columns.called_ns[rows]
     return DeviceTimeline(
         device=number,
         start_ns=start_ns,
@@ -186,6 +206,8 @@ def _device(
             on_main_stream=stream == main,
         ),
         unrecorded=unknown,
+        early_count=int(np.count_nonzero(start_ns < called_ns)),
+        drift=clock_drift(start_ns, end_ns, called_ns) if may_drift else None,
     )
 
 

@@ -21,7 +21,7 @@ def in_compute(compute: Sequence[tuple[int, int]], t_ns: int) -> bool:
 
 
 def sample_times(compute: Sequence[tuple[int, int]], step_ns: int = 500_000) -> list[int]:
-    """Every 0.5 ms (or another step), from first to last, such instants while compute runs."""
+    """Every 0.5 ms or another step, from the first to the last such instant while compute runs."""
     times = list(range(compute[0][0], compute[-1][1], step_ns))
     inside = [k for k, t_ns in enumerate(times) if in_compute(compute, t_ns)]
     return times[inside[0] : inside[-1] + 1]

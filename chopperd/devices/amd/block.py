@@ -157,8 +157,11 @@ class BlockNumber:
         (number,) = self._decode(self._buffer, self.offset)
         return None if number == self._absent else number
 
-    def read(self) -> int:
+    def read(self, absent: int | None = None) -> int:
         """As it stands there.
+
+        Args:
+            absent: What stands for "not reported" beside all ones.
 
         Raises:
             CallFailedError: The last look brought nothing, or nothing for it.
@@ -166,7 +169,7 @@ class BlockNumber:
         if self._block.failure is not None:
             raise self._block.failure
         number = self.raw()
-        if number is None:
+        if number is None or number == absent:
             raise CallFailedError(is_absent=True)
         return number
 
@@ -201,7 +204,7 @@ def _call(way: Way, number: BlockNumber) -> BlockCall:
 
     def read() -> float:
         try:
-            value = number.read()
+            value = number.read(way.absent)
         except CallFailedError as failure:
             # Once there, a gap is a gap of this look: the sensor is asked again at the next.
             raise CallFailedError(is_absent=failure.is_absent and not known[0]) from None

@@ -20,12 +20,14 @@ class KfdNode:
     """A GPU, or a partition of one, as the kernel's compute driver (KFD) lists it.
 
     Attributes:
-        node: Its number, CPUs counted: what HSA calls a node id.
+        node: Its number among the nodes that can be read here, CPUs counted: what HSA calls a node
+            id in every process that may open the same devices.
         pci_bus_id: Of its card ("0000:c1:00.0").
         partition: Its number on the card; 0 on one that is whole.
         unique_id: The chip's own id; None where it has none.
         render_minor: Of its device file /dev/dri/renderD*.
         gpu_id: What the compute driver calls it in other files; None where it may not be read.
+        kernel_node: Its number in the kernel's list, whoever looks.
     """
 
     node: int
@@ -34,13 +36,14 @@ class KfdNode:
     unique_id: int | None = None
     render_minor: int | None = None
     gpu_id: int | None = None
+    kernel_node: int | None = None
 
 
 def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     """The GPUs that KFD lists, by node; empty where there is no KFD.
 
     Nodes whose properties may not be read (a device cgroup keeps them from this container) are left
-    out: the numbers of the others stay.
+    out and not counted, as HSA's own library does not count them.
 
     Args:
         sysfs: The root of sysfs.
@@ -53,8 +56,13 @@ def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     except OSError:
         return ()
     numbered = sorted((int(each.name), each) for each in folders if each.name.isdecimal())
-    found = (_node(number, folder / "properties") for number, folder in numbered)
-    nodes = [node for node in found if node is not None]
+    read = ((number, folder, _properties(folder)) for number, folder in numbered)
+    readable = [each for each in read if each[2]]
+    nodes = [
+        _node(place, number, folder, values)
+        for place, (number, folder, values) in enumerate(readable)
+        if values.get("simd_count")
+    ]
     shared = Counter((_card(node), node.unique_id) for node in nodes)
     return tuple(
         _partition(node) if shared[(_card(node), node.unique_id)] > 1 else node for node in nodes
@@ -128,25 +136,28 @@ def _named(nodes: Sequence[KfdNode], word: str) -> KfdNode | None:
     return next(by_uuid, None)
 
 
-def _node(number: int, properties: Path) -> KfdNode | None:
-    """The GPU of a node; None where it is a CPU, or can't be read."""
+def _properties(folder: Path) -> Mapping[str, int]:
+    """The numbers of a node by name; none where they can't be read."""
     try:
-        lines = properties.read_text().splitlines()
+        lines = (folder / "properties").read_text().splitlines()
     except OSError:
-        return None
-    values = {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
-    if not values.get("simd_count"):
-        return None
+        return {}
+    return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def _node(place: int, number: int, folder: Path, values: Mapping[str, int]) -> KfdNode:
+    """The GPU of a node, which is at that place among those that can be read."""
     location = values.get("location_id", 0)
     return KfdNode(
-        node=number,
+        node=place,
         pci_bus_id=pci_bus_id(
             values.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F, location & 7
         ),
         partition=location >> 28 & 0xF,
         unique_id=values.get("unique_id") or None,
         render_minor=values.get("drm_render_minor") or None,
-        gpu_id=_gpu_id(properties.with_name("gpu_id")),
+        gpu_id=_gpu_id(folder / "gpu_id"),
+        kernel_node=number,
     )
 
 

@@ -32,12 +32,14 @@ class Way:
         per_unit: How many of the metric's units are one of the field's.
         unit: The metric's unit.
         source: What tells users this way from its alternatives.
+        absent: A number that stands for "not reported" beside all ones.
     """
 
     metric: str
     per_unit: int = 1
     unit: str
     source: str | None = None
+    absent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,14 @@ POWER: Final = Sensor(
 ENERGY: Final = Sensor(
     name="energy_j",
     bounds=Bounds(0, 1e14),
-    ways=(Way(metric="energy_accumulator", per_unit=COUNTS_PER_JOULE, unit="2^-16 J"),),
+    ways=(
+        Way(
+            metric="energy_accumulator",
+            per_unit=COUNTS_PER_JOULE,
+            unit="2^-16 J",
+            absent=2**32 - 1,  # so Radeon's driver writes it into the 64 bits
+        ),
+    ),
 )
 # A sensor that is not there reads 0 in some versions.
 TEMPERATURE: Final = Sensor(

@@ -6,32 +6,28 @@ GPU. Not verified on hardware: the files are as the kernel's sources say.
 
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices import plausible
-from chopperd.devices.amd.planning import PlannableCall
+from chopperd.devices.amd.block_probes import Asker, beside_probes, block_probes, told_by_card
 from chopperd.devices.amd.sensor_reads import sensor_reads
-from chopperd.devices.amd.sensors import AmdSensors, Beside, GpuTraits
+from chopperd.devices.amd.sensors import AmdSensors
 from chopperd.devices.amdgpu.cards import (
-    TWO_DIE_DEVICES,
     Card,
     cards,
     driver_version,
     gpu_infos,
-    labelled,
 )
-from chopperd.devices.amdgpu.files import NumberFile
 from chopperd.devices.amdgpu.layouts import UnknownMetricsError
 from chopperd.devices.amdgpu.processes import processes
 from chopperd.devices.amdgpu.source import FileSource, NoMetricsSource
+from chopperd.devices.amdgpu.traits import traits
 from chopperd.devices.base import BackendOptions, SensorRead
-from chopperd.devices.channel import Call, DeviceFaults, VendorErrors
-from chopperd.devices.plausible import Bounds
-from chopperd.devices.read_plan import NumberKind, ReadPlan
+from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -39,8 +35,7 @@ from chopperd.errors import (
     TransientDeviceError,
     UnsupportedFieldError,
 )
-from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
-from chopperd.units import HZ_PER_MHZ, MICROWATTS_PER_WATT, MILLIDEGREES_PER_DEGREE
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +135,30 @@ class AmdgpuBackend:
             return {}
         return sensor_reads(source, device.power_source, OSError)
 
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        """What each metric and file for a GPU gives now, read up to `calls_count` times.
+
+        Raises:
+            DeviceLostError: The card is gone, or never was one of ours.
+        """
+        if device.parent is not None and device in self._devices:
+            return (told_by_card(device.parent),)
+        watched = self._watched.get(device.uuid) if self._open else None
+        if watched is None:
+            raise _lost(f"GPU {device.gpu} is not one of this driver's", device.index)
+        asker = Asker(faults=watched.faults, clock=self._clock, calls_count=calls_count)
+        known = traits(watched.card, device)
+        source = _source(watched.card, device.index)
+        return (
+            *block_probes(source, asker),
+            *beside_probes((*known.stand_ins, *known.beside), asker),
+        )
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        """None: the kernel keeps no samples of its own."""
+        del device, field
+        return None
+
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
         """The processes with memory on a GPU, of all its partitions; None where that is not told.
 
@@ -192,8 +211,8 @@ class AmdgpuBackend:
         """What reads a GPU, made anew after it was lost."""
         if watched.sensors is None:
             watched.source = _source(watched.card, device.index)
-            traits = _traits(watched.card, device)
-            watched.sensors = AmdSensors(watched.source, traits, watched.faults)
+            known = traits(watched.card, device)
+            watched.sensors = AmdSensors(watched.source, known, watched.faults)
         return watched.sensors
 
     @staticmethod
@@ -216,67 +235,6 @@ def _source(card: Card, index: int) -> FileSource | NoMetricsSource:
         if error.errno in _LOST | _UNSUPPORTED:
             return NoMetricsSource(f"gpu_metrics: {error.strerror}")
         raise _classified(error, card.metrics.name, index) from error
-
-
-def _traits(card: Card, info: GpuInfo) -> GpuTraits:
-    hwmon = card.hwmon()
-    size_bytes = info.memory_size_bytes
-    memory = Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
-    beside = [_beside("memory_used_bytes", memory, card.folder / "mem_info_vram_used", 1)]
-    stand_ins = []
-    if hwmon is not None:
-        beside.append(_beside("power_limit_w", plausible.POWER_W, hwmon / "power1_cap", _UW))
-        stand_ins = [*_hwmon_stand_ins(hwmon)]
-    stand_ins.append(
-        _beside("activity_ratio", plausible.RATIO, card.folder / "gpu_busy_percent", 100)
-    )
-    return GpuTraits(
-        label=info.gpu,
-        gives_card_power=card.device_id in TWO_DIE_DEVICES,
-        stand_ins=tuple(stand_ins),
-        beside=tuple(beside),
-    )
-
-
-_UW: Final = MICROWATTS_PER_WATT
-
-
-def _hwmon_stand_ins(hwmon: Path) -> list[Beside]:
-    """Ways by hwmon's files, in Hz, uW, 0.001 C. Source: amdgpu_pm.c."""
-    hotspot = labelled(hwmon, "junction") or labelled(hwmon, "edge") or "temp1"
-    power = [
-        _number_call(hwmon / "power1_input", _UW, "instant"),
-        _number_call(hwmon / "power1_average", _UW, "average"),
-    ]
-    return [
-        _beside("sm_clock_mhz", plausible.CLOCK_MHZ, hwmon / "freq1_input", HZ_PER_MHZ),
-        _beside("mem_clock_mhz", plausible.CLOCK_MHZ, hwmon / "freq2_input", HZ_PER_MHZ),
-        Beside(name="power_w", bounds=plausible.POWER_W, calls=tuple(power)),
-        _beside(
-            "temperature_c",
-            plausible.MEMORY_TEMPERATURE_C,
-            hwmon / f"{hotspot}_input",
-            MILLIDEGREES_PER_DEGREE,
-        ),
-    ]
-
-
-def _beside(name: str, bounds: Bounds, path: Path, per_unit: int) -> Beside:
-    return Beside(name=name, bounds=bounds, calls=(_number_call(path, per_unit, None),))
-
-
-def _number_call(path: Path, per_unit: int, source: str | None) -> Call:
-    file = NumberFile(path)
-    read: Callable[[], float] = file.read if per_unit == 1 else lambda: file.read() / per_unit
-    return PlannableCall(
-        operation=path.name,
-        read=read,
-        source=source,
-        plan=file.planned_call,
-        offset=0,
-        kind=NumberKind.DECIMAL,
-        scale=1 / per_unit,
-    )
 
 
 def _classified(error: Exception, operation: str, index: int) -> DeviceError:

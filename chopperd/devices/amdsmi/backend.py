@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
+from chopperd.devices.amd.block_probes import Asker, told_by_card
 from chopperd.devices.amd.identity import kfd_nodes
 from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, GpuTraits
@@ -188,12 +189,16 @@ class AmdSmiBackend:
         Raises:
             DeviceLostError: The GPU is gone, or never was one of ours.
         """
-        if device.parent is not None:
-            return self._partition_probes(device)
+        if device.parent is not None and device in self._devices:
+            return (told_by_card(device.parent),)
         gpu = self._gpu(device)
         source = self._source(gpu)
-        handle = gpu.processor.handle
-        prober = Prober(self._library, handle, source, gpu.faults, self._clock, calls_count)
+        prober = Prober(
+            library=self._library,
+            handle=gpu.processor.handle,
+            source=source,
+            asker=Asker(faults=gpu.faults, clock=self._clock, calls_count=calls_count),
+        )
         return tuple(prober.all())
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
@@ -364,17 +369,6 @@ class AmdSmiBackend:
     def _source(self, gpu: _Gpu) -> SmiSource:
         """A GPU's block, with a buffer of its own."""
         return SmiSource(self._library, gpu.processor.handle, self._layout)
-
-    def _partition_probes(self, device: GpuInfo) -> tuple[FieldProbe, ...]:
-        if device not in self._devices:
-            raise _lost(f"GPU {device.gpu} is not one of AMD SMI's", device.index)
-        return (
-            FieldProbe(
-                operation="partition",
-                feeds="sm_clock_mhz",
-                error=f"told by its card, GPU {device.parent}",
-            ),
-        )
 
     def _present(self) -> Presence:
         return present(self._library, self._places.sysfs)

@@ -155,9 +155,11 @@ def _numbered(library: Library, found: Processor, nodes: Sequence[KfdNode]) -> P
         by_kernel = (each.node for each in nodes if _is_same(each, found, function))
         return replace(found, kfd_node=next(by_kernel, None), partition=function)
     node, partition = int(room.fields.node_id), int(room.fields.current_partition_id)
+    # The library has the kernel's number, HSA that among what may be opened.
+    by_number = {each.kernel_node: each.node for each in nodes}
     return replace(
         found,
-        kfd_node=None if node == _NOT_TOLD else node,
+        kfd_node=None if node == _NOT_TOLD else by_number.get(node, None if nodes else node),
         partition=function if partition == _NOT_TOLD else partition,
     )
 

@@ -13,13 +13,11 @@
 #define ACTIVITY_NS (3 * NS_PER_S)
 #define COUNTED_RATIO 0.05
 #define HZ_PER_MHZ 1e6
-/* As in model/energy_counter.py. */
-#define MOST_W 5000.0
-#define STANDS_NS (NS_PER_S / 2)
+/* As in model/counters.py and model/energy_counter.py. */
+#define MOST_W 10000.0
+#define MOST_LIMITED_RATIO 2.0
+#define LATE_NS 1e9
 #define MOVED_NS (NS_PER_S / 2)
-/* As in model/limit_counters.py. */
-#define MOST_COUNTERS 4
-#define COUNTERS_STAND_NS NS_PER_S
 
 enum { SM_CYCLES, SAMPLED_S, BUSY_S, BUSY_SM_CYCLES, BUSY_SAMPLED_S, ENERGY_J, LIMITED_FIRST };
 #define LOST_FIRST (LIMITED_FIRST + CAUSES)
@@ -47,7 +45,7 @@ static int follows(const energy_t *before, const energy_t *after)
 {
     double rise_j = after->energy_j - before->energy_j;
     double passed_ns = (double)(after->t_mono_ns - before->t_mono_ns);
-    return rise_j >= 0 && rise_j <= MOST_W * (passed_ns + (double)STANDS_NS) / (double)NS_PER_S;
+    return rise_j >= 0 && rise_j <= (passed_ns + LATE_NS) * (MOST_W / NS_PER_S);
 }
 
 static double believe(integrals_t *kept, const energy_t *now, double since_j)
@@ -87,7 +85,7 @@ static double busy_ratio(integrals_t *kept, const record_t *record)
 }
 
 /* The increments of the driver's counters; one that fell has restarted and adds nothing, nor does
- * one that rises by more than can have passed. */
+ * one that rose by more than time passed. */
 static void count_limits(integrals_t *kept, const record_t *record, sample_t *sample)
 {
     for (int cause = 0; cause < CAUSES; cause++) {
@@ -95,12 +93,12 @@ static void count_limits(integrals_t *kept, const record_t *record, sample_t *sa
         sample->counted_s[cause] = 0.0;
         if (isnan(now_ns))
             continue;
-        double most_ns = MOST_COUNTERS * (double)(record->t_mono_ns - kept->limited_mono_ns[cause])
-                         + (double)COUNTERS_STAND_NS;
-        kept->limited_mono_ns[cause] = record->t_mono_ns;
-        if (now_ns > before_ns && now_ns - before_ns <= most_ns) /* nor where none was before */
+        double apart_ns = (double)(record->t_mono_ns - kept->limited_mono_ns[cause]);
+        if (now_ns > before_ns && /* not where there was none before */
+            now_ns - before_ns <= apart_ns * MOST_LIMITED_RATIO + LATE_NS)
             sample->counted_s[cause] = (now_ns - before_ns) / NS_PER_S;
         kept->limited_ns[cause] = now_ns;
+        kept->limited_mono_ns[cause] = record->t_mono_ns;
     }
 }
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tests.fakes.nvml.scenario import CALLS, ScenarioLayout
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
+FOLDER = Path(__file__).parent
+SOURCES = ("library.c", "device.c", "fields.c", "instances.c", "trouble.c", "values.c")
 LIBRARY_NAME = "libnvidia-ml.so.1"
 
 
@@ -30,10 +31,10 @@ def build(folder: Path, without: frozenset[str] = frozenset()) -> Path:
     if library.exists():
         return library
     variant.mkdir(parents=True)
-    hidden = variant / "symbols.map"
-    local = "".join(f" {name};" for name in sorted(without))
-    hidden.write_text(f"{{ global: *; local:{local} }};\n" if without else "{ global: *; };\n")
-    _compile(library, hidden)
+    symbols = variant / "symbols.map"
+    left_out = "".join(f" {name};" for name in sorted(without))
+    symbols.write_text(f"{{ global: nvml*; fake_nvml_*; local:{left_out} *; }};\n")
+    _compile(library, symbols)
     _check_layout(library)
     return library
 
@@ -43,7 +44,8 @@ def _compile(library: Path, symbols: Path) -> None:
     linked = [f"-Wl,-soname,{LIBRARY_NAME}", f"-Wl,--version-script={symbols}"]
     # A system header: NVIDIA's own warnings are not ours.
     headers = ["-isystem", str(_header_folder())]
-    command = ["gcc", *options, *linked, *headers, "-o", str(library), str(SOURCE)]
+    sources = [str(FOLDER / name) for name in SOURCES]
+    command = ["gcc", *options, *linked, *headers, "-o", str(library), *sources]
     try:
         subprocess.run(command, check=True)
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
 """What the fake driver answers, as a file that tests change while the driver is in use.
 
-The layout is that of `fake_nvml.c`; `build.py` checks that the two agree.
+The layout is that of `fake_nvml.h`; `build.py` checks that the two agree.
 """
 
 import mmap

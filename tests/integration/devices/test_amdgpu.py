@@ -72,6 +72,16 @@ class TestMi250x(BackendContract):
         return make_node(mi250x_pair(), segment=Segment(power_w=430)).settles().backend
 
 
+class TestPartitions(BackendContract):
+    @pytest.fixture
+    def backend(self, make_node: MakeNode) -> DeviceBackend:
+        node = make_node([mi300x()])
+        node.tree.add(mi300x(), compute="CPX", partitions=8)
+        node.backend.close()
+        node.backend = AmdgpuBackend(node.tree.root, node.clock)
+        return node.settles().backend
+
+
 class TestRadeon(BackendContract):
     @pytest.fixture
     def backend(self, make_node: MakeNode) -> DeviceBackend:
@@ -260,6 +270,17 @@ def test_all_ones_are_not_reported_whatever_their_width(make_node: MakeNode) -> 
     assert reading.energy_j is None
     # hwmon has what the block does not.
     assert (reading.sm_clock_mhz, reading.power_w, reading.temperature_c) == (2100, 600, 60)
+
+
+def test_32_ones_in_the_64_bits_of_energy_are_not_reported(make_node: MakeNode) -> None:
+    """As the kernel's driver of RX 7900 and W7900 writes them; nothing is waited for then."""
+    node = make_node([radeon_w7900()], segment=Segment(power_w=60))
+    node.tree.gpus[0].shows(energy_accumulator=2**32 - 1)
+    node.backend.close()
+    node.backend = AmdgpuBackend(node.tree.root, node.clock)
+    node.settles()
+    assert node.look().energy_j is None
+    assert node.backend.read_plan(node.gpus[0], ReadScope.FAST) is not None
 
 
 def test_a_version_that_is_not_known_leaves_hwmon(make_sysfs: MakeSysfs) -> None:

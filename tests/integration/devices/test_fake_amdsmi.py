@@ -455,7 +455,7 @@ def test_counters_never_fall_while_what_plays_is_changed(
 
     reader = threading.Thread(target=read)
     reader.start()
-    for power_w in range(100, 300):
+    for power_w in range(100, 180):
         node.plays(Segment(power_w=power_w, length_ns=MS_NS), Segment(power_w=power_w + 1))
     done.set()
     reader.join()

@@ -31,11 +31,20 @@ def test_gpus_have_the_numbers_that_count_the_cpus(tmp_path: Path) -> None:
     write_node(tmp_path, 0, cpu_cores_count=96)
     write_node(tmp_path, 1, cpu_cores_count=96)
     write_gpu(tmp_path, 2, 0xC100)
-    write_gpu(tmp_path, 10, 0xE528, unique_id=7)
-    assert kfd_nodes(tmp_path) == (
-        KfdNode(node=2, pci_bus_id="0000:c1:00.0", unique_id=UNIQUE_ID, render_minor=130),
-        KfdNode(node=10, pci_bus_id="0000:e5:05.0", unique_id=7, render_minor=138),
+    write_gpu(tmp_path, 3, 0xE528, unique_id=7)
+    first = KfdNode(
+        node=2, pci_bus_id="0000:c1:00.0", unique_id=UNIQUE_ID, render_minor=130, kernel_node=2
     )
+    second = KfdNode(
+        node=3, pci_bus_id="0000:e5:05.0", unique_id=7, render_minor=131, kernel_node=3
+    )
+    assert kfd_nodes(tmp_path) == (first, second)
+
+
+def test_nodes_are_in_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in range(11):
+        write_gpu(tmp_path, number, 0x100 * number, unique_id=number + 1)
+    assert [node.unique_id for node in kfd_nodes(tmp_path)] == list(range(1, 12))
 
 
 def test_partitions_of_a_card_are_numbered_by_either_release(tmp_path: Path) -> None:
@@ -53,9 +62,13 @@ def test_a_function_of_its_own_is_no_partition(tmp_path: Path) -> None:
     assert (node.pci_bus_id, node.partition) == ("0000:c1:00.1", 0)
 
 
-def test_nodes_that_may_not_be_read_leave_the_numbers_of_the_others(tmp_path: Path) -> None:
-    write_gpu(tmp_path, 1, 0xC100)
-    write_gpu(tmp_path, 2, 0xC200)
+def test_nodes_that_may_not_be_read_are_not_counted_as_hsa_does_not_count_them(
+    tmp_path: Path,
+) -> None:
+    write_node(tmp_path, 0, cpu_cores_count=96)
+    for number in (1, 2, 3, 4):
+        write_gpu(tmp_path, number, 0xC000 + 0x100 * number)
     (tmp_path / TOPOLOGY / "1" / "properties").unlink()
-    assert [node.node for node in kfd_nodes(tmp_path)] == [2]
+    (tmp_path / TOPOLOGY / "3" / "properties").write_text("")
+    assert [(node.node, node.kernel_node) for node in kfd_nodes(tmp_path)] == [(1, 2), (2, 4)]
     assert kfd_nodes(tmp_path / "nowhere") == ()

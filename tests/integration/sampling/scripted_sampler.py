@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from chopperd.devices.base import Choice
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
@@ -117,7 +118,7 @@ if __name__ == "__main__":
     sys.exit(
         main(
             options.ring_fd,
-            lambda: open_scripted(options.gpus, options.folder, options.call_s),
+            lambda: Choice(open_scripted(options.gpus, options.folder, options.call_s)),
             SamplerSettings.from_json(options.settings),
         )
     )

@@ -19,7 +19,6 @@ from chopperd.sampling.native.totals import NativeIntegrals, NativeTotals
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.totals import PythonTotals
-from chopperd.units import NS_PER_S
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=1980.0)
@@ -51,19 +50,18 @@ def some(random: np.random.Generator, values: np.ndarray, known_ratio: float) ->
 
 
 def random_records(seed: int, count: int, known_ratio: float) -> Records:
-    """Records of a GPU that misbehaves: gaps, times that stand, counters that fall, few values."""
+    """Records of a GPU that misbehaves: gaps, times that stand, counters that leap, few values."""
     random = np.random.default_rng(seed)
     made = np.zeros(count, RECORD)
     spacing_ms = random.choice([0, 1, 90, 100, 110, 250, 700, 4000], count)
     made["t_mono_ns"] = 10**9 + np.cumsum(spacing_ms) * MS
     made["causes"] = random.choice(CAUSE_SETS, count)
     made["sm_clock_mhz"] = some(random, random.uniform(0, 2100, count), known_ratio)
-    energy_j = np.cumsum(random.uniform(0, 50, count)) - random.choice(
-        [0, 0, 0, 500, -65_536], count
-    )
+    energy_j = np.cumsum(random.uniform(0, 50, count)) - random.choice([0, 0, 0, 500], count)
+    energy_j += random.choice([0, 0, 0, 0, 65_536, 1e6, 1e9], count)
     made["energy_j"] = some(random, energy_j, 0.5 * known_ratio)
     made["activity_ratio"] = some(random, random.choice([0, 0.3, 1], count), 0.3 * known_ratio)
-    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300, 1500, 9000], (count, len(CAUSES))) * MS
+    steps_ns = random.choice([0, 0, 1, 5, 60, 100, -300, 9000], (count, len(CAUSES))) * MS
     limited_ns = np.maximum(np.cumsum(steps_ns, axis=0), 0).astype(float)
     made["limited_ns"] = some(random, limited_ns, known_ratio)
     made["limited_ns"][:, random.random(len(CAUSES)) < 0.3] = nan
@@ -112,7 +110,7 @@ def test_energy_skips_a_dip_and_goes_on_after_a_restart(native: NativeLibrary, b
     expected_j = [0.0, 30.518, 30.518, 61.036, 61.036, 62.5619]
     counts = [1_000_000, 3_000_000, 2_900_000, 5_000_000, 1_000, 101_000]
     made = random_records(1, len(counts), 0.0)
-    made["t_mono_ns"] = NS_PER_S * np.arange(1, len(counts) + 1)
+    made["t_mono_ns"] = 1000 * MS * np.arange(1, len(counts) + 1)
     made["energy_j"] = np.array(counts) * 15.259e-6
     place = TOTAL_NAMES.index("energy_j")
     python, c = LiveIntegrals(replace(GPU, vendor=Vendor.AMD)), NativeIntegrals(native, GPU, 6)

@@ -81,3 +81,12 @@ def test_a_successor_begins_anew_but_for_the_time_spent_and_silences_the_one_bef
     earlier.write_trouble("late news")
     earlier.add_driver_ns(100)
     assert RingReader(fd).aside(0) == GpuAside(timing=UNSEEN, driver_rare_ns=5)
+
+
+def test_the_time_spent_stays_where_a_writer_died_over_the_rest(fd: int) -> None:
+    side = writer_on(fd).side(0)
+    side.add_driver_ns(5)
+    side.write_trouble("lost")
+    reader = RingReader(fd)
+    with side._writing():  # as it is left by a process that was killed meanwhile
+        assert reader.aside(0) == GpuAside(driver_rare_ns=5)

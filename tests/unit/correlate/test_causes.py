@@ -15,7 +15,7 @@ from chopperd.correlate.causes import (
 from chopperd.correlate.signal import ClassClock, class_clock
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
-from tests.unit.correlate.builders import COMM, COMPUTE, labelled
+from tests.unit.correlate.builders import COMM, COMPUTE, MS, labelled
 
 
 def shares_of(*causes: Cause) -> dict[str, float]:
@@ -106,12 +106,13 @@ def test_a_counter_rises_evenly_between_reads_and_not_at_all_when_it_falls() -> 
     assert not rise[:, Cause.THERMAL].any()
 
 
-def test_a_counter_that_comes_back_from_a_dip_rises_by_nothing_there() -> None:
-    """Read each second: 0.5 s, zeros, back to an hour and a second, 0.5 s."""
-    times = 10**9 * np.arange(6)
-    counter_s = np.array([3600.0, 3600.5, 0.0, 0.0, 3601.0, 3601.5])
-    rise = counter_increments({Cause.THERMAL: 1e9 * counter_s}, times)
-    assert rise[:, Cause.THERMAL].tolist() == [0.5e9, 0.0, 0.0, 0.0, 0.5e9]
+def test_a_counter_that_comes_back_from_garbage_adds_nothing_where_it_does() -> None:
+    """It read 0 once, after an hour under the limit: 100 ms before and after are its own."""
+    times = np.array([0, 100, 200, 300, 400], np.int64) * MS
+    hour = 3600.0 * 1000 * MS
+    power_cap = np.array([hour, hour + 100 * MS, 0.0, hour + 150 * MS, hour + 250 * MS])
+    rise = counter_increments({Cause.POWER_CAP: power_cap}, times)
+    assert (rise[:, Cause.POWER_CAP] / MS).tolist() == [100.0, 0.0, 0.0, 100.0]
 
 
 def test_a_single_sample_has_no_pieces_for_counters() -> None:

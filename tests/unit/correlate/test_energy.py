@@ -169,3 +169,9 @@ def test_ticks_that_did_not_read_the_counter_are_skipped() -> None:
     sparse = [j if t % 50 == 0 else np.nan for t, j in zip(FAST_MS, FAST_J, strict=True)]
     found, _ = energy(FAST_MS, sparse, (175, 975))
     assert found == pytest.approx(400.0)
+
+
+def test_a_counter_that_jumped_says_nothing() -> None:
+    """1 MJ within 10 ms would be 100 MW; a counter that read 0 at first shows that."""
+    jumped_j = [0.0 if t < 500 else 1e6 + joule for t, joule in zip(FAST_MS, FAST_J, strict=True)]
+    assert np.isnan(energy(FAST_MS, jumped_j, (95, 995), is_sum=True)).all()

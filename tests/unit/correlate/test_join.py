@@ -1,5 +1,7 @@
 """One device joined with its samples: rows, labels, periods, coverage, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from chopperd.correlate.join import (
 from chopperd.correlate.lag import UNMEASURED_LAG_NS
 from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
+from chopperd.model.timeline import ClockDrift
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, IDLE, MS, Rec, device, gpu_samples
 
 
@@ -167,12 +170,24 @@ def test_a_known_sensor_lag_is_subtracted_and_adds_no_uncertainty() -> None:
     assert clocks.timing.total_ns == 300 + AXIS_UNCERTAINTY_NS
 
 
+def test_a_drift_between_launches_and_kernels_makes_the_join_uncertain_and_moves_nothing() -> None:
+    still = device([Rec(0, 900 * MS)])
+    sure = ClockDrift(
+        ratio=1e-3, low_ratio=8e-4, high_ratio=12e-4, span_ns=900 * MS, launch_count=200
+    )
+    samples = gpu_samples(every(10, 0, 1000), [1400.0] * 100, read_span_ns=600)
+    for drift, apart_ns in ((sure, 900_000), (replace(sure, low_ratio=-1e-4), 0)):
+        clocks = clocks_of(join_device(replace(still, drift=drift), (), samples, 1980.0))
+        assert clocks.timing.total_ns == 300 + AXIS_UNCERTAINTY_NS + apart_ns
+        assert clocks.samples.t_ns.tolist() == samples.t_unix_ns.tolist()
+
+
 def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> None:
     """A 100 ms sensor that looks at 30, 130, ... ms and is read each 10 ms.
 
     Compute at 1400 MHz [0, 60), communication at 1900 MHz [60, 100), each 100 ms: every look falls
     into compute. Read by read, 4 of 10 samples would be of communication, at 1400 MHz. A look is
-    seen at its own instant, so it is laid 5 ms before the read, half-way to the one before.
+    as of the first read that shows it, here at its own instant.
     """
     records = [
         Rec(start * MS, end * MS, kind)
@@ -187,7 +202,7 @@ def test_a_sensor_of_known_period_is_labelled_by_what_ran_when_it_looked() -> No
     samples = gpu_samples(times, clock_mhz, sensor_period_ns=100 * MS)
     clocks = clocks_of(join_device(device(records), (), samples, 1980.0))
     inside = (clocks.samples.t_ns >= 0) & (clocks.samples.t_ns < 1000 * MS)
-    assert (clocks.samples.t_ns[inside] // MS).tolist() == [25 + 100 * n for n in range(10)]
+    assert (clocks.samples.t_ns[inside] // MS).tolist() == [30 + 100 * n for n in range(10)]
     assert (clocks.samples.label[inside] == COMPUTE).all()
     assert clocks.sensor_period_ns == clocks.samples.period_ns == 100 * MS
     assert clocks.period_ns == 10 * MS

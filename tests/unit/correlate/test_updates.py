@@ -137,3 +137,17 @@ def test_what_was_found_on_the_device_stands_above_what_samples_betray() -> None
     assert steady.period_ns is None
     assert steady.row.tolist() == list(range(len(t_ns)))
     assert steady.t_ns is t_ns
+
+
+@pytest.mark.parametrize("phase_ms", [50, 100, 250])
+def test_a_beat_of_the_job_that_was_taken_for_the_sensors_moves_no_look_over_a_border(
+    phase_ms: int,
+) -> None:
+    """Known truth: 1400 MHz in every other phase, 1800 in the rest, shown at once."""
+    random = np.random.default_rng(5)
+    t_ns = ((np.arange(6000) + random.uniform(0.05, 0.95, 6000)) * 10 * MS).astype(np.int64)
+    clock_mhz = np.where(t_ns // (phase_ms * MS) % 2, 1800.0, 1400.0)
+    found = clock_looks(t_ns, clock_mhz, phase_ms * MS)
+    labels = found.t_ns // (phase_ms * MS) % 2
+    assert set(clock_mhz[found.row][labels == 0]) == {1400.0}
+    assert set(clock_mhz[found.row][labels == 1]) == {1800.0}

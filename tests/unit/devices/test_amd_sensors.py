@@ -181,6 +181,17 @@ def test_the_kind_of_power_is_chosen_by_one_rule(
     assert gpu.sensors.is_settled
 
 
+def test_a_power_of_nothing_is_no_power() -> None:
+    """As the second die of a MI250X may say it: not 0 W, and not waited for for ever."""
+    gpu = Gpu(current_socket_power=0xFFFF, average_socket_power=0)
+    assert gpu.looks().power_w is None
+    gpu.looks(60_000)
+    assert gpu.sensors.power.is_absent
+    for _ in range(4):
+        gpu.looks(500)
+    assert gpu.sensors.read_plan(ReadScope.FULL) is not None
+
+
 def test_a_block_that_begins_otherwise_is_torn_and_gives_nothing() -> None:
     gpu = Gpu().settled()
     gpu.source.begins(0x02010101)

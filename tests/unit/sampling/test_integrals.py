@@ -179,11 +179,31 @@ def test_limit_counters_add_up_over_gaps_and_restarts() -> None:
     assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.008)}
 
 
-def test_a_limit_counter_that_comes_back_from_a_dip_adds_no_time() -> None:
-    """By hand: 10 + 10 ms; then zeros, as of a GPU that is reset, and back to an hour; then 10."""
-    values_ms = [3_600_000, 3_600_010, 3_600_020, 0, 0, 3_600_050, 3_600_060]
-    totals = totals_of(records(*({"thermal": value * MS} for value in values_ms)))
-    assert totals.limited_s == {Cause.THERMAL: pytest.approx(0.03)}
+@pytest.mark.parametrize(
+    ("energy_j", "expected_j"),
+    [
+        ([1e6, 0, 0, 1e6 + 300, 1e6 + 400], 100),  # nothing over the dip of two reads
+        ([1e6, 1e12, 1e6 + 300, 1e6 + 400], 400),  # garbage, then as if it had not been
+        ([0, 0, 1e6, 1e6 + 100], 100),  # the first reads said nothing
+        ([1e6, 1e6, 1e6 + 2700, 1e6 + 5400], 5400),  # a module of 2.7 kW
+        ([1e6, 0, 500, 1200], 1200),  # a driver that was loaded anew
+    ],
+)
+def test_energy_is_not_made_of_jumps_of_its_counter(
+    energy_j: list[float], expected_j: float
+) -> None:
+    """By hand; reads a second apart."""
+    rows = [{"energy_j": value} for value in energy_j]
+    assert totals_of(records(*rows, period_ms=1000)).energy_j == expected_j
+
+
+def test_a_counter_that_comes_back_from_garbage_does_not_count_all_that_it_ever_counted() -> None:
+    """By hand: 50 ms before it read 0, 50 ms after it was back, and 50 ms after the all-ones."""
+    hour_ms = 3_600_000
+    values_ms = [0, 50, -hour_ms, 60, 110, 10**12, 120, 170]
+    rows = [{"power_cap": (hour_ms + value) * MS} for value in values_ms]
+    totals = totals_of(records(*rows))
+    assert totals.limited_s == {Cause.POWER_CAP: pytest.approx(0.150)}
 
 
 def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:

@@ -100,7 +100,19 @@ def test_a_negative_or_missing_duration_makes_a_record_invalid_and_a_host_row_un
 def test_collective_metadata_mark_a_record() -> None:
     event = complete_event("kernel", "ncclDevKernel_Generic", 1, 2)
     event["args"] = {"Collective name": "allreduce"}
-    assert rows_of([event]).records().take("comm", np.int8).tolist() == [1]
+    rows = rows_of([event, complete_event("kernel", "k", 1, 2)])
+    records = rows.records()
+    assert records.take("comm", np.int8).tolist() == [1, 0]
+    told = records.take("collective", np.int32).tolist()
+    assert [list(rows.names)[told[0]], told[1]] == ["allreduce", -1]
+
+
+@pytest.mark.parametrize("time", [1.5, 1234567890123456.789])
+def test_queues_that_records_name_are_noticed(time: float) -> None:
+    assert not rows_of([complete_event("kernel", "k", time, 2)]).has_queues
+    plain, named = complete_event("kernel", "k", time, 2), complete_event("kernel", "k", time, 2)
+    named["args"] = {"device": 0, "hsa_queue": 0}
+    assert rows_of([plain, named]).has_queues
 
 
 @pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "Runtime"])

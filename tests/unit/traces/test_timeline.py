@@ -1,5 +1,8 @@
 """Whole traces laid out: small ones by hand, random ones against plain Python."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -219,3 +222,25 @@ def check_unions(device: DeviceTimeline, own: list[Launch]) -> None:
         }
         union = intervals.union(device.start_ns[rows], device.end_ns[rows])
         assert intervals.length_ns(union) == len(counted)
+
+
+def drifting(runtime: str) -> DeviceTimeline:
+    """Kernels of 5 us each 50 ms: the device gains 1 us on each, from 100 us too early on."""
+    built = TraceBuilder()
+    for n in range(200):
+        call_ns = n * 50_000_000
+        built.kernel("k", call_ns, call_ns + (n - 100) * 1_000, 5_000)
+    trace = built.build()
+    (device,) = lay_out(replace(trace, meta=replace(trace.meta, runtime=runtime))).devices
+    return device
+
+
+def test_drift_is_told_of_rocm_traces_also_by_records_before_their_launch() -> None:
+    device = drifting("rocm")
+    assert device.early_count == 100
+    assert (device.call_thread[:100] == -1).all()  # unlinked all the same: nothing is corrected
+    assert device.drift is not None
+    assert device.drift.ratio == pytest.approx(1_000 / 50_000_000, rel=0.01)
+    assert device.drift.misleads
+    assert drifting("cuda").drift is None
+    assert drifting("cuda").early_count == 100

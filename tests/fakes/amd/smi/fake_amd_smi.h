@@ -37,8 +37,8 @@ typedef struct {
 typedef struct {
     int64_t call, key, offset, bytes;
     int64_t item_bytes;             /* of a list */
-    int64_t motions;                /* the first << 32 | how many: changed at once */
-    int64_t motions_from, motion_room; /* where they may lie, and how many, twice over */
+    int64_t first_motion, motion_count;
+    int64_t motion_room;            /* how many there may be */
     int64_t refresh_ns;             /* it is measured at multiples of this; 0: at each read */
     int64_t held_ns;                /* it was last measured then; 0: it goes on */
     int64_t short_bytes;            /* no more is written; -1: all */
@@ -49,6 +49,7 @@ typedef struct {
 typedef struct {
     int64_t socket, bdf;
     int64_t code[CALL_COUNT], delay_us[CALL_COUNT], called[CALL_COUNT];
+    int64_t sequence; /* odd while a test changes what stands below */
     int64_t answer_count, motion_count, heap_used;
     answer_t answers[MAX_ANSWERS];
     motion_t motions[MAX_MOTIONS];

@@ -159,12 +159,13 @@ class SmiGpu(Answers):
 
     def shows(self, **metrics: int | tuple[int, ...]) -> None:
         """The metrics say this from now on, and do not move; `xcp_stats.0.x` by `**{...}`."""
-        for name, value in metrics.items():
-            for place, number in enumerate(value if isinstance(value, tuple) else (value,)):
-                found = self.place_of(name, place)
-                assert found is not None, name
-                self.stops_at(METRICS, found[0])
-                self._write(METRICS, found, number)
+        with self.changing():
+            for name, value in metrics.items():
+                for place, number in enumerate(value if isinstance(value, tuple) else (value,)):
+                    found = self.place_of(name, place)
+                    assert found is not None, name
+                    self.stops_at(METRICS, found[0])
+                    self._write(METRICS, found, number)
 
     def _write(self, call: str, place: tuple[int, int], number: int, key: int = 0) -> None:
         offset, width = place
@@ -193,6 +194,10 @@ class SmiGpu(Answers):
                 None: now, and counters go on from where they are.
             repeats: Whether it begins anew after the last.
         """
+        with self.changing():
+            self._play(segments, origin_ns, repeats)
+
+    def _play(self, segments: tuple[Segment, ...], origin_ns: int | None, repeats: bool) -> None:
         start_ns = self._now_ns() if origin_ns is None else origin_ns
         timeline = Timeline(segments=segments, origin_ns=start_ns, repeats=repeats)
         moving = list(motions(self.card, timeline))

@@ -6,6 +6,7 @@ The layout is that of `fake_amd_smi.h`; `build.py` checks that the two agree in 
 import ctypes
 import mmap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import Structure, c_char, c_int64, sizeof
 from pathlib import Path
 from typing import TypeVar
@@ -39,8 +40,8 @@ class AnswerLayout(Structure):
     _fields_ = [
         (name, c_int64)
         for name in (
-            *("call", "key", "offset", "bytes", "item_bytes", "motions"),
-            *("motions_from", "motion_room"),
+            *("call", "key", "offset", "bytes", "item_bytes", "first_motion"),
+            *("motion_count", "motion_room"),
             *("refresh_ns", "held_ns", "short_bytes", "torn_at", "torn_lag_ns", "torn_offset"),
         )
     ]
@@ -53,6 +54,7 @@ class GpuLayout(Structure):
         ("code", c_int64 * len(CALL_NAMES)),
         ("delay_us", c_int64 * len(CALL_NAMES)),
         ("called", c_int64 * len(CALL_NAMES)),
+        ("sequence", c_int64),
         ("answer_count", c_int64),
         ("motion_count", c_int64),
         ("heap_used", c_int64),
@@ -88,7 +90,7 @@ class Answers:
         answer = self.layout.answers[place]
         answer.call, answer.key, answer.item_bytes = CALL_NAMES.index(call), key, item_bytes
         answer.bytes, answer.offset = sizeof(block), self._room(sizeof(block))
-        answer.motions = answer.motions_from = answer.motion_room = 0
+        answer.first_motion = answer.motion_count = answer.motion_room = 0
         answer.refresh_ns = answer.held_ns = 0
         answer.short_bytes = answer.torn_at = answer.torn_offset = -1
         self.layout.answer_count = place + 1
@@ -124,31 +126,33 @@ class Answers:
 
     # ---- numbers that move ----------------------------------------------------------------
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Who reads meanwhile waits, and sees all that is changed."""
+        outermost = self.layout.sequence % 2 == 0
+        self.layout.sequence += outermost
+        try:
+            yield
+        finally:
+            self.layout.sequence += outermost
+
     def moves(self, call: str, motions: Sequence[tuple[int, int, Motion]], key: int = 0) -> None:
-        """Numbers of an answer move: offset, width and how; in place of those that did.
-
-        Who reads meanwhile sees the old ones or the new ones.
-        """
+        """Numbers of an answer move: offset, width and how; in place of those that did."""
         answer = self.answer(call, key)
-        first = self._free_motions(answer, len(motions))
-        for place, (offset, width, motion) in enumerate(motions, first):
-            _write_motion(self.layout.motions[place], offset, width, motion)
-        answer.motions = first << 32 | len(motions)
-
-    def _free_motions(self, answer: AnswerLayout, count: int) -> int:
-        """Where so many may be written beside those that move now."""
-        if count > answer.motion_room:
-            answer.motion_room = count + count // 2
-            answer.motions_from = self.layout.motion_count
-            self.layout.motion_count += 2 * answer.motion_room
-            assert self.layout.motion_count <= MAX_MOTIONS
-        second = answer.motions_from + answer.motion_room
-        return int(answer.motions_from if answer.motions >> 32 == second else second)
+        with self.changing():
+            if len(motions) > answer.motion_room:
+                answer.motion_room = len(motions) * 3 // 2
+                answer.first_motion = self.layout.motion_count
+                self.layout.motion_count += answer.motion_room
+                assert self.layout.motion_count <= MAX_MOTIONS
+            for place, (offset, width, motion) in enumerate(motions, answer.first_motion):
+                _write_motion(self.layout.motions[place], offset, width, motion)
+            answer.motion_count = len(motions)
 
     def _moving(self, call: str, key: int) -> Iterator[MotionLayout]:
-        motions = self.answer(call, key).motions
-        for place in range(motions & 0xFFFFFFFF):
-            yield self.layout.motions[(motions >> 32) + place]
+        answer = self.answer(call, key)
+        for place in range(answer.first_motion, answer.first_motion + answer.motion_count):
+            yield self.layout.motions[place]
 
     def motion_at(self, call: str, offset: int, key: int = 0) -> Motion | None:
         """How the number at an offset of an answer moves; None: not at all."""

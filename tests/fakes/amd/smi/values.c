@@ -1,11 +1,13 @@
 /* An answer as it is at an instant: its bytes, with what moves in them; and its faults. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
 #include "fake_amd_smi.h"
 
 #define NS_PER_S 1000000000LL
+#define MOST_TRIES 1000000 /* a second or so */
 
 int64_t now_ns(void)
 {
@@ -89,25 +91,38 @@ static void render(const gpu_t *gpu, const answer_t *answer, int64_t offset, int
     if (answer->refresh_ns)
         measured -= measured % answer->refresh_ns;
     memcpy(block, gpu->heap + offset, (size_t)answer->bytes);
-    int64_t motions = __atomic_load_n(&answer->motions, __ATOMIC_ACQUIRE);
-    for (int64_t i = 0; i < (motions & 0xFFFFFFFF); i++) {
-        const motion_t *motion = &gpu->motions[(motions >> 32) + i];
+    for (int64_t i = 0; i < answer->motion_count; i++) {
+        const motion_t *motion = &gpu->motions[answer->first_motion + i];
         uint64_t number = number_at(motion, (motion->at_read ? now : measured) - lag_ns);
         memcpy(block + motion->offset, &number, (size_t)motion->width);
     }
 }
 
+static void render_faults(const gpu_t *gpu, const answer_t *answer, char *block)
+{
+    char older[MOST_BLOCK_BYTES];
+    int64_t from = answer->torn_at, offset = answer->torn_offset;
+    render(gpu, answer, answer->offset, 0, block);
+    if (from < 0)
+        return;
+    render(gpu, answer, offset < 0 ? answer->offset : offset, answer->torn_lag_ns, older);
+    memcpy(block + from, older + from, (size_t)(answer->bytes - from));
+}
+
+/* What a test changes meanwhile is read before or after, unless it takes too long. */
 void write_answer(const gpu_t *gpu, const answer_t *answer, void *out)
 {
     char block[MOST_BLOCK_BYTES];
-    int64_t bytes = answer->bytes;
-    render(gpu, answer, answer->offset, 0, block);
-    if (answer->torn_at >= 0) {
-        char older[MOST_BLOCK_BYTES];
-        int64_t from = answer->torn_at, offset = answer->torn_offset;
-        render(gpu, answer, offset < 0 ? answer->offset : offset, answer->torn_lag_ns, older);
-        memcpy(block + from, older + from, (size_t)(bytes - from));
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        int64_t before = __atomic_load_n(&gpu->sequence, __ATOMIC_ACQUIRE);
+        render_faults(gpu, answer, block);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        int64_t after = __atomic_load_n(&gpu->sequence, __ATOMIC_RELAXED);
+        if (before == after && before % 2 == 0)
+            break;
+        sched_yield();
     }
+    int64_t bytes = answer->bytes;
     if (answer->short_bytes >= 0 && answer->short_bytes < bytes)
         bytes = answer->short_bytes;
     memcpy(out, block, (size_t)bytes);
