@@ -34,6 +34,7 @@ def children() -> set[str]:
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """Every sampler, descriptor and thread of a test is gone after it."""
+    gc.collect()  # maps of fakes that tests before have left in cycles would go meanwhile
     before = settled(held, quiet_s=0.05)
     yield
     wait_for(lambda: held() == before, f"all to be given back of {before}")
