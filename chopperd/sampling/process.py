@@ -20,7 +20,7 @@ from chopperd.devices.base import Choice, DeviceBackend
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
-from chopperd.sampling.ends import Ending, changed, silent
+from chopperd.sampling.ends import Ending, SelfEnd, changed, silent
 from chopperd.sampling.layout import RingDescription, SamplerState
 from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.parts import with_native
@@ -58,8 +58,6 @@ def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) 
         settings: How to sample.
     """
     with _wake_pipe() as (wake_fd, wake):
-        stop = threading.Event()
-        ending = Ending(stop)
         try:
             choice = choose()
             backend = choice.backend
@@ -74,25 +72,7 @@ def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) 
             if not _is_readable(wake_fd):
                 _report_failure(ring_fd, str(error))
             return error.exit_code
-        failures: list[BaseException] = []
-        clock, orders = SystemClock(), OrderBook()
-
-        def sample() -> None:
-            try:
-                run_sampler(backend, ring, settings, clock, stop, orders, ending)
-            except BaseException as error:
-                failures.append(error)
-                raise
-            finally:
-                wake()
-
-        sampler = threading.Thread(target=sample, name="chopperd-sampler")
-        sampler.start()
-        _obey_until_woken(wake_fd, orders, clock)
-        end = ending.chosen
-        ring.set_state(end.state if end else SamplerState.STOPPING)
-        stop.set()
-        sampler.join()
+        end, has_failed = _sample_until_woken(backend, ring, settings, wake_fd, wake)
         backend.close()
         if end is None:
             ring.set_state(SamplerState.STOPPED)
@@ -100,7 +80,40 @@ def main(ring_fd: int, choose: Callable[[], Choice], settings: SamplerSettings) 
         ring.close()
         if end is not None and end.state is SamplerState.SILENT and is_current:
             _report_failure(ring_fd, end.reason)
-        return end.status if end else int(bool(failures))
+        return end.status if end else int(has_failed)
+
+
+def _sample_until_woken(
+    backend: DeviceBackend,
+    ring: RingWriter,
+    settings: SamplerSettings,
+    wake_fd: int,
+    wake: Callable[[], None],
+) -> tuple[SelfEnd | None, bool]:
+    """Sample until this process is to end; the end that it chose, and whether by a fault."""
+    stop = threading.Event()
+    ending, orders, clock = Ending(stop), OrderBook(), SystemClock()
+    failures: list[BaseException] = []
+
+    def sample() -> None:
+        try:
+            run_sampler(backend, ring, settings, clock, stop, orders, ending)
+        except BaseException as error:
+            failures.append(error)
+            raise
+        finally:
+            wake()
+
+    sampler = threading.Thread(target=sample, name="chopperd-sampler")
+    sampler.start()
+    try:
+        _obey_until_woken(wake_fd, orders, clock)
+        end = ending.chosen
+        ring.set_state(end.state if end else SamplerState.STOPPING)
+    finally:  # also after a fault here: without it the threads sample on, deaf to every signal
+        stop.set()
+        sampler.join()
+    return end, bool(failures)
 
 
 def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:

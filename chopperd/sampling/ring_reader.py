@@ -222,16 +222,20 @@ class RingReader:
     def aside(self, slot: int) -> GpuAside:
         """What of a GPU is written seldom; only the time spent where its writer died over it."""
         for _ in range(_ATTEMPTS):
+            before = self._side_sequences(slot)
             side = self._status["side"][slot].copy()
-            if all(self._is_whole(side, slot, name) for name in ("sequence", "state_sequence")):
+            if not any(each % 2 for each in before) and before == self._side_sequences(slot):
                 return aside_of(side)
         # A count never falls, and one word is always whole.
         return GpuAside(driver_rare_ns=int(self._status["side"]["driver_rare_ns"][slot]))
 
-    def _is_whole(self, side: Records, slot: int, name: str) -> bool:
-        """Whether nothing was being written to a copy by the writer that counts there."""
-        sequence = int(side[name])
-        return sequence % 2 == 0 and sequence == int(self._status["side"][name][slot])
+    def _side_sequences(self, slot: int) -> tuple[int, int]:
+        """What the two writers of a side block count: odd while one writes, another after it.
+
+        Not those of a copy: which of its bytes are copied first is the C library's choice.
+        """
+        side = self._status["side"]
+        return int(side["sequence"][slot]), int(side["state_sequence"][slot])
 
     def totals(self, slot: int) -> LiveTotals | None:
         """The live integrals of a GPU; None before its first sample."""

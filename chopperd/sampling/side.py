@@ -81,6 +81,7 @@ class GpuSideWriter:
             for name in ("state_mono_ns", "processes_mono_ns", "processes_count", "trouble_bytes"):
                 side[name] = 0
             side["state"] = nan
+            side["state_sequence"] += side["state_sequence"] % 2  # odd: who wrote it died over it
             side["sensor_period_ns"] = side["sensor_window_ns"] = _UNKNOWN
             side["driver_rare_ns"] = spent_ns
 

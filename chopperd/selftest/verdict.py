@@ -21,7 +21,7 @@ MIN_SAMPLES_A_BLOCK: Final = 5
 #: A clock is reported in steps of at most this (NVIDIA: 15 MHz): its mean may be off by half.
 CLOCK_STEP_MHZ: Final = 15.0
 #: Student's t, 97.5 %, by degrees of freedom; the last holds for more.
-_T_975: Final = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+_T_975: Final = {4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 class Outcome(StrEnum):

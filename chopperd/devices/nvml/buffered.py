@@ -41,12 +41,13 @@ def buffered_times_us(driver: Driver, sampling_type: int) -> list[int]:
         raise driver.error(code)
     if not 0 < count.value <= _MOST_SAMPLES:
         return []
-    buffer = create_string_buffer(_SAMPLE.size * count.value)
+    room_count = count.value
+    buffer = create_string_buffer(_SAMPLE.size * room_count)
     code = function(c_void_p(driver.handle), sampling_type, since, *outputs, buffer)
     if code:
         raise driver.error(code)
-    times = (_SAMPLE.unpack_from(buffer, _SAMPLE.size * index) for index in range(count.value))
-    return [time_us for (time_us,) in times]
+    given = buffer.raw[: _SAMPLE.size * min(count.value, room_count)]
+    return [time_us for (time_us,) in _SAMPLE.iter_unpack(given)]
 
 
 def spacing_ns(times_us: list[int]) -> int | None:

@@ -36,7 +36,10 @@ typedef struct {
     int has_known, has_unknown; /* of busy ends: any whose causes were, or were not, readable */
 } batch_t;
 
-static void grow(double *total, double amount) { *total = isnan(*total) ? amount : *total + amount; }
+static void grow(double *total, double amount)
+{
+    *total = isnan(*total) ? amount : *total + amount;
+}
 
 /* ---- single samples --------------------------------------------------------------------- */
 

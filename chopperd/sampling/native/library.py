@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: `NATIVE_VERSION` of native.h: changes with what its functions do.
 _VERSION: Final = 4
-_SPACINGS: Final = 32
+#: `SPACINGS` of native.h: spacings that are kept, which need room in front of those of a batch.
+SPACINGS: Final = 32
 _STEM: Final = Path(__file__).with_name("_native")
 
 Words: TypeAlias = Array[c_int64]
@@ -82,7 +83,7 @@ class Integrals(Structure):
         ("last_sm_clock_mhz", c_double),
         ("last_busy_ratio", c_double),
         ("spacings_count", c_int64),
-        ("spacings_ns", c_int64 * _SPACINGS),
+        ("spacings_ns", c_int64 * SPACINGS),
         ("scratch", c_int64),
         ("scratch_count", c_int64),
     ]

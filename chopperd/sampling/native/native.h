@@ -2,7 +2,8 @@
  *
  * Everything here is laid out once more in Python (`chopperd/sampling/layout.py`, `library.py`),
  * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
- * wide but for small arrays. Nothing here allocates, logs or knows Python; all memory belongs to the caller.
+ * wide but for small arrays. Nothing here allocates, logs or knows Python; all memory belongs to
+ * the caller.
  */
 #ifndef CHOPPERD_NATIVE_H
 #define CHOPPERD_NATIVE_H

@@ -7,15 +7,13 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.layout import TOTAL_COUNT, Records
 from chopperd.sampling.native.library import (
+    SPACINGS,
     Integrals,
     Integrator,
     Memory,
     NativeLibrary,
     new_integrals,
 )
-
-#: Room for spacings that were kept, in front of those of a batch: `SPACINGS` of native.h.
-_KEPT_SPACINGS = 32
 
 
 class NativeIntegrals:
@@ -29,7 +27,7 @@ class NativeIntegrals:
 
     def __init__(self, library: NativeLibrary, info: GpuInfo, most_records: int) -> None:
         self._library = library
-        self._scratch = (c_int64 * (most_records + _KEPT_SPACINGS))()
+        self._scratch = (c_int64 * (most_records + SPACINGS))()
         self.kept: Integrals = new_integrals(
             reference_mhz=info.sm_clock_max_mhz,
             limit_mhz=info.sm_clock_limit_mhz,

@@ -1,5 +1,6 @@
 """Fixtures of the tests with sampler processes."""
 
+import gc
 import os
 import sys
 import threading
@@ -33,13 +34,15 @@ def children() -> set[str]:
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """Every sampler, descriptor and thread of a test is gone after it."""
+    gc.collect()  # maps of fakes that tests before have left in cycles would go meanwhile
     before = settled(held, quiet_s=0.05)
     yield
     wait_for(lambda: held() == before, f"all to be given back of {before}")
 
 
 def held() -> tuple[dict[str, str], set[str], int]:
-    """Open files, children and threads of this process."""
+    """Open files, children and threads of this process, but for what earlier tests have dropped."""
+    gc.collect()
     return open_files(), children(), threading.active_count()
 
 

@@ -27,6 +27,29 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
+def test_a_fault_of_the_main_thread_ends_the_process(tmp_path: Path) -> None:
+    """A lifeline that can't be read: the threads must not sample on, deaf to every signal."""
+    ring_fd = os.memfd_create("ring")
+    lifeline_fd = os.open(os.devnull, os.O_WRONLY)
+    try:
+        ended = subprocess.run(
+            [
+                *(sys.executable, str(SCRIPT), "--gpus", "1", "--folder", str(tmp_path)),
+                *("--ring-fd", str(ring_fd), *SamplerSettings(hz=100.0).to_argv()),
+            ],
+            stdin=lifeline_fd,
+            stderr=subprocess.PIPE,
+            pass_fds=(ring_fd,),
+            check=False,
+            timeout=30,
+        )
+    finally:
+        os.close(lifeline_fd)
+        os.close(ring_fd)
+    assert ended.returncode == 1
+    assert b"Bad file descriptor" in ended.stderr
+
+
 def test_after_kill_9_a_successor_samples_on_and_totals_never_fall(
     make: Callable[..., SamplerSupervisor],
 ) -> None:

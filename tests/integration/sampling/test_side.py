@@ -90,3 +90,17 @@ def test_the_time_spent_stays_where_a_writer_died_over_the_rest(fd: int) -> None
     reader = RingReader(fd)
     with side._writing():  # as it is left by a process that was killed meanwhile
         assert reader.aside(0) == GpuAside(driver_rare_ns=5)
+
+
+def test_a_successor_ends_what_the_thread_of_a_gpu_died_over(fd: int) -> None:
+    """Else nothing of the block could be read until that GPU is read in full again."""
+    side = writer_on(fd).side(0)
+    with side._writing() as block:
+        block["state_sequence"] += 1  # as it is left by a process that was killed meanwhile
+    reader = RingReader(fd)
+    side.add_driver_ns(5)
+    assert reader.aside(0) == GpuAside(driver_rare_ns=5)
+    successor = writer_on(fd).side(0)
+    assert reader.aside(0) == GpuAside(timing=UNSEEN, driver_rare_ns=5)
+    successor.write_state(DeviceReading(power_limit_w=700.0), 7)
+    assert reader.aside(0).state == {"power_limit_w": 700.0}
