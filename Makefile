@@ -25,7 +25,7 @@ $(VENV)/.ready-dev: pyproject.toml
 	touch $(VENV)/.ready-run $@
 
 # The part of the sampler that is C, which an installation without a compiler goes without.
-NATIVE := $(addprefix chopperd/sampling/native/,native.h ticks.c dies.c integrals.c)
+NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c)
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PIP) install --force-reinstall --no-deps -e .
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'

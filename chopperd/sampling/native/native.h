@@ -127,7 +127,7 @@ typedef struct {
 
 double native_governing_mhz(dies_t *dies, const memory_t *memory, const record_t *now);
 
-/* ---- plans and ticks (ticks.c) ---------------------------------------------------------- */
+/* ---- plans and ticks (plans.c, ticks.c) ------------------------------------------------- */
 
 enum shape { SHAPE_BUFFER, SHAPE_OF, SHAPE_COUNT, SHAPE_FILE, SHAPE_TEXT };
 enum kind {
@@ -199,6 +199,8 @@ typedef struct {
     dies_t dies;
 } loop_t;
 
+int native_taken(const plan_t *plan, record_t *record, double *state);
+int native_is_fresh(loop_t *loop, const plan_t *plan, int64_t now_ns);
 int64_t native_carry_out(loop_t *loop);
 int64_t native_sizes(int64_t *sizes, int64_t count);
 
