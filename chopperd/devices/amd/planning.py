@@ -10,6 +10,7 @@ from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall, Block
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel
 from chopperd.devices.read_plan import (
+    CallShape,
     NumberKind,
     PlannedCall,
     PlannedCauses,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 #: The clock of a chip with one die.
 ONE_CLOCK: Final = Sensor(name="sm_clock_mhz", bounds=plausible.CLOCK_MHZ, ways=(table.ONE_CLOCK,))
+_BYTES: Final = {NumberKind.UINT16: 2, NumberKind.UINT32: 4, NumberKind.UINT64: 8}
 _HIGHEST_DIE_MHZ: Final = 10_000
 
 
@@ -66,20 +68,35 @@ def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
         return None
     if not values:
         return None
-    return ReadPlan(
+    plan = ReadPlan(
         calls=tuple(calls),
         values=tuple(values),
         causes=_causes(sensors),
         counters=tuple(_counters(sensors)),
         stamp=_stamp(sensors),
     )
+    return _no_longer_than_needed(plan) if block.shape is CallShape.FILE else plan
+
+
+def _no_longer_than_needed(plan: ReadPlan) -> ReadPlan:
+    """The plan with its block read from a file as far as it is of use: less than half, mostly."""
+    places = [(each.call, each.offset, each.kind) for each in plan.values]
+    places += [(each.call, each.offset, each.kind) for each in plan.counters]
+    if plan.causes is not None:
+        places.append((plan.causes.call, plan.causes.offset, plan.causes.kind))
+    if plan.stamp is not None:
+        places.append((plan.stamp.call, plan.stamp.offset, plan.stamp.kind))
+    end = max(offset + _BYTES[kind] for call, offset, kind in places if call == 0)
+    block = replace(plan.calls[0], argument=end)
+    return replace(plan, calls=(block, *plan.calls[1:]))
 
 
 def _checked(values: Iterator[PlannedValue], header: int | None) -> list[PlannedValue]:
     """Values of a block that must begin as it did: else it is torn, or of another version."""
     if header is None:
         raise _NotSettledError
-    return [replace(value, checks={HEADER_OFFSET: header}) for value in values]
+    found = list(values)
+    return [replace(value, checks={HEADER_OFFSET: header}) for value in found[:1]] + found[1:]
 
 
 def _block_values(sensors: "AmdSensors") -> Iterator[PlannedValue]:
