@@ -41,7 +41,8 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def held() -> tuple[dict[str, str], set[str], int]:
-    """Open files, children and threads of this process."""
+    """Open files, children and threads of this process, but for what earlier tests have dropped."""
+    gc.collect()
     return open_files(), children(), threading.active_count()
 
 
