@@ -1,6 +1,5 @@
 """What the sampler process is told, and how it travels on its command line."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,17 +81,6 @@ class SamplerSettings:
     def to_argv(self) -> list[str]:
         """The settings as command line arguments: `--settings JSON`."""
         return [_OPTION, msgspec.json.encode(self).decode()]
-
-    @staticmethod
-    def from_argv(argv: Sequence[str]) -> "SamplerSettings":
-        """The settings from the arguments that `to_argv` gave.
-
-        Raises:
-            ConfigError: The arguments are others.
-        """
-        if len(argv) != 2 or argv[0] != _OPTION:
-            raise ConfigError([f"expected {_OPTION} JSON"])
-        return SamplerSettings.from_json(argv[1])
 
     @staticmethod
     def from_json(text: str) -> "SamplerSettings":

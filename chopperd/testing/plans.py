@@ -3,11 +3,19 @@
 import ctypes
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_int, c_uint, c_void_p
 from typing import Final
 
-from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall, ReadPlan
+from chopperd.devices.read_plan import (
+    CallShape,
+    NumberKind,
+    PlannedCall,
+    PlannedCauses,
+    PlannedCounter,
+    PlannedValue,
+    ReadPlan,
+)
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading
 
@@ -33,41 +41,49 @@ def carried_out(plan: ReadPlan) -> DeviceReading:
         AssertionError: A call failed, or a value is not as planned.
     """
     buffers = [_called(call) for call in plan.calls]
-
-    def number(call: int, offset: int, kind: NumberKind, checks: Mapping[int, int]) -> float:
-        for place, expected in checks.items():
-            assert _NUMBERS[NumberKind.UINT32].unpack_from(buffers[call], place)[0] == expected
-        if kind is NumberKind.DECIMAL:
-            return int(buffers[call][offset:].partition(b"\0")[0])
-        value: float = _NUMBERS[kind].unpack_from(buffers[call], offset)[0]
-        return value
-
     values: dict[str, float] = {}
     dies: dict[int, float] = {}
     for planned in plan.values:
-        raw = number(planned.call, planned.offset, planned.kind, planned.checks)
-        assert planned.low <= raw * planned.scale <= planned.high
+        value = _scaled(_number(buffers, planned), planned.scale)
+        assert planned.low <= value <= planned.high, f"{planned.name} is absurd: {value}"
         field, _, die = planned.name.partition(".")
         if die:
-            dies[int(die)] = raw * planned.scale
+            dies[int(die)] = value
         else:
-            values[field] = raw * planned.scale
+            values[field] = int(value) if field.endswith("_bytes") else value
+    return DeviceReading(
+        causes=None if plan.causes is None else _causes(buffers, plan.causes),
+        limited_ns=_limited_ns(buffers, plan.counters),
+        **(values | _clocks(dies)),  # type: ignore[arg-type]
+    )
+
+
+def _number(buffers: Sequence[bytes], planned: PlannedValue | PlannedCounter) -> float:
+    """A number as it stands in its buffer."""
+    buffer = buffers[planned.call]
+    for place, expected in planned.checks.items():
+        found = _NUMBERS[NumberKind.UINT32].unpack_from(buffer, place)[0]
+        assert found == expected, f"the word at {place} is {found}, not {expected}"
+    if planned.kind is NumberKind.DECIMAL:
+        return int(buffer[planned.offset :].partition(b"\0")[0])
+    number: float = _NUMBERS[planned.kind].unpack_from(buffer, planned.offset)[0]
+    return number
+
+
+def _scaled(number: float, scale: float) -> float:
+    """In the field's unit; one over a whole number is a division, which rounds once only."""
+    whole = round(1 / scale) if 0 < scale < 1 else 0
+    return number / whole if whole and 1 / whole == scale else number * scale
+
+
+def _limited_ns(buffers: Sequence[bytes], counters: Iterable[PlannedCounter]) -> dict[Cause, int]:
     counted: dict[Cause, float] = {}
-    for each in plan.counters:
-        raw = number(each.call, each.offset, each.kind, each.checks)
-        assert each.low <= raw <= each.high
+    for each in counters:
+        raw = _number(buffers, each)
+        assert each.low <= raw <= each.high, f"{Cause(each.cause).label} is absurd: {raw}"
         cause = Cause(each.cause)
         counted[cause] = counted.get(cause, 0.0) + raw * each.scale + each.addend
-    limited_ns = {cause: round(limited) for cause, limited in counted.items()}
-    causes: frozenset[Cause] | None = None
-    if plan.causes is not None:
-        bits = int(number(plan.causes.call, plan.causes.offset, plan.causes.kind, {}))
-        causes = frozenset(_causes(bits, plan.causes.causes))
-    numbers: dict[str, object] = {
-        name: int(v) if name.endswith("_bytes") else v for name, v in values.items()
-    }
-    numbers |= _clocks(dies)
-    return DeviceReading(causes=causes, limited_ns=limited_ns, **numbers)  # type: ignore[arg-type]
+    return {cause: round(limited) for cause, limited in counted.items()}
 
 
 def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
@@ -102,8 +118,9 @@ def _called_now(call: PlannedCall) -> bytes:
     return bytes(call.buffer)
 
 
-def _causes(bits: int, by_bit: tuple[int, ...]) -> Iterator[Cause]:
+def _causes(buffers: Sequence[bytes], planned: PlannedCauses) -> frozenset[Cause]:
+    bits = _NUMBERS[planned.kind].unpack_from(buffers[planned.call], planned.offset)[0]
     standing = 0
-    for position, causes in enumerate(by_bit):
+    for position, causes in enumerate(planned.causes):
         standing |= causes if bits >> position & 1 else 0
-    return (cause for cause in CAUSES if standing & cause.bit)
+    return frozenset(cause for cause in CAUSES if standing & cause.bit)

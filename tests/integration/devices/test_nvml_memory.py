@@ -12,7 +12,7 @@ from chopperd.devices.nvml.codes import device_error
 from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.model.devices import DeviceReading, ReadScope
-from tests.fakes.carried_out import carry_out
+from chopperd.testing import carried_out
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, Segment
@@ -151,10 +151,9 @@ def test_an_instance_is_read_for_its_memory_alone(fake_nvml: FakeNvml) -> None:
     assert sensors.read_plan(ReadScope.FAST) is None
     plan = sensors.read_plan(ReadScope.FULL)
     assert plan is not None
-    assert carry_out(plan).values == {
-        "memory_used_bytes": 8 << 20,
-        "memory_reserved_bytes": 992 << 20,
-    }
+    assert carried_out(plan) == DeviceReading(
+        memory_used_bytes=8 << 20, memory_reserved_bytes=992 << 20
+    )
 
 
 def test_a_card_divided_into_instances_has_neither_memory_nor_activity(

@@ -10,8 +10,8 @@ from chopperd.devices.nvml.backend import NvmlBackend
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.testing import carried_out
 from chopperd.units import NS_PER_MS
-from tests.fakes.carried_out import CarriedOut, NotAsPlannedError, carry_out
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import (
@@ -24,20 +24,6 @@ from tests.fakes.nvml.scenario import (
     Segment,
 )
 from tests.fakes.samples import START_UNIX_NS
-
-NUMBERS = (
-    "sm_clock_mhz",
-    "mem_clock_mhz",
-    "power_w",
-    "energy_j",
-    "temperature_c",
-    "memory_used_bytes",
-    "activity_ratio",
-    "power_average_w",
-    "temperature_memory_c",
-    "memory_reserved_bytes",
-    "power_limit_w",
-)
 
 OLD_DRIVER = frozenset(
     {
@@ -57,15 +43,6 @@ def settled_plan(backend: NvmlBackend, scope: ReadScope) -> ReadPlan:
     plan = plan_of(backend, scope)
     assert plan is not None
     return plan
-
-
-def as_carried_out(reading: DeviceReading) -> CarriedOut:
-    values = {name: getattr(reading, name) for name in NUMBERS}
-    return CarriedOut(
-        values={name: value for name, value in values.items() if value is not None},
-        cause_bits=None if reading.causes is None else sum(cause.bit for cause in reading.causes),
-        limited_ns=dict(reading.limited_ns),
-    )
 
 
 def odd_values(gpu: GpuLayout, *, temperature_c: int) -> None:
@@ -94,23 +71,23 @@ def test_a_plan_gives_to_the_bit_what_a_read_gives(
     backend = fake.open()
     assert isinstance(backend, PlansReads)
     reading = backend.read(backend.devices()[0], scope)
-    assert carry_out(settled_plan(backend, scope)) == as_carried_out(reading)
+    assert carried_out(settled_plan(backend, scope)) == reading
 
 
 def test_a_plan_follows_values_that_move(fake_nvml: FakeNvml) -> None:
     backend = fake_nvml.open()
     plan = settled_plan(backend, ReadScope.FULL)
     fake_nvml.scenario.gpus[0].plays(Segment(sm_clock_mhz=990, power_mw=300_000, reasons=0x20))
-    done = carry_out(plan)
-    assert (done.values["sm_clock_mhz"], done.values["power_w"]) == (990, 300)
-    assert done.cause_bits == Cause.THERMAL.bit
+    planned = carried_out(plan)
+    assert (planned.sm_clock_mhz, planned.power_w) == (990, 300)
+    assert planned.causes == frozenset({Cause.THERMAL})
 
 
 def test_a_fast_plan_takes_three_driver_calls(fake_nvml: FakeNvml) -> None:
     gpu = fake_nvml.scenario.gpus[0]
     plan = settled_plan(fake_nvml.open(), ReadScope.FAST)
     before = gpu.calls_total()
-    carry_out(plan)
+    carried_out(plan)
     assert gpu.calls_total() - before == len(plan.calls) == 3
 
 
@@ -140,8 +117,8 @@ def test_a_field_that_fails_for_now_takes_the_plan_away_until_it_answers(
     device = backend.devices()[0]
     plan = settled_plan(backend, ReadScope.FULL)
     gpu.fails_field(UNKNOWN, "memory_temperature")
-    with pytest.raises(NotAsPlannedError):
-        carry_out(plan)
+    with pytest.raises(AssertionError, match="the word at"):
+        carried_out(plan)
     backend.read(device, ReadScope.FULL)
     assert plan_of(backend, ReadScope.FULL) is None
     assert plan_of(backend, ReadScope.FAST) is not None
@@ -156,7 +133,7 @@ def test_a_plan_makes_way_for_a_probe_and_comes_back_unchanged(fake_nvml: FakeNv
     clock = ScriptedClock()
     backend = fake_nvml.open(clock)
     plan = settled_plan(backend, ReadScope.FULL)
-    assert "temperature_memory_c" not in carry_out(plan).values
+    assert carried_out(plan).temperature_memory_c is None
     clock.advance(PROBE_INTERVAL_NS)
     assert plan_of(backend, ReadScope.FULL) is None
     assert plan_of(backend, ReadScope.FAST) is not None
@@ -172,14 +149,14 @@ def test_a_field_found_by_a_probe_is_in_the_next_plan(fake_nvml: FakeNvml) -> No
     gpu.fails_field(SUCCESS, "memory_temperature")
     clock.advance(PROBE_INTERVAL_NS)
     backend.read(backend.devices()[0], ReadScope.FULL)
-    assert carry_out(settled_plan(backend, ReadScope.FULL)).values["temperature_memory_c"] == 55
+    assert carried_out(settled_plan(backend, ReadScope.FULL)).temperature_memory_c == 55
 
 
 def test_an_absurd_value_is_not_as_planned(fake_nvml: FakeNvml) -> None:
     plan = settled_plan(fake_nvml.open(), ReadScope.FAST)
     fake_nvml.scenario.gpus[0].plays(Segment(sm_clock_mhz=0))
-    with pytest.raises(NotAsPlannedError, match="absurd"):
-        carry_out(plan)
+    with pytest.raises(AssertionError, match="absurd"):
+        carried_out(plan)
 
 
 def test_a_lost_gpu_has_no_plan_until_it_is_read_again(fake_nvml: FakeNvml) -> None:
@@ -191,7 +168,7 @@ def test_a_lost_gpu_has_no_plan_until_it_is_read_again(fake_nvml: FakeNvml) -> N
     assert plan_of(backend, ReadScope.FAST) is None
     fake_nvml.scenario.gpus[0].fails(SUCCESS)
     backend.read(device, ReadScope.FULL)
-    assert carry_out(settled_plan(backend, ReadScope.FAST)).values == {"sm_clock_mhz": 1980}
+    assert carried_out(settled_plan(backend, ReadScope.FAST)).sm_clock_mhz == 1980
 
 
 SEEDS = range(40)
@@ -213,8 +190,7 @@ def test_a_plan_gives_what_a_read_gives_whatever_a_device_lacks(
     for scope in ReadScope:
         reading = backend.read(backend.devices()[0], scope)
         plan = plan_of(backend, scope)
-        given = CarriedOut() if plan is None else carry_out(plan)
-        assert given == as_carried_out(reading)
+        assert reading == (DeviceReading() if plan is None else carried_out(plan))
 
 
 LACKING_CALLS = (
