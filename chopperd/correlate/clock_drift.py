@@ -43,9 +43,7 @@ def clock_drift(start_ns: Int64s, end_ns: Int64s, called_ns: Int64s) -> ClockDri
     points = [_quick(part, late_ns) for part in np.array_split(np.arange(len(chosen)), _STRETCHES)]
     x, y = t_ns[points].astype(np.float64), late_ns[points].astype(np.float64)
     x -= x.mean()
-    spread = float(x @ x)
-    if spread == 0.0:
-        return None
+    spread = float(x @ x)  # not 0: found idle, they lie apart
     slope = float(x @ y) / spread
     left = y - y.mean() - slope * x
     half = _T_99 * float(np.sqrt((left @ left) / (_STRETCHES - 2) / spread))
