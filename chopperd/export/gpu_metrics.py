@@ -5,6 +5,7 @@ from typing import Final
 
 from chopperd.export.metric import GPU, Label, Point, Profile, View, metric, per_gpu, per_gpu_by
 from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
 from chopperd.model.live import GpuLive, LiveTotals
 from chopperd.units import hertz_from_megahertz, seconds_from_ns
 
@@ -12,22 +13,20 @@ _M, _S, _F = Profile.MINIMAL, Profile.STANDARD, Profile.FULL
 _NO_TOTALS: Final = LiveTotals()
 
 CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))
-#: Limits that a driver can count time under.
+#: What a driver can count time under: AMD's counts too little work, and what it does not explain.
 LIMIT: Final = Label(
     "cause",
-    tuple(
-        cause.label
-        for cause in CAUSES
-        if cause not in {Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN}
-    ),
+    tuple(cause.label for cause in CAUSES if cause is not Cause.UNKNOWN),
 )
 #: Upper edges of the clock buckets as ratios of the highest SM clock.
 BUCKET: Final = Label("bucket", (*(f"{tenth / 10:.1f}" for tenth in range(1, 11)), "+Inf"))
 SENSOR: Final = Label("sensor", ("gpu", "memory"))
+#: A way to tell the memory that only a back end of another package knows.
+_OTHER: Final = "other"
 _INFO_LABELS: Final = (
     GPU,
     *map(Label, ("uuid", "pci_bus_id", "name", "vendor", "backend")),
-    Label("memory_source", ("v2", "v1", "system", "")),
+    Label("memory_source", (*MEMORY_SOURCES, _OTHER, "")),
     Label("parent"),
 )
 
@@ -55,7 +54,13 @@ def _info(view: View) -> Iterable[Point]:
         if gpu.up:
             info = gpu.info
             identity = (info.gpu, info.uuid, info.pci_bus_id or "", info.name, info.vendor.value)
-            yield (*identity, backend, info.memory_source or "", info.parent or ""), 1.0
+            yield (*identity, backend, _memory_source(info), info.parent or ""), 1.0
+
+
+def _memory_source(info: GpuInfo) -> str:
+    """One of the label's values; empty where it is not known."""
+    source = info.memory_source or ""
+    return source if source in ("", *MEMORY_SOURCES) else _OTHER
 
 
 def _by_cause(seconds: Mapping[Cause, float]) -> dict[str, float]:

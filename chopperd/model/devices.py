@@ -7,6 +7,9 @@ from typing import Final
 
 from chopperd.model.causes import Cause
 
+#: `GpuInfo.memory_source` of the back ends of this package; one of another package may have more.
+MEMORY_SOURCES: Final = ("v2", "v1", "system", "kernel")
+
 
 class Vendor(StrEnum):
     """Who made the GPU."""
@@ -38,8 +41,8 @@ class GpuInfo:
             processor on one module), "average_1s" (too slow for steps), "average" (the firmware's
             own mean, over a time that is not known) or "card" (such a mean, of a card both of whose
             dies are GPUs of their own; the other die has none).
-        memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve) or
-            "system".
+        memory_source: What `memory_used_bytes` is: "v2", "v1" (holds the driver's reserve),
+            "system" or "kernel" (the driver's own files).
         parent: Label of the card that this is a partition of, with which it shares clock, power
             and temperature; None for a whole GPU.
         temperature_slowdown_c: GPU temperature at which the hardware slows down.

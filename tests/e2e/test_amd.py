@@ -112,6 +112,28 @@ def test_a_call_that_hangs_leaves_the_agent_answering(
         wait_for(lambda: of(agent.scrape(), "chopperd_gpu_up") == {"0": 1.0, "1": 1.0}, "both", 90)
 
 
+def test_no_metric_is_left_out_over_the_kernel_s_files(tree: SysfsTree, tmp_path: Path) -> None:
+    """What the GPU is, where its memory is read, and all that its firmware counts time under."""
+    tree.plays(BUSY)
+    settings = {"SAMPLING__BACKEND": "auto", "METRICS__PROFILE": "full"}
+    limited = "chopperd_gpu_clock_limited_seconds_total"
+    with (
+        tree.advancing(),
+        agent_under(tmp_path, None, settings, wrapper=over_files(tree)) as agent,
+    ):
+        wait_for(
+            lambda: any(name.startswith(limited) for name in agent.scrape()), "counters of limits"
+        )
+        scrape = agent.scrape()
+        assert "is left out" not in agent.log()
+    described = [name for name in scrape if name.startswith("chopperd_gpu_info")]
+    assert len(described) == 2
+    assert all("('memory_source', 'kernel')" in name for name in described)
+    causes = {name for name in scrape if name.startswith(limited)}
+    assert f"{limited}[('cause', 'low_utilization'), ('gpu', '0')]" in causes
+    assert f"{limited}[('cause', 'unexplained'), ('gpu', '0')]" in causes
+
+
 def test_devices_takes_the_kernel_s_files_and_says_why(tree: SysfsTree, tmp_path: Path) -> None:
     tree.plays(BUSY)
     program = replace(Chopperd.under(tmp_path), wrapper=over_files(tree))

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -112,3 +113,12 @@ def test_every_metric_has_a_series_where_everything_is_known() -> None:
         metric.family_name if metric.kind is Kind.COUNTER else metric.name for metric in CATALOGUE
     }
     assert found == named
+
+
+def test_a_way_to_the_memory_that_is_not_known_here_does_not_cost_what_the_gpu_is() -> None:
+    snapshot = full_snapshot()
+    gpus = tuple(
+        replace(gpu, info=replace(gpu.info, memory_source="of its own")) for gpu in snapshot.gpus
+    )
+    text = rendered(replace(snapshot, gpus=gpus))
+    assert 'memory_source="other"' in text
