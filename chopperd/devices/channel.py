@@ -92,6 +92,14 @@ class DeviceFaults:
         """What a vendor error means, not yet raised, counted or logged."""
         return self._classify(error, operation, self._device_index)
 
+    def lost(self, text: str, operation: str) -> DeviceLostError:
+        """The loss of the device for a reason of ours, not yet raised."""
+        return DeviceLostError(
+            f"GPU {self._device_index}: {text}",
+            operation=operation,
+            device_index=self._device_index,
+        )
+
     def absent(self, error: Exception, operation: str) -> bool:
         """Take a vendor error: True if it says that the device does not have this field.
 

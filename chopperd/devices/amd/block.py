@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from chopperd.devices.amd import table
-from chopperd.devices.amd.layout import ABSENT, MetricPlace, MetricsSource
+from chopperd.devices.amd.layout import ABSENT, MetricPlace, MetricsSource, TornBlock
 from chopperd.devices.amd.table import Way
 from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
 from chopperd.devices.plausible import Bounds
@@ -46,6 +46,7 @@ class Block:
         self.header: int | None = None
         stamp = self.place(table.STAMP)
         self._stamp = None if stamp is None else self.number(stamp, 0)
+        self._torn_mono_ns: int | None = None
         self._last_stamp: int | None = None
         self._changed_mono_ns = 0
 
@@ -68,7 +69,8 @@ class Block:
         """Bring it anew.
 
         Raises:
-            DeviceLostError: The GPU is gone.
+            DeviceLostError: The GPU is gone, or its block has been of another version for a while
+                (the driver was replaced): who finds it again finds the new one.
         """
         self._failure = None
         try:
@@ -79,6 +81,8 @@ class Block:
                 self._fail_for_now(error)
                 is_absent = False
             self._failure = CallFailedError(is_absent=is_absent)
+            if isinstance(error, TornBlock):
+                self._note_torn()
             return
         header = _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0]
         if self.header is None:
@@ -86,8 +90,21 @@ class Block:
             self._faults.choices.revision += 1
         if header != self.header:
             self._drop("header")
-        elif self._is_stale():
+            self._note_torn()
+            return
+        self._torn_mono_ns = None
+        if self._is_stale():
             self._drop(table.STAMP)
+
+    def _note_torn(self) -> None:
+        """Count this look's block as torn; one that stays so is another one."""
+        now_ns = self._faults.clock.mono_ns()
+        if self._torn_mono_ns is None:
+            self._torn_mono_ns = now_ns
+        if now_ns - self._torn_mono_ns >= STILL_NS:
+            raise self._faults.lost(
+                "its block of metrics is of another version now", self._source.operation
+            )
 
     def _fail_for_now(self, error: Exception) -> None:
         """What once came is not missing because it does not come now: this look has failed.

@@ -44,6 +44,10 @@ class MetricsLayout:
     places: Mapping[str, MetricPlace]
 
 
+class TornBlock:
+    """Marks a vendor's error that says that a block is not as long as it was."""
+
+
 class MetricsSource(Protocol):
     """Brings the block of one GPU."""
 

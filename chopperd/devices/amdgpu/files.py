@@ -6,6 +6,7 @@ from ctypes import Array, c_char, create_string_buffer
 from pathlib import Path
 from typing import Final
 
+from chopperd.devices.amd.layout import TornBlock
 from chopperd.devices.read_plan import CallShape, PlannedCall
 
 #: A file of sysfs holds no more than a page; one of a number far less.
@@ -13,7 +14,7 @@ PAGE_BYTES: Final = 4096
 NUMBER_BYTES: Final = 31
 
 
-class ShortReadError(OSError):
+class ShortReadError(OSError, TornBlock):
     """A file gave another number of bytes than its header says: a block that is torn."""
 
 

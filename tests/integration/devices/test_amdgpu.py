@@ -251,6 +251,25 @@ def test_a_block_that_is_no_longer_measured_is_told_no_more(make_node: MakeNode)
     assert node.look().sm_clock_mhz == 2095
 
 
+def test_a_block_of_another_version_is_read_by_that_once_it_stays(
+    make_node: MakeNode, make_sysfs: MakeSysfs
+) -> None:
+    """As after the driver was replaced under an open file: v1.6 is shorter, and laid out anew."""
+    node = make_node([mi300x()]).settles()
+    other = make_sysfs([mi300x((1, 6))])
+    other.plays(Segment(die_clocks_mhz=1700, power_w=444))
+    block = (other.gpus[0].folder / "gpu_metrics").read_bytes()
+    path = node.tree.gpus[0].folder / "gpu_metrics"
+    node.tree.gpus = ()  # it goes on with what is written here
+    path.write_bytes(block)
+    with pytest.raises(TransientDeviceError):
+        node.look(scope=ReadScope.FAST)
+    with pytest.raises(DeviceLostError):
+        node.look(scope=ReadScope.FAST, after_ms=1500)
+    found = node.look()
+    assert (found.power_w, found.sm_clock_mhz) == (444, 1700)
+
+
 def test_impossible_numbers_cost_their_field_only(make_node: MakeNode) -> None:
     node = make_node([mi300x()]).settles()
     node.tree.gpus[0].shows(average_gfx_activity=4000, current_uclk=65534)
