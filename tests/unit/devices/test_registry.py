@@ -6,6 +6,7 @@ from chopperd.devices.base import BackendOptions, DeviceBackend
 from chopperd.devices.registry import Factory, Loader, loaders, open_backend, open_from
 from chopperd.devices.replay import ReplayBackend
 from chopperd.errors import BackendUnavailableError, ConfigError
+from chopperd.model.devices import GpuInfo
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import recording
 
@@ -144,6 +145,24 @@ def test_auto_keeps_what_falls_short_where_nothing_else_opens() -> None:
     }
     assert open_from(known, "auto", NO_OPTIONS) is files
     assert not files.is_closed
+
+
+def test_auto_takes_the_first_of_those_that_all_fall_short() -> None:
+    files, library = short(), short()
+    assert open_from({"amdgpu": works(files), "amdsmi": works(library)}, "auto", NO_OPTIONS) is (
+        files
+    )
+    assert (files.is_closed, library.is_closed) == (False, True)
+
+
+def test_auto_takes_no_back_end_for_another_that_lists_fewer_gpus() -> None:
+    class Fewer(ReplayBackend):
+        def devices(self) -> tuple[GpuInfo, ...]:
+            return ()
+
+    files, library = short(), Fewer(recording(), ScriptedClock())
+    known = {"amdgpu": works(files), "amdsmi": works(library)}
+    assert open_from(known, "auto", NO_OPTIONS) is files
 
 
 def test_auto_says_what_it_took_and_why_no_other(caplog: pytest.LogCaptureFixture) -> None:
