@@ -169,7 +169,8 @@ GPU_METRICS: Final = (
         "gpu_clock_limited_seconds_total",
         "seconds",
         _S,
-        "Time under each limit by the driver's own counters; limits may overlap",
+        "Time under each limit (AMD: also of too little work, and for no told reason) by the "
+        "driver's own counters; may overlap",
         per_gpu_by(lambda gpu: _by_cause(_totals(gpu).limited_s)),
         GPU,
         LIMIT,
