@@ -97,8 +97,8 @@ integration-rest: WHAT := tests/integration $(addprefix --ignore=,$(AGENT_TESTS)
 e2e: WHAT := tests/e2e
 
 # Their caches are apart: each would write the others' anew.
-integration integration-agent integration-sampling integration-rest e2e: $(VENV)/.ready-native prometheus systemd \
-  $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
+integration integration-agent integration-sampling integration-rest e2e: $(VENV)/.ready-native \
+  prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
 	$(PY) -m pytest $(WHAT) -q -o cache_dir=.pytest_cache/$@
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
