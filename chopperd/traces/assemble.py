@@ -1,17 +1,26 @@
 """Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Int32s
-from chopperd.model.trace import DeviceRecords, DeviceSpans, HostSpans, RuntimeCalls, SpanKind
-from chopperd.traces.columns import ColumnParts
-from chopperd.traces.decode import Scalar
-from chopperd.traces.rows import TraceRows, annotation_names
+from chopperd.model.trace import (
+    Collective,
+    DeviceRecords,
+    DeviceSpans,
+    FlowEnds,
+    HostSpans,
+    RuntimeCalls,
+    Shapes,
+    SpanKind,
+)
+from chopperd.traces.columns import ABSENT, ColumnParts, integer
+from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows, annotation_names
 from chopperd.traces.validity import Stretch, believable, capture
 
 _EPOCH_NS: Final = 10**18
@@ -19,9 +28,9 @@ _EPOCH_NS: Final = 10**18
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 RawT = TypeVar("RawT")
-PlainT = TypeVar("PlainT", str, tuple[int | str, int | str])
+PlainT = TypeVar("PlainT", str, tuple[int | str, int | str], Collective, Shapes)
 Thread: TypeAlias = tuple[int | str, int | str]
-SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...]
+SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +38,8 @@ class Assembled:
     """The tables of a trace, and what making them told.
 
     Attributes:
-        names, threads, records, calls, spans, device_spans, span_ns: As in `Trace`.
+        names, threads, records, calls, spans, device_spans, flows, collectives, shapes, span_ns: As
+            in `Trace`.
         anchored: Whether the times are Unix time.
         invalid_records: Device records left out.
         invalid_spans: Other rows left out.
@@ -41,6 +51,9 @@ class Assembled:
     calls: RuntimeCalls
     spans: HostSpans
     device_spans: DeviceSpans
+    flows: FlowEnds
+    collectives: tuple[Collective, ...]
+    shapes: tuple[Shapes, ...]
     span_ns: tuple[int, int]
     anchored: bool
     invalid_records: int
@@ -64,13 +77,18 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
     records, calls, spans, device_spans = tables
     names = _Numbering(rows.names, plain=str, key=str)
     threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
+    collectives = _Numbering(rows.collectives, plain=_collective, key=_collective_key)
+    shapes = _Numbering(rows.shapes, plain=_shapes_of, key=_shapes_key)
     return Assembled(
         names=names.values,
         threads=threads.values,
-        records=_records(records, names),
+        records=_records(records, names, collectives),
         calls=_calls(calls, names, threads),
-        spans=_spans(spans, names, threads),
+        spans=_spans(spans, names, threads, (shapes, collectives)),
         device_spans=_device_spans(device_spans, names),
+        flows=_flows(rows.flows(), threads, offset_ns),
+        collectives=collectives.values,
+        shapes=shapes.values,
         span_ns=_span_ns(tables),
         anchored=epoch or base_ns is not None,
         invalid_records=left_out[0],
@@ -131,7 +149,9 @@ class _Numbering(Generic[PlainT]):
         return np.where(numbers < 0, numbers, self._number[numbers])
 
 
-def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
+def _records(
+    table: _Table, names: _Numbering[str], collectives: _Numbering[Collective]
+) -> DeviceRecords:
     return DeviceRecords(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
@@ -140,9 +160,9 @@ def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
         kind=table.column("kind", np.int8),
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
+        external_id=table.column("external_id", np.int64),
         copied_bytes=table.column("copied_bytes", np.int64),
-        comm=table.column("comm", np.int8),
-        collective=names.column(table.column("collective", np.int32)),
+        collective=collectives.column(table.column("collective", np.int32)),
     )
 
 
@@ -153,10 +173,18 @@ def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
         end_ns=table.end_ns,
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
+        external_id=table.column("external_id", np.int64),
+        size_bytes=table.column("size_bytes", np.int64),
     )
 
 
-def _spans(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> HostSpans:
+def _spans(
+    table: _Table,
+    names: _Numbering[str],
+    threads: _Numbering[Thread],
+    details: tuple[_Numbering[Shapes], _Numbering[Collective]],
+) -> HostSpans:
+    shapes, collectives = details
     name = names.column(table.column("name", np.int32))
     kind = table.column("kind", np.int8)
     kind[annotation_names(names.values)[name]] = SpanKind.ANNOTATION
@@ -166,6 +194,11 @@ def _spans(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
         end_ns=table.end_ns,
         name=name,
         kind=kind,
+        external_id=table.column("external_id", np.int64),
+        sequence=table.column("sequence", np.int64),
+        forward_thread=table.column("forward_thread", np.int64),
+        shapes=shapes.column(table.column("shapes", np.int32)),
+        collective=collectives.column(table.column("collective", np.int32)),
     )
 
 
@@ -176,6 +209,17 @@ def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
         start_ns=table.start_ns,
         end_ns=table.end_ns,
         name=names.column(table.column("name", np.int32)),
+    )
+
+
+def _flows(parts: ColumnParts, threads: _Numbering[Thread], offset_ns: int) -> FlowEnds:
+    t_ns = parts.take("t_ns", np.int64)
+    order = np.argsort(t_ns, kind="stable")
+    return FlowEnds(
+        flow=parts.take("flow", np.int64)[order],
+        is_end=parts.take("is_end", np.int8)[order],
+        thread=threads.column(parts.take("thread", np.int32)[order]),
+        t_ns=t_ns[order] + offset_ns,
     )
 
 
@@ -203,3 +247,39 @@ def _identity(value: Scalar) -> int | str:
 def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:
     """Numbers before texts, each in its own order."""
     return tuple((True, 0, part) if isinstance(part, str) else (False, part, "") for part in thread)
+
+
+def _collective(raw: CollectiveKey) -> Collective:
+    name, dtype, in_elements, out_elements, group, group_description, group_size, ranks = raw
+    return Collective(
+        name=str(name),
+        dtype=_text(dtype),
+        in_elements=_count(in_elements),
+        out_elements=_count(out_elements),
+        group=_text(group),
+        group_description=_text(group_description),
+        group_size=_count(group_size),
+        ranks=_text(ranks),
+    )
+
+
+def _collective_key(collective: Collective) -> tuple[str, ...]:
+    return tuple(str(getattr(collective, one.name)) for one in fields(collective))
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else str(value)
+
+
+def _count(value: Scalar) -> int | None:
+    number = ABSENT if value is None else integer(value)
+    return number if number >= 0 else None
+
+
+def _shapes_of(raw: ShapesKey) -> Shapes:
+    dims, types, values = (compact(text) for text in raw)
+    return Shapes(dims=dims, types=types, values=values)
+
+
+def _shapes_key(shapes: Shapes) -> tuple[str, ...]:
+    return shapes.dims, shapes.types, shapes.values

@@ -129,7 +129,7 @@ def record_classes(
     for index in used_names(records.name[records.kind == RecordKind.KERNEL], len(names)):
         of_name[index] = _first_fit(classes, bare_name(names[index]))
     column = of_name[records.name]
-    column[(records.comm == 1) & (records.kind == RecordKind.KERNEL)] = KernelClass.COMM
+    column[(records.collective >= 0) & (records.kind == RecordKind.KERNEL)] = KernelClass.COMM
     column[records.kind == RecordKind.MEMCPY] = KernelClass.MEMCPY
     column[records.kind == RecordKind.MEMSET] = KernelClass.MEMSET
     return column

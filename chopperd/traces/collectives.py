@@ -42,10 +42,9 @@ def generic_collectives(trace: Trace, call: Int64s) -> Iterator[tuple[int, str]]
     records, names = trace.records, trace.names
     around = names_matching(names, _ANNOTATION)[trace.spans.name]
     for row in np.flatnonzero(names_matching(names, _GENERIC)[records.name]).tolist():
-        told = int(records.collective[row])
-        if told < 0 <= call[row]:
-            told = _annotation_at(trace, around, int(call[row]))
-        if told >= 0:
+        if records.collective[row] >= 0:
+            yield row, collective_name(trace.collectives[records.collective[row]].name)
+        elif call[row] >= 0 and (told := _annotation_at(trace, around, int(call[row]))) >= 0:
             yield row, collective_name(names[told])
 
 

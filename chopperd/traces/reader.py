@@ -92,6 +92,9 @@ class _Document:
             calls=tables.calls,
             spans=tables.spans,
             device_spans=tables.device_spans,
+            flows=tables.flows,
+            collectives=tables.collectives,
+            shapes=tables.shapes,
             damage=self._damage(keys, tables),
             span_ns=tables.span_ns,
         )

@@ -13,10 +13,13 @@ from chopperd.model.trace import RecordKind, SpanKind
 from chopperd.traces.blocks import Batch
 from chopperd.traces.columns import ABSENT, ColumnParts, Interner, counts_of, integers
 from chopperd.traces.decode import (
+    NO_TEXT,
     Complete,
     EventArgs,
     ExactEvent,
     ExactTime,
+    FlowEnd,
+    FlowStart,
     QuickEvent,
     QuickTime,
     Scalar,
@@ -24,13 +27,22 @@ from chopperd.traces.decode import (
 from chopperd.traces.times import NO_TIME, ns_from_decimal_us, ns_from_us
 
 Rows: TypeAlias = Sequence[Complete[QuickTime] | Complete[ExactTime]]
+Flows: TypeAlias = Sequence[FlowEnd[QuickTime] | FlowEnd[ExactTime]]
 Taker: TypeAlias = Callable[[str, Rows, Int64s, Int64s], None]
+CollectiveKey: TypeAlias = tuple[Scalar, ...]
+"""Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
+ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
+"""JSON texts of dims, types and values."""
 KeyT = TypeVar("KeyT")
 
 _INT32: Final = np.iinfo(np.int32)
 _NO_ARGS: Final = EventArgs()
 _NAME: Final = attrgetter("name")
 _THREAD: Final = attrgetter("pid", "tid")
+_COLLECTIVE: Final = attrgetter(
+    *("collective", "dtype", "in_elements", "out_elements"),
+    *("group", "group_description", "group_size", "ranks"),
+)
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
 
 
@@ -46,17 +58,26 @@ _SPAN_KINDS: Final = {
     "user_annotation": SpanKind.ANNOTATION,
     "cpu_op": SpanKind.OP,
     "Operator": SpanKind.OP,
+    "python_function": SpanKind.MODULE,
 }
 _CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime")
 _DEVICE_SPANS: Final = ("gpu_user_annotation",)
+_PYTHON: Final = "python_function"
+_FLOWS: Final = "fwdbwd"
 """Categories that are kept. Those with a capital are of 2021; HIP calls are cuda_runtime too."""
+
+MODULE_PREFIX: Final = "nn.Module: "
+"""How torch's profiler names the Python functions that are calls of modules."""
+
+SHAPED: Final = ("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa")
+"""Shapes are kept of operators whose name holds one of these: those that FLOPs are counted of."""
 
 
 class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, threads: Interned.
+        names, threads, collectives, shapes: Interned.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
@@ -66,6 +87,8 @@ class TraceRows:
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
         self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
+        self.collectives: Interner[CollectiveKey] = Interner()
+        self.shapes: Interner[ShapesKey] = Interner()
         self.counts: Counter[str] = Counter()
         self.undecodable = 0
         self.invalid_records = 0
@@ -82,6 +105,9 @@ class TraceRows:
             take = self._taker(category or "")
             if take and (rows := [event for event in events if isinstance(event, Complete)]):
                 take(category or "", rows, *_times(rows, exact=batch.exact))
+            if category == _FLOWS:
+                flows = [event for event in events if isinstance(event, FlowEnd)]
+                self._take_flows(flows, exact=batch.exact)
 
     def records(self) -> ColumnParts:
         """The columns of `DeviceRecords`, category after category, each in file order."""
@@ -99,6 +125,10 @@ class TraceRows:
         """The columns of `DeviceSpans`, likewise."""
         return self._joined(_DEVICE_SPANS)
 
+    def flows(self) -> ColumnParts:
+        """The columns of `FlowEnds`, in file order."""
+        return self._joined((_FLOWS,))
+
     def _joined(self, categories: Iterable[str]) -> ColumnParts:
         table = ColumnParts()
         for category in categories:
@@ -109,6 +139,8 @@ class TraceRows:
         """What takes rows of a category; None for categories that are not kept."""
         if category in _RECORD_KINDS:
             return self._take_records
+        if category == _PYTHON:
+            return self._take_modules
         if category in _SPAN_KINDS:
             return self._take_spans
         if category in _CALLS:
@@ -134,29 +166,57 @@ class TraceRows:
             kind=np.full(len(rows), kind, dtype=np.int8),
             name=self._names(rows),
             correlation=counts_of([one.correlation for one in args]),
+            external_id=_external_ids(args),
             copied_bytes=counts_of(sizes),
-            comm=np.array([one.collective is not None for one in args], dtype=np.int8),
             collective=self._collectives(args),
         )
 
     def _take_calls(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
+        args = [row.args or _NO_ARGS for row in rows]
         self._parts[category].append(
             self._whole(start_ns, dur_ns),
             thread=self._threads(rows),
             start_ns=start_ns,
             end_ns=start_ns + dur_ns,
             name=self._names(rows),
-            correlation=counts_of([(row.args or _NO_ARGS).correlation for row in rows]),
+            correlation=counts_of([one.correlation for one in args]),
+            external_id=_external_ids(args),
+            size_bytes=counts_of([one.size if one.bytes is None else one.bytes for one in args]),
         )
 
     def _take_spans(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
+        args = [row.args or _NO_ARGS for row in rows]
+        kind = _SPAN_KINDS[category]
+        is_op = kind is SpanKind.OP
         self._parts[category].append(
             self._whole(start_ns, dur_ns),
             thread=self._threads(rows),
             start_ns=start_ns,
             end_ns=start_ns + dur_ns,
             name=self._names(rows),
-            kind=np.full(len(rows), _SPAN_KINDS[category], dtype=np.int8),
+            kind=np.full(len(rows), kind, dtype=np.int8),
+            external_id=_external_ids(args),
+            sequence=_numbers([one.sequence for one in args]),
+            forward_thread=_numbers([one.forward_thread for one in args]),
+            shapes=self._shapes(rows, args) if is_op else np.full(len(rows), ABSENT, np.int32),
+            collective=self._collectives(args),
+        )
+
+    def _take_modules(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
+        at = [number for number, row in enumerate(rows) if row.name.startswith(MODULE_PREFIX)]
+        if at:
+            self._take_spans(category, [rows[number] for number in at], start_ns[at], dur_ns[at])
+
+    def _take_flows(self, flows: Flows, *, exact: bool) -> None:
+        t_ns = _ns([flow.ts for flow in flows], exact=exact)
+        known: Bools = t_ns != NO_TIME
+        self.undecodable += _unset(known)
+        self._parts[_FLOWS].append(
+            known,
+            flow=_numbers([flow.id for flow in flows]),
+            is_end=np.array([not isinstance(flow, FlowStart) for flow in flows], np.int8),
+            thread=_looked_up(self.threads, map(_THREAD, flows), len(flows)),
+            t_ns=t_ns,
         )
 
     def _take_device_spans(
@@ -185,7 +245,15 @@ class TraceRows:
         column = np.full(len(args), ABSENT, np.int32)
         for row, one in enumerate(args):
             if one.collective is not None:
-                column[row] = self.names[str(one.collective)]
+                column[row] = self.collectives[_COLLECTIVE(one)]
+        return column
+
+    def _shapes(self, rows: Rows, args: Sequence[EventArgs]) -> Int32s:
+        column = np.full(len(args), ABSENT, np.int32)
+        for number, (row, one) in enumerate(zip(rows, args, strict=True)):
+            if one.dims is not NO_TEXT and any(part in row.name for part in SHAPED):
+                texts = (bytes(one.dims), bytes(one.types), bytes(one.values))
+                column[number] = self.shapes[texts]
         return column
 
     def _threads(self, rows: Rows) -> Int32s:
@@ -207,15 +275,30 @@ def _looked_up(interner: Interner[KeyT], keys: Iterable[KeyT], count: int) -> In
 def _times(rows: Rows, *, exact: bool) -> tuple[Int64s, Int64s]:
     """Starts and durations in ns."""
     starts, durations = [row.ts for row in rows], [row.dur for row in rows]
+    return _ns(starts, exact=exact), _ns(durations, exact=exact)
+
+
+def _ns(times: Sequence[QuickTime | ExactTime], *, exact: bool) -> Int64s:
     if exact:
-        return (
-            ns_from_decimal_us(cast("list[ExactTime]", starts)),
-            ns_from_decimal_us(cast("list[ExactTime]", durations)),
-        )
-    return (
-        ns_from_us(cast("list[QuickTime]", starts)),
-        ns_from_us(cast("list[QuickTime]", durations)),
+        return ns_from_decimal_us(cast("Sequence[ExactTime]", times))
+    return ns_from_us(cast("Sequence[QuickTime]", times))
+
+
+def _external_ids(args: Sequence[EventArgs]) -> Int64s:
+    given = (one.external_id for one in args)
+    return counts_of(
+        [
+            one.external_id_of_2021 if value is None else value
+            for one, value in zip(args, given, strict=True)
+        ]
     )
+
+
+def _numbers(values: Sequence[Scalar]) -> Int64s:
+    """As `integers`, `ABSENT` also for what is below 0."""
+    found = integers(values)
+    found[found < 0] = ABSENT
+    return found
 
 
 def _places(rows: Rows, args: Sequence[EventArgs]) -> tuple[Int32s, Int64s]:

@@ -14,6 +14,7 @@ from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
     Marker,
+    Phase,
     Step,
     StepSource,
     Timeline,
@@ -59,6 +60,7 @@ class _Columns:
     family: Int32s
     step: Int32s
     call_start_ns: Int64s
+    call_end_ns: Int64s
     call_thread: Int32s
     called_ns: Int64s
 
@@ -87,6 +89,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         if on_device
         else _of_call(call_step, links.call, -1).astype(np.int32),
         call_start_ns=_of_call(trace.calls.start_ns, links.call, 0),
+        call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
     )
@@ -96,6 +99,9 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         accumulation=marked.accumulation,
         devices=_devices(trace, columns, unrecorded(trace.records, trace.calls, links)),
         families=families,
+        operations=(),
+        layers=(),
+        collectives=trace.collectives,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
         launch_count=int(links.launch.sum()),
@@ -196,7 +202,14 @@ def _device(
         family=columns.family[rows],
         step=step,
         call_start_ns=columns.call_start_ns[rows],
+        call_end_ns=columns.call_end_ns[rows],
         call_thread=columns.call_thread[rows],
+        copied_bytes=records.copied_bytes[rows],
+        collective=records.collective[rows],
+        operation=np.full(len(rows), -1, np.int32),
+        layer=np.full(len(rows), -1, np.int32),
+        phase=np.full(len(rows), Phase.UNKNOWN, np.int8),
+        flops=np.full(len(rows), np.nan),
         main_stream=main,
         windows=device_windows(
             step=step,

@@ -152,7 +152,7 @@ def test_a_kernel_is_classed_by_its_name(name: str, expected: KernelClass) -> No
 def test_copies_and_fills_are_classed_by_kind_and_metadata_makes_communication() -> None:
     built = TraceBuilder()
     built.record("gemm of ours", 0, 5)
-    built.record("strange", 10, 5, comm=True)
+    built.record("strange", 10, 5, collective="allreduce")
     built.record("Memcpy HtoD (Pinned -> Device)", 20, 5, kind=RecordKind.MEMCPY)
     built.record("Memset (Device)", 30, 5, kind=RecordKind.MEMSET)
     trace = built.build()
