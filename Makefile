@@ -1,4 +1,4 @@
-# make demo | check | test | bench: each makes its own virtual environment first.
+# make demo | check | test | bench | fuzz: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test integration e2e bench format schema dashboards metrics-table \
+.PHONY: demo check coverage test integration e2e bench fuzz format schema dashboards metrics-table \
   compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
@@ -100,6 +100,10 @@ $(HTA_VENV)/.ready-$(HTA):
 # QUICK=1: fewer repeats.
 bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 	$(PY) -m bench.run $(if $(QUICK),--quick)
+
+# FUZZ_COUNT=10000: fewer inputs. FUZZ_SEED=2: others.
+fuzz: $(VENV)/.ready-native
+	$(PY) -m tests.fuzz --count $(or $(FUZZ_COUNT),1000000) --seed $(or $(FUZZ_SEED),1)
 
 # For the C part of the sampler; the tests also compile a fake driver for the real binding.
 compiler:

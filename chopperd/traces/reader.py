@@ -1,5 +1,6 @@
 """Reads a Kineto trace file into a `Trace`: one pass, one block of events in memory at a time."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -168,12 +169,14 @@ class _Document:
 
     def _damage(self, keys: meta.Keys, tables: Assembled) -> Damage:
         truncated = self._array.truncated or self._source.truncated
-        return Damage(
+        found = tables.damage
+        return replace(
+            found,
             damaged_events=self._array.damaged,
             undecodable_events=(
-                self._array.undecodable + self._rows.undecodable + tables.invalid_spans
+                self._array.undecodable + self._rows.undecodable + found.undecodable_events
             ),
-            invalid_records=self._rows.invalid_records + tables.invalid_records,
+            invalid_records=self._rows.invalid_records + found.invalid_records,
             truncated=truncated or self._source.still_written,
             unclosed=not keys.closed and not truncated,
             unreadable_keys=not keys.readable,

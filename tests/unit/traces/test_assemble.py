@@ -92,7 +92,7 @@ def test_records_far_outside_the_capture_are_left_out_and_counted() -> None:
         ],
         base_ns=BASE_NS,
     )
-    assert (found.invalid_records, found.invalid_spans) == (1, 1)
+    assert (found.damage.invalid_records, found.damage.undecodable_events) == (1, 1)
     assert len(found.records) == 1
     assert found.span_ns[1] - found.span_ns[0] == 100_000
 
