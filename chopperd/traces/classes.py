@@ -14,7 +14,7 @@ from chopperd.traces.kernel_names import bare_name, own_name
 from chopperd.traces.names import used_names
 
 #: A site's own expressions see no more of a name, so that a slow one stays bearable.
-MATCHED_LENGTH: Final = 512
+MATCHED_LENGTH: Final = 256
 
 _LONG_NUMBER: Final = re.compile(r"\d\d+")
 _UNCLASSED: Final = np.int8(-1)
