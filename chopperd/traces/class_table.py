@@ -126,13 +126,14 @@ WORDS: Final = (
     ClassRule(
         KernelClass.NORM,
         r"(?:batch|layer|rms|group|instance|l2|weight)_?norm|(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))"
-        r"|rowwisemoments|gammabeta|computefusedparams|computeinternalgradients|::norm::"
-        r"|(?:^|_)(?:fused_)?rms_|norm_rope|::normalization::",
+        r"|rowwisemoments|gammabeta|compute(?:backward)?fusedparams|computeinternalgradients|::norm::"
+        r"|(?:^|_)(?:fused_)?rms_|norm_rope|::normalization::|cucomputegradinput",
         "ATen, cuDNN, MIOpen, CK, AITER, apex, Transformer Engine, vLLM, Liger",
     ),
     ClassRule(
         KernelClass.EMBEDDING,
-        r"(?<!rotary_)(?<!rotary)embedding(?!s?_rope)|compute_grad_weight|sum_and_scatter",
+        r"(?<!rotary_)(?<!rotary)embedding(?!s?_rope)|compute_grad_weight|sum_and_scatter"
+        r"|krn_partial",
         "ATen and FBGEMM, whose backward kernels carry their optimizer's name",
     ),
     ClassRule(
@@ -146,7 +147,7 @@ WORDS: Final = (
         KernelClass.ATTENTION,
         r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|flash::|fmha|attn|attention|sdpa"
         r"|batch(?:prefill|decode|mla|attention)|single(?:prefill|decode)with|mergestates?kernel"
-        r"|mqa_logits|gqa_sparse|fwd_(?:grouped_)?kernel_stage[12]"
+        r"|dot_do_o|convert_dq|mqa_logits|gqa_sparse|fwd_(?:grouped_)?kernel_stage[12]"
         r"|(?:^|_)bwd_(?:kernel_(?:dk_?dv|dq|fuse)|preprocess)",
         "FlashAttention, cuDNN, xformers, FlashInfer, TensorRT-LLM, AITER, AOTriton, FlexAttention",
     ),
@@ -158,8 +159,9 @@ WORDS: Final = (
     ClassRule(
         KernelClass.ATTENTION,
         r"(?:^|[_:])(?:mha|mla|mqa)_|(?:^|::)pa_[a-z]*\d|delta_rule|linear_attn"
-        r"|chunk_(?:scan|state|fwd|bwd|scaled_dot)|recompute_w_u|selective_scan|state_passing",
-        "AITER's paged attention and MLA; linear attention of fla, scans of Mamba",
+        r"|chunk_(?:scan|state|scaled_dot|(?:\w*_)?(?:fwd|bwd))|recompute_w_u|fused_recurrent|_nsa_"
+        r"|selective_scan|state_passing|(?:^|::)thd_",
+        "AITER's paged attention and MLA, fla's linear attention, Mamba's scans, TE's ragged heads",
     ),
     ClassRule(
         KernelClass.GEMM,
@@ -171,8 +173,8 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.GEMM,
-        r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|scudnn|im2(?:d2)?col|col2im|^cask_|fft2d_"
-        r"|^cutlass\w*::(?:device_)?kernel|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
+        r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|\dcudnn_|scudnn|im2(?:d2)?col|col2im|^cask_|fft2d_"
+        r"|^cutlass(?:3x)?_|^cutlass\w*::(?:device_)?kernel|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
         "convolutions and recurrent layers of cuDNN, MIOpen and CUTLASS",
     ),
     ClassRule(
@@ -182,7 +184,7 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.REDUCTION,
-        r"top_?k|sort|radix|softmax|routing|moe_?(?:align|sum|fused_gate)|expert",
+        r"top_?k|sort|radix|softmax|rout(?:e_|er|ing)|moe_?(?:align|sum|fused_gate)|expert",
         "before gathers: gatherTopK selects",
     ),
     ClassRule(
@@ -199,7 +201,7 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.ELEMENTWISE,
-        r"elementwise|pointwise|copy|catarray|transpose|permute|nchwtonhwc|nhwctonchw|fill|scale|scal_"
+        r"element_?wise|element_mul|pointwise|unary_?kernel|copy|catarray|transpose|permute|nchwtonhwc|nhwctonchw|fill|scale|scal_"
         r"|subtensorop|op1?d?tensor|vectorized|unrolled|distribution|dropout|random|philox|silu"
         r"|gelu|swiglu|geglu|gated|activation|cast|convert|pad_?kernel|tril|triu|arange|where|lerp"
         r"|roll|flip|swizzle|parallel_?for|slot_mapping",

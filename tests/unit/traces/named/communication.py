@@ -16,6 +16,7 @@ COMMUNICATION: Final = (
             "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
             "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
             "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
             "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)",
             "ncclSymDevKernel_AllGather_LLMC(ncclSymDevArgs)",
