@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClassRules:
-    """A list of tables `{class, pattern}`; what is known to take forever on some name is refused."""
+    """A list of tables `{class, pattern}`; patterns known to take forever are refused."""
 
     allowed: str = 'a list of {class = "comm", pattern = "regular expression"}'
 
@@ -76,9 +76,9 @@ def _why_slow(pattern: str) -> str | None:
     repetitions = 0
     before: re.Match[str] | None = None
     for token in _TOKEN.finditer(pattern):
-        if token["repetition"] and before and before.end() == token.start():
-            if before.group() == ")":
-                return "repeats a group, which can take forever: repeat single characters"
+        behind = before is not None and before.end() == token.start() and before.group()
+        if token["repetition"] and behind == ")":
+            return "repeats a group, which can take forever: repeat single characters"
         repetitions += token["open"] is not None
         before = token
     if repetitions > MOST_REPETITIONS:

@@ -125,9 +125,10 @@ COMMUNICATION: Final = (
 WORDS: Final = (
     ClassRule(
         KernelClass.NORM,
-        r"(?:batch|layer|rms|group|instance|l2|weight)_?norm|(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))"
-        r"|rowwisemoments|gammabeta|compute(?:backward)?fusedparams|computeinternalgradients|::norm::"
-        r"|(?:^|_)(?:fused_)?rms_|norm_rope|::normalization::|cucomputegradinput",
+        r"(?:batch|layer|rms|group|instance|l2|weight)_?norm"
+        r"|(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))"
+        r"|rowwisemoments|gammabeta|compute(?:backward)?fusedparams|computeinternalgradients"
+        r"|(?:^|_)(?:fused_)?rms_|norm_rope|::norm(?:alization)?::|cucomputegradinput",
         "ATen, cuDNN, MIOpen, CK, AITER, apex, Transformer Engine, vLLM, Liger",
     ),
     ClassRule(
@@ -165,7 +166,8 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.GEMM,
-        r"gemm(?!a(?:_|\d|$))|gemv|^cijk_|nvjet|xmma|matmul|flatmm|split_?k_?reduce|splitk|(?:^|[_:])b?mm(?:$|[_:<])"
+        r"gemm(?!a(?:_|\d|$))|gemv|^cijk_|nvjet|xmma|matmul|flatmm|split_?k_?reduce|splitk"
+        r"|(?:^|[_:])b?mm(?:$|[_:<])"
         r"|cublas|hipblas|rocblas|wgmma|_tensorop_|epilogue::impl|grouped_mm|dot_kernel|wvsplit"
         r"|fmoe|fused_moe|(?:fused|moe)_experts|moe_?stage|moe_?[12]_|mfma_moe|marlin|machete"
         r"|lora_(?:shrink|expand)|[bs]gmv|tinygemm|mul_mat",
@@ -173,8 +175,10 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.GEMM,
-        r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|\dcudnn_|scudnn|im2(?:d2)?col|col2im|^cask_|fft2d_"
-        r"|^cutlass(?:3x)?_|^cutlass\w*::(?:device_)?kernel|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
+        r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|\dcudnn_|scudnn|im2(?:d2)?col|col2im"
+        r"|^cask_|fft2d_"
+        r"|^cutlass(?:3x)?_|^cutlass\w*::(?:device_)?kernel"
+        r"|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
         "convolutions and recurrent layers of cuDNN, MIOpen and CUTLASS",
     ),
     ClassRule(
@@ -201,7 +205,8 @@ WORDS: Final = (
     ),
     ClassRule(
         KernelClass.ELEMENTWISE,
-        r"element_?wise|element_mul|pointwise|unary_?kernel|copy|catarray|transpose|permute|nchwtonhwc|nhwctonchw|fill|scale|scal_"
+        r"element_?wise|element_mul|pointwise|unary_?kernel|copy|catarray|transpose|permute"
+        r"|nchwtonhwc|nhwctonchw|fill|scale|scal_"
         r"|subtensorop|op1?d?tensor|vectorized|unrolled|distribution|dropout|random|philox|silu"
         r"|gelu|swiglu|geglu|gated|activation|cast|convert|pad_?kernel|tril|triu|arange|where|lerp"
         r"|roll|flip|swizzle|parallel_?for|slot_mapping",

@@ -1,4 +1,4 @@
-"""Rules for a site's own kernels in the configuration: what is taken, and what is said of the rest."""
+"""A site's own kernel classes in the configuration: what is taken, what is said of the rest."""
 
 import re
 

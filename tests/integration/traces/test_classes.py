@@ -1,6 +1,6 @@
 """The classes of every kernel in the public traces, against the operators that launched them.
 
-The operators are read from the files by plain JSON; what each of them runs was written down by hand.
+The operators are read from the files by plain JSON; what each runs was written down by hand.
 """
 
 from collections import Counter
