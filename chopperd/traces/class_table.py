@@ -107,13 +107,12 @@ COMMUNICATION: Final = (
         r"(?:gemm|matmul|(?:^|_)b?mm)\w*?"
         r"(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)"
         r"|(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)\w*(?:gemm|matmul|_mm)"
-        r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm"
-        r"|gemm\w*producer",
+        r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm",
         "GEMMs fused with a collective: Triton-distributed, TileLink, TensorRT-LLM and others",
     ),
     ClassRule(
         KernelClass.COMM,
-        r"multimem|(?:one|two)_?shot|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all"
+        r"multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all"
         r"|cross_device_reduce|a2a|lamport|userbuffers|ep_?(?:dispatch|combine)(?:intra|inter)"
         r"|(?:put|wait)_signal|barrier_(?:all_)?kernel|exchangesplitandoffset",
         "torch's symmetric memory, all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer,"
