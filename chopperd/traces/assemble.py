@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Int32s
+from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import (
     Collective,
     DeviceRecords,
@@ -68,12 +68,15 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
         base_ns: Unix time that the file's times count from; None if it names none.
     """
     tables = [
-        _Table(one) for one in (rows.records(), rows.calls(), rows.spans(), rows.device_spans())
+        _Table(rows.records, np.int8, "kind"),
+        _Table(rows.calls, np.int64, "correlation"),
+        _Table(rows.spans, np.int8, "kind", outer_first=True),
+        _Table(rows.device_spans, np.int64, "stream"),
     ]
     within = capture([(one.start_ns, one.end_ns) for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
-    left_out = [one.settle(within, offset_ns, outer_first=one is tables[2]) for one in tables]
+    left_out = [one.settle(within, offset_ns) for one in tables]
     records, calls, spans, device_spans = tables
     names = _Numbering(rows.names, plain=str, key=str)
     threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
@@ -86,7 +89,7 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
         calls=_calls(calls, names, threads),
         spans=_spans(spans, names, threads, (shapes, collectives)),
         device_spans=_device_spans(device_spans, names),
-        flows=_flows(rows.flows(), threads, offset_ns),
+        flows=_flows(rows.flows, threads, offset_ns),
         collectives=collectives.values,
         shapes=shapes.values,
         span_ns=_span_ns(tables),
@@ -97,15 +100,27 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
 
 
 class _Table:
-    """One table's times, and the other columns in the order that the times decide."""
+    """One table's times, and the other columns in the order that the times decide.
 
-    def __init__(self, parts: ColumnParts) -> None:
+    Args:
+        parts: The columns.
+        dtype, then: What decides between rows of equal times; what is left, their order in the
+            file.
+        outer_first: Whether the longer of two rows that start together comes first, and the
+            greater of what decides then.
+    """
+
+    def __init__(
+        self, parts: ColumnParts, dtype: type[IntT], then: str, *, outer_first: bool = False
+    ) -> None:
         self.start_ns = parts.take("start_ns", np.int64)
         self.end_ns = parts.take("end_ns", np.int64)
+        self._then: Int64s = parts.whole(then, dtype).astype(np.int64, copy=False)
+        self._sign = -1 if outer_first else 1
         self._parts = parts
         self._order: npt.NDArray[np.intp] = np.arange(0)
 
-    def settle(self, within: Stretch | None, offset_ns: int, *, outer_first: bool) -> int:
+    def settle(self, within: Stretch | None, offset_ns: int) -> int:
         """Leave out what can't be right, sort, move to the final axis.
 
         Gives the number of rows left out.
@@ -113,15 +128,25 @@ class _Table:
         Args:
             within: The stretch of time that the trace covers.
             offset_ns: What to add to the file's times.
-            outer_first: Whether the longer of two rows that start together comes first.
         """
         keep = np.flatnonzero(believable(self.start_ns, self.end_ns, within))
         left_out = len(self.start_ns) - len(keep)
-        end_ns = -self.end_ns[keep] if outer_first else self.end_ns[keep]
-        self._order = keep[np.lexsort((end_ns, self.start_ns[keep]))]
+        self._order = self._sorted(keep[np.argsort(self.start_ns[keep], kind="stable")])
         self.start_ns = self.start_ns[self._order] + offset_ns
         self.end_ns = self.end_ns[self._order] + offset_ns
         return left_out
+
+    def _sorted(self, order: Int64s) -> Int64s:
+        """Rows in order of their starts, those of equal starts put in order too: they are few."""
+        start_ns = self.start_ns[order]
+        same = start_ns[1:] == start_ns[:-1]
+        tied = np.zeros(len(order), np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        rows = order[tied]
+        keys = (self._sign * self._then[rows], self._sign * self.end_ns[rows], self.start_ns[rows])
+        order[tied] = rows[np.lexsort(keys)]
+        return order
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""
