@@ -91,7 +91,8 @@ def _parts_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[
 
 def _opens(group: Int64s) -> Bools:
     """(n,) bool: which are the first of their group, of groups in a row."""
-    return np.diff(group, prepend=-1) != 0
+    opens: Bools = np.diff(group, prepend=-1) != 0
+    return opens
 
 
 def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
@@ -118,14 +119,16 @@ def _beside_comm_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
         """Time that communication kernels have run for up to each instant, summed over them."""
         return _since(began - base, t_ns - base) - _since(ended - base, t_ns - base)
 
-    return np.minimum(run_by(end) - run_by(start), end - start)
+    beside_ns: Int64s = np.minimum(run_by(end) - run_by(start), end - start)
+    return beside_ns
 
 
 def _since(events_ns: Int64s, t_ns: Int64s) -> Int64s:
     """(n,) int64: the sum over all events before each instant of the time since then."""
     before = np.searchsorted(events_ns, t_ns, "left")
     sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
-    return before * t_ns - sums_ns[before]
+    since_ns: Int64s = before * t_ns - sums_ns[before]
+    return since_ns
 
 
 def _by_row(timeline: DeviceTimeline, group: Int64s, values: Int64s) -> Int64s:

@@ -16,6 +16,9 @@ from chopperd.model.timeline import DeviceTimeline, Intervals
 
 #: Fewer kernels of a family, or in one of the two sets that an interval compares, tell too little.
 MIN_KERNELS: Final = 5
+#: Upper over lower quartile of durations in one set above which a family's kernels are of several
+#: sizes; alike ones stay below 1.2 in real traces.
+MAX_QUARTILE_RATIO: Final = 1.5
 #: Above this many a binomial is as good as normal.
 _EXACT_COUNT: Final = 200
 
@@ -27,6 +30,7 @@ class ContentionReason(IntEnum):
     FEW_KERNELS = 1
     SAME_OVERLAP = 2
     FEW_TO_COMPARE = 3
+    SEVERAL_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,9 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     the tenth with the least (and all with no more overlap than those). Overlap of a kernel is the
     share of its duration in which communication runs.
 
-    Kernels of one family may differ in shape and in clock: a factor is of what ran, and no cause.
+    Kernels of one family may differ in size, which a trace need not say; then the factor is not
+    communication's doing. No interval is given where that shows: where the durations within one of
+    the two sets differ much, or the interval would lie below 1.
 
     Args:
         timeline: The device.
@@ -101,6 +107,10 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     factor = much.median_ns / little.median_ns
     spread = np.exp(Z_95 * np.hypot(much.log_error, little.log_error))
     reason[np.isfinite(factor) & ~np.isfinite(spread)] = ContentionReason.FEW_TO_COMPARE
+    several_sizes = np.maximum(much.quartile_ratio, little.quartile_ratio) > MAX_QUARTILE_RATIO
+    several_sizes |= factor * spread < 1
+    reason[several_sizes] = ContentionReason.SEVERAL_SIZES
+    spread[several_sizes] = np.nan
     return ContentionTotals(
         family=kernels.family,
         count=count,
@@ -138,16 +148,17 @@ class _Medians:
 
     median_ns: Float64s
     log_error: Float64s
+    quartile_ratio: Float64s
 
 
 def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
-    """Median durations, and the standard errors of their logarithms."""
+    """Median durations, the standard errors of their logarithms, upper over lower quartiles."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((kernels.duration_ns[rows], kernels.group[rows]))]
     duration_ns = kernels.duration_ns[rows].astype(np.float64)
     count = np.bincount(kernels.group[rows], minlength=len(kernels.family))
     first = np.cumsum(count) - count
-    median_ns, log_error = np.full(len(count), np.nan), np.full(len(count), np.nan)
+    median_ns, log_error, quartile_ratio = np.full((3, len(count)), np.nan)
     some = np.flatnonzero(count)
     middle = duration_ns[first[some] + (count[some] - 1) // 2]
     median_ns[some] = (middle + duration_ns[first[some] + count[some] // 2]) / 2
@@ -158,7 +169,10 @@ def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
     z = np.array([z for _, z in ranks], np.float64)[which]
     low, high = first[many] + rank - 1, first[many] + count[many] - rank
     log_error[many] = np.log(duration_ns[high] / duration_ns[low]) / (2 * z)
-    return _Medians(median_ns=median_ns, log_error=log_error)
+    quarter = count[many] // 4
+    upper_ns = duration_ns[first[many] + count[many] - 1 - quarter]
+    quartile_ratio[many] = upper_ns / duration_ns[first[many] + quarter]
+    return _Medians(median_ns=median_ns, log_error=log_error, quartile_ratio=quartile_ratio)
 
 
 def _rank_and_z(count: int) -> tuple[int, float]:

@@ -31,7 +31,7 @@ class CopyTotals:
 def copy_totals(timeline: DeviceTimeline) -> CopyTotals:
     """What each row's copies and fills moved, by direction."""
     copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
-    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies])
+    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies]).astype(np.int64)
     sized = copies[timeline.copied_bytes[copies] >= 0]
     sized_way = way[timeline.copied_bytes[copies] >= 0]
     duration_ns = timeline.end_ns - timeline.start_ns

@@ -37,7 +37,8 @@ def row_sums(
 
 def row_of_steps(timeline: DeviceTimeline) -> Int64s:
     """(s + 1,) int64: the row of each step that has one, -1 for others; the last is of step -1."""
-    last = int(timeline.step.max(initial=-1))
+    last = max((window.step for window in timeline.windows), default=-1)
+    last = max(last, int(timeline.step.max(initial=-1)))
     row = np.full(last + 2, -1, np.int64)
     for number, window in enumerate(timeline.windows):
         row[window.step] = number

@@ -19,8 +19,9 @@ from chopperd.units import NS_PER_S
 _REASONS: Final = {
     ContentionReason.NONE: None,
     ContentionReason.FEW_KERNELS: "fewer than 5 kernels",
-    ContentionReason.SAME_OVERLAP: "half the kernels have no more overlap than the least",
+    ContentionReason.SAME_OVERLAP: "half the kernels overlap no more than those that do least",
     ContentionReason.FEW_TO_COMPARE: "no interval: fewer than 5 kernels with the least overlap",
+    ContentionReason.SEVERAL_SIZES: "no interval: the kernels seem to be of several sizes",
 }
 
 
@@ -80,9 +81,7 @@ def _rate(size_bytes: int, time_ns: int) -> float | None:
 def _collectives(totals: CollectiveTotals, index: int) -> tuple[CollectiveTraffic, ...]:
     """One entry a collective and group that occurs, longest first."""
     found = [
-        _collective(totals, index, at)
-        for at in range(len(totals.kinds))
-        if totals.count[index, at]
+        _collective(totals, index, at) for at in range(len(totals.kinds)) if totals.count[index, at]
     ]
     return tuple(sorted(found, key=lambda each: (-each.time_ns, each.name, each.group or "")))
 

@@ -13,7 +13,8 @@ from chopperd.model.trace import HostSpans, RuntimeCalls, Trace
 from chopperd.traces.names import any_of, names_matching
 
 #: Where a thread waits for data: PyTorch's DataLoader and data pipes, Lightning's fetchers, NVIDIA
-#: DALI, WebDataset, TorchRec's train pipelines. Found anywhere in an operator's or annotation's name, in any case.
+#: DALI, WebDataset, TorchRec's train pipelines. Found anywhere in an operator's or annotation's
+#: name, in any case.
 DATA_WAIT_PATTERNS: Final = (
     r"^enumerate\((?:DataLoader|DataPipe)\)#",
     r"dataloader\w*_next|DataLoaderIter\w*\.__next__|DataFetcher\.__next__",
