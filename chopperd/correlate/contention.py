@@ -81,8 +81,8 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     share of its duration in which communication runs.
 
     Kernels of one family may differ in size, which a trace need not say; then the factor is not
-    communication's doing. No interval is given where that shows: where the durations within one of
-    the two sets differ much, or the interval would lie below 1.
+    communication's doing. None is given where that shows: where the durations within one of the
+    two sets differ much, or the interval would lie below 1.
 
     Args:
         timeline: The device.
@@ -110,7 +110,7 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     several_sizes = np.maximum(much.quartile_ratio, little.quartile_ratio) > MAX_QUARTILE_RATIO
     several_sizes |= factor * spread < 1
     reason[several_sizes] = ContentionReason.SEVERAL_SIZES
-    spread[several_sizes] = np.nan
+    factor[several_sizes] = np.nan
     return ContentionTotals(
         family=kernels.family,
         count=count,

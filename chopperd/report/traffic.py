@@ -21,7 +21,7 @@ _REASONS: Final = {
     ContentionReason.FEW_KERNELS: "fewer than 5 kernels",
     ContentionReason.SAME_OVERLAP: "half the kernels overlap no more than those that do least",
     ContentionReason.FEW_TO_COMPARE: "no interval: fewer than 5 kernels with the least overlap",
-    ContentionReason.SEVERAL_SIZES: "no interval: the kernels seem to be of several sizes",
+    ContentionReason.SEVERAL_SIZES: "the kernels seem to be of several sizes",
 }
 
 
