@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import ceil, isnan, nan
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.row_work import CollectiveTraffic
+from chopperd.model.trace import RecordKind
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.traces.families import family
 from tests.integration import reference_reader as plain
@@ -83,9 +85,9 @@ def of_rows(file: File) -> Iterable[tuple[Row, list[Record]]]:
 
 
 def direction(record: Record) -> str | None:
-    if record.row.kind is plain.RecordKind.MEMSET:
+    if record.row.kind is RecordKind.MEMSET:
         return "memset"
-    if record.row.kind is plain.RecordKind.MEMCPY:
+    if record.row.kind is RecordKind.MEMCPY:
         return {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d"}[record.row.name.split()[1]]
     return None
 
@@ -275,10 +277,7 @@ def test_chopper_s_times_are_what_its_own_steps_give(files: Files, name: str) ->
             continue
         mine = [each for each in records if plain.is_compute(each.row) and each.call is not None]
         mine.sort(key=lambda each: (each.row.start_ns, each.row.end_ns))
-        gaps = [
-            max(0, after.row.start_ns - before.row.end_ns)
-            for before, after in zip(mine, mine[1:], strict=False)
-        ]
+        gaps = [max(0, after.row.start_ns - before.row.end_ns) for before, after in pairwise(mine)]
         if not mine:
             assert row.chopper is None
             continue

@@ -23,9 +23,15 @@ def row(totals: ChopperTotals, index: int = -1) -> dict[str, int]:
 
 
 def kernel(
-    start: int, end: int, call: int, kind: KernelClass = KernelClass.GEMM, **more: int
+    start: int,
+    end: int,
+    call: int,
+    kind: KernelClass = KernelClass.GEMM,
+    *,
+    step: int = 0,
+    stream: int = 7,
 ) -> Rec:
-    return Rec(start, end, kind, call=call, thread=0, **more)
+    return Rec(start, end, kind, call=call, thread=0, step=step, stream=stream)
 
 
 def test_a_gap_is_prep_until_the_launch_call_and_call_from_there_on() -> None:

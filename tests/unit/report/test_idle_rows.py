@@ -16,7 +16,7 @@ def waterfall(made: TraceBuilder) -> Waterfall:
 
 
 def test_an_idle_device_waits_for_what_the_thread_that_launches_next_does() -> None:
-    """Idle [100, 1000), next launch called at 900; the main thread: data, malloc in it, sync."""
+    """Idle on [100, 1000), next launch called at 900; the main thread: data, malloc in it, sync."""
     made = TraceBuilder()
     made.kernel("gemm", 0, 50, 50)
     made.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 150, 250)
@@ -30,7 +30,7 @@ def test_an_idle_device_waits_for_what_the_thread_that_launches_next_does() -> N
     assert found.idle_allocator == 40
     assert found.idle_sync == 200
     assert found.idle_launch_call == 100
-    assert found.idle_launch_prep == 900 - 250 - 200
+    assert found.idle_launch_prep == 800 - 250 - 200
     assert found.idle_other == 0
 
 

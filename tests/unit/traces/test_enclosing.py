@@ -12,13 +12,13 @@ OTHER: Thread = (100, 101)
 
 def at(made: TraceBuilder, *instants: int, thread: int = 0) -> list[int]:
     spans = made.build().spans
-    found = innermost(
+    found: list[int] = innermost(
         spans,
         np.arange(len(spans)),
         np.full(len(instants), thread, np.int32),
         np.array(instants, np.int64),
-    )
-    return found.tolist()
+    ).tolist()
+    return found
 
 
 def test_of_nested_spans_the_innermost_counts_and_ends_are_outside() -> None:
