@@ -19,6 +19,7 @@ from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.report.trace_report import ClockedDevice
 
+_CLOCK: Final = "SM clock"
 _PERCENT: Final = 100.0
 _NO_CAUSE: Final = "none"
 
@@ -62,17 +63,17 @@ def counter_tracks(clocked: ClockedDevice, span_ns: tuple[int, int]) -> tuple[Co
     clocks, samples = clocked.joined.clocks, clocked.samples
     if clocks is None or samples is None:
         return ()
-    times = clocks.samples
     readings = {
-        "SM clock": _Readings("MHz", times.t_ns, times.clock_mhz, times.max_gap_ns),
+        _CLOCK: _Readings.of_clock(clocks),
         "power": _Readings.of("W", samples.t_unix_ns, samples.power_w),
         "temperature": _Readings.of("C", samples.t_unix_ns, samples.temperature_c),
     }
-    shown = {name: one.within(span_ns) for name, one in readings.items() if len(one.t_ns)}
-    shown = {name: one for name, one in shown.items() if len(one.t_ns)}
+    within = {name: one.within(span_ns) for name, one in readings.items()}
+    shown = {name: one for name, one in within.items() if len(one.t_ns)}
     tracks = [one.track(name, span_ns[1]) for name, one in shown.items()]
-    tracks += _limits(clocks, samples, span_ns)
-    tracks += _losses(clocked, clocks, samples, span_ns)
+    if _CLOCK in shown:
+        tracks += _limits(clocks, samples, span_ns)
+        tracks += _losses(clocked, clocks, samples, span_ns)
     tracks += _unknown(shown, span_ns)
     return tuple(tracks)
 
@@ -85,6 +86,12 @@ class _Readings:
     t_ns: Int64s
     values: Float64s
     max_gap_ns: int
+
+    @classmethod
+    def of_clock(cls, clocks: RowClocks) -> "_Readings":
+        """The clock's, as the join has them."""
+        samples = clocks.samples
+        return cls("MHz", samples.t_ns, samples.clock_mhz, samples.max_gap_ns)
 
     @classmethod
     def of(cls, unit: str, t_ns: Int64s, values: Float64s) -> "_Readings":
@@ -100,15 +107,21 @@ class _Readings:
 
     def track(self, name: str, end_ns: int) -> CounterTrack:
         """Each reading until the next; 0 just after the last one before a gap."""
-        last = self.lasts(end_ns)
-        t_ns = np.insert(self.t_ns, last + 1, self.t_ns[last] + 1)
-        values = np.insert(self.values, last + 1, 0.0)
-        return CounterTrack(name=name, series=(self.unit,), t_ns=t_ns, values=values[:, None])
+        t_ns, values = _ended(self.t_ns, self.values[:, None], self.lasts(end_ns))
+        return CounterTrack(name=name, series=(self.unit,), t_ns=t_ns, values=values)
 
     def lasts(self, end_ns: int) -> Int64s:
         """Indices of the readings that no other follows within a gap, before the end."""
-        following = np.append(self.t_ns[1:] - self.t_ns[:-1] > self.max_gap_ns, True)
+        following = np.append(np.diff(self.t_ns) > self.max_gap_ns, True)
         return np.flatnonzero(following & (self.t_ns < end_ns))
+
+
+def _ended(t_ns: Int64s, values: Float64s, last: Int64s) -> tuple[Int64s, Float64s]:
+    """Times and values with 0 put in just after some."""
+    return (
+        np.insert(t_ns, last + 1, t_ns[last] + 1),
+        np.insert(values, last + 1, 0.0, axis=0),
+    )
 
 
 def _within(t_ns: Int64s, span_ns: tuple[int, int], max_gap_ns: int) -> slice:
@@ -128,14 +141,18 @@ def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) ->
     As counters, not slices: slices on a stream's row would be taken for work of the GPU by tools
     that read the file again, and a reading tells nothing of when a limit began.
     """
+    shown_clock = _Readings.of_clock(clocks).within(span_ns)
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
     bits = samples.causes[clocks.kept][taken]
-    if not len(bits) or (bits == Cause.UNKNOWN.bit).all():
+    if (bits == Cause.UNKNOWN.bit).all():
         return []
     told = {cause.label: (bits & cause.bit) != 0 for cause in REPORTED_CAUSES}
     told[_NO_CAUSE] = bits == 0
     shown = {label: mask for label, mask in told.items() if mask.any()}
-    return [_flags("clock limited by", clocks.samples.t_ns[taken], shown)]
+    track = _flags("clock limited by", clocks.samples.t_ns[taken], shown)
+    lasts = shown_clock.lasts(span_ns[1])
+    t_ns, values = _ended(track.t_ns, track.values, lasts)
+    return [replace(track, t_ns=t_ns, values=values)]
 
 
 def _losses(
