@@ -14,7 +14,7 @@ from chopperd.errors import ConfigError
 if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions
 
-Format: TypeAlias = Literal["text", "json", "csv"]
+Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -55,6 +55,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
 CopyTo = Annotated[Path, typer.Option("-o", "--output", help="Write it here; .gz compresses.")]
+ReportTo = Annotated[Path | None, typer.Option("-o", "--output", help="Write the report here.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
 

@@ -1,16 +1,14 @@
 """A trace file again, with the counters of its GPUs put in."""
 
-import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
 from isal import isal_zlib
 
-from chopperd.errors import ConfigError, StoreError, TimebaseError, TraceError, TraceFormatError
+from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
 from chopperd.model.trace import Trace
 from chopperd.pipeline.reports import (
     JoinInput,
@@ -22,6 +20,7 @@ from chopperd.pipeline.reports import (
 from chopperd.report.counter_events import CATEGORY, counter_events
 from chopperd.report.counter_tracks import CounterTrack, counter_tracks
 from chopperd.report.trace_report import ClockedDevice, clocked_device
+from chopperd.store.replaced_file import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids
 from chopperd.traces.source import TraceSource
@@ -104,11 +103,15 @@ def annotate_file(
             simulated=counters.simulated,
         )
     )
-    annotator = Annotator(events, cut=counters.cut)
-    with _replaced(out) as file, TraceSource(trace, options.limits, progress) as source:
+    annotator, sink = Annotator(events, cut=counters.cut), _sink(out)
+    with (
+        replaced_file(out, mode=PRIVATE) as file,
+        TraceSource(trace, options.limits, progress) as source,
+    ):
         for data in source.chunks():
-            _write(file, annotator.feed(data))
-        _write(file, annotator.finish())
+            _write(file, sink, annotator.feed(data))
+        _write(file, sink, annotator.finish())
+        file.write(sink.flush())
         if source.sha256 != counters.sha256:
             raise TraceFormatError(
                 f"{trace} changed while it was read; annotate it when it is finished",
@@ -252,35 +255,9 @@ class _Plain:
         return b""
 
 
-@dataclass(slots=True)
-class _Output:
-    file: BinaryIO
-    sink: _Sink
-
-
-def _write(output: _Output, pieces: Iterator[bytes]) -> None:
+def _write(file: BinaryIO, sink: _Sink, pieces: Iterator[bytes]) -> None:
     for piece in pieces:
-        output.file.write(output.sink.compress(piece))
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[_Output]:
-    """A file that takes the place of `path` when it is whole; for its owner only."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb", buffering=1 << 20) as file:
-                output = _Output(file, _sink(path))
-                yield output
-                file.write(output.sink.flush())
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{path}: can't be written: {error.strerror or error}") from error
+        file.write(sink.compress(piece))
 
 
 def _sink(path: Path) -> _Sink:
