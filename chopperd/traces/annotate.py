@@ -10,17 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from chopperd.traces.blocks import find_opening
-from chopperd.traces.decode import Element, first_element, is_json
-from chopperd.traces.salvage import EVENT_BORDER
+from chopperd.traces.decode import is_json
+from chopperd.traces.salvage import salvage
 
 _BETWEEN: Final = b",\n"
 _BLANK: Final = b" \t\r\n"
-_BLANKS: Final = re.compile(rb"[ \t\r\n]*")
-_ARRAY_END: Final = re.compile(rb"[\s,]*\]")
-_SEPARATOR: Final = re.compile(rb"\s*,\s*")
-_STARTS_TRIED: Final = 64
-_HELD_BYTES: Final = 1 << 20
-_MOST_HELD_BYTES: Final = 64 << 20
+_SEPARATORS: Final = _BLANK + b","
+_HELD_BYTES: Final = 1 << 21
 
 
 class Annotator:
@@ -63,7 +59,7 @@ class Annotator:
             return
         end = self._end
         keep, closing = end.closing(bare=self._bare)
-        self.dropped_bytes = len(end.held[keep:].strip(_BLANK + b","))
+        self.dropped_bytes = len(end.held[keep:].strip(_SEPARATORS))
         if keep:
             yield end.comma
         yield end.held[:keep]
@@ -104,62 +100,37 @@ class _CutEnd:
     """Holds back the end of a file that was cut, until it is known what of it is whole.
 
     Attributes:
-        held: What was not given yet; it starts in front of an event.
+        held: What was not given yet; it starts between two events.
         comma: What stands between the events put in and the first of the file.
     """
 
     def __init__(self) -> None:
         self.held = b""
         self.comma = b""
+        self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What surely is no part of a cut event."""
         self.held += data
-        if len(self.held) <= 2 * _HELD_BYTES:
+        if len(self.held) <= _HELD_BYTES or self._ended:
             return
-        whole = self._whole()
-        if not whole and len(self.held) > _MOST_HELD_BYTES:
-            whole = len(self.held)
-        if whole:
+        found = salvage(self.held, final=False)
+        self._ended = found.ended
+        if found.position and not found.ended:
             yield self.comma
-            yield self.held[:whole]
-            self.comma, self.held = b"", self.held[whole:]
+            yield self.held[: found.position]
+            self.comma, self.held = b"", self.held[found.position :]
 
     def closing(self, *, bare: bool) -> tuple[int, bytes]:
         """How much of the held text stays, and what closes the document after it."""
-        whole = self._whole()
-        end = _ARRAY_END.match(self.held, whole)
-        if end is None:
+        found = salvage(self.held, final=True)
+        if not found.ended:
+            whole = len(self.held[: found.position].rstrip(_SEPARATORS))
             return whole, b"\n]" if bare else b"\n]}"
         if bare:
-            return end.end(), b""
-        keys = self.held[end.end() :]
-        kept, closing = _closed_keys(keys)
-        return end.end() + kept, closing
-
-    def _whole(self) -> int:
-        """Where the last whole event in the held text ends; 0 if there is none."""
-        starts = [border.end() for border in EVENT_BORDER.finditer(self.held)]
-        first = _SEPARATOR.match(self.held)
-        starts.insert(0, first.end() if first else 0)
-        ends = (_last_end(self.held, start) for start in reversed(starts[-_STARTS_TRIED:]))
-        return next((end for end in ends if end), 0)
-
-
-def _last_end(text: bytes, start: int) -> int:
-    """Where the last of the whole events ends that follow one another from `start`; 0 if none."""
-    view, end = memoryview(text), 0
-    while True:
-        blanks = _BLANKS.match(text, start)
-        start = blanks.end() if blanks else start
-        element = first_element(view[start:])
-        if not isinstance(element, Element) or element.event is None:
-            return end
-        end = start + element.size_bytes
-        separator = _SEPARATOR.match(text, end)
-        if separator is None:
-            return end
-        start = separator.end()
+            return found.position, b""
+        kept, closing = _closed_keys(self.held[found.position :])
+        return found.position + kept, closing
 
 
 def _closed_keys(keys: bytes) -> tuple[int, bytes]:
