@@ -87,7 +87,7 @@ def read(path: Path) -> Document:
     return document
 
 
-def divided(document: Document) -> tuple[list[Event], Document]:
+def divided(document: Document) -> tuple[list[Document], Document]:
     """Our counters, and the document without them."""
     counters = [e for e in document["traceEvents"] if e.get("cat") == "chopperd"]
     rest = [e for e in document["traceEvents"] if e.get("cat") != "chopperd"]
