@@ -21,7 +21,8 @@ from chopperd.model.timeline import (
 )
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
-from chopperd.traces.classes import ClassRule, copy_directions, record_classes
+from chopperd.traces.class_table import ClassRule
+from chopperd.traces.classes import copy_directions, record_classes
 from chopperd.traces.collectives import generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
