@@ -87,7 +87,14 @@ def scenario_timeline(known: Scenario) -> DeviceTimeline:
         family=records.kernel_class.astype(np.int32),
         step=records.step,
         call_start_ns=records.start_ns,
+        call_end_ns=records.start_ns,
         call_thread=np.full(count, -1, np.int32),
+        copied_bytes=np.full(count, -1, np.int64),
+        collective=np.full(count, -1, np.int32),
+        operation=np.full(count, -1, np.int32),
+        layer=np.full(count, -1, np.int32),
+        phase=np.full(count, -1, np.int8),
+        flops=np.full(count, np.nan),
         main_stream=7,
         windows=tuple(
             DeviceWindow(

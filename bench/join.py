@@ -51,7 +51,14 @@ def timeline() -> DeviceTimeline:
         family=(kernel_class * 40 + rng.integers(0, 40, KERNELS)).astype(np.int32),
         step=step,
         call_start_ns=start_ns - rng.integers(5_000, 2_000_000, KERNELS),
+        call_end_ns=start_ns - 4_000,
         call_thread=np.zeros(KERNELS, np.int32),
+        copied_bytes=np.full(KERNELS, -1, np.int64),
+        collective=np.full(KERNELS, -1, np.int32),
+        operation=np.full(KERNELS, -1, np.int32),
+        layer=np.full(KERNELS, -1, np.int32),
+        phase=np.full(KERNELS, -1, np.int8),
+        flops=np.full(KERNELS, np.nan),
         main_stream=7,
         windows=tuple(
             DeviceWindow(

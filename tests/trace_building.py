@@ -6,12 +6,15 @@ import numpy as np
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
 from chopperd.model.trace import (
+    Collective,
     Damage,
     DeviceRecords,
     DeviceSpans,
+    FlowEnds,
     HostSpans,
     RecordKind,
     RuntimeCalls,
+    Shapes,
     SpanKind,
     Trace,
     TraceMeta,
@@ -31,6 +34,9 @@ class TraceBuilder:
     calls: list[tuple[int, ...]] = field(default_factory=list)
     spans: list[tuple[int, ...]] = field(default_factory=list)
     rows: list[tuple[int, ...]] = field(default_factory=list)
+    flows: list[tuple[int, ...]] = field(default_factory=list)
+    collectives: dict[Collective, int] = field(default_factory=dict)
+    shapes: dict[Shapes, int] = field(default_factory=dict)
 
     def record(
         self,
@@ -42,16 +48,14 @@ class TraceBuilder:
         device: int = 0,
         stream: int = 7,
         kind: RecordKind = RecordKind.KERNEL,
-        comm: bool = False,
-        collective: str | None = None,
+        collective: Collective | str | None = None,
+        copied_bytes: int = -1,
+        external_id: int = -1,
     ) -> None:
         end_ns = start_ns + duration_ns
-        named = self._name(name)
-        told = -1 if collective is None else self._name(collective)
-        has_metadata = int(comm or collective is not None)
-        self.records.append(
-            (start_ns, end_ns, device, stream, kind, named, correlation, -1, has_metadata, told)
-        )
+        named, told = self._name(name), self._collective(collective)
+        ids = (correlation, external_id, copied_bytes, told)
+        self.records.append((start_ns, end_ns, device, stream, kind, named, *ids))
 
     def call(
         self,
@@ -61,10 +65,12 @@ class TraceBuilder:
         *,
         correlation: int = -1,
         thread: Thread = MAIN,
+        external_id: int = -1,
+        size_bytes: int = -1,
     ) -> None:
-        on = self._thread(thread)
-        end_ns = start_ns + duration_ns
-        self.calls.append((start_ns, end_ns, on, self._name(name), correlation))
+        on, named = self._thread(thread), self._name(name)
+        ids = (correlation, external_id, size_bytes)
+        self.calls.append((start_ns, start_ns + duration_ns, on, named, *ids))
 
     def kernel(
         self,
@@ -92,9 +98,21 @@ class TraceBuilder:
         *,
         kind: SpanKind = SpanKind.ANNOTATION,
         thread: Thread = MAIN,
+        external_id: int = -1,
+        sequence: int = -1,
+        forward_thread: int = -1,
+        shapes: Shapes | None = None,
+        collective: Collective | str | None = None,
     ) -> None:
-        end_ns = start_ns + duration_ns
-        self.spans.append((start_ns, end_ns, self._thread(thread), self._name(name), kind))
+        on, named, told = self._thread(thread), self._name(name), self._collective(collective)
+        shaped = -1 if shapes is None else self.shapes.setdefault(shapes, len(self.shapes))
+        ids = (external_id, sequence, forward_thread, shaped, told)
+        self.spans.append((start_ns, start_ns + duration_ns, on, named, kind, *ids))
+
+    def arrow(self, flow: int, start_ns: int, end_ns: int, to: Thread, of: Thread = MAIN) -> None:
+        """A `fwdbwd` arrow from an operator that starts at `start_ns` to one at `end_ns`."""
+        self.flows.append((start_ns, 0, flow, self._thread(of)))
+        self.flows.append((end_ns, 1, flow, self._thread(to)))
 
     def device_span(
         self, name: str, start_ns: int, duration_ns: int, *, device: int = 0, stream: int = 7
@@ -111,6 +129,9 @@ class TraceBuilder:
             calls=self._calls(),
             spans=self._spans(),
             device_spans=self._rows(),
+            flows=self._flows(),
+            collectives=tuple(self.collectives),
+            shapes=tuple(self.shapes),
             damage=damage or Damage(),
             span_ns=(min((r[0] for r in every), default=0), max((r[1] for r in every), default=0)),
         )
@@ -125,29 +146,42 @@ class TraceBuilder:
             kind=_int8(table[4]),
             name=_int32(table[5]),
             correlation=table[6],
-            copied_bytes=table[7],
-            comm=_int8(table[8]),
+            external_id=table[7],
+            copied_bytes=table[8],
             collective=_int32(table[9]),
         )
 
     def _calls(self) -> RuntimeCalls:
-        table = _columns(sorted(self.calls, key=lambda row: row[0]), 5)
+        table = _columns(sorted(self.calls, key=lambda row: row[0]), 7)
         return RuntimeCalls(
             start_ns=table[0],
             end_ns=table[1],
             thread=_int32(table[2]),
             name=_int32(table[3]),
             correlation=table[4],
+            external_id=table[5],
+            size_bytes=table[6],
         )
 
     def _spans(self) -> HostSpans:
-        table = _columns(sorted(self.spans, key=lambda row: (row[0], -row[1])), 5)
+        table = _columns(sorted(self.spans, key=lambda row: (row[0], -row[1])), 10)
         return HostSpans(
             start_ns=table[0],
             end_ns=table[1],
             thread=_int32(table[2]),
             name=_int32(table[3]),
             kind=_int8(table[4]),
+            external_id=table[5],
+            sequence=table[6],
+            forward_thread=table[7],
+            shapes=_int32(table[8]),
+            collective=_int32(table[9]),
+        )
+
+    def _flows(self) -> FlowEnds:
+        table = _columns(sorted(self.flows, key=lambda row: row[0]), 4)
+        return FlowEnds(
+            t_ns=table[0], is_end=_int8(table[1]), flow=table[2], thread=_int32(table[3])
         )
 
     def _rows(self) -> DeviceSpans:
@@ -162,6 +196,12 @@ class TraceBuilder:
 
     def _name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
+
+    def _collective(self, told: Collective | str | None) -> int:
+        if told is None:
+            return -1
+        whole = Collective(name=told) if isinstance(told, str) else told
+        return self.collectives.setdefault(whole, len(self.collectives))
 
     def _thread(self, thread: Thread) -> int:
         return self.threads.setdefault(thread, len(self.threads))

@@ -11,6 +11,14 @@ from typing import Final
 import msgspec
 
 from chopperd.model.row_clock import RowClock
+from chopperd.model.row_work import (
+    ChopperTimes,
+    CollectiveTraffic,
+    Contention,
+    CopyTraffic,
+    Efficiency,
+    Part,
+)
 
 SCHEMA: Final = "chopperd.report/1"
 
@@ -37,7 +45,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """One trace file as read."""
+    """One trace file as read; `lost` counts what is missing or was left out of it, by kind."""
 
     path: str
     sha256: str
@@ -52,6 +60,7 @@ class TraceSummary:
     damaged_events: int
     invalid_records: int
     unlinked_kernels: int
+    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +237,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     beta_low: float | None = None
     beta_high: float | None = None
     beta_reason: str | None = None
+    contention: Contention | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +291,14 @@ class Row:
     is_critical: bool | None = None
     memory: None = None
     phases: Phases | None = None
+    copies: tuple[CopyTraffic, ...] = ()
+    collectives: tuple[CollectiveTraffic, ...] = ()
+    chopper: ChopperTimes | None = None
+    efficiency: Efficiency | None = None
     families: tuple[Family, ...] = ()
+    by_operation: tuple[Part, ...] = ()
+    by_layer: tuple[Part, ...] = ()
+    by_phase: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """A trace laid out for the join: steps, and for each device what ran when and who launched it."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
-from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
+from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_US
 
 #: Clocks that drift apart by less than this over a whole file mislead nobody.
@@ -19,6 +20,20 @@ class StepSource(StrEnum):
     JOB_MARKS = "job_marks"
     GPU_ROWS = "gpu_rows"
     NONE = "none"
+
+
+class Phase(IntEnum):
+    """The part of a step that launched a record; the value is its code in an int8 column."""
+
+    UNKNOWN = -1
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+
+    @property
+    def label(self) -> str:
+        """The name used outside."""
+        return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +147,16 @@ class DeviceTimeline:
         copy_direction: (n,) int8, `CopyDirection`.
         family: (n,) int32, index into `Timeline.families`.
         step: (n,) int32, index into `Timeline.steps` of the step that launched it; -1 none.
-        call_start_ns: (n,) int64, start of the launching runtime call; meaningless if unlinked.
+        call_start_ns, call_end_ns: (n,) int64, the launching runtime call; meaningless if unlinked.
         call_thread: (n,) int32, index into `Timeline.host_activity`; -1 when unlinked.
+        copied_bytes: (n,) int64, of a copy or fill; -1 unknown.
+        collective: (n,) int32, index into `Timeline.collectives`; -1 none or unknown.
+        operation: (n,) int32, index into `Timeline.operations`: the innermost operator around the
+            launch; -1 unknown.
+        layer: (n,) int32, index into `Timeline.layers`; -1 unknown.
+        phase: (n,) int8, `Phase`.
+        flops: (n,) float64, floating point operations of the operator whose work the record is, put
+            on one record an operator; NaN for the others and where unknown.
         main_stream: Stream with the most compute time in the file.
         windows: Steps with work on this device, in order.
         unrecorded: Time between neighbours in launch order of which at least one launch has no
@@ -151,7 +174,14 @@ class DeviceTimeline:
     family: Int32s
     step: Int32s
     call_start_ns: Int64s
+    call_end_ns: Int64s
     call_thread: Int32s
+    copied_bytes: Int64s
+    collective: Int32s
+    operation: Int32s
+    layer: Int32s
+    phase: Int8s
+    flops: Float64s
     main_stream: int
     windows: tuple[DeviceWindow, ...]
     unrecorded: Intervals
@@ -181,6 +211,9 @@ class Timeline:
         accumulation: Markers per step (most common); None if unknown.
         devices: By device number.
         families: Names that `family` columns index: kernel names, normalised.
+        operations: Names that `operation` columns index.
+        layers: Names that `layer` columns index.
+        collectives: What `collective` columns index.
         host_activity: One entry a thread, indexed as `Trace.threads`.
         unlinked_records: Device records with no launch in the file.
         launch_count, recorded_launch_count: Kernel launches, and those with a record.
@@ -192,6 +225,9 @@ class Timeline:
     accumulation: int | None
     devices: tuple[DeviceTimeline, ...]
     families: tuple[str, ...]
+    operations: tuple[str, ...]
+    layers: tuple[str, ...]
+    collectives: tuple[Collective, ...]
     host_activity: tuple[HostActivity, ...]
     unlinked_records: int
     launch_count: int

@@ -24,6 +24,7 @@ class SpanKind(IntEnum):
 
     OP = 0
     ANNOTATION = 1
+    MODULE = 2
 
 
 class DeviceNumbers(StrEnum):
@@ -42,11 +43,51 @@ class DeviceNumbers(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What the profiler says of a collective: of this rank, in elements; None where it does not.
+
+    Source: `args` of `record_param_comms` operators and of communication kernels.
+
+    Attributes:
+        name: As torch spells it ("allreduce", "_allgather_base").
+        dtype: c10's name of the element type ("BFloat16").
+        in_elements, out_elements: Elements that go in and come out.
+        group: Name of the process group. group_description: What the program calls it.
+        group_size: Its number of ranks.
+        ranks: The ranks in it, as text ("[0, 1]").
+    """
+
+    name: str
+    dtype: str | None = None
+    in_elements: int | None = None
+    out_elements: int | None = None
+    group: str | None = None
+    group_description: str | None = None
+    group_size: int | None = None
+    ranks: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """The inputs of an operator as JSON text, one list entry an input; "" where not recorded.
+
+    Attributes:
+        dims: "Input Dims": a list of numbers a tensor, a list of such lists a list of tensors.
+        types: "Input type": c10's names ("c10::BFloat16", "Scalar", "").
+        values: "Concrete Inputs": texts of the inputs that are no tensors.
+    """
+
+    dims: str = ""
+    types: str = ""
+    values: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecords:
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
-    Records that can't be right (no duration far outside the capture, negative duration) are
-    left out and counted in `Damage.invalid_records`.
+    Records that can't be right (no duration far outside the capture, negative or absurd duration)
+    are left out and counted in `Damage.invalid_records`; of equal records one is kept.
 
     Attributes:
         device: (n,) int32, the trace's own device number.
@@ -55,9 +96,9 @@ class DeviceRecords:
         kind: (n,) int8, `RecordKind`.
         name: (n,) int32.
         correlation: (n,) int64; -1 absent or 0 (which Kineto writes for "none").
+        external_id: (n,) int64, "External id"; -1 absent or 0.
         copied_bytes: (n,) int64; -1 not reported.
-        comm: (n,) int8; 1 where the record carries collective metadata, else 0.
-        collective: (n,) int32, what that calls the collective; -1 without.
+        collective: (n,) int32, index into `Trace.collectives`; -1 without such metadata.
     """
 
     device: Int32s
@@ -67,8 +108,8 @@ class DeviceRecords:
     kind: Int8s
     name: Int32s
     correlation: Int64s
+    external_id: Int64s
     copied_bytes: Int64s
-    comm: Int8s
     collective: Int32s
 
     def __len__(self) -> int:
@@ -85,6 +126,8 @@ class RuntimeCalls:
         start_ns, end_ns: (n,) int64.
         name: (n,) int32.
         correlation: (n,) int64; -1 absent.
+        external_id: (n,) int64; -1 absent or 0.
+        size_bytes: (n,) int64, what it copies or allocates; -1 not reported (CUDA never does).
     """
 
     thread: Int32s
@@ -92,6 +135,8 @@ class RuntimeCalls:
     end_ns: Int64s
     name: Int32s
     correlation: Int64s
+    external_id: Int64s
+    size_bytes: Int64s
 
     def __len__(self) -> int:
         """The number of calls."""
@@ -100,13 +145,23 @@ class RuntimeCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpans:
-    """Operators and annotations on the host, sorted by (start_ns, -end_ns).
+    """Operators, annotations and calls of modules on the host, sorted by (start_ns, -end_ns).
+
+    Modules ("nn.Module: Linear_0") are the Python functions that torch's profiler names so; other
+    Python functions are not kept.
 
     Attributes:
         thread: (n,) int32, index into `Trace.threads`.
         start_ns, end_ns: (n,) int64.
         name: (n,) int32.
         kind: (n,) int8, `SpanKind`.
+        external_id: (n,) int64; -1 absent or 0.
+        sequence: (n,) int64, autograd's "Sequence number"; -1 absent. A forward operator and the
+            backward operators of its node have the same one.
+        forward_thread: (n,) int64, "Fwd thread id"; -1 absent, 0 on forward operators.
+        shapes: (n,) int32, index into `Trace.shapes`; -1 without, or where the operator's name
+            is none of those whose shapes are kept.
+        collective: (n,) int32, index into `Trace.collectives`; -1 without.
     """
 
     thread: Int32s
@@ -114,6 +169,11 @@ class HostSpans:
     end_ns: Int64s
     name: Int32s
     kind: Int8s
+    external_id: Int64s
+    sequence: Int64s
+    forward_thread: Int64s
+    shapes: Int32s
+    collective: Int32s
 
     def __len__(self) -> int:
         """The number of spans."""
@@ -140,6 +200,27 @@ class DeviceSpans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnds:
+    """Ends of the arrows from forward operators to their backward ones (`fwdbwd`), by t_ns.
+
+    Attributes:
+        flow: (n,) int64, the arrow's own number: one start, one or more ends. -1 absent.
+        is_end: (n,) int8, 0 at the forward operator, 1 at the backward one.
+        thread: (n,) int32, index into `Trace.threads`.
+        t_ns: (n,) int64, the start of the operator.
+    """
+
+    flow: Int64s
+    is_end: Int8s
+    thread: Int32s
+    t_ns: Int64s
+
+    def __len__(self) -> int:
+        """The number of ends."""
+        return len(self.t_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDevice:
     """What the trace says of one of its devices (deviceProperties, chopperd_devices).
 
@@ -158,12 +239,18 @@ class TraceDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """What was lost while reading, by kind; all zero for a clean file.
+    """What was lost while reading, by kind, and what is odd; all zero for a clean file.
 
     Attributes:
         damaged_events: Elements that were not JSON even on their own.
         undecodable_events: JSON elements whose fields had impossible types or values.
-        invalid_records: Device records left out (ts 0 and dur 0 outside the capture, dur < 0).
+        invalid_records: Device records left out for their times: the next two, and those with a
+            negative duration or none.
+        zeroed_records: Of these, those without start or length that lie outside the capture.
+        outlying_records: Of these, those that lie or last far beyond all other rows.
+        duplicate_records: Device records left out because they are there twice.
+        duplicate_rows: Other rows left out because they are there twice.
+        overrun_records: Device records, all kept, that end after the next of their stream starts.
         truncated: The file ends inside an event, or a compressed stream without its end mark.
         unclosed: All events are whole but the closing brackets are missing.
         unreadable_keys: Keys beside the events could not all be read; some may be missing.
@@ -173,6 +260,11 @@ class Damage:
     damaged_events: int = 0
     undecodable_events: int = 0
     invalid_records: int = 0
+    zeroed_records: int = 0
+    outlying_records: int = 0
+    duplicate_records: int = 0
+    duplicate_rows: int = 0
+    overrun_records: int = 0
     truncated: bool = False
     unclosed: bool = False
     unreadable_keys: bool = False
@@ -225,6 +317,8 @@ class Trace:
     Attributes:
         names: Interned strings that `name` columns index.
         threads: (pid, tid) of each host thread that `thread` columns index; either may be text.
+        collectives: What `collective` columns index.
+        shapes: What `shapes` columns index.
         span_ns: First start and last end over all rows kept; (0, 0) for an empty trace.
     """
 
@@ -235,5 +329,8 @@ class Trace:
     calls: RuntimeCalls
     spans: HostSpans
     device_spans: DeviceSpans
+    flows: FlowEnds
+    collectives: tuple[Collective, ...]
+    shapes: tuple[Shapes, ...]
     damage: Damage
     span_ns: tuple[int, int]

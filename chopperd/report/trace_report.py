@@ -20,6 +20,7 @@ from chopperd.model.report import (
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
+from chopperd.report.lost import lost_by_kind
 from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rocm_notes import rocm_notes
 from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
@@ -161,6 +162,47 @@ class _DeviceReport:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockedDevice:
+    """A traced device, the GPU that it is, and both joined.
+
+    Attributes:
+        mapped: The GPU and the rule that found it.
+        samples: The GPU's, with the clock of its governing die; None without a GPU.
+        reference: The reference clock.
+        joined: The device's figures.
+    """
+
+    mapped: Mapped
+    samples: GpuSamples | None
+    reference: Reference
+    joined: JoinedDevice
+
+
+def clocked_device(
+    device: DeviceTimeline,
+    timeline: Timeline,
+    trace: Trace,
+    samples: SampleSet | None,
+    options: JoinOptions,
+) -> ClockedDevice:
+    """One device of a trace joined with the samples of its GPU.
+
+    Args:
+        device: One of the timeline's.
+        timeline: As laid out.
+        trace: As read.
+        samples: Of the node, on the trace's time axis; None if there are none.
+        options: What the user says.
+    """
+    mapped = _mapped(device, timeline, trace, samples, options)
+    mine = _samples_of(mapped, samples, options.limit_mhz)
+    reference = _reference(mine, options)
+    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
+    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
+    return ClockedDevice(mapped=mapped, samples=mine, reference=reference, joined=joined)
+
+
 def _joined(
     device: DeviceTimeline,
     timeline: Timeline,
@@ -168,10 +210,9 @@ def _joined(
     samples: SampleSet | None,
     options: JoinOptions,
 ) -> _DeviceReport:
-    mapped = _mapped(device, timeline, trace, samples, options)
-    mine = _samples_of(mapped, samples, options.limit_mhz)
-    reference = _reference(mine, options)
-    joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
+    clocked = clocked_device(device, timeline, trace, samples, options)
+    mapped, mine, reference = clocked.mapped, clocked.samples, clocked.reference
+    joined = clocked.joined
     summary = _device_summary(device.device, timeline, trace, mapped, reference)
     context = _context(trace, summary, mine)
     steps, totals = device_rows(joined, timeline, context)
@@ -330,4 +371,5 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         damaged_events=damage.damaged_events + damage.undecodable_events,
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
+        lost=lost_by_kind(damage, timeline),
     )

@@ -1,27 +1,38 @@
 """Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Int32s
-from chopperd.model.trace import DeviceRecords, DeviceSpans, HostSpans, RuntimeCalls, SpanKind
-from chopperd.traces.columns import ColumnParts
-from chopperd.traces.decode import Scalar
-from chopperd.traces.rows import TraceRows, annotation_names
-from chopperd.traces.validity import Stretch, believable, capture
+from chopperd.model.arrays import Bools, Int32s, Int64s
+from chopperd.model.trace import (
+    Collective,
+    Damage,
+    DeviceRecords,
+    DeviceSpans,
+    FlowEnds,
+    HostSpans,
+    RuntimeCalls,
+    Shapes,
+    SpanKind,
+)
+from chopperd.traces.columns import ABSENT, ColumnParts, integer
+from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.duplicates import overrun_count, without_copies
+from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows, annotation_names
+from chopperd.traces.validity import Stretch, believable, capture, outlying
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 RawT = TypeVar("RawT")
-PlainT = TypeVar("PlainT", str, tuple[int | str, int | str])
+PlainT = TypeVar("PlainT", str, tuple[int | str, int | str], Collective, Shapes)
 Thread: TypeAlias = tuple[int | str, int | str]
-SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...]
+SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +40,11 @@ class Assembled:
     """The tables of a trace, and what making them told.
 
     Attributes:
-        names, threads, records, calls, spans, device_spans, span_ns: As in `Trace`.
+        names, threads, records, calls, spans, device_spans, flows, collectives, shapes, span_ns: As
+            in `Trace`.
         anchored: Whether the times are Unix time.
-        invalid_records: Device records left out.
-        invalid_spans: Other rows left out.
+        damage: What of the rows was left out or is odd; `undecodable_events` are rows other than
+            device records that can't be right by their times.
     """
 
     names: tuple[str, ...]
@@ -41,10 +53,12 @@ class Assembled:
     calls: RuntimeCalls
     spans: HostSpans
     device_spans: DeviceSpans
+    flows: FlowEnds
+    collectives: tuple[Collective, ...]
+    shapes: tuple[Shapes, ...]
     span_ns: tuple[int, int]
     anchored: bool
-    invalid_records: int
-    invalid_spans: int
+    damage: Damage
 
 
 def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
@@ -55,39 +69,90 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
         base_ns: Unix time that the file's times count from; None if it names none.
     """
     tables = [
-        _Table(one) for one in (rows.records(), rows.calls(), rows.spans(), rows.device_spans())
+        _Table(rows.records, np.int8, "kind"),
+        _Table(rows.calls, np.int64, "correlation"),
+        _Table(rows.spans, np.int8, "kind", outer_first=True),
+        _Table(rows.device_spans, np.int64, "stream"),
     ]
-    within = capture([(one.start_ns, one.end_ns) for one in tables])
+    outliers = _leave_out_outliers(tables)
+    within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
-    left_out = [one.settle(within, offset_ns, outer_first=one is tables[2]) for one in tables]
+    doubtful = [one.settle(within, offset_ns) for one in tables]
     records, calls, spans, device_spans = tables
     names = _Numbering(rows.names, plain=str, key=str)
     threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
+    collectives = _Numbering(rows.collectives, plain=_collective, key=_collective_key)
+    shapes = _Numbering(rows.shapes, plain=_shapes_of, key=_shapes_key)
+    device_records, copied_records = without_copies(_records(records, names, collectives))
+    runtime_calls, copied_calls = without_copies(_calls(calls, names, threads))
+    host_spans, copied_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
+    device_rows, copied_rows = without_copies(_device_spans(device_spans, names))
+    flows, copied_flows = without_copies(_flows(rows.flows, threads, offset_ns))
     return Assembled(
         names=names.values,
         threads=threads.values,
-        records=_records(records, names),
-        calls=_calls(calls, names, threads),
-        spans=_spans(spans, names, threads),
-        device_spans=_device_spans(device_spans, names),
+        records=device_records,
+        calls=runtime_calls,
+        spans=host_spans,
+        device_spans=device_rows,
+        flows=flows,
+        collectives=collectives.values,
+        shapes=shapes.values,
         span_ns=_span_ns(tables),
         anchored=epoch or base_ns is not None,
-        invalid_records=left_out[0],
-        invalid_spans=sum(left_out[1:]),
+        damage=Damage(
+            undecodable_events=sum(doubtful[1:]) + sum(outliers[1:]),
+            invalid_records=doubtful[0] + outliers[0],
+            zeroed_records=doubtful[0],
+            outlying_records=outliers[0],
+            duplicate_records=copied_records,
+            duplicate_rows=copied_calls + copied_spans + copied_rows + copied_flows,
+            overrun_records=overrun_count(device_records),
+        ),
     )
 
 
-class _Table:
-    """One table's times, and the other columns in the order that the times decide."""
+def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
+    """Leave out rows that lie or last far beyond all others; how many of each table."""
+    masks = outlying([one.times for one in tables])
+    return [table.leave_out(mask) for table, mask in zip(tables, masks, strict=True)]
 
-    def __init__(self, parts: ColumnParts) -> None:
+
+class _Table:
+    """One table's times, and the other columns in the order that the times decide.
+
+    Args:
+        parts: The columns.
+        dtype, then: What decides between rows of equal times; what is left, their order in the
+            file.
+        outer_first: Whether the longer of two rows that start together comes first, and the
+            greater of what decides then.
+    """
+
+    def __init__(
+        self, parts: ColumnParts, dtype: type[IntT], then: str, *, outer_first: bool = False
+    ) -> None:
         self.start_ns = parts.take("start_ns", np.int64)
         self.end_ns = parts.take("end_ns", np.int64)
+        self._then: Int64s = parts.whole(then, dtype).astype(np.int64, copy=False)
+        self._sign = -1 if outer_first else 1
         self._parts = parts
-        self._order: npt.NDArray[np.intp] = np.arange(0)
+        self._order: npt.NDArray[np.intp] = np.arange(len(self.start_ns))
 
-    def settle(self, within: Stretch | None, offset_ns: int, *, outer_first: bool) -> int:
+    @property
+    def times(self) -> tuple[Int64s, Int64s]:
+        """Starts and ends."""
+        return self.start_ns, self.end_ns
+
+    def leave_out(self, rows: Bools) -> int:
+        """Leave out some rows of those not yet left out; how many."""
+        count = int(np.count_nonzero(rows))
+        if count:
+            self._take(np.flatnonzero(~rows))
+        return count
+
+    def settle(self, within: Stretch | None, offset_ns: int) -> int:
         """Leave out what can't be right, sort, move to the final axis.
 
         Gives the number of rows left out.
@@ -95,19 +160,34 @@ class _Table:
         Args:
             within: The stretch of time that the trace covers.
             offset_ns: What to add to the file's times.
-            outer_first: Whether the longer of two rows that start together comes first.
         """
         keep = np.flatnonzero(believable(self.start_ns, self.end_ns, within))
         left_out = len(self.start_ns) - len(keep)
-        end_ns = -self.end_ns[keep] if outer_first else self.end_ns[keep]
-        self._order = keep[np.lexsort((end_ns, self.start_ns[keep]))]
-        self.start_ns = self.start_ns[self._order] + offset_ns
-        self.end_ns = self.end_ns[self._order] + offset_ns
+        self._take(self._sorted(keep[np.argsort(self.start_ns[keep], kind="stable")]))
+        self.start_ns += offset_ns
+        self.end_ns += offset_ns
         return left_out
+
+    def _sorted(self, order: Int64s) -> Int64s:
+        """Rows in order of their starts, those of equal starts put in order too: they are few."""
+        start_ns = self.start_ns[order]
+        same = start_ns[1:] == start_ns[:-1]
+        tied = np.zeros(len(order), np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        rows = order[tied]
+        keys = (self._sign * self._then[rows], self._sign * self.end_ns[rows], self.start_ns[rows])
+        order[tied] = rows[np.lexsort(keys)]
+        return order
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""
         return self._parts.take(name, dtype)[self._order]
+
+    def _take(self, rows: npt.NDArray[np.intp]) -> None:
+        """Keep these rows of those not yet left out, in this order."""
+        self._order, self._then = self._order[rows], self._then[rows]
+        self.start_ns, self.end_ns = self.start_ns[rows], self.end_ns[rows]
 
 
 class _Numbering(Generic[PlainT]):
@@ -131,7 +211,9 @@ class _Numbering(Generic[PlainT]):
         return np.where(numbers < 0, numbers, self._number[numbers])
 
 
-def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
+def _records(
+    table: _Table, names: _Numbering[str], collectives: _Numbering[Collective]
+) -> DeviceRecords:
     return DeviceRecords(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
@@ -140,9 +222,9 @@ def _records(table: _Table, names: _Numbering[str]) -> DeviceRecords:
         kind=table.column("kind", np.int8),
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
+        external_id=table.column("external_id", np.int64),
         copied_bytes=table.column("copied_bytes", np.int64),
-        comm=table.column("comm", np.int8),
-        collective=names.column(table.column("collective", np.int32)),
+        collective=collectives.column(table.column("collective", np.int32)),
     )
 
 
@@ -153,10 +235,18 @@ def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
         end_ns=table.end_ns,
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
+        external_id=table.column("external_id", np.int64),
+        size_bytes=table.column("size_bytes", np.int64),
     )
 
 
-def _spans(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> HostSpans:
+def _spans(
+    table: _Table,
+    names: _Numbering[str],
+    threads: _Numbering[Thread],
+    details: tuple[_Numbering[Shapes], _Numbering[Collective]],
+) -> HostSpans:
+    shapes, collectives = details
     name = names.column(table.column("name", np.int32))
     kind = table.column("kind", np.int8)
     kind[annotation_names(names.values)[name]] = SpanKind.ANNOTATION
@@ -166,6 +256,11 @@ def _spans(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
         end_ns=table.end_ns,
         name=name,
         kind=kind,
+        external_id=table.column("external_id", np.int64),
+        sequence=table.column("sequence", np.int64),
+        forward_thread=table.column("forward_thread", np.int64),
+        shapes=shapes.column(table.column("shapes", np.int32)),
+        collective=collectives.column(table.column("collective", np.int32)),
     )
 
 
@@ -176,6 +271,17 @@ def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
         start_ns=table.start_ns,
         end_ns=table.end_ns,
         name=names.column(table.column("name", np.int32)),
+    )
+
+
+def _flows(parts: ColumnParts, threads: _Numbering[Thread], offset_ns: int) -> FlowEnds:
+    t_ns = parts.take("t_ns", np.int64)
+    order = np.argsort(t_ns, kind="stable")
+    return FlowEnds(
+        flow=parts.take("flow", np.int64)[order],
+        is_end=parts.take("is_end", np.int8)[order],
+        thread=threads.column(parts.take("thread", np.int32)[order]),
+        t_ns=t_ns[order] + offset_ns,
     )
 
 
@@ -203,3 +309,39 @@ def _identity(value: Scalar) -> int | str:
 def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:
     """Numbers before texts, each in its own order."""
     return tuple((True, 0, part) if isinstance(part, str) else (False, part, "") for part in thread)
+
+
+def _collective(raw: CollectiveKey) -> Collective:
+    name, dtype, in_elements, out_elements, group, group_description, group_size, ranks = raw
+    return Collective(
+        name=str(name),
+        dtype=_text(dtype),
+        in_elements=_count(in_elements),
+        out_elements=_count(out_elements),
+        group=_text(group),
+        group_description=_text(group_description),
+        group_size=_count(group_size),
+        ranks=_text(ranks),
+    )
+
+
+def _collective_key(collective: Collective) -> tuple[str, ...]:
+    return tuple(str(getattr(collective, one.name)) for one in fields(collective))
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else str(value)
+
+
+def _count(value: Scalar) -> int | None:
+    number = ABSENT if value is None else integer(value)
+    return number if number >= 0 else None
+
+
+def _shapes_of(raw: ShapesKey) -> Shapes:
+    dims, types, values = (compact(text) for text in raw)
+    return Shapes(dims=dims, types=types, values=values)
+
+
+def _shapes_key(shapes: Shapes) -> tuple[str, ...]:
+    return shapes.dims, shapes.types, shapes.values

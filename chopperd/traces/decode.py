@@ -11,7 +11,9 @@ from enum import Enum
 from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
+
+from chopperd.traces.text import repaired
 
 Scalar: TypeAlias = int | float | str | None
 """A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
@@ -29,19 +31,37 @@ QuickTime: TypeAlias = (
 ExactTime: TypeAlias = Decimal | None
 """Microseconds with all their digits: epoch times with decimals need 19."""
 
+NO_TEXT: Final = Raw()
+"""Stands for an absent key whose value is kept as JSON text."""
+
 TimeT = TypeVar("TimeT")
 ValueT = TypeVar("ValueT")
 
 
 class EventArgs(Struct, gc=False):
-    """The keys of `args` that columns are made of."""
+    """The keys of `args` that columns are made of; shapes stay JSON text."""
 
     device: Scalar = None
     stream: Scalar = None
     correlation: Scalar = None
+    external_id: Scalar = msgspec.field(name="External id", default=None)
+    external_id_of_2021: Scalar = msgspec.field(name="external id", default=None)
+    sequence: Scalar = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Scalar = msgspec.field(name="Fwd thread id", default=None)
     bytes: Scalar = None
-    collective: Scalar = msgspec.field(name="Collective name", default=None)
+    size: Scalar = None
     hsa_queue: Scalar = None
+    collective: Scalar = msgspec.field(name="Collective name", default=None)
+    dtype: Scalar = None
+    in_elements: Scalar = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Scalar = msgspec.field(name="Out msg nelems", default=None)
+    group: Scalar = msgspec.field(name="Process Group Name", default=None)
+    group_description: Scalar = msgspec.field(name="Process Group Description", default=None)
+    group_size: Scalar = msgspec.field(name="Group size", default=None)
+    ranks: Scalar = msgspec.field(name="Process Group Ranks", default=None)
+    dims: Raw = msgspec.field(name="Input Dims", default=NO_TEXT)
+    types: Raw = msgspec.field(name="Input type", default=NO_TEXT)
+    values: Raw = msgspec.field(name="Concrete Inputs", default=NO_TEXT)
 
 
 class Complete(Struct, Generic[TimeT], gc=False, tag_field="ph", tag="X"):
@@ -60,8 +80,26 @@ class Complete(Struct, Generic[TimeT], gc=False, tag_field="ph", tag="X"):
     args: EventArgs | None = None
 
 
+class FlowEnd(Struct, Generic[TimeT], gc=False, tag_field="ph", tag="f"):
+    """Where an arrow between two events ends; `FlowStart` is where one starts.
+
+    Attributes:
+        ts: us, as `QuickTime` or `ExactTime`; None if absent.
+    """
+
+    cat: str | None = None
+    id: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: TimeT | None = None
+
+
+class FlowStart(FlowEnd[TimeT], Generic[TimeT], gc=False, tag="s"):
+    """Where an arrow between two events starts."""
+
+
 class Other(Struct, gc=False, tag_field="ph", tag="?"):
-    """An event that is only counted: flows, metadata, instants, counters."""
+    """An event that is only counted: metadata, instants, counters."""
 
     cat: str | None = None
 
@@ -75,13 +113,7 @@ class _OldInstant(Other, tag="I"): ...
 class _Metadata(Other, tag="M"): ...
 
 
-class _FlowStart(Other, tag="s"): ...
-
-
 class _FlowStep(Other, tag="t"): ...
-
-
-class _FlowEnd(Other, tag="f"): ...
 
 
 class _Counter(Other, tag="C"): ...
@@ -93,24 +125,22 @@ class _Begin(Other, tag="B"): ...
 class _End(Other, tag="E"): ...
 
 
-_Others: TypeAlias = (
-    _Instant
-    | _OldInstant
-    | _Metadata
-    | _FlowStart
-    | _FlowStep
-    | _FlowEnd
-    | _Counter
-    | _Begin
-    | _End
-)
-QuickEvent: TypeAlias = Complete[QuickTime] | Other
-ExactEvent: TypeAlias = Complete[ExactTime] | Other
+_Others: TypeAlias = _Instant | _OldInstant | _Metadata | _FlowStep | _Counter | _Begin | _End
+QuickEvent: TypeAlias = Complete[QuickTime] | FlowStart[QuickTime] | FlowEnd[QuickTime] | Other
+ExactEvent: TypeAlias = Complete[ExactTime] | FlowStart[ExactTime] | FlowEnd[ExactTime] | Other
+_ExactForms: TypeAlias = Complete[ExactTime] | FlowStart[ExactTime] | FlowEnd[ExactTime] | _Others
 
-_QUICK: Final = msgspec.json.Decoder(list[Complete[QuickTime] | _Others])
-_EXACT: Final = msgspec.json.Decoder(list[Complete[ExactTime] | _Others])
-_ELEMENT: Final = msgspec.json.Decoder(Complete[ExactTime] | _Others)
-_UNTYPED: Final = msgspec.json.Decoder()
+_QUICK: Final = msgspec.json.Decoder(
+    list[Complete[QuickTime] | FlowStart[QuickTime] | FlowEnd[QuickTime] | _Others]
+)
+_EXACT: Final = msgspec.json.Decoder(list[_ExactForms])
+_ELEMENT: Final = msgspec.json.Decoder(_ExactForms)
+_UNTYPED: Final = msgspec.json.Decoder(float_hook=Decimal)
+_KEYS: Final = msgspec.json.Decoder(float_hook=float)
+"""Neither refuses a number that no float holds."""
+_FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
+_ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
+_TEXTS: Final = ("dims", "types", "values")
 _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 """What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
@@ -190,7 +220,7 @@ def first_element(data: memoryview) -> Element | Refusal:
 
 def document_keys(text: bytes) -> dict[str, object] | Refusal:
     """The keys of a JSON object; what follows the object is ignored."""
-    found = _first_value(_UNTYPED, memoryview(text))
+    found = _first_value(_KEYS, memoryview(text))
     if isinstance(found, Refusal):
         return found
     return found[0] if isinstance(found[0], dict) else Refusal(Fault.INVALID, 0)
@@ -205,12 +235,42 @@ def is_json(text: bytes) -> bool:
     return True
 
 
+def compact(text: bytes) -> str:
+    """JSON text without blanks, equal for equal values; "" for "" and for what is no JSON."""
+    return msgspec.json.encode(_value(text)).decode() if text else ""
+
+
+def scalar_of(text: bytes) -> Scalar:
+    """The value of a JSON text, if a field of mixed type may have it; None for any other."""
+    return _scalar(_value(text)) if text else None
+
+
+def text_of(text: bytes) -> str:
+    """The text that a JSON value is, or stands for."""
+    return str(_value(text))
+
+
+def _value(text: bytes) -> object:
+    try:
+        return _UNTYPED.decode(text)
+    except _REFUSALS:
+        return _UNTYPED.decode(repaired(text, final=True))
+
+
 def event_from(value: object) -> ExactEvent | None:
     """An event from decoded JSON, field by field; None if it is none."""
     if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
         return None
     cat = value.get("cat")
     cat = cat if isinstance(cat, str) else None
+    if value["ph"] in _FLOWS:
+        return _FLOWS[value["ph"]](
+            cat=cat,
+            id=_scalar(value.get("id")),
+            pid=_scalar(value.get("pid")),
+            tid=_scalar(value.get("tid")),
+            ts=_decimal(value.get("ts")),
+        )
     if value["ph"] != "X":
         return Other(cat=cat)
     args = value.get("args")
@@ -226,22 +286,26 @@ def event_from(value: object) -> ExactEvent | None:
 
 
 def _args_from(args: Mapping[str, object]) -> EventArgs:
-    return EventArgs(
-        device=_scalar(args.get("device")),
-        stream=_scalar(args.get("stream")),
-        correlation=_scalar(args.get("correlation")),
-        bytes=_scalar(args.get("bytes")),
-        collective=_scalar(args.get("Collective name")),
-        hsa_queue=_scalar(args.get("hsa_queue")),
-    )
+    found = EventArgs()
+    for name, key in _ARGS:
+        if key in args:
+            value = args[key]
+            setattr(found, name, _text(value) if name in _TEXTS else _scalar(value))
+    return found
+
+
+def _text(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
 
 
 def _scalar(value: object) -> Scalar:
-    return value if isinstance(value, int | float | str) else None
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if isinstance(value, int | str) else None
 
 
 def _decimal(value: object) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
         return None
     try:
         return Decimal(str(value))

@@ -1,11 +1,13 @@
 """Every real trace against a reading by the standard library's JSON and exact decimals."""
 
 import gzip
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import astuple, fields
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -48,7 +50,8 @@ KINDS: Final = {
     "kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2,
 }  # fmt: skip
 CALLS: Final = {"cuda_runtime", "cuda_driver", "Runtime"}
-SPANS: Final = {"cpu_op": 0, "Operator": 0, "user_annotation": 1}
+SPANS: Final = {"cpu_op": 0, "Operator": 0, "user_annotation": 1, "python_function": 2}
+SHAPED: Final = ("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa")
 
 
 def corpus_path(shared: Path, name: str) -> Path:
@@ -106,26 +109,71 @@ def record_row(event: Event, base_ns: int) -> Row:
         kind,
         event["name"],
         number(args.get("correlation", 0)) or -1,
+        external_id(args),
         copied if copied > 0 else -1,
-        int("Collective name" in args),
+        collective(args),
     )
 
 
+def external_id(args: dict[str, object]) -> int:
+    return number(args.get("External id", args.get("external id", 0))) or -1
+
+
+def collective(args: dict[str, object]) -> Row | None:
+    """What the event says of its collective, by the keys that torch writes."""
+    keys = ("Collective name", "dtype", "In msg nelems", "Out msg nelems", "Process Group Name")
+    more = ("Process Group Description", "Group size", "Process Group Ranks")
+    return tuple(args.get(key) for key in (*keys, *more)) if "Collective name" in args else None
+
+
+def compact_json(args: dict[str, object], key: str) -> str:
+    return json.dumps(args[key], separators=(",", ":"), ensure_ascii=False) if key in args else ""
+
+
+def shapes(event: Event) -> Row | None:
+    args, name = args_of(event), str(event["name"])
+    known = any(part in name for part in SHAPED) and event["cat"] in ("cpu_op", "Operator")
+    if not known or "Input Dims" not in args:
+        return None
+    return tuple(compact_json(args, key) for key in ("Input Dims", "Input type", "Concrete Inputs"))
+
+
 def call_row(event: Event, base_ns: int) -> Row:
-    correlation = number(args_of(event).get("correlation", 0)) or -1
-    thread = (event["pid"], event["tid"])
-    return (*times(event, base_ns), thread, event["name"], correlation)
+    args, thread = args_of(event), (event["pid"], event["tid"])
+    correlation = number(args.get("correlation", 0)) or -1
+    size = number(args.get("bytes", args.get("size", 0))) or -1
+    ids = (correlation, external_id(args), size)
+    return (*times(event, base_ns), thread, event["name"], *ids)
 
 
 def span_row(event: Event, base_ns: int) -> Row:
     name = str(event["name"])
     marks = name.startswith(("ProfilerStep#", "Iteration<", "Optimizer."))
     kind = 1 if marks else SPANS[str(event["cat"])]
-    return (*times(event, base_ns), (event["pid"], event["tid"]), name, kind)
+    args, thread = args_of(event), (event["pid"], event["tid"])
+    sequence, forward = args.get("Sequence number", -1), args.get("Fwd thread id", -1)
+    details = (external_id(args), sequence, forward, shapes(event), collective(args))
+    return (*times(event, base_ns), thread, name, kind, *details)
 
 
 def device_span_row(event: Event, base_ns: int) -> Row:
     return (*times(event, base_ns), *place(event), event["name"])
+
+
+def is_span(event: Event) -> bool:
+    if event.get("cat") == "python_function":
+        return str(event["name"]).startswith("nn.Module: ")
+    return event.get("cat") in SPANS
+
+
+def expected_flows(path: Path) -> Counter[Row]:
+    base = loaded(path).get("baseTimeNanoseconds", 0)
+    assert isinstance(base, int)
+    return Counter(
+        (number(e["id"]), int(e["ph"] == "f"), (e["pid"], e["tid"]), ns(e["ts"]) + base)
+        for e in events_of(path)
+        if e.get("cat") == "fwdbwd" and e.get("ph") in ("s", "f")
+    )
 
 
 def expected_rows(path: Path) -> dict[str, Counter[Row]]:
@@ -135,7 +183,7 @@ def expected_rows(path: Path) -> dict[str, Counter[Row]]:
     return {
         "records": Counter(record_row(e, base) for e in complete if e.get("cat") in KINDS),
         "calls": Counter(call_row(e, base) for e in complete if e.get("cat") in CALLS),
-        "spans": Counter(span_row(e, base) for e in complete if e.get("cat") in SPANS),
+        "spans": Counter(span_row(e, base) for e in complete if is_span(e)),
         "device_spans": Counter(
             device_span_row(e, base) for e in complete if e.get("cat") == "gpu_user_annotation"
         ),
@@ -156,8 +204,9 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
                 records.kind.tolist(),
                 named(trace, records.name),
                 records.correlation.tolist(),
+                records.external_id.tolist(),
                 records.copied_bytes.tolist(),
-                records.comm.tolist(),
+                told(trace, records.collective),
                 strict=True,
             )
         ),
@@ -168,6 +217,8 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
                 [trace.threads[thread] for thread in calls.thread],
                 named(trace, calls.name),
                 calls.correlation.tolist(),
+                calls.external_id.tolist(),
+                calls.size_bytes.tolist(),
                 strict=True,
             )
         ),
@@ -178,6 +229,11 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
                 [trace.threads[thread] for thread in spans.thread],
                 named(trace, spans.name),
                 spans.kind.tolist(),
+                spans.external_id.tolist(),
+                spans.sequence.tolist(),
+                spans.forward_thread.tolist(),
+                [None if at < 0 else astuple(trace.shapes[at]) for at in spans.shapes.tolist()],
+                told(trace, spans.collective),
                 strict=True,
             )
         ),
@@ -194,6 +250,28 @@ def found_rows(trace: Trace) -> dict[str, Counter[Row]]:
     }
 
 
+def told(trace: Trace, column: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[Row | None]:
+    return [None if at < 0 else astuple(trace.collectives[at]) for at in column.tolist()]
+
+
+def found_flows(trace: Trace) -> Counter[Row]:
+    flows = trace.flows
+    threads = [trace.threads[thread] for thread in flows.thread]
+    return Counter(
+        zip(flows.flow.tolist(), flows.is_end.tolist(), threads, flows.t_ns.tolist(), strict=True)
+    )
+
+
+def overruns(trace: Trace) -> int:
+    """Records that end after the next of their stream starts, one by one."""
+    columns = ("device", "stream", "start_ns", "end_ns")
+    rows = zip(*(getattr(trace.records, name).tolist() for name in columns), strict=True)
+    by_stream = defaultdict(list)
+    for device, stream, start_ns, end_ns in rows:
+        by_stream[device, stream].append((start_ns, end_ns))
+    return sum(one[1] > next_[0] for rows in by_stream.values() for one, next_ in pairwise(rows))
+
+
 def named(trace: Trace, column: np.ndarray[tuple[int], np.dtype[np.int32]]) -> list[str]:
     return [trace.names[one] for one in column]
 
@@ -201,9 +279,10 @@ def named(trace: Trace, column: np.ndarray[tuple[int], np.dtype[np.int32]]) -> l
 def assert_same(one: Trace, other: Trace) -> None:
     """All tables, names and threads are identical, to the order of rows."""
     assert (one.names, one.threads, one.span_ns) == (other.names, other.threads, other.span_ns)
+    assert (one.collectives, one.shapes) == (other.collectives, other.shapes)
     assert one.meta.event_counts == other.meta.event_counts
-    assert one.damage == other.damage == Damage()
-    for table in ("records", "calls", "spans", "device_spans"):
+    assert one.damage == other.damage
+    for table in ("records", "calls", "spans", "device_spans", "flows"):
         first, second = getattr(one, table), getattr(other, table)
         for field in fields(first):
             columns = getattr(first, field.name), getattr(second, field.name)
@@ -232,7 +311,8 @@ def test_all_rows_equal_those_of_the_standard_library(path: Path, usual: Trace) 
     found, expected = found_rows(usual), expected_rows(path)
     for table, rows in expected.items():
         assert found[table] == rows, table
-    assert usual.damage == Damage()
+    assert found_flows(usual) == expected_flows(path)
+    assert usual.damage == Damage(overrun_records=overruns(usual))
     assert usual.meta.event_count == len(events_of(path))
     categories = Counter(str(event.get("cat") or "") for event in events_of(path))
     assert usual.meta.event_counts == categories

@@ -1,5 +1,6 @@
 """Small inputs for the join, written as a person would: records, windows, samples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,14 @@ class Rec:
     family: int = 0
     step: int = 0
     call: int = 0
+    call_end: int = 0
     thread: int = -1
+    copied: int = -1
+    collective: int = -1
+    operation: int = -1
+    layer: int = -1
+    phase: int = -1
+    flops: float = math.nan
 
 
 def spans(*pairs: tuple[int, int]) -> Intervals:
@@ -66,7 +74,14 @@ def device(
         family=np.array([rec.family for rec in rows], np.int32),
         step=np.array([rec.step for rec in rows], np.int32),
         call_start_ns=np.array([rec.call for rec in rows], np.int64),
+        call_end_ns=np.array([rec.call_end for rec in rows], np.int64),
         call_thread=np.array([rec.thread for rec in rows], np.int32),
+        copied_bytes=np.array([rec.copied for rec in rows], np.int64),
+        collective=np.array([rec.collective for rec in rows], np.int32),
+        operation=np.array([rec.operation for rec in rows], np.int32),
+        layer=np.array([rec.layer for rec in rows], np.int32),
+        phase=np.array([rec.phase for rec in rows], np.int8),
+        flops=np.array([rec.flops for rec in rows], np.float64),
         main_stream=7,
         windows=tuple(
             DeviceWindow(step=step, start_ns=start, end_ns=end, tail=step == len(windows) - 1)

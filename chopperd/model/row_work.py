@@ -1,0 +1,131 @@
+"""What a row of a report says of its work beside its time: by whom, how much, how fast."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Device records that share an operation, a layer or a phase.
+
+    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute.
+    """
+
+    name: str
+    count: int
+    time_ns: int
+    mean_mhz: float | None
+    samples: int
+    lost_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTraffic:
+    """Copies or fills of one direction ("h2d", "d2h", "d2d", "memset").
+
+    `time_ns` sums durations. `bytes` and the rate are over the `sized_count` copies whose size is
+    known; None without any. Copies from one device to another are "d2d".
+    """
+
+    direction: str
+    count: int
+    time_ns: int
+    sized_count: int
+    bytes: int | None
+    rate_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTraffic:
+    """Communication kernels of one collective in one process group.
+
+    `time_ns` sums durations and counts from this rank's kernel start: it holds the wait for other
+    ranks, so that bandwidths are lower bounds of what the links do. They are over the `sized_count`
+    kernels whose size is known, None without any: `algorithm` is the collective's bytes over time,
+    `bus` what one rank's links carry. `name` is "unknown" where nothing tells it.
+    """
+
+    name: str
+    group: str | None
+    group_description: str | None
+    group_size: int | None
+    count: int
+    time_ns: int
+    sized_count: int
+    bytes: int | None
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """How much longer a family's kernels take beside communication.
+
+    `factor` is the median duration of those with at least the median overlap over that of the
+    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio. `count` is
+    the number of kernels that they are of; `reason` says why the factor or its interval is missing.
+    """
+
+    factor: float | None
+    low: float | None
+    high: float | None
+    chopper_e50_e0: float | None
+    count: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChopperTimes:
+    """Chopper's own figures of a row, beside ours; sums over its compute kernels.
+
+    Attributes:
+        kernel_count: Its compute kernels: without communication and its packing, with a launch.
+        kernel_ns: Their durations; with `launch_ns`, Chopper's time of an iteration.
+        launch_ns: Gaps between a compute kernel's end and the next one's start.
+        prep_ns, call_ns: Their parts before and from the launch call's begin.
+        first_launch_ns: From the first kernel of all to the first that computes.
+        first_call_ns: From its launch call's begin to its start. Chopper calls the difference its
+            prep, which is below 0 where the call came first.
+        overlap_ratio: Share of the kernels' time beside communication.
+    """
+
+    kernel_count: int
+    kernel_ns: int
+    launch_ns: int
+    prep_ns: int
+    call_ns: int
+    first_launch_ns: int
+    first_call_ns: int
+    overlap_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Floating point work of a row against the stated peak of its GPU.
+
+    Attributes:
+        flops: Of the operators whose shapes are recorded.
+        shaped_time_ns: Time of the kernels that did it.
+        shaped_share: Share of it in the time of matrix kernels.
+        achieved_flops_per_s: Over that time.
+        dtype: Of most of it.
+        spec_flops_per_s: The vendor's dense peak for it. spec_mhz: The clock of that peak.
+        utilization: Achieved over that peak.
+        overhead_utilization, overhead_overlap, overhead_frequency: Chopper's factors from the
+            theoretical time on, all at the clock of the peak.
+        method: How each was found.
+        reason: Why figures are missing.
+    """
+
+    flops: float | None = None
+    shaped_time_ns: int | None = None
+    shaped_share: float | None = None
+    achieved_flops_per_s: float | None = None
+    dtype: str | None = None
+    spec_flops_per_s: float | None = None
+    spec_mhz: float | None = None
+    utilization: float | None = None
+    overhead_utilization: float | None = None
+    overhead_overlap: float | None = None
+    overhead_frequency: float | None = None
+    method: str | None = None
+    reason: str | None = None
