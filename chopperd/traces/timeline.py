@@ -14,7 +14,6 @@ from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
     Marker,
-    Phase,
     Step,
     StepSource,
     Timeline,
@@ -26,9 +25,11 @@ from chopperd.traces.classes import copy_directions, record_classes
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
+from chopperd.traces.layers import layers
 from chopperd.traces.links import link
 from chopperd.traces.names import used_names
 from chopperd.traces.operations import attribute, operation_names, with_operation_classes
+from chopperd.traces.phases import phases
 from chopperd.traces.sizes import copied_bytes
 from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
 from chopperd.traces.unrecorded import unrecorded
@@ -69,6 +70,8 @@ class _Columns:
     copied_bytes: Int64s
     collective: Int32s
     operation: Int32s
+    layer: Int32s
+    phase: Int8s
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -88,6 +91,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
     attribution = attribute(trace, links.call)
     operations, operation_column = operation_names(trace, attribution)
+    phase = phases(trace, attribution.launched, () if on_device else marked.steps)
+    layer_names, layer = layers(trace, attribution.launched, phase)
     by_name = record_classes(trace.records, trace.names, options.class_rules)
     kernel_class = with_operation_classes(trace, attribution, by_name)
     collectives = collectives_of(trace, links.call, kernel_class)
@@ -106,6 +111,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         copied_bytes=copied_bytes(trace.records, trace.calls, links.call),
         collective=collectives.column,
         operation=operation_column,
+        layer=layer,
+        phase=phase,
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -114,7 +121,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         devices=_devices(trace, columns, unrecorded(trace.records, trace.calls, links)),
         families=families,
         operations=operations,
-        layers=(),
+        layers=layer_names,
         collectives=collectives.distinct,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
@@ -221,8 +228,8 @@ def _device(
         copied_bytes=columns.copied_bytes[rows],
         collective=columns.collective[rows],
         operation=columns.operation[rows],
-        layer=np.full(len(rows), -1, np.int32),
-        phase=np.full(len(rows), Phase.UNKNOWN, np.int8),
+        layer=columns.layer[rows],
+        phase=columns.phase[rows],
         flops=np.full(len(rows), np.nan),
         main_stream=main,
         windows=device_windows(
