@@ -105,12 +105,12 @@ def assert_same(a: SampleSet, b: SampleSet) -> None:
             np.testing.assert_array_equal(mine.die_clocks_mhz, other.die_clocks_mhz)
 
 
-@given(samples=sample_sets(), compressed=st.booleans())
-@settings(max_examples=50, deadline=None)
+@given(samples=sample_sets(), form=st.sampled_from([".csv", ".csv.gz", ".parquet"]))
+@settings(max_examples=75, deadline=None)
 def test_what_is_written_is_read_back_the_same(
-    tmp_path_factory: pytest.TempPathFactory, samples: SampleSet, compressed: bool
+    tmp_path_factory: pytest.TempPathFactory, samples: SampleSet, form: str
 ) -> None:
-    path = tmp_path_factory.mktemp("samples") / ("s.csv.gz" if compressed else "s.csv")
+    path = tmp_path_factory.mktemp("samples") / f"s{form}"
     write_samples(path, samples)
     back = read_samples(path)
     assert_same(samples, back)
