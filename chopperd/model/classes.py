@@ -45,3 +45,8 @@ class CopyDirection(IntEnum):
     D2H = 1
     D2D = 2
     MEMSET = 3
+
+    @property
+    def label(self) -> str:
+        """The name used outside."""
+        return self.name.lower()

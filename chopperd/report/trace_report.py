@@ -198,7 +198,8 @@ def clocked_device(
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     reference = _reference(mine, options)
-    joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
+    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
+    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
     return ClockedDevice(mapped=mapped, samples=mine, reference=reference, joined=joined)
 
 
