@@ -1,4 +1,4 @@
-"""Sample files: reads our own, bare CSV and `nvidia-smi` output; writes our own.
+"""Sample files: reads our own, bare CSV, `nvidia-smi` and `amd-smi` output; writes our own.
 
 The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a sample; or the same
 columns as Parquet, with that line in the metadata.
@@ -20,6 +20,7 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.store.amd_smi_samples import looks_like_amd_smi, parsed_amd_smi
 from chopperd.store.replaced_file import replaced_file
 from chopperd.store.sample_columns import (
     REQUIRED_COLUMNS,
@@ -55,9 +56,9 @@ def read_samples(
 ) -> SampleSet:
     """The samples in a file, which may be compressed by gzip.
 
-    Four kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
-    no first line, and `nvidia-smi --query-gpu=timestamp,... --format=csv`. Rows are sorted by time;
-    of rows of one GPU with the same time the first is kept.
+    Five kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
+    no first line, `nvidia-smi --query-gpu=timestamp,... --format=csv`, and `amd-smi metric --csv`.
+    Rows are sorted by time; of rows of one GPU with the same time the first is kept.
 
     Args:
         path: The file.
@@ -65,7 +66,7 @@ def read_samples(
         smi_fields: Query fields of `nvidia-smi` output that was written with `noheader`.
 
     Raises:
-        StoreError: The file can't be read or is none of the four; names the line.
+        StoreError: The file can't be read or is none of the five; names the line.
         ConfigError: pyarrow, which Parquet takes, is not installed.
     """
     if is_parquet(path):
@@ -77,6 +78,8 @@ def read_samples(
     line = first.decode()
     if line.startswith(HEADER_MARK):
         return _ours(rest, parsed_header(line, str(path)), path, first_line=2)
+    if looks_like_amd_smi(data):
+        return parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
         return parsed_smi(data, path=str(path), tz=tz, fields=smi_fields)
     return _ours(data, SampleHeader(), path, first_line=1)

@@ -223,6 +223,13 @@ def test_compression_is_told_by_content_not_by_name(tmp_path: Path) -> None:
         read_samples(written(tmp_path, data[:-12]))
 
 
+def test_amd_smi_output_is_told_by_content(tmp_path: Path) -> None:
+    prompt = "'CTRL' + 'C' to stop watching output:\n"
+    text = f"{prompt}timestamp,gpu,socket_power,gfx_0_clk\n1772939616,0,350,1980\n"
+    (gpu,) = read_samples(written(tmp_path, text)).gpus
+    assert (gpu.gpu.vendor, gpu.sm_clock_mhz.tolist()) == (Vendor.AMD, [1980.0])
+
+
 def test_nvidia_smi_output_is_told_by_content(tmp_path: Path) -> None:
     text = "timestamp, clocks.current.sm [MHz]\n2026/11/27 22:21:02.123, 1980 MHz\n"
     samples = read_samples(written(tmp_path, text))
