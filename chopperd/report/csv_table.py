@@ -11,8 +11,8 @@ from chopperd.report.columns import Table, Value, list_table, row_table, rows_ta
 def render_csv(document: ReportDocument) -> str:
     """CSV with a header; nested names are joined by `_`, unknown is empty.
 
-    Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families)
-    are in other forms, and in tables of their own.
+    Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families
+    and the like) are in other forms, and in tables of their own.
     """
     return _csv(row_table(document))
 
