@@ -42,8 +42,7 @@ def record(
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
     settings = load_config(config or DEFAULT_PATH)
-    if output is not None and not output.parent.is_dir():
-        raise ConfigError([f"-o: there is no folder {output.parent}"])
+    _check_output(output)
     started_unix_ns = SystemClock().unix_ns()
     with recording(settings, backend, hz) as finish:
         status = run_command(command)
@@ -56,6 +55,18 @@ def record(
                 raise
             complain(str(error) if isinstance(error, ChopperdError) else repr(error))
     raise typer.Exit(status)
+
+
+def _check_output(output: Path | None) -> None:
+    """See before the job runs that its samples can be kept."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {output.parent}"])
+    if output.suffix == ".parquet":
+        from chopperd.store.sample_parquet import check_parquet
+
+        check_parquet()
 
 
 def _keep(output: Path | None, samples: "SampleSet | None") -> None:
