@@ -1,4 +1,4 @@
-# make demo | check | test | bench: each makes its own virtual environment first.
+# make demo | check | test | bench | fuzz: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test integration e2e bench format schema dashboards metrics-table \
+.PHONY: demo check coverage test integration e2e bench fuzz format schema dashboards metrics-table \
   compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
@@ -24,11 +24,14 @@ $(VENV)/.ready-dev: pyproject.toml
 	$(PIP) install -e '.[nvidia,dev]'
 	touch $(VENV)/.ready-run $@
 
-# The part of the sampler that is C, which an installation without a compiler goes without.
-NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c)
+# The parts of the sampler and of the trace reader that are C, which an installation without a
+# compiler goes without.
+NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c) \
+  $(addprefix chopperd/traces/native/,scanner.h text.h json.c keys.c numbers.c rows.c scan.c strings.c)
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PIP) install --force-reinstall --no-deps -e .
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
+	$(PY) -c 'from chopperd.traces.native.library import scanner_library as n; assert n()'
 	touch $@
 
 # Older versions of AMD's binding, whose structures differ: the tests build a library for each. Its
@@ -98,6 +101,10 @@ $(HTA_VENV)/.ready-$(HTA):
 bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 	$(PY) -m bench.run $(if $(QUICK),--quick)
 
+# FUZZ_COUNT=10000: fewer inputs. FUZZ_SEED=2: others.
+fuzz: $(VENV)/.ready-native
+	$(PY) -m tests.fuzz --count $(or $(FUZZ_COUNT),1000000) --seed $(or $(FUZZ_SEED),1)
+
 # For the C part of the sampler; the tests also compile a fake driver for the real binding.
 compiler:
 	@if command -v cc > /dev/null && test -e /usr/include/stdio.h; then exit 0; fi; \
@@ -132,4 +139,4 @@ systemd:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd > /dev/null
 
 clean:
-	rm -rf chopperd/sampling/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch
+	rm -rf chopperd/*/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

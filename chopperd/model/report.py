@@ -45,7 +45,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """One trace file as read; `lost` counts what was left out of it, by kind."""
+    """One trace file as read; `lost` counts what is missing or was left out of it, by kind."""
 
     path: str
     sha256: str

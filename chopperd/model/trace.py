@@ -86,8 +86,8 @@ class Shapes:
 class DeviceRecords:
     """Kernels, copies and fills: one row each, sorted by (start_ns, end_ns).
 
-    Records that can't be right (no duration far outside the capture, negative duration) are
-    left out and counted in `Damage.invalid_records`.
+    Records that can't be right (no duration far outside the capture, negative or absurd duration)
+    are left out and counted in `Damage.invalid_records`; of equal records one is kept.
 
     Attributes:
         device: (n,) int32, the trace's own device number.
@@ -239,12 +239,18 @@ class TraceDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """What was lost while reading, by kind; all zero for a clean file.
+    """What was lost while reading, by kind, and what is odd; all zero for a clean file.
 
     Attributes:
         damaged_events: Elements that were not JSON even on their own.
         undecodable_events: JSON elements whose fields had impossible types or values.
-        invalid_records: Device records left out (ts 0 and dur 0 outside the capture, dur < 0).
+        invalid_records: Device records left out for their times: the next two, and those with a
+            negative duration or none.
+        zeroed_records: Of these, those without start or length that lie outside the capture.
+        outlying_records: Of these, those that lie or last far beyond all other rows.
+        duplicate_records: Device records left out because they are there twice.
+        duplicate_rows: Other rows left out because they are there twice.
+        overrun_records: Device records, all kept, that end after the next of their stream starts.
         truncated: The file ends inside an event, or a compressed stream without its end mark.
         unclosed: All events are whole but the closing brackets are missing.
         unreadable_keys: Keys beside the events could not all be read; some may be missing.
@@ -254,6 +260,11 @@ class Damage:
     damaged_events: int = 0
     undecodable_events: int = 0
     invalid_records: int = 0
+    zeroed_records: int = 0
+    outlying_records: int = 0
+    duplicate_records: int = 0
+    duplicate_rows: int = 0
+    overrun_records: int = 0
     truncated: bool = False
     unclosed: bool = False
     unreadable_keys: bool = False

@@ -12,6 +12,7 @@ from chopperd.model.timeline import StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
 from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
+from chopperd.report.lost import damage_notes
 from chopperd.report.wording import percent, plural
 from chopperd.units import NS_PER_S
 
@@ -29,7 +30,7 @@ def trace_notes(
     """
     return [
         *_basic_notes(trace, timeline, samples, stepped=stepped),
-        *_damage_notes(trace.damage),
+        *damage_notes(trace.damage),
         *_timeline_notes(timeline, trace.damage),
     ]
 
@@ -61,38 +62,6 @@ def _basic_notes(
     )
 
 
-def _damage_notes(damage: Damage) -> list[Note]:
-    """What the file lost."""
-    cut = damage.truncated or damage.still_written
-    return _noted(
-        (
-            (cut, "incomplete", "the file is cut short: whole events were used"),
-            (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
-            (
-                damage.unreadable_keys,
-                "unreadable_keys",
-                "what the file says of itself can't all be read: rank or time base may be missing",
-            ),
-            (
-                bool(damage.damaged_events),
-                "damaged_events",
-                f"{plural(damage.damaged_events, 'event')} that can't be read: left out",
-            ),
-            (
-                bool(damage.undecodable_events),
-                "undecodable_events",
-                f"{plural(damage.undecodable_events, 'event')} with impossible values: left out",
-            ),
-            (
-                bool(damage.invalid_records),
-                "invalid_records",
-                f"{plural(damage.invalid_records, 'device record')} with impossible times: "
-                "left out",
-            ),
-        )
-    )
-
-
 def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     """What the events lack of steps and links."""
     cut = damage.truncated or damage.still_written
@@ -119,7 +88,8 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
             (
                 lost_count > 0,
                 "launches_without_record",
-                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}",
+                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}; "
+                "the time in which their work may have run is unknown, not idle",
             ),
         )
     )

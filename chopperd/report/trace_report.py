@@ -20,6 +20,7 @@ from chopperd.model.report import (
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
+from chopperd.report.lost import lost_by_kind
 from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rocm_notes import rocm_notes
 from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
@@ -331,4 +332,5 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         damaged_events=damage.damaged_events + damage.undecodable_events,
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
+        lost=lost_by_kind(damage, timeline),
     )

@@ -21,7 +21,8 @@ from chopperd.model.timeline import (
 )
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
-from chopperd.traces.classes import ClassRule, copy_directions, record_classes
+from chopperd.traces.class_table import ClassRule
+from chopperd.traces.classes import copy_directions, record_classes
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
@@ -97,7 +98,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
-        copied_bytes=copied_bytes(trace.records, trace.calls, links.call),
+        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
         collective=collectives.column,
     )
     return Timeline(

@@ -1,19 +1,36 @@
 """Which rows can't be right by their times: those that would stretch the axis by decades.
 
+Rows without a start or a length that lie far outside the capture, and single rows that lie or last
+far beyond all others. Copies of rows are not meant: see `duplicates`.
+
 Source: github.com/pytorch/kineto issue 109: under load the profiler writes device records with
 start 0 and length 0, and Kineto sets times before its base to 0.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.units import NS_PER_S
 
+Times: TypeAlias = tuple[Int64s, Int64s]
+"""Starts and ends of a table's rows, (n,) int64 each, on the file's own axis."""
+
 _LEAST_MARGIN_NS: Final = NS_PER_S
+
+_LONGEST_NS: Final = 600 * NS_PER_S
+"""How far from all other rows a row may lie or last: NCCL waits so long before it gives up.
+
+Of 19 real traces none has a row that lasts longer than 5 ms after the last row's start, nor a gap
+of 40 ms without a start.
+"""
+
+_FEW_RATIO: Final = 0.01
+"""Rows up to this share of a table may be far from the others by damage; more are another capture,
+or a device's own clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +41,31 @@ class Stretch:
     end_ns: int
 
 
-def capture(tables: Sequence[tuple[Int64s, Int64s]]) -> Stretch | None:
+def outlying(tables: Sequence[Times]) -> list[Bools]:
+    """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
+
+    That is farther from where the trace's rows start than that stretch is long, and than ten
+    minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
+    such as records by a device's own clock, none.
+
+    Args:
+        tables: All tables of the trace.
+    """
+    sure = [start[~_doubtful(start, end)] for start, end in tables]
+    starts = [start for start in sure if len(start)]
+    if not starts:
+        return [np.zeros(len(start), np.bool_) for start, _ in tables]
+    begin = _densest(starts)
+    far_ns = max(begin.end_ns - begin.start_ns, _LONGEST_NS)
+    first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
+    return [_beyond(start, end, first_ns, last_ns) for start, end in tables]
+
+
+def capture(tables: Sequence[Times]) -> Stretch | None:
     """First start and last end of the rows whose times are beyond doubt; None without any.
 
     Args:
-        tables: Starts and ends, (n,) int64 each, on the file's own axis.
+        tables: The rows that are not `outlying`.
     """
     sure = [(start[ok], end[ok]) for start, end in tables if (ok := ~_doubtful(start, end)).any()]
     if not sure:
@@ -55,3 +92,25 @@ def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bool
 def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:
     doubtful: Bools = (start_ns == 0) | (start_ns == end_ns)
     return doubtful
+
+
+def _beyond(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
+    """Which rows of a table start, or end, outside of what is possible."""
+    elsewhere = ((start_ns < first_ns) | (start_ns > last_ns)) & ~_doubtful(start_ns, end_ns)
+    endless: Bools = (end_ns > last_ns) & ~(start_ns < first_ns) & ~(start_ns > last_ns)
+    count = np.count_nonzero(elsewhere)
+    few = max(1, int(len(start_ns) * _FEW_RATIO))
+    return elsewhere | endless if 0 < count <= few and count < len(start_ns) else endless
+
+
+def _densest(starts: Sequence[Int64s]) -> Stretch:
+    """From the first to the last start, of the most rows that no gap of ten minutes parts."""
+    first_ns = min(int(start.min()) for start in starts)
+    last_ns = max(int(start.max()) for start in starts)
+    if last_ns - first_ns <= _LONGEST_NS:
+        return Stretch(first_ns, last_ns)
+    times_ns = np.sort(np.concatenate(starts))
+    gaps = np.flatnonzero(times_ns[1:] > times_ns[:-1] + _LONGEST_NS)
+    edges = np.concatenate(([0], gaps + 1, [len(times_ns)]))
+    largest = int(np.argmax(np.diff(edges)))
+    return Stretch(int(times_ns[edges[largest]]), int(times_ns[edges[largest + 1] - 1]))

@@ -72,7 +72,7 @@ def test_03_empty_files_are_refused(shared: Path, name: str) -> None:
 def test_05_records_without_a_time_or_with_a_negative_length_are_left_out(shared: Path) -> None:
     trace = case(shared, "05-zero-ts-negative-dur/trace.json")
     assert busy_us(trace) == [50, 70]
-    assert trace.damage == Damage(invalid_records=2)
+    assert trace.damage == Damage(invalid_records=2, zeroed_records=1)
     assert trace.span_ns[1] - trace.span_ns[0] == 600 * US
     assert trace.span_ns[0] == 1_615_207_264_505_000_000
 

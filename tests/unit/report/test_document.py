@@ -81,7 +81,8 @@ def test_a_note_of_all_traces_comes_once_and_others_say_whose_they_are() -> None
     notes = [(note.code, note.text) for note in document(jobs).notes]
     assert notes[0] == ("no_samples", "no clock samples of its time")
     assert [text for code, text in notes if code == "launches_without_record"] == [
-        "ranks 1, 2: 1 of 7 launches left no record: dropped by the profiler"
+        "ranks 1, 2: 1 of 7 launches left no record: dropped by the profiler; the time in which "
+        "their work may have run is unknown, not idle"
     ]
 
 

@@ -31,6 +31,16 @@ def text(report: TraceReport, code: str) -> str:
         (Damage(damaged_events=1), "damaged_events", "1 event that can't be read", False),
         (Damage(undecodable_events=2), "undecodable_events", "2 events with impossible", False),
         (Damage(invalid_records=2), "invalid_records", "2 device records with impossible", False),
+        (
+            Damage(invalid_records=6, zeroed_records=1, outlying_records=2),
+            "invalid_records",
+            "6 device records with impossible times (3 with a negative duration or none, "
+            "1 with neither start nor length, 2 far beyond all other rows)",
+            False,
+        ),
+        (Damage(duplicate_records=1), "duplicate_records", "1 device record there twice", True),
+        (Damage(duplicate_rows=2), "duplicate_rows", "2 rows of the host there twice", True),
+        (Damage(overrun_records=3), "overrun_records", "families' times count it twice", True),
         (Damage(unreadable_keys=True), "unreadable_keys", "rank or time base may be miss", False),
     ],
 )
@@ -56,6 +66,30 @@ def test_a_trace_without_work_says_that_first() -> None:
 def test_lost_launches_and_steps_that_are_not_marked_are_noted() -> None:
     lossy = reported(Job(lost_launch_in=2))
     assert text(lossy, "launches_without_record").startswith("1 of 7 launches left no record")
+    assert lossy.trace.lost == {"launches_without_record": 1}
+
+
+def test_what_was_lost_is_counted_by_kind_and_only_where_there_is_any() -> None:
+    damage = Damage(
+        damaged_events=1,
+        undecodable_events=2,
+        invalid_records=9,
+        zeroed_records=3,
+        outlying_records=2,
+        duplicate_records=5,
+        duplicate_rows=6,
+        overrun_records=7,
+    )
+    assert reported(Job(damage=damage)).trace.lost == {
+        "damaged_events": 1,
+        "undecodable_events": 2,
+        "negative_records": 4,
+        "zeroed_records": 3,
+        "outlying_records": 2,
+        "duplicate_records": 5,
+        "duplicate_rows": 6,
+    }
+    assert reported(Job()).trace.lost == {}
 
 
 def test_without_an_anchor_samples_are_not_used_and_it_is_said() -> None:

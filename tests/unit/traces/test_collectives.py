@@ -130,13 +130,17 @@ def test_without_metadata_names_tell_the_collective_and_no_more() -> None:
     made.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 50, 110, 5)
     made.kernel("void deep_ep::intranode::dispatch<8, 512>(int4*)", 60, 120, 5)
     made.kernel("deep_ep::intranode::notify_dispatch<8>(int*)", 70, 130, 5)
+    made.kernel("_ZN7deep_ep9intranode7combineI13__nv_bfloat16EEvPS0_", 75, 135, 5)
     made.kernel(GENERIC, 80, 140, 5)
+    made.kernel("void (anonymous namespace)::multimem_all_reduce_kernel<4>(char*)", 90, 150, 5)
     assert collective_of_each(made) == [
         Collective(name="alltoall"),
         Collective(name="allreduce"),
         Collective(name="dispatch"),
         None,
+        Collective(name="combine"),
         None,
+        Collective(name="allreduce"),
     ]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.traces.validity import Stretch, believable, capture
+from chopperd.traces.validity import Stretch, believable, capture, outlying
 
 SECOND_NS = 1_000_000_000
 
@@ -31,3 +31,50 @@ def test_a_start_of_zero_alone_is_no_fault() -> None:
 
 def test_with_no_capture_everything_is_believed() -> None:
     assert believable(column(0, 5), column(0, 5), None).all()
+
+
+def test_a_row_that_lasts_far_beyond_the_last_start_is_outlying() -> None:
+    start = column(10, 20, 30)
+    end = column(15, 20 + 599 * SECOND_NS, 30 + 601 * SECOND_NS)
+    assert [mask.tolist() for mask in outlying([(start, end)])] == [[False, False, True]]
+
+
+def test_in_a_long_capture_a_row_may_last_as_long_as_that_was() -> None:
+    start = np.arange(100, 3101, 100) * SECOND_NS
+    end = start + SECOND_NS
+    end[5] = 6100 * SECOND_NS
+    assert not outlying([(start, end)])[0].any()
+    end[5] += 1
+    assert outlying([(start, end)])[0].tolist() == [n == 5 for n in range(31)]
+
+
+def test_a_single_row_years_away_is_outlying_whichever_side_it_is_on() -> None:
+    start = column(10**18, 10**18 + 5, 10**18 + 9, 2 * 10**18)
+    assert outlying([(start, start + 3)])[0].tolist() == [False, False, False, True]
+    start = column(5, 10**18, 10**18 + 5, 10**18 + 9)
+    assert outlying([(start, start + 3)])[0].tolist() == [True, False, False, False]
+
+
+def test_a_table_whose_rows_all_lie_elsewhere_has_a_clock_of_its_own() -> None:
+    host = np.arange(1, 100) * SECOND_NS // 1000 + 10**18
+    device = np.arange(1, 50) * SECOND_NS // 1000
+    assert [mask.any() for mask in outlying([(host, host + 5), (device, device + 5)])] == [
+        False
+    ] * 2
+
+
+def test_a_second_capture_in_one_file_stays() -> None:
+    one = np.arange(1, 100) * SECOND_NS // 1000
+    start = np.concatenate((one, one[:20] + 3600 * SECOND_NS))
+    assert not outlying([(start, start + 5)])[0].any()
+
+
+def test_rows_without_start_or_length_are_no_outliers_but_may_not_be_believed() -> None:
+    start, end = column(0, 10**18, 10**18 + 5), column(0, 10**18 + 2, 10**18 + 9)
+    masks = outlying([(start, end)])
+    assert not masks[0].any()
+    assert believable(start, end, capture([(start, end)])).tolist() == [False, True, True]
+    assert [mask.tolist() for mask in outlying([(column(), column()), (column(0), column(0))])] == [
+        [],
+        [False],
+    ]
