@@ -27,6 +27,8 @@ _ANNOTATION: Final = re.compile(r"^(?:nccl|rccl):")
 _AFFIX: Final = re.compile(
     r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$|_oop$", re.IGNORECASE
 )
+#: How torch describes a process group that the program calls nothing.
+_NOT_CALLED: Final = "undefined"
 #: What torch records as a collective though it moves nothing.
 _IDLE: Final = frozenset({"wait", "init"})
 
@@ -143,7 +145,8 @@ class _Numbering:
 
     def _plain(self, index: int, *, sized: bool) -> Collective:
         told = self._recorded[index]
-        plain = replace(told, name=collective_name(told.name))
+        called = None if told.group_description == _NOT_CALLED else told.group_description
+        plain = replace(told, name=collective_name(told.name), group_description=called)
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
 
 

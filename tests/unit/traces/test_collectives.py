@@ -1,5 +1,7 @@
 """Collectives of kernels, and families of RCCL's one kernel, by metadata and by names around."""
 
+from dataclasses import replace
+
 import pytest
 
 from chopperd.model.classes import KERNEL_CLASSES, KernelClass
@@ -142,6 +144,14 @@ def test_without_metadata_names_tell_the_collective_and_no_more() -> None:
         None,
         Collective(name="allreduce"),
     ]
+
+
+def test_a_group_that_is_called_nothing_has_no_description() -> None:
+    made = TraceBuilder()
+    made.record(NAMED, 0, 5, collective=replace(GATHER, group_description="undefined"))
+    made.record(NAMED, 10, 5, collective=replace(GATHER, group_description="mesh_tp"))
+    found = [each.group_description for each in collective_of_each(made) if each is not None]
+    assert found == [None, "mesh_tp"]
 
 
 def test_an_operator_that_waits_launches_no_collective() -> None:
