@@ -24,11 +24,14 @@ $(VENV)/.ready-dev: pyproject.toml
 	$(PIP) install -e '.[nvidia,dev]'
 	touch $(VENV)/.ready-run $@
 
-# The part of the sampler that is C, which an installation without a compiler goes without.
-NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c)
+# The parts of the sampler and of the trace reader that are C, which an installation without a
+# compiler goes without.
+NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c) \
+  $(addprefix chopperd/traces/native/,scanner.h text.h json.c keys.c numbers.c rows.c scan.c strings.c)
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PIP) install --force-reinstall --no-deps -e .
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
+	$(PY) -c 'from chopperd.traces.native.library import scanner_library as n; assert n()'
 	touch $@
 
 # Older versions of AMD's binding, whose structures differ: the tests build a library for each. Its
@@ -136,4 +139,4 @@ systemd:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd > /dev/null
 
 clean:
-	rm -rf chopperd/sampling/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch
+	rm -rf chopperd/*/native/*.so $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info bench/scratch

@@ -100,21 +100,21 @@ class EventArray:
         """How much waits for its end: part of an element, or the tail."""
         return len(self._pending) + len(self.tail or b"")
 
-    def feed(self, data: bytes) -> list[Batch]:
+    def feed(self, data: bytes) -> Iterator[Batch]:
         """The events that `data` completes."""
         if self.tail is not None:
             self.tail += data
-            return []
-        if (batch := self._at_once(data)) is not None:
-            return [batch]
-        self._pending += data
-        return self._read(final=False)
+        elif (batch := self._at_once(data)) is not None:
+            yield batch
+        else:
+            self._pending += data
+            yield from self._read(final=False)
 
-    def finish(self) -> list[Batch]:
+    def finish(self) -> Iterator[Batch]:
         """The events of what is left when the data have ended."""
-        batches = [] if self.tail is not None else self._read(final=True)
+        if self.tail is None:
+            yield from self._read(final=True)
         self.truncated = self.tail is None and self._pending != b""
-        return batches
 
     def _at_once(self, data: bytes) -> Batch | None:
         """The events up to the last border in `data`; None if anything stands in the way.

@@ -1,8 +1,9 @@
 """Columns that grow by one array per block, and fields of mixed type as integers."""
 
 import re
+from array import array
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
 ABSENT: Final = -1
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
-_STREAM: Final = re.compile(r"stream\s+(-?\d+)\s*")
+_DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
 
 
 class Interner(dict[KeyT, int]):
@@ -41,10 +42,16 @@ class ColumnParts:
             part = column if everything else column[keep]
             self._parts.setdefault(name, []).append(part)
 
-    def extend(self, other: "ColumnParts") -> None:
-        """Take all rows of `other`."""
-        for name, parts in other._parts.items():
-            self._parts.setdefault(name, []).extend(parts)
+    def add(self, **columns: Column) -> None:
+        """Take all rows."""
+        for name, column in columns.items():
+            self._parts.setdefault(name, []).append(column)
+
+    def whole(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """A whole column, (n,) `dtype`, which stays here too."""
+        column = self.take(name, dtype)
+        self._parts[name] = [column]
+        return column
 
     def take(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """A whole column, (n,) `dtype`; its parts are given up."""
@@ -58,8 +65,8 @@ def integers(values: Iterable[Scalar]) -> Int64s:
     """The values as integers, (n,) int64; `ABSENT` where one is absent, no number, or too big."""
     given = [ABSENT if value is None else value for value in values]
     try:
-        return np.array(given, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
+        return np.frombuffer(array("q", cast("list[int]", given)), np.int64).copy()
+    except (TypeError, OverflowError):
         return np.array([integer(value) for value in given], dtype=np.int64)
 
 
@@ -80,7 +87,8 @@ def integer(value: Scalar) -> int:
 
 
 def _from_text(text: str) -> int:
+    text = text.strip(" ")
     if _HEX.fullmatch(text):
         return int(text, 16)
-    stream = _STREAM.fullmatch(text)
-    return int(stream[1] if stream else text)
+    decimal = _DECIMAL.fullmatch(text)
+    return int(decimal[1]) if decimal else ABSENT

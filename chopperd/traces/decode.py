@@ -13,6 +13,8 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from chopperd.traces.text import repaired
+
 Scalar: TypeAlias = int | float | str | None
 """A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
 
@@ -133,7 +135,9 @@ _QUICK: Final = msgspec.json.Decoder(
 )
 _EXACT: Final = msgspec.json.Decoder(list[_ExactForms])
 _ELEMENT: Final = msgspec.json.Decoder(_ExactForms)
-_UNTYPED: Final = msgspec.json.Decoder()
+_UNTYPED: Final = msgspec.json.Decoder(float_hook=Decimal)
+_KEYS: Final = msgspec.json.Decoder(float_hook=float)
+"""Neither refuses a number that no float holds."""
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
@@ -216,7 +220,7 @@ def first_element(data: memoryview) -> Element | Refusal:
 
 def document_keys(text: bytes) -> dict[str, object] | Refusal:
     """The keys of a JSON object; what follows the object is ignored."""
-    found = _first_value(_UNTYPED, memoryview(text))
+    found = _first_value(_KEYS, memoryview(text))
     if isinstance(found, Refusal):
         return found
     return found[0] if isinstance(found[0], dict) else Refusal(Fault.INVALID, 0)
@@ -233,10 +237,24 @@ def is_json(text: bytes) -> bool:
 
 def compact(text: bytes) -> str:
     """JSON text without blanks, equal for equal values; "" for "" and for what is no JSON."""
+    return msgspec.json.encode(_value(text)).decode() if text else ""
+
+
+def scalar_of(text: bytes) -> Scalar:
+    """The value of a JSON text, if a field of mixed type may have it; None for any other."""
+    return _scalar(_value(text)) if text else None
+
+
+def text_of(text: bytes) -> str:
+    """The text that a JSON value is, or stands for."""
+    return str(_value(text))
+
+
+def _value(text: bytes) -> object:
     try:
-        return msgspec.json.encode(_UNTYPED.decode(text)).decode() if text else ""
+        return _UNTYPED.decode(text)
     except _REFUSALS:
-        return ""
+        return _UNTYPED.decode(repaired(text, final=True))
 
 
 def event_from(value: object) -> ExactEvent | None:
@@ -281,11 +299,13 @@ def _text(value: object) -> Raw:
 
 
 def _scalar(value: object) -> Scalar:
-    return value if isinstance(value, int | float | str) else None
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if isinstance(value, int | str) else None
 
 
 def _decimal(value: object) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
         return None
     try:
         return Decimal(str(value))

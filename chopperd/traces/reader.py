@@ -8,8 +8,9 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import EventArray, find_opening, without_mark
+from chopperd.traces.blocks import find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -23,6 +24,8 @@ def read_trace(
     limits: ReadLimits = DEFAULT_LIMITS,
     progress: Progress | None = None,
     name: str | None = None,
+    threads: int = 1,
+    native: bool = True,
 ) -> Trace:
     """The trace in `path`, whatever its layout, its compression and its damage.
 
@@ -32,13 +35,19 @@ def read_trace(
         progress: Called with (stored bytes read, size of the file).
         name: What the file was called where it comes from: its rank may stand there, and people
             know it by that; None if it is still called so.
+        threads: How many threads may read it.
+        native: Whether the part in C may be used, where there is one; it reads the same.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
     """
     called = path if name is None else Path(name)
-    with TraceSource(path, limits, progress, name=str(called)) as source:
-        document = _Document(source, limits)
+    rows = TraceRows()
+    with (
+        TraceSource(path, limits, progress, name=str(called)) as source,
+        decoding(rows, threads, native=native) as events,
+    ):
+        document = _Document(source, limits, rows, events)
         for data in source.chunks():
             document.feed(data)
         document.finish()
@@ -48,20 +57,22 @@ def read_trace(
 class _Document:
     """The document as it arrives: the keys before the events, the events, the keys after."""
 
-    def __init__(self, source: TraceSource, limits: ReadLimits) -> None:
+    def __init__(
+        self, source: TraceSource, limits: ReadLimits, rows: TraceRows, events: Events
+    ) -> None:
         self._source = source
         self._limits = limits
         self._opening = b""
         self._head: bytes | None = None
-        self._array = EventArray()
-        self._rows = TraceRows()
+        self._rows = rows
+        self._events = events
+        self._array = events.array
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the text."""
         if self._head is None:
             data = self._open(data)
-        for batch in self._array.feed(data):
-            self._rows.add(batch)
+        self._events.feed(data)
         if len(self._opening) + self._array.pending_bytes > self._limits.element_bytes:
             raise self._source.error(
                 "is no trace that can be read: one event, or the text before or after the events, "
@@ -76,8 +87,7 @@ class _Document:
         """
         if self._head is None:
             raise self._no_events()
-        for batch in self._array.finish():
-            self._rows.add(batch)
+        self._events.finish()
         if self._event_count and not self._rows.counts.total():
             raise self._source.error(f"has no event among the {self._event_count} elements read")
 

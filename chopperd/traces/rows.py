@@ -1,70 +1,20 @@
-"""Sorts decoded events into the tables of a trace; what belongs to none is only counted."""
+"""The rows of a trace as they are read, unsorted, by whichever decoder reads them."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import Final, TypeAlias, TypeVar, cast
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int32s, Int64s
-from chopperd.model.trace import RecordKind, SpanKind
-from chopperd.traces.blocks import Batch
-from chopperd.traces.columns import ABSENT, ColumnParts, Interner, counts_of, integers
-from chopperd.traces.decode import (
-    NO_TEXT,
-    Complete,
-    EventArgs,
-    ExactEvent,
-    ExactTime,
-    FlowEnd,
-    FlowStart,
-    QuickEvent,
-    QuickTime,
-    Scalar,
-)
-from chopperd.traces.times import NO_TIME, ns_from_decimal_us, ns_from_us
+from chopperd.model.arrays import Bools
+from chopperd.traces.columns import ColumnParts, Interner
+from chopperd.traces.decode import Scalar
 
-Rows: TypeAlias = Sequence[Complete[QuickTime] | Complete[ExactTime]]
-Flows: TypeAlias = Sequence[FlowEnd[QuickTime] | FlowEnd[ExactTime]]
-Taker: TypeAlias = Callable[[str, Rows, Int64s, Int64s], None]
 CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
 ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
 """JSON texts of dims, types and values."""
-KeyT = TypeVar("KeyT")
-
-_INT32: Final = np.iinfo(np.int32)
-_NO_ARGS: Final = EventArgs()
-_NAME: Final = attrgetter("name")
-_THREAD: Final = attrgetter("pid", "tid")
-_COLLECTIVE: Final = attrgetter(
-    *("collective", "dtype", "in_elements", "out_elements"),
-    *("group", "group_description", "group_size", "ranks"),
-)
-_ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
-
-
-_RECORD_KINDS: Final = {
-    "kernel": RecordKind.KERNEL,
-    "Kernel": RecordKind.KERNEL,
-    "gpu_memcpy": RecordKind.MEMCPY,
-    "Memcpy": RecordKind.MEMCPY,
-    "gpu_memset": RecordKind.MEMSET,
-    "Memset": RecordKind.MEMSET,
-}
-_SPAN_KINDS: Final = {
-    "user_annotation": SpanKind.ANNOTATION,
-    "cpu_op": SpanKind.OP,
-    "Operator": SpanKind.OP,
-    "python_function": SpanKind.MODULE,
-}
-_CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime")
-_DEVICE_SPANS: Final = ("gpu_user_annotation",)
-_PYTHON: Final = "python_function"
-_FLOWS: Final = "fwdbwd"
-"""Categories that are kept. Those with a capital are of 2021; HIP calls are cuda_runtime too."""
 
 MODULE_PREFIX: Final = "nn.Module: "
 """How torch's profiler names the Python functions that are calls of modules."""
@@ -72,16 +22,19 @@ MODULE_PREFIX: Final = "nn.Module: "
 SHAPED: Final = ("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa")
 """Shapes are kept of operators whose name holds one of these: those that FLOPs are counted of."""
 
+_ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
+
 
 class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, threads, collectives, shapes: Interned.
+        names, threads, collectives, shapes: Interned; what columns number.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
         has_queues: Whether a device record names its HSA queue.
+        records, calls, spans, device_spans, flows: The columns of each table, as in the model.
     """
 
     def __init__(self) -> None:
@@ -93,171 +46,11 @@ class TraceRows:
         self.undecodable = 0
         self.invalid_records = 0
         self.has_queues = False
-        self._parts: defaultdict[str, ColumnParts] = defaultdict(ColumnParts)
-
-    def add(self, batch: Batch) -> None:
-        """Take a batch of events."""
-        by_category: defaultdict[str | None, list[QuickEvent | ExactEvent]] = defaultdict(list)
-        for event in batch.events:
-            by_category[event.cat].append(event)
-        for category, events in by_category.items():
-            self.counts[category or ""] += len(events)
-            take = self._taker(category or "")
-            if take and (rows := [event for event in events if isinstance(event, Complete)]):
-                take(category or "", rows, *_times(rows, exact=batch.exact))
-            if category == _FLOWS:
-                flows = [event for event in events if isinstance(event, FlowEnd)]
-                self._take_flows(flows, exact=batch.exact)
-
-    def records(self) -> ColumnParts:
-        """The columns of `DeviceRecords`, category after category, each in file order."""
-        return self._joined(_RECORD_KINDS)
-
-    def calls(self) -> ColumnParts:
-        """The columns of `RuntimeCalls`, likewise."""
-        return self._joined(_CALLS)
-
-    def spans(self) -> ColumnParts:
-        """The columns of `HostSpans`, likewise."""
-        return self._joined(_SPAN_KINDS)
-
-    def device_spans(self) -> ColumnParts:
-        """The columns of `DeviceSpans`, likewise."""
-        return self._joined(_DEVICE_SPANS)
-
-    def flows(self) -> ColumnParts:
-        """The columns of `FlowEnds`, in file order."""
-        return self._joined((_FLOWS,))
-
-    def _joined(self, categories: Iterable[str]) -> ColumnParts:
-        table = ColumnParts()
-        for category in categories:
-            table.extend(self._parts.pop(category, ColumnParts()))
-        return table
-
-    def _taker(self, category: str) -> Taker | None:
-        """What takes rows of a category; None for categories that are not kept."""
-        if category in _RECORD_KINDS:
-            return self._take_records
-        if category == _PYTHON:
-            return self._take_modules
-        if category in _SPAN_KINDS:
-            return self._take_spans
-        if category in _CALLS:
-            return self._take_calls
-        return self._take_device_spans if category in _DEVICE_SPANS else None
-
-    def _take_records(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
-        args = [row.args or _NO_ARGS for row in rows]
-        device, stream = _places(rows, args)
-        known = (device != ABSENT) & (start_ns != NO_TIME)
-        keep = known & (dur_ns >= 0)
-        self.undecodable += _unset(known)
-        self.invalid_records += _unset(keep) - _unset(known)
-        self.has_queues = self.has_queues or any(one.hsa_queue is not None for one in args)
-        kind = _RECORD_KINDS[category]
-        sizes = [ABSENT if kind is RecordKind.KERNEL else one.bytes for one in args]
-        self._parts[category].append(
-            keep,
-            device=device,
-            stream=stream,
-            start_ns=start_ns,
-            end_ns=start_ns + dur_ns,
-            kind=np.full(len(rows), kind, dtype=np.int8),
-            name=self._names(rows),
-            correlation=counts_of([one.correlation for one in args]),
-            external_id=_external_ids(args),
-            copied_bytes=counts_of(sizes),
-            collective=self._collectives(args),
-        )
-
-    def _take_calls(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
-        args = [row.args or _NO_ARGS for row in rows]
-        self._parts[category].append(
-            self._whole(start_ns, dur_ns),
-            thread=self._threads(rows),
-            start_ns=start_ns,
-            end_ns=start_ns + dur_ns,
-            name=self._names(rows),
-            correlation=counts_of([one.correlation for one in args]),
-            external_id=_external_ids(args),
-            size_bytes=counts_of([one.size if one.bytes is None else one.bytes for one in args]),
-        )
-
-    def _take_spans(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
-        args = [row.args or _NO_ARGS for row in rows]
-        kind = _SPAN_KINDS[category]
-        is_op = kind is SpanKind.OP
-        self._parts[category].append(
-            self._whole(start_ns, dur_ns),
-            thread=self._threads(rows),
-            start_ns=start_ns,
-            end_ns=start_ns + dur_ns,
-            name=self._names(rows),
-            kind=np.full(len(rows), kind, dtype=np.int8),
-            external_id=_external_ids(args),
-            sequence=_numbers([one.sequence for one in args]),
-            forward_thread=_numbers([one.forward_thread for one in args]),
-            shapes=self._shapes(rows, args) if is_op else np.full(len(rows), ABSENT, np.int32),
-            collective=self._collectives(args),
-        )
-
-    def _take_modules(self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
-        at = [number for number, row in enumerate(rows) if row.name.startswith(MODULE_PREFIX)]
-        if at:
-            self._take_spans(category, [rows[number] for number in at], start_ns[at], dur_ns[at])
-
-    def _take_flows(self, flows: Flows, *, exact: bool) -> None:
-        t_ns = _ns([flow.ts for flow in flows], exact=exact)
-        known: Bools = t_ns != NO_TIME
-        self.undecodable += _unset(known)
-        self._parts[_FLOWS].append(
-            known,
-            flow=_numbers([flow.id for flow in flows]),
-            is_end=np.array([not isinstance(flow, FlowStart) for flow in flows], np.int8),
-            thread=_looked_up(self.threads, map(_THREAD, flows), len(flows)),
-            t_ns=t_ns,
-        )
-
-    def _take_device_spans(
-        self, category: str, rows: Rows, start_ns: Int64s, dur_ns: Int64s
-    ) -> None:
-        device, stream = _places(rows, [row.args or _NO_ARGS for row in rows])
-        self._parts[category].append(
-            self._whole(start_ns, dur_ns, device != ABSENT),
-            device=device,
-            stream=stream,
-            start_ns=start_ns,
-            end_ns=start_ns + dur_ns,
-            name=self._names(rows),
-        )
-
-    def _whole(self, start_ns: Int64s, dur_ns: Int64s, placed: Bools | bool = True) -> Bools:
-        """Which rows have both times and a place; the others are counted."""
-        keep: Bools = (start_ns != NO_TIME) & (dur_ns >= 0) & placed
-        self.undecodable += _unset(keep)
-        return keep
-
-    def _names(self, rows: Rows) -> Int32s:
-        return _looked_up(self.names, map(_NAME, rows), len(rows))
-
-    def _collectives(self, args: Sequence[EventArgs]) -> Int32s:
-        column = np.full(len(args), ABSENT, np.int32)
-        for row, one in enumerate(args):
-            if one.collective is not None:
-                column[row] = self.collectives[_COLLECTIVE(one)]
-        return column
-
-    def _shapes(self, rows: Rows, args: Sequence[EventArgs]) -> Int32s:
-        column = np.full(len(args), ABSENT, np.int32)
-        for number, (row, one) in enumerate(zip(rows, args, strict=True)):
-            if one.dims is not NO_TEXT and any(part in row.name for part in SHAPED):
-                texts = (bytes(one.dims), bytes(one.types), bytes(one.values))
-                column[number] = self.shapes[texts]
-        return column
-
-    def _threads(self, rows: Rows) -> Int32s:
-        return _looked_up(self.threads, map(_THREAD, rows), len(rows))
+        self.records = ColumnParts()
+        self.calls = ColumnParts()
+        self.spans = ColumnParts()
+        self.device_spans = ColumnParts()
+        self.flows = ColumnParts()
 
 
 def annotation_names(names: Sequence[str]) -> Bools:
@@ -266,52 +59,3 @@ def annotation_names(names: Sequence[str]) -> Bools:
     In 2021 these were operators by category.
     """
     return np.array([_ANNOTATION.match(name) is not None for name in names], dtype=np.bool_)
-
-
-def _looked_up(interner: Interner[KeyT], keys: Iterable[KeyT], count: int) -> Int32s:
-    return np.fromiter(map(interner.__getitem__, keys), np.int32, count)
-
-
-def _times(rows: Rows, *, exact: bool) -> tuple[Int64s, Int64s]:
-    """Starts and durations in ns."""
-    starts, durations = [row.ts for row in rows], [row.dur for row in rows]
-    return _ns(starts, exact=exact), _ns(durations, exact=exact)
-
-
-def _ns(times: Sequence[QuickTime | ExactTime], *, exact: bool) -> Int64s:
-    if exact:
-        return ns_from_decimal_us(cast("Sequence[ExactTime]", times))
-    return ns_from_us(cast("Sequence[QuickTime]", times))
-
-
-def _external_ids(args: Sequence[EventArgs]) -> Int64s:
-    given = (one.external_id for one in args)
-    return counts_of(
-        [
-            one.external_id_of_2021 if value is None else value
-            for one, value in zip(args, given, strict=True)
-        ]
-    )
-
-
-def _numbers(values: Sequence[Scalar]) -> Int64s:
-    """As `integers`, `ABSENT` also for what is below 0."""
-    found = integers(values)
-    found[found < 0] = ABSENT
-    return found
-
-
-def _places(rows: Rows, args: Sequence[EventArgs]) -> tuple[Int32s, Int64s]:
-    """Device and stream of device rows: from `args`, else from pid and tid, which mean the same.
-
-    Source: Kineto writes pid = device and tid = stream ("stream 7" in 2021) for device rows.
-    """
-    pairs = list(zip(rows, args, strict=True))
-    device = integers([row.pid if one.device is None else one.device for row, one in pairs])
-    stream = integers([row.tid if one.stream is None else one.stream for row, one in pairs])
-    device[(device < 0) | (device > _INT32.max)] = ABSENT
-    return device.astype(np.int32), stream
-
-
-def _unset(mask: Bools) -> int:
-    return len(mask) - int(np.count_nonzero(mask))

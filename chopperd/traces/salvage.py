@@ -90,7 +90,7 @@ def _step_over(found: Salvage, *, final: bool) -> bool:
     """Move behind a damaged element and count it; False if its end is not in sight."""
     end = _next_event(found.data, found.position)
     if end is None and final:
-        end = _array_end(found.data, found.position)
+        end = array_end(found.data, found.position)
     if end is None:
         return False
     found.damaged += 1
@@ -116,7 +116,7 @@ def _starts_event(data: bytes, position: int) -> bool:
     return _PHASE.search(data, position, border.start() if border else len(data)) is not None
 
 
-def _array_end(data: bytes, position: int) -> int | None:
+def array_end(data: bytes, position: int) -> int | None:
     """Where the array's closing bracket stands behind a damaged last event; None if nowhere.
 
     With what follows it, it closes the document; lists in the damaged event do not.

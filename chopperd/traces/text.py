@@ -13,7 +13,12 @@ _ESCAPE: Final = re.compile(
     rb"|\\.",
     re.DOTALL,
 )
-_NUMBER: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|-?(?P<none>NaN|Infinity)', re.DOTALL)
+_NUMBER: Final = re.compile(
+    rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
+    rb"|(?P<before>[:,\[]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])",
+    re.DOTALL,
+)
+"""Strings, and what is no number where a value stands: quotes in damaged text mislead."""
 _NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAIR_BYTES: Final = len(rb"\ud83d\ude00")
@@ -35,8 +40,13 @@ def repaired(data: bytes, *, final: bool) -> bytes:
         end = len(text) if final else max(len(text) - _PAIR_BYTES, 0)
         text = _without_lone_surrogates(text, end)
     if _NO_NUMBER.search(text):
-        text = _NUMBER.sub(lambda found: b"null" if found["none"] else found[0], text)
+        text = _NUMBER.sub(_with_null, text)
     return text + rest
+
+
+def _with_null(found: re.Match[bytes]) -> bytes:
+    before: bytes | None = found["before"]
+    return found[0] if before is None else before + b"null"
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:

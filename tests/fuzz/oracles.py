@@ -12,6 +12,7 @@ import numpy as np
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.traces.native.library import scanner_library
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import lay_out
@@ -72,23 +73,39 @@ class Oracles:
         if self._timed and took_s > self._limit_s:
             yield from self._slow(one.data)
         yield from self._whole_before_damage(one, usual)
-        block = BLOCKS[number % len(BLOCKS)]
-        blocks = self._read(one.data, ReadLimits(block_bytes=block))
-        if isinstance(blocks, Failure):
-            yield Failure(f"in blocks: {blocks.kind}", f"{block} bytes: {blocks.detail}")
-        elif difference := unlike(usual, blocks):
-            yield Failure("block size", f"{block} bytes: {difference}")
+        yield from self._otherwise(one.data, usual, number)
         if number % 4 == 0 and isinstance(usual, Trace):
             yield from _reported(usual)
+
+    def _otherwise(
+        self, data: bytes, usual: Trace | TraceFormatError, number: int
+    ) -> Iterator[Failure]:
+        """Read by the other decoder, in small blocks, by several threads: always the same."""
+        blocks = ReadLimits(block_bytes=BLOCKS[number % len(BLOCKS)])
+        ways: dict[str, tuple[ReadLimits, bool, int]] = {"in blocks": (blocks, True, 1)}
+        if scanner_library() is not None:
+            ways["by Python"] = (_USUAL, False, 1)
+        if number % 8 == 0:
+            ways["by Python, in blocks"] = (blocks, False, 1)
+        if number % 8 == 1:
+            ways["by threads, in blocks"] = (blocks, True, 2)
+        for way, (limits, native, threads) in ways.items():
+            found = self._read(data, limits, native=native, threads=threads)
+            if isinstance(found, Failure):
+                yield Failure(f"{way}: {found.kind}", found.detail)
+            elif difference := unlike(usual, found):
+                yield Failure(f"{way}", f"{limits.block_bytes} bytes: {difference}")
 
     def sound_rows(self, seed: Seed, count: int) -> Counter[Key]:
         """What the tables hold of the first events of a seed."""
         return self._sound[seed.name][count]
 
-    def _read(self, data: bytes, limits: ReadLimits = _USUAL) -> Trace | TraceFormatError | Failure:
+    def _read(
+        self, data: bytes, limits: ReadLimits = _USUAL, *, native: bool = True, threads: int = 1
+    ) -> Trace | TraceFormatError | Failure:
         self._path.write_bytes(data)
         try:
-            return read_trace(self._path, limits=limits)
+            return read_trace(self._path, limits=limits, native=native, threads=threads)
         except TraceFormatError as error:
             return error
         except Exception as error:  # noqa: BLE001 (any other is what is looked for)

@@ -4,6 +4,7 @@ from chopperd.model.trace import SpanKind
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.blocks import Batch
 from chopperd.traces.decode import Refusal, quick_events
+from chopperd.traces.decoded_rows import DecodedRows
 from chopperd.traces.rows import TraceRows
 from tests.layouts import Event, complete_event, encode
 
@@ -15,7 +16,7 @@ def assembled(*blocks: Sequence[Event], base_ns: int | None = None) -> Assembled
     for block in blocks:
         events = quick_events(encode(list(block)))
         assert not isinstance(events, Refusal)
-        rows.add(Batch(events, exact=False))
+        DecodedRows(rows).add(Batch(events, exact=False))
     return assemble(rows, base_ns)
 
 

@@ -147,7 +147,7 @@ def test_times_beyond_float64_switch_the_rest_to_decimals() -> None:
     opening = find_opening(text := compact(events, {}))
     assert opening is not None
     array = EventArray()
-    batches = array.feed(text[opening.position :]) + array.finish()
+    batches = [*array.feed(text[opening.position :]), *array.finish()]
     assert [batch.exact for batch in batches if batch.events] == [True] * len(batches)
 
 

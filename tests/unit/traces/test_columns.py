@@ -49,9 +49,8 @@ def test_columns_grow_by_the_rows_that_are_kept() -> None:
     parts = ColumnParts()
     parts.append(np.array([True, False, True]), x=np.array([1, 2, 3]))
     parts.append(np.array([True, True]), x=np.array([4, 5]))
-    other = ColumnParts()
-    other.append(np.array([True]), x=np.array([6]))
-    parts.extend(other)
+    parts.add(x=np.array([6]))
+    assert parts.whole("x", np.int64).tolist() == [1, 3, 4, 5, 6]
     column = parts.take("x", np.int32)
     assert column.tolist() == [1, 3, 4, 5, 6]
     assert column.dtype == np.int32

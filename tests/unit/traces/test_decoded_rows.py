@@ -6,6 +6,7 @@ import pytest
 from chopperd.model.trace import RecordKind, SpanKind
 from chopperd.traces.blocks import Batch
 from chopperd.traces.decode import Complete, EventArgs, Refusal, exact_events, quick_events
+from chopperd.traces.decoded_rows import DecodedRows
 from chopperd.traces.rows import TraceRows, annotation_names
 from tests.layouts import Event, complete_event, encode
 
@@ -15,11 +16,11 @@ def rows_of(events: Sequence[Event]) -> TraceRows:
     text = encode(list(events))
     quick = quick_events(text)
     if not isinstance(quick, Refusal):
-        rows.add(Batch(quick, exact=False))
+        DecodedRows(rows).add(Batch(quick, exact=False))
         return rows
     exact = exact_events(text)
     assert not isinstance(exact, Refusal)
-    rows.add(Batch(exact, exact=True))
+    DecodedRows(rows).add(Batch(exact, exact=True))
     return rows
 
 
@@ -36,7 +37,7 @@ def rows_of(events: Sequence[Event]) -> TraceRows:
 )
 def test_device_work_of_every_age_becomes_a_record(category: str, kind: RecordKind) -> None:
     rows = rows_of([complete_event(category, "k", 1.5, 2, correlation=9, bytes=64)])
-    records = rows.records()
+    records = rows.records
     assert records.take("kind", np.int8).tolist() == [kind]
     assert records.take("start_ns", np.int64).tolist() == [1500]
     assert records.take("end_ns", np.int64).tolist() == [3500]
@@ -52,14 +53,14 @@ def test_device_work_of_every_age_becomes_a_record(category: str, kind: RecordKi
 )
 def test_other_categories_are_only_counted(category: str) -> None:
     rows = rows_of([complete_event(category, "x", 1, 2)])
-    for table in (rows.records(), rows.calls(), rows.spans(), rows.device_spans()):
+    for table in (rows.records, rows.calls, rows.spans, rows.device_spans):
         assert len(table.take("start_ns", np.int64)) == 0
     assert rows.counts == {category or "": 1}
 
 
 def test_flows_of_a_kept_category_are_no_rows() -> None:
     rows = rows_of([{"ph": "s", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}])
-    assert len(rows.records().take("start_ns", np.int64)) == 0
+    assert len(rows.records.take("start_ns", np.int64)) == 0
     assert rows.counts == {"kernel": 1}
 
 
@@ -71,7 +72,7 @@ def test_device_and_stream_come_from_args_else_from_process_and_thread() -> None
         complete_event("kernel", "k", 1, 2) | {"pid": 3, "tid": 20, "args": None},
     ]
     for event in events:
-        records = rows_of([event]).records()
+        records = rows_of([event]).records
         assert records.take("device", np.int32).tolist() == [3]
         assert records.take("stream", np.int64).tolist() == [20]
 
@@ -86,7 +87,7 @@ def test_a_record_without_a_device_or_a_start_is_undecodable() -> None:
         ]
     )
     assert (rows.undecodable, rows.invalid_records) == (2, 0)
-    assert len(rows.records().take("start_ns", np.int64)) == 2
+    assert len(rows.records.take("start_ns", np.int64)) == 2
 
 
 def test_a_negative_or_missing_duration_makes_a_record_invalid_and_a_host_row_undecodable() -> None:
@@ -108,8 +109,8 @@ def test_collective_metadata_of_records_and_operators_are_kept_once() -> None:
     kernel = complete_event("kernel", "ncclDevKernel_Generic", 1, 2) | {"args": told}
     operator = complete_event("cpu_op", "record_param_comms", 1, 2) | {"args": told}
     rows = rows_of([kernel, complete_event("kernel", "k", 1, 2), operator])
-    assert rows.records().take("collective", np.int32).tolist() == [0, -1]
-    assert rows.spans().take("collective", np.int32).tolist() == [0]
+    assert rows.records.take("collective", np.int32).tolist() == [0, -1]
+    assert rows.spans.take("collective", np.int32).tolist() == [0]
     assert list(rows.collectives) == [
         ("allreduce", "Float", 4, None, None, None, 2, "[0, 1]"),
     ]
@@ -122,7 +123,7 @@ def test_shapes_are_kept_of_operators_that_flops_are_counted_of() -> None:
     bare = complete_event("cpu_op", "aten::mm", 1, 2)
     annotation = complete_event("user_annotation", "mm", 1, 2) | {"args": shaped}
     rows = rows_of([product, other, bare, product, annotation])
-    spans = rows.spans()
+    spans = rows.spans
     kinds = spans.take("kind", np.int8).tolist()
     found = dict(zip(kinds, spans.take("shapes", np.int32).tolist(), strict=True))
     assert found == {SpanKind.OP: 0, SpanKind.ANNOTATION: -1}
@@ -136,7 +137,7 @@ def test_sequence_numbers_and_ids_of_operators_are_kept() -> None:
         complete_event("cpu_op", "aten::mm", 1, 2) | {"args": {"external id": 8}},
         complete_event("cpu_op", "aten::mm", 1, 2) | {"args": {"Sequence number": -1}},
     ]
-    spans = rows_of(events).spans()
+    spans = rows_of(events).spans
     assert spans.take("external_id", np.int64).tolist() == [7, 8, -1]
     assert spans.take("sequence", np.int64).tolist() == [0, -1, -1]
     assert spans.take("forward_thread", np.int64).tolist() == [1, -1, -1]
@@ -145,13 +146,13 @@ def test_sequence_numbers_and_ids_of_operators_are_kept() -> None:
 @pytest.mark.parametrize(("args", "expected"), [({"bytes": "5"}, 5), ({"size": "6"}, 6), ({}, -1)])
 def test_what_a_call_copies_is_kept(args: dict[str, str], expected: int) -> None:
     rows = rows_of([complete_event("cuda_runtime", "hipMemcpyAsync", 1, 2) | {"args": args}])
-    assert rows.calls().take("size_bytes", np.int64).tolist() == [expected]
+    assert rows.calls.take("size_bytes", np.int64).tolist() == [expected]
 
 
 def test_of_python_functions_only_calls_of_modules_are_spans() -> None:
     names = ("train.py(3): step", "nn.Module: Linear_0")
     rows = rows_of([complete_event("python_function", name, 1, 2) for name in names])
-    spans = rows.spans()
+    spans = rows.spans
     assert spans.take("kind", np.int8).tolist() == [SpanKind.MODULE]
     assert list(rows.names) == ["nn.Module: Linear_0"]
 
@@ -166,7 +167,7 @@ def test_arrows_between_forward_and_backward_operators_are_kept(time: float, t_n
         base | {"ph": "s", "tid": 1, "cat": "ac2g"},
     ]
     rows = rows_of(events)
-    flows = rows.flows()
+    flows = rows.flows
     assert flows.take("flow", np.int64).tolist() == [3, 3]
     assert flows.take("is_end", np.int8).tolist() == [0, 1]
     assert flows.take("thread", np.int32).tolist() == [0, 1]
@@ -188,7 +189,7 @@ def test_runtime_calls_keep_their_correlation_and_thread(category: str) -> None:
     event = complete_event(category, "hipLaunchKernel", 1, 2, correlation=0, stream="0x0")
     event |= {"pid": 100, "tid": "main"}
     rows = rows_of([event])
-    calls = rows.calls()
+    calls = rows.calls
     assert calls.take("correlation", np.int64).tolist() == [-1]
     assert calls.take("thread", np.int32).tolist() == [0]
     assert list(rows.threads) == [(100, "main")]
@@ -197,13 +198,13 @@ def test_runtime_calls_keep_their_correlation_and_thread(category: str) -> None:
 def test_host_spans_are_operators_or_annotations() -> None:
     categories = ["cpu_op", "Operator", "user_annotation"]
     rows = rows_of([complete_event(category, "x", 1, 2) for category in categories])
-    kinds = rows.spans().take("kind", np.int8).tolist()
+    kinds = rows.spans.take("kind", np.int8).tolist()
     assert sorted(kinds) == [SpanKind.OP, SpanKind.OP, SpanKind.ANNOTATION]
 
 
 def test_gpu_annotations_are_device_spans() -> None:
     rows = rows_of([complete_event("gpu_user_annotation", "ProfilerStep#1", 1, 2)])
-    assert rows.device_spans().take("stream", np.int64).tolist() == [7]
+    assert rows.device_spans.take("stream", np.int64).tolist() == [7]
 
 
 def test_profiler_and_optimizer_names_are_annotations_whatever_their_category() -> None:
@@ -215,7 +216,7 @@ def test_a_row_without_args_has_neither_correlation_nor_bytes() -> None:
     rows = TraceRows()
     row = Complete[float | None](cat="gpu_memcpy", name="m", pid=0, tid=7, ts=1.0, dur=1.0)
     assert EventArgs() == EventArgs(device=None)
-    rows.add(Batch([row], exact=False))
-    records = rows.records()
+    DecodedRows(rows).add(Batch([row], exact=False))
+    records = rows.records
     assert records.take("correlation", np.int64).tolist() == [-1]
     assert records.take("copied_bytes", np.int64).tolist() == [-1]

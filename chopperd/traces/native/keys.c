@@ -1,0 +1,213 @@
+/* The keys of an event. Of a key that comes twice the last counts. */
+#include "scanner.h"
+#include "text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IS(word) (memcmp(text, word, sizeof(word) - 1) == 0)
+
+static int event_key(const char *text, int64_t size)
+{
+    switch (size) {
+    case 2:
+        return IS("ph") ? PH : IS("ts") ? TS : IS("id") ? ID : -1;
+    case 3:
+        return IS("cat") ? CAT : IS("pid") ? PID : IS("tid") ? TID : IS("dur") ? DUR : -1;
+    case 4:
+        return IS("name") ? NAME : IS("args") ? ARGS : -1;
+    default:
+        return -1;
+    }
+}
+
+static int arg_key(const char *text, int64_t size)
+{
+    switch (size) {
+    case 4:
+        return IS("size") ? SIZE : -1;
+    case 5:
+        return IS("bytes") ? BYTES : IS("dtype") ? DTYPE : -1;
+    case 6:
+        return IS("device") ? DEVICE : IS("stream") ? STREAM : -1;
+    case 9:
+        return IS("hsa_queue") ? HSA_QUEUE : -1;
+    case 10:
+        return IS("Input Dims") ? DIMS : IS("Input type") ? TYPES : IS("Group size") ? GROUP_SIZE : -1;
+    case 11:
+        return IS("External id")   ? EXTERNAL_ID
+               : IS("correlation") ? CORRELATION
+               : IS("external id") ? EXTERNAL_ID_OF_2021
+                                   : -1;
+    case 13:
+        return IS("Fwd thread id") ? FORWARD_THREAD : IS("In msg nelems") ? IN_ELEMENTS : -1;
+    case 14:
+        return IS("Out msg nelems") ? OUT_ELEMENTS : -1;
+    case 15:
+        return IS("Sequence number")   ? SEQUENCE
+               : IS("Concrete Inputs") ? VALUES
+               : IS("Collective name") ? COLLECTIVE
+                                       : -1;
+    case 18:
+        return IS("Process Group Name") ? GROUP : -1;
+    case 19:
+        return IS("Process Group Ranks") ? RANKS : -1;
+    case 25:
+        return IS("Process Group Description") ? GROUP_DESCRIPTION : -1;
+    default:
+        return -1;
+    }
+}
+
+/* The text of a key without its escapes, as far as they stand for ASCII; other keys are not ours.
+ * The length, or -1 where it is longer than all of ours. */
+static int64_t unescaped(char *to, int64_t room, const token_t *token)
+{
+    static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
+    const char *at = token->at + 1, *end = token->at + token->size - 1;
+    int64_t size = 0;
+    while (at < end) {
+        if (size == room)
+            return -1;
+        if (*at != '\\') {
+            to[size++] = *at++;
+        } else if (at[1] == 'u') {
+            char digits[5] = {at[2], at[3], at[4], at[5], 0};
+            long code = strtol(digits, NULL, 16);
+            to[size++] = code < 0x80 ? (char)code : '\xff';
+            at += 6;
+        } else {
+            for (const char *escape = escapes; *escape; escape += 2)
+                if (*escape == at[1])
+                    to[size] = escape[1];
+            size++;
+            at += 2;
+        }
+    }
+    return size;
+}
+
+int64_t plain_text(char *to, int64_t room, const token_t *token)
+{
+    if (memchr(token->at, '\\', (size_t)token->size))
+        return unescaped(to, room, token);
+    if (token->size - 2 > room)
+        return -1;
+    memcpy(to, token->at + 1, (size_t)token->size - 2);
+    return token->size - 2;
+}
+
+static void forget(token_t *tokens, int count)
+{
+    for (int i = 0; i < count; i++)
+        tokens[i].kind = 0;
+}
+
+static int key_number(const token_t *key, bool has_escape, bool in_args)
+{
+    const char *text = key->at + 1;
+    int64_t size = key->size - 2;
+    char plain[32];
+    if (has_escape) {
+        size = unescaped(plain, sizeof(plain), key);
+        text = plain;
+    }
+    return in_args ? arg_key(text, size) : event_key(text, size);
+}
+
+/* Behind a value that is mostly a number or a text without escapes. */
+static inline const char *after_common_value(const char *at, const char *end, state_t *state)
+{
+    if (*at == '"') {
+        const char *close = next_special(at + 1, end);
+        if (*close == '"') {
+            *state = WHOLE;
+            return close + 1;
+        }
+    } else if (*at >= '0' && *at <= '9') {
+        return after_number(at, end, state);
+    }
+    return after_value(at, end, state);
+}
+
+static const char *broken(const char *at, const char *end, state_t *state)
+{
+    *state = at >= end ? CUT : DAMAGED;
+    return at;
+}
+
+/* Behind an object whose values of known keys are found. */
+static const char *read_object(
+    const char *at, const char *end, event_t *event, bool in_args, state_t *state)
+{
+    token_t *found = in_args ? event->args : event->keys;
+    at = after_blanks(at + 1, end);
+    *state = WHOLE;
+    if (*at == '}')
+        return at + 1;
+    for (;;) {
+        token_t key = {at, 0, *at}, value;
+        bool has_escape;
+        int number;
+        if (*at != '"')
+            return broken(at, end, state);
+        at = next_special(at + 1, end);
+        has_escape = *at != '"';
+        at = has_escape ? after_string(key.at, end, state) : at + 1;
+        if (*state != WHOLE)
+            return at;
+        key.size = at - key.at;
+        at = after_blanks(at, end);
+        if (*at != ':')
+            return broken(at, end, state);
+        at = after_blanks(at + 1, end);
+        number = key_number(&key, has_escape, in_args);
+        value.at = at;
+        value.kind = *at;
+        if (!in_args && number == ARGS) {
+            forget(event->args, ARG_KEYS);
+            at = *at == '{' ? read_object(at, end, event, true, state) : after_value(at, end, state);
+        } else {
+            at = after_common_value(at, end, state);
+        }
+        if (*state != WHOLE)
+            return at;
+        value.size = at - value.at;
+        if (number >= 0)
+            found[number] = value;
+        at = after_blanks(at, end);
+        if (*at == '}')
+            return at + 1;
+        if (*at != ',')
+            return broken(at, end, state);
+        at = after_blanks(at + 1, end);
+    }
+}
+
+/* Behind the object at `at`; WHOLE where all of it is JSON. */
+const char *read_keys(const char *at, const char *end, event_t *event, state_t *state)
+{
+    forget(event->keys, EVENT_KEYS);
+    forget(event->args, ARG_KEYS);
+    return read_object(at, end, event, false, state);
+}
+
+/* Whether a value is one of those that a field of mixed type may have. */
+bool is_scalar(const token_t *token)
+{
+    if (token->kind >= '0' && token->kind <= '9')
+        return true;
+    if (token->kind == '-')
+        return token->at[1] != 'I';
+    return token->kind == '"' || token->kind == 't' || token->kind == 'f';
+}
+
+/* The one letter of `ph`; a space where it is a longer text, 0 where it is none. */
+char phase_of(const event_t *event)
+{
+    const token_t *ph = &event->keys[PH];
+    char plain[2];
+    if (ph->kind != '"')
+        return 0;
+    return unescaped(plain, sizeof(plain), ph) == 1 ? plain[0] : ' ';
+}

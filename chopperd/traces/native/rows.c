@@ -1,0 +1,361 @@
+/* The row that an event becomes, as rows.py makes it; what becomes none is only counted. */
+#include "scanner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum {
+    COUNTED, KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, PYTHON, DEVICE_SPAN, FLOW
+} category_t;
+
+/* Marks of names and categories, worked out once a text. */
+enum { IS_MODULE = 1, IS_SHAPED = 2 };
+/* `SpanKind` of model/trace.py. */
+enum { OP_SPAN, ANNOTATION_SPAN, MODULE_SPAN };
+
+/* Categories that are kept. Those with a capital are of 2021; HIP calls are cuda_runtime too. */
+static const struct {
+    const char *text;
+    category_t category;
+} KEPT[] = {
+    {"kernel", KERNEL},
+    {"Kernel", KERNEL},
+    {"gpu_memcpy", MEMCPY},
+    {"Memcpy", MEMCPY},
+    {"gpu_memset", MEMSET},
+    {"Memset", MEMSET},
+    {"cuda_runtime", CALL},
+    {"cuda_driver", CALL},
+    {"Runtime", CALL},
+    {"cpu_op", OPERATOR},
+    {"Operator", OPERATOR},
+    {"user_annotation", ANNOTATION},
+    {"python_function", PYTHON},
+    {"gpu_user_annotation", DEVICE_SPAN},
+    {"fwdbwd", FLOW},
+};
+
+static const char MODULE_PREFIX[] = "\"nn.Module: ";
+static const char SEPARATOR = '\x1f'; /* stands in no JSON text */
+
+static void *next_row(scan_t *scan, int which)
+{
+    table_t *table = &scan->tables[which];
+    if (table->count == table->room) {
+        int64_t room = 2 * table->room + 256;
+        char *rows = realloc(table->rows, (size_t)(room * table->row_bytes));
+        if (rows == NULL) {
+            scan->out_of_memory = 1;
+            return NULL;
+        }
+        table->rows = rows;
+        table->room = room;
+    }
+    char *row = table->rows + table->row_bytes * table->count++;
+    return memset(row, 0, (size_t)table->row_bytes);
+}
+
+static int32_t text_number(scan_t *scan, int which, const char *text, int64_t size, bool *is_new)
+{
+    int32_t number = number_of(&scan->texts[which], text, size, is_new);
+    if (number < 0)
+        scan->out_of_memory = 1;
+    return number;
+}
+
+/* The number of some values together; those that are no scalars are as if absent. */
+static int32_t joined_number(
+    scan_t *scan, int which, const token_t *tokens, int count, bool any_kind)
+{
+    int64_t size = 0;
+    bool is_new;
+    for (int i = 0; i < count; i++)
+        size += (tokens[i].kind ? tokens[i].size : 0) + 1;
+    if (size > scan->joined_room) {
+        char *joined = realloc(scan->joined, (size_t)(2 * size));
+        if (joined == NULL) {
+            scan->out_of_memory = 1;
+            return ABSENT;
+        }
+        scan->joined = joined;
+        scan->joined_room = 2 * size;
+    }
+    size = 0;
+    for (int i = 0; i < count; i++) {
+        if (i)
+            scan->joined[size++] = SEPARATOR;
+        if (tokens[i].kind && (any_kind || is_scalar(&tokens[i]))) {
+            memcpy(scan->joined + size, tokens[i].at, (size_t)tokens[i].size);
+            size += tokens[i].size;
+        }
+    }
+    return text_number(scan, which, scan->joined, size, &is_new);
+}
+
+static bool holds(const char *text, int64_t size, const char *word)
+{
+    return memmem(text, (size_t)size, word, strlen(word)) != NULL;
+}
+
+static int32_t name_number(scan_t *scan, const event_t *event)
+{
+    static const char no_name[] = "\"\"";
+    const token_t *name = &event->keys[NAME];
+    bool is_new, has_name = name->kind != 0;
+    const char *text = has_name ? name->at : no_name;
+    int64_t size = has_name ? name->size : (int64_t)sizeof(no_name) - 1;
+    int32_t number = text_number(scan, NAMES, text, size, &is_new);
+    if (is_new) {
+        uint8_t *mark = &scan->texts[NAMES].marks[number];
+        if (size >= (int64_t)sizeof(MODULE_PREFIX) - 1 &&
+            memcmp(text, MODULE_PREFIX, sizeof(MODULE_PREFIX) - 1) == 0)
+            *mark |= IS_MODULE;
+        for (const char *word = scan->shaped; *word; word += strlen(word) + 1)
+            if (holds(text, size, word))
+                *mark |= IS_SHAPED;
+    }
+    return number;
+}
+
+static int32_t thread_number(scan_t *scan, const event_t *event)
+{
+    return joined_number(scan, THREADS, &event->keys[PID], 2, false);
+}
+
+static int64_t positive(const token_t *token)
+{
+    int64_t number = is_scalar(token) ? integer_from(token) : ABSENT;
+    return number > 0 ? number : ABSENT;
+}
+
+static int64_t natural(const token_t *token)
+{
+    int64_t number = is_scalar(token) ? integer_from(token) : ABSENT;
+    return number >= 0 ? number : ABSENT;
+}
+
+static int64_t external_id(const event_t *event)
+{
+    const token_t *args = event->args;
+    return positive(&args[is_scalar(&args[EXTERNAL_ID]) ? EXTERNAL_ID : EXTERNAL_ID_OF_2021]);
+}
+
+static int32_t collective_number(scan_t *scan, const event_t *event)
+{
+    if (!is_scalar(&event->args[COLLECTIVE]))
+        return ABSENT;
+    return joined_number(scan, COLLECTIVES, &event->args[COLLECTIVE], RANKS - COLLECTIVE + 1, false);
+}
+
+/* What a device row says itself, else its process and thread, which mean the same. */
+static int64_t place_of(const event_t *event, arg_key_t arg, event_key_t key)
+{
+    const token_t *own = &event->args[arg];
+    return integer_from(is_scalar(own) ? own : &event->keys[key]);
+}
+
+static int32_t device_of(const event_t *event)
+{
+    int64_t device = place_of(event, DEVICE, PID);
+    return device < 0 || device > INT32_MAX ? ABSENT : (int32_t)device;
+}
+
+static void take_record(scan_t *scan, const event_t *event, category_t category)
+{
+    int64_t start_ns = ns_from_us(&event->keys[TS]), dur_ns = ns_from_us(&event->keys[DUR]);
+    int32_t device = device_of(event), name = name_number(scan, event);
+    int32_t collective = collective_number(scan, event);
+    record_row_t *row;
+    scan->has_queues |= is_scalar(&event->args[HSA_QUEUE]);
+    if (device == ABSENT || start_ns == NO_TIME) {
+        scan->undecodable_rows++;
+        return;
+    }
+    if (dur_ns < 0) {
+        scan->invalid_records++;
+        return;
+    }
+    if ((row = next_row(scan, RECORDS)) == NULL)
+        return;
+    row->start_ns = start_ns;
+    row->end_ns = start_ns + dur_ns;
+    row->device = device;
+    row->stream = place_of(event, STREAM, TID);
+    row->correlation = positive(&event->args[CORRELATION]);
+    row->external_id = external_id(event);
+    row->copied_bytes = category == KERNEL ? ABSENT : positive(&event->args[BYTES]);
+    row->name = name;
+    row->collective = collective;
+    row->kind = (int32_t)category - KERNEL;
+}
+
+/* The times of a host row; false, and counted, where one is missing. */
+static bool host_times(scan_t *scan, const event_t *event, int64_t *start_ns, int64_t *end_ns)
+{
+    int64_t dur_ns = ns_from_us(&event->keys[DUR]);
+    *start_ns = ns_from_us(&event->keys[TS]);
+    if (*start_ns == NO_TIME || dur_ns < 0) {
+        scan->undecodable_rows++;
+        return false;
+    }
+    *end_ns = *start_ns + dur_ns;
+    return true;
+}
+
+static void take_call(scan_t *scan, const event_t *event)
+{
+    const token_t *args = event->args;
+    int32_t name = name_number(scan, event), thread = thread_number(scan, event);
+    int64_t start_ns, end_ns;
+    call_row_t *row;
+    if (!host_times(scan, event, &start_ns, &end_ns) || (row = next_row(scan, CALLS)) == NULL)
+        return;
+    row->start_ns = start_ns;
+    row->end_ns = end_ns;
+    row->correlation = positive(&args[CORRELATION]);
+    row->external_id = external_id(event);
+    row->size_bytes = positive(&args[is_scalar(&args[BYTES]) ? BYTES : SIZE]);
+    row->thread = thread;
+    row->name = name;
+}
+
+static void take_span(scan_t *scan, const event_t *event, int32_t name, int32_t kind)
+{
+    const token_t *args = event->args;
+    bool is_shaped = kind == OP_SPAN && name >= 0 && scan->texts[NAMES].marks[name] & IS_SHAPED;
+    int32_t thread = thread_number(scan, event), shapes = ABSENT;
+    int32_t collective = collective_number(scan, event);
+    int64_t start_ns, end_ns;
+    span_row_t *row;
+    if (is_shaped && args[DIMS].kind)
+        shapes = joined_number(scan, SHAPES, &args[DIMS], VALUES - DIMS + 1, true);
+    if (!host_times(scan, event, &start_ns, &end_ns) || (row = next_row(scan, SPANS)) == NULL)
+        return;
+    row->start_ns = start_ns;
+    row->end_ns = end_ns;
+    row->external_id = external_id(event);
+    row->sequence = natural(&args[SEQUENCE]);
+    row->forward_thread = natural(&args[FORWARD_THREAD]);
+    row->thread = thread;
+    row->name = name;
+    row->kind = kind;
+    row->shapes = shapes;
+    row->collective = collective;
+}
+
+static void take_device_span(scan_t *scan, const event_t *event)
+{
+    int32_t device = device_of(event), name = name_number(scan, event);
+    int64_t start_ns, end_ns;
+    device_span_row_t *row;
+    if (device == ABSENT) {
+        scan->undecodable_rows++;
+        return;
+    }
+    if (!host_times(scan, event, &start_ns, &end_ns) || !(row = next_row(scan, DEVICE_SPANS)))
+        return;
+    row->start_ns = start_ns;
+    row->end_ns = end_ns;
+    row->stream = place_of(event, STREAM, TID);
+    row->device = device;
+    row->name = name;
+}
+
+static void take_flow(scan_t *scan, const event_t *event, char ph)
+{
+    int64_t t_ns = ns_from_us(&event->keys[TS]);
+    int32_t thread = thread_number(scan, event);
+    flow_row_t *row;
+    if (t_ns == NO_TIME) {
+        scan->undecodable_rows++;
+        return;
+    }
+    if ((row = next_row(scan, FLOWS)) == NULL)
+        return;
+    row->flow = natural(&event->keys[ID]);
+    row->t_ns = t_ns;
+    row->thread = thread;
+    row->is_end = ph == 'f';
+}
+
+static void take_complete(scan_t *scan, const event_t *event, category_t category)
+{
+    int32_t name;
+    switch (category) {
+    case KERNEL:
+    case MEMCPY:
+    case MEMSET:
+        take_record(scan, event, category);
+        break;
+    case CALL:
+        take_call(scan, event);
+        break;
+    case OPERATOR:
+    case ANNOTATION:
+        name = name_number(scan, event);
+        take_span(scan, event, name, category == OPERATOR ? OP_SPAN : ANNOTATION_SPAN);
+        break;
+    case PYTHON:
+        /* All other Python functions are left out, and most of them are no news to anyone. */
+        if (event->keys[NAME].kind && event->keys[NAME].size >= (int64_t)sizeof(MODULE_PREFIX) - 1 &&
+            memcmp(event->keys[NAME].at, MODULE_PREFIX, sizeof(MODULE_PREFIX) - 1) == 0)
+            take_span(scan, event, name_number(scan, event), MODULE_SPAN);
+        break;
+    case DEVICE_SPAN:
+        take_device_span(scan, event);
+        break;
+    default:
+        break;
+    }
+}
+
+static category_t category_of(const token_t *text)
+{
+    char plain[32];
+    int64_t size = plain_text(plain, sizeof(plain), text);
+    for (size_t i = 0; i < sizeof(KEPT) / sizeof(*KEPT); i++)
+        if ((int64_t)strlen(KEPT[i].text) == size && memcmp(KEPT[i].text, plain, (size_t)size) == 0)
+            return KEPT[i].category;
+    return COUNTED;
+}
+
+/* The category of an event, and one more of it; those of no text are of "". */
+static category_t count_category(scan_t *scan, const event_t *event)
+{
+    static const char none[] = "\"\"";
+    const token_t *cat = &event->keys[CAT];
+    bool is_new, is_text = cat->kind == '"';
+    const char *text = is_text ? cat->at : none;
+    int64_t size = is_text ? cat->size : (int64_t)sizeof(none) - 1;
+    strings_t *categories = &scan->texts[CATEGORIES];
+    int32_t number = text_number(scan, CATEGORIES, text, size, &is_new);
+    if (number < 0)
+        return COUNTED;
+    if (is_new) {
+        token_t key = {text, size, '"'};
+        if (number >= scan->category_room) {
+            int64_t room = 2 * (int64_t)number + 32;
+            int64_t *counts = realloc(scan->category_counts, (size_t)room * sizeof(*counts));
+            if (counts == NULL) {
+                scan->out_of_memory = 1;
+                return COUNTED;
+            }
+            scan->category_counts = counts;
+            scan->category_room = room;
+        }
+        scan->category_counts[number] = 0;
+        categories->marks[number] = (uint8_t)category_of(&key);
+    }
+    scan->category_counts[number]++;
+    return (category_t)categories->marks[number];
+}
+
+void take_event(scan_t *scan, const event_t *event)
+{
+    char phase = phase_of(event);
+    category_t category = count_category(scan, event);
+    if (phase == 'X')
+        take_complete(scan, event, category);
+    else if (category == FLOW && (phase == 's' || phase == 'f'))
+        take_flow(scan, event, phase);
+}

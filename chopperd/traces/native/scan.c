@@ -1,0 +1,203 @@
+/* One event after another; past those that are damaged, so that one bad name costs one event. */
+#include "scanner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const FIRST_KEYS[] = {
+    "ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", NULL,
+};
+
+int64_t scanner_version(void)
+{
+    return SCANNER_VERSION;
+}
+
+int64_t scan_bytes(void)
+{
+    return sizeof(scan_t);
+}
+
+int64_t scan_row_bytes(int64_t table)
+{
+    static const size_t sizes[TABLES] = {
+        sizeof(record_row_t), sizeof(call_row_t), sizeof(span_row_t), sizeof(device_span_row_t),
+        sizeof(flow_row_t),
+    };
+    return table >= 0 && table < TABLES ? (int64_t)sizes[table] : 0;
+}
+
+scan_t *scan_open(const char *shaped)
+{
+    scan_t *scan = calloc(1, sizeof(*scan));
+    if (scan == NULL)
+        return NULL;
+    scan->shaped = shaped;
+    for (int table = 0; table < TABLES; table++)
+        scan->tables[table].row_bytes = scan_row_bytes(table);
+    return scan;
+}
+
+void scan_close(scan_t *scan)
+{
+    for (int table = 0; table < TABLES; table++)
+        free(scan->tables[table].rows);
+    for (int which = 0; which < TEXTS; which++)
+        free_strings(&scan->texts[which]);
+    free(scan->category_counts);
+    free(scan->joined);
+    free(scan);
+}
+
+/* What may stand between two elements. */
+static const char *after_separators(const char *at)
+{
+    while (*at == ' ' || *at == ',' || (*at >= '\t' && *at <= '\r'))
+        at++;
+    return at;
+}
+
+static const char *after_spaces(const char *at)
+{
+    while (*at == ' ' || (*at >= '\t' && *at <= '\r'))
+        at++;
+    return at;
+}
+
+static bool is_event_key(const char *at)
+{
+    if (*at++ != '"')
+        return false;
+    for (const char *const *key = FIRST_KEYS; *key; key++) {
+        size_t size = strlen(*key);
+        if (strncmp(at, *key, size) == 0 && at[size] == '"')
+            return true;
+    }
+    return false;
+}
+
+/* Where the next event seems to start: behind a brace and a comma, a brace and a key of events.
+ * That stands also inside an event, where a text or a list looks like it. `border` is the brace
+ * before it. NULL where there is none. */
+static const char *next_start(const char *at, const char *end, const char **border)
+{
+    while ((at = memchr(at, '}', (size_t)(end - at))) != NULL) {
+        const char *start = after_spaces(at + 1);
+        if (*start == ',') {
+            start = after_spaces(start + 1);
+            if (*start == '{' && is_event_key(after_spaces(start + 1))) {
+                *border = at;
+                return start;
+            }
+        }
+        at++;
+    }
+    return NULL;
+}
+
+typedef enum { STARTS, STARTS_NOT, NOT_IN_SIGHT } start_t;
+
+/* Behind the element at `at`. `is_event`: whether it is an object with a phase. */
+static const char *read_element(
+    const char *at, const char *end, event_t *event, state_t *state, bool *is_event)
+{
+    *is_event = false;
+    if (*at == 'N' || *at == 'I' || (*at == '-' && at[1] == 'I')) {
+        *state = DAMAGED; /* no number, and no value in the place of one either */
+        return at;
+    }
+    if (*at != '{')
+        return after_value(at, end, state);
+    at = read_keys(at, end, event, state);
+    *is_event = *state == WHOLE && event->keys[PH].kind == '"';
+    return at;
+}
+
+/* Whether an event, damaged or not, starts here. Objects nested in a damaged event look like
+ * events too, but have no phase. */
+static start_t starts_event(const char *at, const char *end, bool final)
+{
+    const char *border;
+    event_t event;
+    state_t state;
+    bool is_event;
+    read_element(at, end, &event, &state, &is_event);
+    if (state == WHOLE)
+        return is_event ? STARTS : STARTS_NOT;
+    if (state == CUT && !final)
+        return NOT_IN_SIGHT;
+    if (next_start(at, end, &border) == NULL) {
+        if (!final)
+            return NOT_IN_SIGHT;
+        border = end;
+    }
+    return memmem(at, (size_t)(border - at), "\"ph\"", 4) ? STARTS : STARTS_NOT;
+}
+
+/* Where the next event starts behind a damaged element; NULL where none is in sight. */
+static const char *behind_damage(const char *at, const char *end, bool final)
+{
+    const char *border;
+    while ((at = next_start(at, end, &border)) != NULL) {
+        start_t start = starts_event(at, end, final);
+        if (start == STARTS)
+            return at;
+        if (start == NOT_IN_SIGHT)
+            return NULL;
+    }
+    return NULL;
+}
+
+static void reset(scan_t *scan)
+{
+    for (int table = 0; table < TABLES; table++)
+        scan->tables[table].count = 0;
+    for (int which = 0; which < TEXTS; which++)
+        forget_strings(&scan->texts[which]);
+    scan->consumed = 0;
+    scan->damaged = scan->undecodable = scan->undecodable_rows = 0;
+    scan->invalid_records = scan->has_queues = scan->out_of_memory = 0;
+}
+
+/* Reads the elements of the array that start before `limit`; the text may go on behind it. `text`
+ * starts between two elements. `final`: the file ends where the text does. */
+int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final)
+{
+    const char *at = text, *end = text + size, *stop = text + limit;
+    scan->outcome = MORE;
+    reset(scan);
+    for (;;) {
+        const char *next;
+        event_t event;
+        state_t state;
+        bool is_event;
+        at = after_separators(at);
+        scan->consumed = at - text;
+        if (at >= stop || at >= end || scan->out_of_memory)
+            break;
+        if (*at == ']') {
+            scan->consumed++;
+            scan->outcome = ENDED;
+            break;
+        }
+        next = read_element(at, end, &event, &state, &is_event);
+        if (state == CUT)
+            break;
+        if (state == WHOLE) {
+            if (is_event)
+                take_event(scan, &event);
+            else
+                scan->undecodable++;
+            at = next;
+            continue;
+        }
+        next = behind_damage(at, end, final);
+        if (next == NULL) {
+            scan->outcome = final ? STUCK : MORE;
+            break;
+        }
+        scan->damaged++;
+        at = next;
+    }
+    return scan->outcome;
+}

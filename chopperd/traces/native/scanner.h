@@ -1,0 +1,162 @@
+/* A scanner of Kineto's events: JSON text in, rows of a trace's tables out.
+ *
+ * text.h       blanks and strings, many bytes at a time
+ * json.c       where a JSON value ends
+ * numbers.c    decimals to whole ns, fields of mixed type to integers
+ * strings.c    texts numbered in the order in which they come
+ * keys.c       the keys of an event
+ * rows.c       the row that an event becomes
+ * scan.c       one event after another, past those that are damaged
+ *
+ * Means what the decoder in Python means (decode.py, rows.py, salvage.py). Nothing is kept between
+ * two scans but memory to be used again. Text ends with a NUL, which no JSON value holds.
+ */
+#ifndef CHOPPERD_SCANNER_H
+#define CHOPPERD_SCANNER_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memmem */
+#endif
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef SCANNER_VERSION
+#define SCANNER_VERSION 1
+#endif
+
+#define ABSENT (-1)
+#define NO_TIME INT64_MIN
+
+/* ---- json.c ---- */
+
+typedef enum { WHOLE, CUT, DAMAGED } state_t;
+
+/* A piece of the text. `kind`: its first byte, 0 where it is absent. */
+typedef struct {
+    const char *at;
+    int64_t size;
+    char kind;
+} token_t;
+
+/* The end of what starts at `at`, and in `state` how it ended: CUT where the text ran out. */
+const char *after_number(const char *at, const char *end, state_t *state);
+const char *after_string(const char *at, const char *end, state_t *state);
+const char *after_value(const char *at, const char *end, state_t *state);
+
+/* ---- numbers.c ---- */
+
+int64_t ns_from_us(const token_t *token);
+int64_t integer_from(const token_t *token);
+
+/* ---- strings.c ---- */
+
+/* Texts one after another in `bytes`; text i ends at ends[i]. Slots hold numbers plus one. */
+typedef struct {
+    char *bytes;
+    int64_t *ends;
+    uint64_t *hashes;
+    uint8_t *marks;
+    uint32_t *slots;
+    int64_t used, room;
+    int64_t count, count_room;
+    int64_t slot_room;
+} strings_t;
+
+/* The number of a text; -1 where there is no memory. `is_new` where it has not come before. */
+int32_t number_of(strings_t *strings, const char *text, int64_t size, bool *is_new);
+void forget_strings(strings_t *strings);
+void free_strings(strings_t *strings);
+
+/* ---- keys.c ---- */
+
+typedef enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, EVENT_KEYS } event_key_t;
+
+/* Those of a collective, and of shapes, stand together: rows.c. */
+typedef enum {
+    DEVICE, STREAM, CORRELATION, EXTERNAL_ID, EXTERNAL_ID_OF_2021, SEQUENCE, FORWARD_THREAD, BYTES,
+    SIZE, HSA_QUEUE, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP, GROUP_DESCRIPTION,
+    GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, ARG_KEYS
+} arg_key_t;
+
+/* Of an absent key only `kind` is set. */
+typedef struct {
+    token_t keys[EVENT_KEYS];
+    token_t args[ARG_KEYS];
+} event_t;
+
+/* A text without quotes and escapes, as far as these stand for ASCII: its length, or -1 where it is
+ * longer than there is room. */
+int64_t plain_text(char *to, int64_t room, const token_t *token);
+const char *read_keys(const char *at, const char *end, event_t *event, state_t *state);
+char phase_of(const event_t *event);
+bool is_scalar(const token_t *token);
+
+/* ---- rows.c ---- */
+
+typedef struct {
+    int64_t start_ns, end_ns, stream, correlation, external_id, copied_bytes;
+    int32_t device, name, collective, kind;
+} record_row_t;
+
+typedef struct {
+    int64_t start_ns, end_ns, correlation, external_id, size_bytes;
+    int32_t thread, name;
+} call_row_t;
+
+typedef struct {
+    int64_t start_ns, end_ns, external_id, sequence, forward_thread;
+    int32_t thread, name, kind, shapes, collective, unused;
+} span_row_t;
+
+typedef struct {
+    int64_t start_ns, end_ns, stream;
+    int32_t device, name;
+} device_span_row_t;
+
+typedef struct {
+    int64_t flow, t_ns;
+    int32_t thread, is_end;
+} flow_row_t;
+
+/* Rows of one size, in file order. */
+typedef struct {
+    char *rows;
+    int64_t count, room, row_bytes;
+} table_t;
+
+enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, TABLES };
+enum { NAMES, THREADS, COLLECTIVES, SHAPES, CATEGORIES, TEXTS };
+
+/* What one scan gave. Python reads it by its layout: library.py. */
+typedef struct {
+    table_t tables[TABLES];
+    strings_t texts[TEXTS];
+    int64_t *category_counts;
+    int64_t category_room;
+    int64_t consumed;
+    int64_t outcome;
+    int64_t damaged, undecodable, undecodable_rows, invalid_records, has_queues;
+    int64_t out_of_memory;
+    char *joined;
+    int64_t joined_room;
+    const char *shaped;
+} scan_t;
+
+/* Count an event and take its row, where it makes one. */
+void take_event(scan_t *scan, const event_t *event);
+
+/* ---- scan.c: what Python calls ---- */
+
+/* Ways in which a scan ends: at its limit or where the text runs out; behind the array's bracket;
+ * at a damaged element that no event follows to the end of the file. */
+enum { MORE, ENDED, STUCK };
+
+int64_t scanner_version(void);
+int64_t scan_bytes(void);
+int64_t scan_row_bytes(int64_t table);
+scan_t *scan_open(const char *shaped);
+void scan_close(scan_t *scan);
+int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final);
+
+#endif

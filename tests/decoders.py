@@ -1,0 +1,72 @@
+"""One event array read by either decoder, and what it takes for two readings to be the same."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from chopperd.model.trace import Trace
+from chopperd.traces.assemble import Assembled, assemble
+from chopperd.traces.blocks import find_opening
+from chopperd.traces.decoding import decoding
+from chopperd.traces.rows import TraceRows
+from chopperd.traces.text import repaired
+
+TABLES = ("records", "calls", "spans", "device_spans", "flows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a decoder made of an event array."""
+
+    tables: Assembled
+    counts: dict[str, int]
+    lost: dict[str, int]
+    has_queues: bool
+    tail: bytes | None
+    truncated: bool
+
+
+def reading(text: bytes, *, native: bool, threads: int = 1, piece_bytes: int = 1 << 20) -> Reading:
+    """The events of a document whose bytes come in pieces."""
+    opening = find_opening(text)
+    array_text = b"" if opening is None else text[opening.position :]
+    rows = TraceRows()
+    with decoding(rows, threads, native=native) as events:
+        for at in range(0, len(array_text), piece_bytes):
+            events.feed(array_text[at : at + piece_bytes])
+        events.finish()
+        array = events.array
+    tail = array.tail
+    return Reading(
+        tables=assemble(rows, None),
+        counts=dict(rows.counts),
+        lost={
+            "damaged": array.damaged,
+            "undecodable": array.undecodable,
+            "undecodable_rows": rows.undecodable,
+            "invalid_records": rows.invalid_records,
+        },
+        has_queues=rows.has_queues,
+        tail=None if tail is None else repaired(tail, final=True).strip(),
+        truncated=array.truncated,
+    )
+
+
+def assert_alike(one: Reading, other: Reading) -> None:
+    """Both are the same, to the order of rows and the numbers of names."""
+    for field in fields(one):
+        if field.name != "tables":
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+    assert_same_columns(one.tables, other.tables)
+
+
+def assert_same_columns(one: Assembled | Trace, other: Assembled | Trace) -> None:
+    """All columns of all tables are the same, and the texts that they number."""
+    for name in ("names", "threads", "collectives", "shapes", "span_ns"):
+        assert getattr(one, name) == getattr(other, name), name
+    for table in TABLES:
+        first, second = getattr(one, table), getattr(other, table)
+        for field in fields(first):
+            columns = getattr(first, field.name), getattr(second, field.name)
+            assert columns[0].dtype == columns[1].dtype, (table, field.name)
+            assert np.array_equal(*columns), (table, field.name)

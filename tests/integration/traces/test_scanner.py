@@ -1,0 +1,162 @@
+"""The scanner in C against the decoder in Python: they read all that can be read alike."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import chopperd.traces.native as native_package
+from chopperd.model.trace import Trace
+from chopperd.traces.native.library import ScannerLibrary, scanner_library
+from chopperd.traces.reader import read_trace
+from chopperd.traces.source import ReadLimits
+from tests.decoders import assert_alike, assert_same_columns, reading
+from tests.integration.traces.scanner_run import DONE
+from tests.layouts import LAYOUTS, Event, Layout, compact, complete_event, hard_events, native
+from tests.mutations import EVENTS, mutated
+
+FOLDER = Path(native_package.__file__).parent
+SOURCES = [str(path) for path in sorted(FOLDER.glob("*.c"))]
+STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-fPIC"]
+ROOT = Path(__file__).parents[3]
+KIB = 1 << 10
+
+
+@pytest.fixture(autouse=True)
+def library() -> ScannerLibrary:
+    """The library as it was installed; skips where there was no compiler."""
+    found = scanner_library()
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("the native scanner was not built")
+        pytest.skip("the native scanner was not built")
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    hard_events(), st.sampled_from(LAYOUTS), st.integers(40, 1000), st.sampled_from([1, 1, 1, 2])
+)
+def test_events_that_are_hard_to_cut_are_read_alike(
+    events: list[Event], layout: Layout, piece_bytes: int, threads: int
+) -> None:
+    text = layout(events, {"schemaVersion": 1})
+    expected = reading(text, native=False)
+    assert_alike(expected, reading(text, native=True, threads=threads, piece_bytes=piece_bytes))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mutated_documents_are_read_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(150):
+        text = mutated(rng)
+        expected = reading(text, native=False)
+        for piece_bytes in (1 << 20, rng.choice((64, 150, 333))):
+            found = reading(text, native=True, piece_bytes=piece_bytes)
+            try:
+                assert_alike(expected, found)
+            except AssertionError as error:
+                raise AssertionError(text) from error
+
+
+@pytest.mark.parametrize("layout", [native, compact])
+@pytest.mark.parametrize("damaged", [0, 1, 3])
+def test_stretches_are_scanned_side_by_side_whatever_looks_like_a_border(
+    layout: Layout, damaged: int
+) -> None:
+    """Cuts are guessed: here many guesses are inside texts and nested lists."""
+    odd = complete_event("cpu_op", '},{"ph":"X","name":"x"},{"ph":', 5, 1)
+    odd["args"] = {"list": [{"id": 1}, {"name": "b"}, {"ts": 1}] * 3}
+    events = [{**odd, "ts": number} if number % 3 else EVENTS[number % 7] for number in range(900)]
+    text = layout(events, {})
+    for number in range(damaged):
+        at = text.index(b'"cpu_op"', len(text) * (number + 1) // 5)
+        text = text[:at] + b'"' + text[at:]
+    expected = reading(text, native=False)
+    assert expected.lost["damaged"] == damaged
+    for piece_bytes in (9 * KIB, 20 * KIB, 64 * KIB):
+        for threads in (2, 3):
+            found = reading(text, native=True, threads=threads, piece_bytes=piece_bytes)
+            assert_alike(expected, found)
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[..., Path]:
+    """Builds the library with more care than a user's; skips where there is no compiler."""
+
+    def build(*options: str) -> Path:
+        gcc = shutil.which("gcc")
+        if gcc is None:
+            if os.environ.get("CI"):
+                pytest.fail("gcc is not installed")
+            pytest.skip("gcc is not installed")
+        to = tmp_path / "scanner.so"
+        subprocess.run([gcc, *STRICT, *options, "-shared", "-o", str(to), *SOURCES], check=True)
+        return to
+
+    return build
+
+
+def test_it_compiles_without_a_warning_and_fits_this_package(
+    compiled: Callable[..., Path],
+) -> None:
+    ScannerLibrary(compiled("-O2"))  # else it raises
+
+
+def test_a_library_of_another_version_is_refused(
+    compiled: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(OSError, match="another version"):
+        ScannerLibrary(compiled("-O0", "-DSCANNER_VERSION=99"))
+    with pytest.raises(OSError, match="nothing"):
+        ScannerLibrary(tmp_path / "nothing.so")
+
+
+def test_it_runs_clean_under_sanitizers(compiled: Callable[..., Path]) -> None:
+    """Over mutated documents cut into pieces, by the program in `scanner_run.py`."""
+    library = compiled("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    found = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    runtime = found.stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip("the compiler has no sanitizers")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.traces.scanner_run", str(library)],
+        cwd=ROOT,
+        env={
+            "PYTHONPATH": str(ROOT),
+            "LD_PRELOAD": runtime,
+            "ASAN_OPTIONS": "detect_leaks=0",  # Python's own are not ours to find
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert DONE in done.stdout
+
+
+@pytest.fixture(scope="module")
+def real_files(shared: Path) -> list[Path]:
+    return sorted((shared / "traces").glob("*.json.gz"))
+
+
+@pytest.mark.corpus
+def test_every_real_file_is_read_alike(
+    real_files: list[Path], real_trace: Callable[[str], Trace]
+) -> None:
+    """Scanned in one thread by `real_trace`; here in two, and decoded in Python."""
+    for path in real_files:
+        usual = real_trace(path.name.removesuffix(".json.gz"))
+        side_by_side = read_trace(path, threads=2, limits=ReadLimits(block_bytes=64 * KIB))
+        for other in (side_by_side, read_trace(path, native=False)):
+            assert_same_columns(usual, other)
+            assert (usual.meta, usual.damage) == (other.meta, other.damage)
