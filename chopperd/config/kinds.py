@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from math import isfinite
 from pathlib import PurePosixPath
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 _LAST_PORT: Final = 65535
 
@@ -20,6 +20,15 @@ class Kind(Protocol):
 
     def accepts(self, value: object) -> bool:
         """Whether `value`, as TOML gives it, is allowed."""
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A kind that can say what is wrong with a value, where the allowed ones say too little."""
+
+    def why_not(self, value: object) -> str | None:
+        """What is wrong, to be put behind the key's name; None if nothing is."""
         ...
 
 

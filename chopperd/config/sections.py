@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
@@ -105,11 +107,19 @@ class HealthConfig:
     fail_on_lost_driver: bool
 
 
+class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_class": "class"}):
+    """A rule of `traces.classes`: the class of the kernels in whose name a pattern is found."""
+
+    kernel_class: str
+    pattern: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracesConfig:
     """`[traces]`: what a site knows about its own traces."""
 
     data_wait_patterns: tuple[str, ...]
+    classes: tuple[ClassSetting, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from chopperd.config.class_rules import ClassRules
 from chopperd.config.kinds import (
     Choice,
     Flag,
@@ -96,6 +97,7 @@ SETTINGS: Final = tuple(
             [],
             "spans that wait for data, besides known ones",
         ),
+        ("traces.classes", ClassRules(), [], "classes of own kernels, tried before the built-in"),
         ("reference.sm_clock_mhz", _CLOCK, None, "reference clock of every GPU"),
         ("reference.limit_mhz", _CLOCK, None, "clock that the GPUs are locked or limited to"),
         ("reference.models", PerModel(_CLOCK), {}, "reference clock by product name"),

@@ -28,6 +28,7 @@ from chopperd.correlate.signal import (
     RunningClass,
     achieved_period_ns,
 )
+from chopperd.correlate.traffic import Traffic, traffic_of
 from chopperd.correlate.updates import clock_looks
 from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, lengths_ns
 from chopperd.correlate.work import foreign_ns, launched_ns
@@ -36,6 +37,7 @@ from chopperd.model.classes import CopyDirection
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals
+from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
 
 SAMPLE_MARGIN_NS = 2 * NS_PER_S
@@ -109,6 +111,7 @@ class JoinedDevice:
     times: RowTimes
     clocks: RowClocks | None
     families: FamilyTotals
+    traffic: Traffic
 
 
 def join_device(
@@ -116,6 +119,7 @@ def join_device(
     activity: tuple[HostActivity, ...],
     gpu_samples: GpuSamples | None,
     reference_mhz: float | None,
+    collectives: tuple[Collective, ...] = (),
 ) -> JoinedDevice:
     """The device's figures, with clocks where samples cover its time.
 
@@ -124,6 +128,7 @@ def join_device(
         activity: Of each host thread.
         gpu_samples: The samples of its GPU on the trace's time axis; None if not known.
         reference_mhz: f_ref; None if unknown.
+        collectives: What the timeline's `collective` column indexes.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
@@ -137,6 +142,7 @@ def join_device(
         times=_row_times(timeline, activity, masks, windows),
         clocks=clocks,
         families=_families(timeline, clocks, reference_mhz),
+        traffic=traffic_of(timeline, masks.comm, collectives),
     )
 
 

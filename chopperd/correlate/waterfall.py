@@ -78,7 +78,7 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
     comm = _union_of(timeline, is_class(timeline.kernel_class, COMM_CLASSES))
     running = _merge(compute, comm)
     copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
-    way = _direction(timeline.kernel_class[copies], timeline.copy_direction[copies])
+    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies])
     covered = running
     by_direction: dict[CopyDirection, Intervals] = {}
     for direction in COPY_DIRECTIONS:
@@ -98,8 +98,13 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
     )
 
 
-def _direction(kernel_class: Int8s, direction: Int8s) -> Int8s:
-    """Direction of each copy and fill; fills are `MEMSET`, copies of unknown direction D2D."""
+def copy_ways(kernel_class: Int8s, direction: Int8s) -> Int8s:
+    """Direction of each copy and fill: (n,) int8; fills `MEMSET`, copies of unknown direction D2D.
+
+    Args:
+        kernel_class: (n,) int8, of copies and fills.
+        direction: (n,) int8, `CopyDirection` as told.
+    """
     unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
     direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
     is_fill = kernel_class == KernelClass.MEMSET

@@ -5,7 +5,11 @@ from typing import Final
 
 
 class KernelClass(IntEnum):
-    """What a device record does; the value is its code in an int8 column."""
+    """What a device record does; the value is its code in an int8 column.
+
+    `FUSED_COMM` is a GEMM fused with communication and `COMM_PACK` a copy of FSDP into or out of
+    its buffers: both compute. What only communicates, all-reduces included, is `COMM`.
+    """
 
     GEMM = 0
     ATTENTION = 1
@@ -41,3 +45,8 @@ class CopyDirection(IntEnum):
     D2H = 1
     D2D = 2
     MEMSET = 3
+
+    @property
+    def label(self) -> str:
+        """The name used outside."""
+        return self.name.lower()

@@ -22,7 +22,8 @@ class Part:
 class CopyTraffic:
     """Copies or fills of one direction ("h2d", "d2h", "d2d", "memset").
 
-    `bytes` and the rate are over the `sized_count` copies whose size is known; None without any.
+    `time_ns` sums durations. `bytes` and the rate are over the `sized_count` copies whose size is
+    known; None without any. Copies from one device to another are "d2d".
     """
 
     direction: str
@@ -37,13 +38,15 @@ class CopyTraffic:
 class CollectiveTraffic:
     """Communication kernels of one collective in one process group.
 
-    `time_ns` counts from this rank's kernel start: it holds the wait for other ranks. Bandwidths
-    are over the `sized_count` kernels whose size is known, None without any: `algorithm` is the
-    collective's bytes over time, `bus` what one rank's links carry.
+    `time_ns` sums durations and counts from this rank's kernel start: it holds the wait for other
+    ranks, so that bandwidths are lower bounds of what the links do. They are over the `sized_count`
+    kernels whose size is known, None without any: `algorithm` is the collective's bytes over time,
+    `bus` what one rank's links carry. `name` is "unknown" where nothing tells it.
     """
 
     name: str
     group: str | None
+    group_description: str | None
     group_size: int | None
     count: int
     time_ns: int
@@ -58,7 +61,8 @@ class Contention:
     """How much longer a family's kernels take beside communication.
 
     `factor` is the median duration of those with at least the median overlap over that of the
-    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio.
+    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio. `count` is
+    the number of kernels that they are of; `reason` says why the factor or its interval is missing.
     """
 
     factor: float | None
@@ -73,13 +77,24 @@ class Contention:
 class ChopperTimes:
     """Chopper's own figures of a row, beside ours; sums over its compute kernels.
 
-    `launch_ns`, `prep_ns`, `call_ns` split the gaps between compute kernels; `overlap_ratio` is by
-    its definition.
+    Attributes:
+        kernel_count: Its compute kernels: without communication and its packing, with a launch.
+        kernel_ns: Their durations; with `launch_ns`, Chopper's time of an iteration.
+        launch_ns: Gaps between a compute kernel's end and the next one's start.
+        prep_ns, call_ns: Their parts before and from the launch call's begin.
+        first_launch_ns: From the first kernel of all to the first that computes.
+        first_call_ns: From its launch call's begin to its start. Chopper calls the difference its
+            prep, which is below 0 where the call came first.
+        overlap_ratio: Share of the kernels' time beside communication.
     """
 
+    kernel_count: int
+    kernel_ns: int
     launch_ns: int
     prep_ns: int
     call_ns: int
+    first_launch_ns: int
+    first_call_ns: int
     overlap_ratio: float | None
 
 

@@ -1,8 +1,10 @@
 """What the configuration says about reports."""
 
 from chopperd.config.sections import Config
+from chopperd.model.classes import KernelClass
 from chopperd.pipeline.reports import ReportOptions
 from chopperd.report.trace_report import JoinOptions
+from chopperd.traces.class_table import ClassRule
 from chopperd.traces.source import ReadLimits
 
 
@@ -19,5 +21,9 @@ def configured_options(config: Config) -> ReportOptions:
             expanded_bytes=config.ingest.max_decompressed_bytes,
         ),
         data_wait_patterns=config.traces.data_wait_patterns,
+        class_rules=tuple(
+            ClassRule(KernelClass[rule.kernel_class.upper()], rule.pattern)
+            for rule in config.traces.classes
+        ),
         names=config.privacy.names,
     )

@@ -19,6 +19,7 @@ from chopperd.report.processes import guessed_gpus, guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
@@ -43,6 +44,7 @@ class ReportOptions:
         selection: Which steps to show.
         limits: What files to refuse.
         data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
+        class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
     """
 
@@ -50,6 +52,7 @@ class ReportOptions:
     selection: StepSelection = field(default_factory=StepSelection)
     limits: ReadLimits = DEFAULT_LIMITS
     data_wait_patterns: tuple[str, ...] = ()
+    class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
 
 
@@ -195,7 +198,8 @@ def report_file(
     """
     trace = _read(path, options, progress, origin or Origin())
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
-    timeline = lay_out(trace, LayoutOptions(data_wait_patterns=patterns))
+    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
+    timeline = lay_out(trace, layout)
     of_its_time = _of_its_time(samples, trace)
     report = report_trace(trace, timeline, of_its_time, options.join)
     if not (one_of_several and guessed_gpus(report)):

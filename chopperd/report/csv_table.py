@@ -11,15 +11,20 @@ from typing import Final, get_args, get_origin, get_type_hints
 from chopperd.model.causes import CAUSES
 from chopperd.model.report import ReportDocument, Row
 
-_LISTS: Final = frozenset({"micro_steps", "families"})
+_LISTS: Final = frozenset(
+    {
+        *("micro_steps", "copies", "collectives"),
+        *("families", "by_operation", "by_layer", "by_phase"),
+    }
+)
 _ADDED: Final = ("row", "simulated")
 
 
 def render_csv(document: ReportDocument) -> str:
     """CSV with a header; nested names are joined by `_`, unknown is empty.
 
-    Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families)
-    are in the JSON form only.
+    Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families
+    and the like) are in the JSON form only.
     """
     rows = {"step": document.steps, "total": document.totals}
     return _csv(rows, simulated=document.generated.simulated)

@@ -20,7 +20,8 @@ _HASH_DIGITS = 12
 def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     """The document with names as the site wants them shown.
 
-    Evidence of a framework, which may be names of modules, is shown in full or not at all.
+    Evidence of a framework and what a program calls its process groups, which may be names of
+    modules, are shown in full or not at all.
 
     Args:
         document: With full names.
@@ -55,7 +56,11 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
 
 
 def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
-    return replace(row, families=_SHOWN[names](row.families))
+    return replace(
+        row,
+        families=_SHOWN[names](row.families),
+        collectives=tuple(replace(each, group_description=None) for each in row.collectives),
+    )
 
 
 def _bare(framework: FrameworkSummary) -> FrameworkSummary:

@@ -23,6 +23,7 @@ from chopperd.report.clocks import (
     temperature_of,
 )
 from chopperd.report.dies import dies_of
+from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
 
 
@@ -104,9 +105,12 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
     window = windows[index] if index < len(windows) else None
     row = _identified(timeline, None if window is None else window.step, context)
     row = _with_lengths(replace(row, device=joined.timeline.device), joined, context, index)
+    row = with_traffic(row, joined.traffic, index)
     if window is None:
         row = replace(row, launched_ns=None, foreign_ns=None)
-        row = replace(row, families=families_of(joined.families, timeline.families))
+        families = families_of(joined.families, timeline.families)
+        families = with_contention(families, joined.families, joined.traffic.contention)
+        row = replace(row, families=families)
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)

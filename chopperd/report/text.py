@@ -14,6 +14,7 @@ from chopperd.model.report import ReportDocument
 from chopperd.report import sections
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
+from chopperd.report.traffic_tables import collectives, contention, copies
 
 WIDTH: Final = 100
 _LABEL_WIDTH: Final = 12
@@ -67,6 +68,9 @@ def _sections(document: ReportDocument, width: int, *, by_family: bool) -> Itera
         sections.steps(document),
         _beside(sections.gpus(document), classes(document)),
         families(document, width) if by_family else None,
+        contention(document, width) if by_family else None,
+        copies(document),
+        collectives(document),
         sections.findings(document),
         sections.notes(document),
         sections.sources(document, width),

@@ -172,7 +172,8 @@ def _joined(
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     reference = _reference(mine, options)
-    joined = join_device(device, timeline.host_activity, mine, reference.sm_clock_mhz)
+    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
+    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
     summary = _device_summary(device.device, timeline, trace, mapped, reference)
     context = _context(trace, summary, mine)
     steps, totals = device_rows(joined, timeline, context)

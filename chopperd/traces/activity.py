@@ -13,12 +13,14 @@ from chopperd.model.trace import HostSpans, RuntimeCalls, Trace
 from chopperd.traces.names import any_of, names_matching
 
 #: Where a thread waits for data: PyTorch's DataLoader and data pipes, Lightning's fetchers, NVIDIA
-#: DALI, WebDataset. Found anywhere in an operator's or annotation's name, in any case.
+#: DALI, WebDataset, TorchRec's train pipelines. Found anywhere in an operator's or annotation's
+#: name, in any case.
 DATA_WAIT_PATTERNS: Final = (
     r"^enumerate\((?:DataLoader|DataPipe)\)#",
     r"dataloader\w*_next|DataLoaderIter\w*\.__next__|DataFetcher\.__next__",
     r"\bDALI\w*Iterator|^DALI",
     r"webdataset",
+    r"^## (?:load|next)_batch\b",
 )
 
 #: Device memory from and back to the driver; pinned host memory is not meant.
@@ -26,10 +28,16 @@ ALLOCATOR_CALL: Final = re.compile(
     r"^(?:cuda|hip)(?:Ext)?(?:Malloc|Free)(?!Host)\w*$"
     r"|^cuMem(?:Alloc|Free)(?!Host)\w*$"
     r"|^(?:cu|hip)Mem(?:Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)\w*$"
+    r"|^(?:cuda|cu|hip)MemPool(?:TrimTo|Destroy)\w*$"
 )
 
-#: The host waits for the device; `StreamWaitEvent` makes only the device wait.
-SYNC_CALL: Final = re.compile(r"^(?:cuda|cu|hip)(?:Device|Stream|Event|Ctx|Thread)Synchronize\w*$")
+#: The host waits for the device; `StreamWaitEvent` makes only the device wait. Copies that return
+#: when they are done count too: where PyTorch copies and synchronises on CUDA, it calls
+#: `hipMemcpyWithStream` alone on ROCm.
+SYNC_CALL: Final = re.compile(
+    r"^(?:cuda|cu|hip)(?:Device|Stream|Event|Ctx|Thread)Synchronize\w*$"
+    r"|^(?:cuda|cu|hip)Memcpy(?!\w*(?:Async|Batch|Peer|DtoD))\w*$"
+)
 
 
 def host_activity(trace: Trace, data_wait_patterns: tuple[str, ...]) -> tuple[HostActivity, ...]:

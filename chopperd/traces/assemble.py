@@ -23,7 +23,7 @@ from chopperd.traces.columns import ABSENT, ColumnParts, integer
 from chopperd.traces.decode import Scalar, compact
 from chopperd.traces.duplicates import overrun_count, without_copies
 from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows, annotation_names
-from chopperd.traces.validity import Stretch, Times, believable, capture, outlying
+from chopperd.traces.validity import Stretch, believable, capture, outlying
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
@@ -74,8 +74,8 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
         _Table(rows.spans, np.int8, "kind", outer_first=True),
         _Table(rows.device_spans, np.int64, "stream"),
     ]
-    outliers = [one.leave_out(rows) for one, rows in zip(tables, _outlying(tables), strict=True)]
-    within = capture([one.kept_times for one in tables])
+    outliers = _leave_out_outliers(tables)
+    within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
     doubtful = [one.settle(within, offset_ns) for one in tables]
@@ -84,19 +84,19 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
     threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
     collectives = _Numbering(rows.collectives, plain=_collective, key=_collective_key)
     shapes = _Numbering(rows.shapes, plain=_shapes_of, key=_shapes_key)
-    of_records = without_copies(_records(records, names, collectives))
-    of_calls = without_copies(_calls(calls, names, threads))
-    of_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
-    of_device_spans = without_copies(_device_spans(device_spans, names))
-    of_flows = without_copies(_flows(rows.flows, threads, offset_ns))
+    device_records, copied_records = without_copies(_records(records, names, collectives))
+    runtime_calls, copied_calls = without_copies(_calls(calls, names, threads))
+    host_spans, copied_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
+    device_rows, copied_rows = without_copies(_device_spans(device_spans, names))
+    flows, copied_flows = without_copies(_flows(rows.flows, threads, offset_ns))
     return Assembled(
         names=names.values,
         threads=threads.values,
-        records=of_records.table,
-        calls=of_calls.table,
-        spans=of_spans.table,
-        device_spans=of_device_spans.table,
-        flows=of_flows.table,
+        records=device_records,
+        calls=runtime_calls,
+        spans=host_spans,
+        device_spans=device_rows,
+        flows=flows,
         collectives=collectives.values,
         shapes=shapes.values,
         span_ns=_span_ns(tables),
@@ -106,18 +106,17 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
             invalid_records=doubtful[0] + outliers[0],
             zeroed_records=doubtful[0],
             outlying_records=outliers[0],
-            duplicate_records=of_records.copies,
-            duplicate_rows=of_calls.copies
-            + of_spans.copies
-            + of_device_spans.copies
-            + of_flows.copies,
-            overrun_records=overrun_count(of_records.table),
+            duplicate_records=copied_records,
+            duplicate_rows=copied_calls + copied_spans + copied_rows + copied_flows,
+            overrun_records=overrun_count(device_records),
         ),
     )
 
 
-def _outlying(tables: Sequence["_Table"]) -> list[Bools]:
-    return outlying([(one.start_ns, one.end_ns) for one in tables])
+def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
+    """Leave out rows that lie or last far beyond all others; how many of each table."""
+    masks = outlying([one.times for one in tables])
+    return [table.leave_out(mask) for table, mask in zip(tables, masks, strict=True)]
 
 
 class _Table:
@@ -139,39 +138,34 @@ class _Table:
         self._then: Int64s = parts.whole(then, dtype).astype(np.int64, copy=False)
         self._sign = -1 if outer_first else 1
         self._parts = parts
-        self._order: npt.NDArray[np.intp] = np.arange(0)
-        self._left_out: Bools | None = None
+        self._order: npt.NDArray[np.intp] = np.arange(len(self.start_ns))
 
     @property
-    def kept_times(self) -> Times:
-        """Starts and ends of the rows that were not left out."""
-        if self._left_out is None:
-            return self.start_ns, self.end_ns
-        return self.start_ns[~self._left_out], self.end_ns[~self._left_out]
+    def times(self) -> tuple[Int64s, Int64s]:
+        """Starts and ends."""
+        return self.start_ns, self.end_ns
 
     def leave_out(self, rows: Bools) -> int:
-        """Leave out some rows; gives their number."""
+        """Leave out some rows of those not yet left out; how many."""
         count = int(np.count_nonzero(rows))
-        self._left_out = rows if count else None
+        if count:
+            self._take(np.flatnonzero(~rows))
         return count
 
     def settle(self, within: Stretch | None, offset_ns: int) -> int:
         """Leave out what can't be right, sort, move to the final axis.
 
-        Gives the number of rows left out by this.
+        Gives the number of rows left out.
 
         Args:
             within: The stretch of time that the trace covers.
             offset_ns: What to add to the file's times.
         """
-        right = believable(self.start_ns, self.end_ns, within)
-        if self._left_out is not None:
-            right |= self._left_out
-        left_out = len(right) - int(np.count_nonzero(right))
-        keep = np.flatnonzero(right if self._left_out is None else right & ~self._left_out)
-        self._order = self._sorted(keep[np.argsort(self.start_ns[keep], kind="stable")])
-        self.start_ns = self.start_ns[self._order] + offset_ns
-        self.end_ns = self.end_ns[self._order] + offset_ns
+        keep = np.flatnonzero(believable(self.start_ns, self.end_ns, within))
+        left_out = len(self.start_ns) - len(keep)
+        self._take(self._sorted(keep[np.argsort(self.start_ns[keep], kind="stable")]))
+        self.start_ns += offset_ns
+        self.end_ns += offset_ns
         return left_out
 
     def _sorted(self, order: Int64s) -> Int64s:
@@ -189,6 +183,11 @@ class _Table:
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""
         return self._parts.take(name, dtype)[self._order]
+
+    def _take(self, rows: npt.NDArray[np.intp]) -> None:
+        """Keep these rows of those not yet left out, in this order."""
+        self._order, self._then = self._order[rows], self._then[rows]
+        self.start_ns, self.end_ns = self.start_ns[rows], self.end_ns[rows]
 
 
 class _Numbering(Generic[PlainT]):

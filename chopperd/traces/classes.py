@@ -1,107 +1,26 @@
-"""What each device record does: one ordered table from kernel names to classes.
-
-Convolutions (implicit GEMM, Winograd, their offset and filter helpers) are `GEMM`: the same units
-do the same work. Softmax, losses, pooling, scans, sorting, top-k and expert routing are
-`REDUCTION`. Copies between layouts and dtypes, and rotary embeddings, are `ELEMENTWISE`.
-"""
+"""What each device record does: kernels by their names, copies and fills by their kind."""
 
 import re
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
 from chopperd.model.arrays import Int8s
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.trace import DeviceRecords, RecordKind
-from chopperd.traces.families import bare_name
+from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
+from chopperd.traces.kernel_names import bare_name, own_name
 from chopperd.traces.names import used_names
 
+#: A site's own expressions see no more of a name, so that a slow one stays bearable.
+MATCHED_LENGTH: Final = 256
 
-class ClassRule(NamedTuple):
-    """A kernel whose bare name the pattern is found in (in any case) has this class."""
+_LONG_NUMBER: Final = re.compile(r"\d\d+")
+_UNCLASSED: Final = np.int8(-1)
 
-    kernel_class: KernelClass
-    pattern: str
-
-
-#: Tried in order, on the name without return type and parameter list; the first that fits counts.
-RULES: Final = (
-    # Libraries whose whole business is communication.
-    ClassRule(KernelClass.COMM, r"^(?:nccl|rccl|msccl)|nvshmem|^deep_ep::|DeepEP"),
-    ClassRule(KernelClass.COMM_PACK, r"chunk_cat|split_with_sizes_copy|all_gather_copy_in"),
-    # Inductor names a kernel after the operators fused into it; its kind says what it does.
-    ClassRule(KernelClass.OPTIMIZER, r"^triton_(?:for_|.*(?:adam|addcdiv|foreach))"),
-    ClassRule(
-        KernelClass.NORM,
-        r"^triton_(?:red|per)_fused_.*(?:layer_norm|rms_norm|batch_norm|group_norm|rsqrt)",
-    ),
-    ClassRule(KernelClass.EMBEDDING, r"^triton_\w+?_fused_.*embedding"),
-    ClassRule(KernelClass.REDUCTION, r"^triton_(?:red|per|split_scan)_"),
-    ClassRule(KernelClass.ELEMENTWISE, r"^triton_poi_"),
-    ClassRule(KernelClass.ATTENTION, r"^triton_tem_fused_.*attention"),
-    ClassRule(KernelClass.GEMM, r"^triton_tem_|^triton_(?:b?mm|addmm)"),
-    # Communication inside a kernel that also computes, or that reads peers' memory itself.
-    ClassRule(
-        KernelClass.FUSED_COMM,
-        r"multimem_|cross_device_reduce|(?:one|two)_?shot_?all_?reduce|all_?reduce_fusion"
-        r"|(?:gemm|matmul|mm).*(?:all_?gather|reduce_?scatter|all_?reduce)"
-        r"|(?:all_?gather|reduce_?scatter|all_?reduce).*(?:gemm|matmul)",
-    ),
-    # PyTorch's skeletons: the functor inside may be called anything.
-    ClassRule(KernelClass.NORM, r"batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm"),
-    ClassRule(
-        KernelClass.OPTIMIZER, r"multi_tensor_apply|multi_tensor_\w*(?:adam|sgd|lamb|l2norm)"
-    ),
-    ClassRule(KernelClass.EMBEDDING, r"index_elementwise_kernel"),
-    ClassRule(
-        KernelClass.ELEMENTWISE, r"^(?:at::native::)?(?:\(anonymous namespace\)::)?\w*elementwise_"
-    ),
-    ClassRule(KernelClass.REDUCTION, r"^at::native::reduce_kernel"),
-    # Everything else, the telling words first.
-    ClassRule(
-        KernelClass.OPTIMIZER,
-        r"(?:^|[^a-z])(?:fused_?)?(?:adamw?|adagrad|rmsprop|lamb|lion|sgd)(?![a-z])"
-        r"|(?:adam|lamb|sgd)\w*(?:functor|stage|math)|FusedAdam|kOptimizer(?:Static)?\d",
-    ),
-    ClassRule(
-        KernelClass.ELEMENTWISE,
-        r"rotary|(?:^|[_:])rope(?:$|[_:<])|(?:reshape|concat)_and_cache|kv_?cache|quantize|_quant_",
-    ),
-    ClassRule(
-        KernelClass.NORM,
-        r"(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))|RowwiseMoments|GammaBeta|ComputeFusedParams"
-        r"|ComputeInternalGradients|::norm::",
-    ),
-    ClassRule(
-        KernelClass.ATTENTION,
-        r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|flash::|fmha|attn|attention|sdpa"
-        r"|(?:^|[_:])(?:mha|mla)_|Batch(?:Prefill|Decode)With|SinglePrefillWith|SingleDecodeWith",
-    ),
-    ClassRule(
-        KernelClass.GEMM,
-        r"gemm|gemv|^Cijk_|nvjet|xmma|matmul|split_?k_?reduce|splitk|(?:^|[_:])b?mm(?:$|[_:<])"
-        r"|cublas|hipblas|^cutlass\w*::Kernel|wgmma|_tensorop_|epilogue::impl|grouped_mm|dot_kernel"
-        r"|conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|scudnn|im2col|col2im|^cask_"
-        r"|^_ZN2ck.*(?:gemm|conv)|^ck(?:_tile)?::.*(?:gemm|conv)",
-    ),
-    ClassRule(
-        KernelClass.EMBEDDING,
-        r"embedding|compute_grad_weight|sum_and_scatter|index_?select|index_?(?:put|add|copy|fill|func)|indexing|gather|scatter",
-    ),
-    ClassRule(
-        KernelClass.REDUCTION,
-        r"reduc|softmax|log_?sum_?exp|cross_?entropy|nll|argm(?:ax|in)|top_?k|sort|scan|cumsum"
-        r"|pool|histogram|radix|nonzero|unique|^cub::|^rocprim|^hipcub|moe::dev::(?:routing|finalize)"
-        r"|routing|Welford|sum_|_sum|mean|norm",
-    ),
-    ClassRule(
-        KernelClass.ELEMENTWISE,
-        r"elementwise|pointwise|copy|catarray|transpose|permute|nchwtonhwc|nhwctonchw|fill|scale"
-        r"|SubTensorOp|OpTensor|vectorized|unrolled|distribution|dropout|random|philox|silu|gelu"
-        r"|swiglu|act_and_mul|activation|cast|convert|pad_?kernel|tril|triu|arange|where|lerp|roll"
-        r"|flip",
-    ),
+_OPERATION: Final = re.compile(
+    r"^fsdp::(?:all_gather_copy_(?:in|out)|split_with_sizes_copy|chunk_cat|copy_)", re.IGNORECASE
 )
 
 _COPY_DIRECTIONS: Final = (
@@ -110,26 +29,35 @@ _COPY_DIRECTIONS: Final = (
     (CopyDirection.D2D, re.compile(r"")),
 )
 
+_Compiled = list[tuple[KernelClass, re.Pattern[str]]]
+
 
 def record_classes(
     records: DeviceRecords, names: tuple[str, ...], extra_rules: Sequence[ClassRule] = ()
 ) -> Int8s:
     """The `KernelClass` of each record: (n,) int8.
 
-    Copies and fills by their kind; kernels with collective metadata are communication; other
-    kernels by name.
+    Copies and fills by their kind; kernels by the site's own rules; else those with collective
+    metadata are communication; the others by the table.
 
     Args:
         records: The device records.
         names: What their `name` column indexes.
-        extra_rules: The site's own rules, tried before `RULES`.
+        extra_rules: The site's own rules, found in the first `MATCHED_LENGTH` characters of a
+            kernel's qualified name, in any case.
     """
-    classes = _compiled((*extra_rules, *RULES))
-    of_name = np.full(len(names), KernelClass.OTHER, np.int8)
+    own_rules, table = _compiled(extra_rules, re.IGNORECASE), _Table()
+    by_site = np.full(len(names), _UNCLASSED, np.int8)
+    by_table = np.full(len(names), KernelClass.OTHER, np.int8)
     for index in used_names(records.name[records.kind == RecordKind.KERNEL], len(names)):
-        of_name[index] = _first_fit(classes, bare_name(names[index]))
-    column = of_name[records.name]
-    column[(records.collective >= 0) & (records.kind == RecordKind.KERNEL)] = KernelClass.COMM
+        bare = bare_name(names[index])
+        ours = _first_fit(own_rules, bare[:MATCHED_LENGTH])
+        by_site[index] = _UNCLASSED if ours is None else ours
+        by_table[index] = table.kernel_class(bare)
+    column = by_table[records.name]
+    column[records.collective >= 0] = KernelClass.COMM
+    site_column = by_site[records.name]
+    column = np.where(site_column == _UNCLASSED, column, site_column)
     column[records.kind == RecordKind.MEMCPY] = KernelClass.MEMCPY
     column[records.kind == RecordKind.MEMSET] = KernelClass.MEMSET
     return column
@@ -137,7 +65,19 @@ def record_classes(
 
 def kernel_class(kernel_name: str) -> KernelClass:
     """The class of a kernel by its name alone."""
-    return _first_fit(_compiled(RULES), bare_name(kernel_name))
+    return _Table().kernel_class(bare_name(kernel_name))
+
+
+def class_by_operation(operation: str) -> KernelClass | None:
+    """The class of every kernel that an operator, or an annotation, launches; None for most.
+
+    FSDP2's copies run ordinary kernels, which only say in what they were launched: any operator
+    around the launch counts, not the innermost alone (`fsdp::all_gather_copy_in` launches through
+    `aten::_foreach_copy_`). Communication launched there stays communication.
+
+    Source: operators and annotations of FSDP2 as torch 2.13 records them.
+    """
+    return KernelClass.COMM_PACK if _OPERATION.search(operation) else None
 
 
 def copy_directions(records: DeviceRecords, names: tuple[str, ...]) -> Int8s:
@@ -156,9 +96,38 @@ def copy_directions(records: DeviceRecords, names: tuple[str, ...]) -> Int8s:
     return column.astype(np.int8)
 
 
-def _compiled(rules: Sequence[ClassRule]) -> list[tuple[KernelClass, re.Pattern[str]]]:
-    return [(rule.kernel_class, re.compile(rule.pattern, re.IGNORECASE)) for rule in rules]
+class _Table:
+    """The built-in table, compiled, with the answers it gave.
+
+    Generated kernels differ in numbers of several digits, which no rule asks for.
+    """
+
+    def __init__(self) -> None:
+        self._libraries = _compiled(LIBRARIES)
+        self._communication = _compiled(COMMUNICATION)
+        self._words = _compiled(WORDS)
+        self._known: dict[str, KernelClass] = {}
+
+    def kernel_class(self, bare: str) -> KernelClass:
+        """The class of a kernel by its bare name."""
+        asked = _LONG_NUMBER.sub("00", bare.lower())
+        known = self._known.get(asked)
+        if known is None:
+            known = self._known[asked] = self._told(asked)
+        return known
+
+    def _told(self, whole: str) -> KernelClass:
+        own = own_name(whole)
+        asked = [(self._libraries, whole), (self._communication, own), (self._words, own)]
+        if own != whole:
+            asked.append((self._words, whole))
+        told = (_first_fit(rules, text) for rules, text in asked)
+        return next((found for found in told if found is not None), KernelClass.OTHER)
 
 
-def _first_fit(rules: list[tuple[KernelClass, re.Pattern[str]]], name: str) -> KernelClass:
-    return next((fit for fit, pattern in rules if pattern.search(name)), KernelClass.OTHER)
+def _compiled(rules: Iterable[ClassRule], flags: int = 0) -> _Compiled:
+    return [(rule.kernel_class, re.compile(rule.pattern, flags)) for rule in rules]
+
+
+def _first_fit(rules: _Compiled, text: str) -> KernelClass | None:
+    return next((fit for fit, pattern in rules if pattern.search(text)), None)

@@ -1,20 +1,45 @@
-"""Which collective a kernel carries out where its name does not say: RCCL has one for all."""
+"""Which collective each communication kernel carries out, of which process group, how large."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int64s
-from chopperd.model.trace import Trace
-from chopperd.traces.names import names_matching
+from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.classes import KernelClass
+from chopperd.model.trace import Collective, Trace
+from chopperd.traces.enclosing import innermost
+from chopperd.traces.names import names_matching, used_names
 
-#: RCCL's kernel; NCCL's names say the collective.
+#: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
+#: A kernel's name that says the collective: NCCL's, and DeepEP's.
+_TELLING: Final = re.compile(
+    r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)|\bdeep_ep::\w+::(dispatch|combine)\b"
+)
 #: torch's annotation around the launch of a collective.
 _ANNOTATION: Final = re.compile(r"^(?:nccl|rccl):")
-_AFFIX: Final = re.compile(r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$")
+_AFFIX: Final = re.compile(
+    r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$|_oop$", re.IGNORECASE
+)
+#: What torch records as a collective though it moves nothing.
+_IDLE: Final = frozenset({"wait", "init"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """The collectives of a trace's device records.
+
+    Attributes:
+        column: (records,) int32, index into `distinct`; -1 for what does not communicate, and
+            where neither metadata nor names tell the collective.
+        distinct: Each with its name in one spelling (`collective_name`).
+    """
+
+    column: Int32s
+    distinct: tuple[Collective, ...]
 
 
 def collective_name(text: str) -> str:
@@ -29,29 +54,145 @@ def collective_name(text: str) -> str:
     return name.replace("_", "")
 
 
-def generic_collectives(trace: Trace, call: Int64s) -> Iterator[tuple[int, str]]:
-    """The records of kernels that serve all collectives, each with the name of its own.
+def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectives:
+    """The collective of each communication kernel, by the first of these that tells it.
 
-    By the record's own metadata, else by the annotation around its launch. Those of which neither
-    is there (launched before the recording) are left out.
+    Its own metadata; that of the `record_param_comms` operator around its launch; the name of
+    torch's annotation around its launch; its own name. The latter two tell no group and no size.
+    Where one operator launched several kernels, how they share its size is not known.
 
     Args:
         trace: The trace.
-        call: (records,) int64, the call that launched each; -1 unlinked.
+        call: (records,) int64, the call that launched each record; -1 unlinked.
+        kernel_class: (records,) int8, `KernelClass`.
     """
-    records, names = trace.records, trace.names
-    around = names_matching(names, _ANNOTATION)[trace.spans.name]
-    for row in np.flatnonzero(names_matching(names, _GENERIC)[records.name]).tolist():
-        if records.collective[row] >= 0:
-            yield row, collective_name(trace.collectives[records.collective[row]].name)
-        elif call[row] >= 0 and (told := _annotation_at(trace, around, int(call[row]))) >= 0:
-            yield row, collective_name(names[told])
+    comm = np.flatnonzero(kernel_class == KernelClass.COMM)
+    if not len(comm):
+        return Collectives(column=np.full(len(call), -1, np.int32), distinct=())
+    told = trace.records.collective[comm]
+    operator = _span_around(trace, call[comm], _described(trace))
+    untold = np.flatnonzero((told < 0) & (operator >= 0))
+    told[untold] = trace.spans.collective[operator[untold]]
+    found = _Numbering(trace.collectives)
+    numbers = found.described(told, crowded=_crowded(operator))
+    numbers = found.named(numbers, _names_around(trace, call[comm]))
+    numbers = found.named(numbers, _own_names(trace, trace.records.name[comm]))
+    column = np.full(len(call), -1, np.int32)
+    column[comm] = numbers
+    return Collectives(column=column, distinct=found.distinct)
 
 
-def _annotation_at(trace: Trace, around: Bools, call: int) -> int:
-    """The name of the innermost annotation that holds a call on its thread; -1 without."""
-    spans, at_ns = trace.spans, trace.calls.start_ns[call]
-    holds = around & (spans.thread == trace.calls.thread[call])
-    holds &= (spans.start_ns <= at_ns) & (at_ns < spans.end_ns)
-    inside = np.flatnonzero(holds)
-    return int(spans.name[inside[-1]]) if len(inside) else -1
+def generic_collectives(trace: Trace, found: Collectives) -> Iterator[tuple[Int64s, int, str]]:
+    """The records of kernels that serve all collectives, by kernel name and collective.
+
+    Those of which the collective is not known (launched before the recording) are left out.
+
+    Args:
+        trace: The trace.
+        found: Its collectives.
+
+    Yields:
+        Indices of records, the name of all of them, and the collective's name.
+    """
+    generic = names_matching(trace.names, _GENERIC)[trace.records.name]
+    rows = np.flatnonzero(generic & (found.column >= 0))
+    texts = [each.name for each in found.distinct]
+    distinct = tuple(dict.fromkeys(texts))
+    place = np.array([distinct.index(text) for text in texts], np.int64)
+    key = place[found.column[rows]] * len(trace.names) + trace.records.name[rows]
+    for one in dict.fromkeys(key.tolist()):
+        collective, name = divmod(one, len(trace.names))
+        yield rows[key == one], name, distinct[collective]
+
+
+class _Numbering:
+    """Distinct collectives in the order they are met, and columns that index them."""
+
+    def __init__(self, recorded: tuple[Collective, ...]) -> None:
+        self._recorded = recorded
+        self._number_of: dict[Collective, int] = {}
+
+    @property
+    def distinct(self) -> tuple[Collective, ...]:
+        return tuple(self._number_of)
+
+    def described(self, told: Int32s, *, crowded: Bools) -> Int32s:
+        """Numbers of the collectives as recorded, without a size where `crowded`; -1 stays."""
+        numbers = np.full(len(told), -1, np.int32)
+        for several in (False, True):
+            of_recorded = np.full(len(self._recorded) + 1, -1, np.int32)
+            mine = (crowded == several) & (told >= 0)
+            for index in used_names(told[mine], len(self._recorded)).tolist():
+                of_recorded[index] = self._number(self._plain(index, sized=not several))
+            numbers[mine] = of_recorded[told[mine]]
+        return numbers
+
+    def named(self, numbers: Int32s, names: "_Named") -> Int32s:
+        """The numbers, those that are still -1 by name alone where there is one."""
+        open_ = (numbers < 0) & (names.column >= 0)
+        of_text = np.full(len(names.texts) + 1, -1, np.int32)
+        for index in used_names(names.column[open_], len(names.texts)).tolist():
+            of_text[index] = self._number(Collective(name=collective_name(names.texts[index])))
+        return np.where(open_, of_text[names.column], numbers)
+
+    def _number(self, collective: Collective) -> int:
+        return self._number_of.setdefault(collective, len(self._number_of))
+
+    def _plain(self, index: int, *, sized: bool) -> Collective:
+        told = self._recorded[index]
+        plain = replace(told, name=collective_name(told.name))
+        return plain if sized else replace(plain, in_elements=None, out_elements=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """A text for each kernel: (n,) int32 index into `texts`, -1 none."""
+
+    column: Int32s
+    texts: tuple[str, ...]
+
+
+def _described(trace: Trace) -> Int64s:
+    """The spans that say which collective they launch."""
+    idle = np.array([collective_name(each.name) in _IDLE for each in trace.collectives], np.bool_)
+    spans = np.flatnonzero(trace.spans.collective >= 0)
+    return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
+
+
+def _span_around(trace: Trace, call: Int64s, candidates: Int64s) -> Int64s:
+    """(n,) int64: of the spans `candidates`, the innermost around each call; -1 none, unlinked."""
+    around = np.full(len(call), -1, np.int64)
+    linked = np.flatnonzero(call >= 0)
+    if len(linked) and len(candidates):
+        calls = trace.calls
+        at_ns, thread = calls.start_ns[call[linked]], calls.thread[call[linked]]
+        around[linked] = innermost(trace.spans, candidates, thread, at_ns)
+    return around
+
+
+def _crowded(operator: Int64s) -> Bools:
+    """(n,) bool: whether another kernel was launched by the same operator."""
+    known = operator >= 0
+    counts = np.bincount(operator[known], minlength=1)
+    several: Bools = known & (counts[operator] > 1)
+    return several
+
+
+def _names_around(trace: Trace, call: Int64s) -> _Named:
+    spans = trace.spans
+    annotation = names_matching(trace.names, _ANNOTATION)[spans.name]
+    around = _span_around(trace, call, np.flatnonzero(annotation))
+    column = np.full(len(call), -1, np.int32)
+    column[around >= 0] = spans.name[around[around >= 0]]
+    return _Named(column=column, texts=trace.names)
+
+
+def _own_names(trace: Trace, name: Int32s) -> _Named:
+    """The collectives that kernels' own names say."""
+    texts: list[str] = []
+    of_name = np.full(len(trace.names), -1, np.int32)
+    for index in used_names(name, len(trace.names)).tolist():
+        if says := _TELLING.search(trace.names[index]):
+            of_name[index] = len(texts)
+            texts.append(says[1] or says[2])
+    return _Named(column=of_name[name], texts=tuple(texts))

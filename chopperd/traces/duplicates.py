@@ -5,7 +5,7 @@ the same work twice. Works on sorted tables; what else is wrong with times is `v
 """
 
 from dataclasses import fields, replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,8 @@ from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans
 TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, FlowEnds)
 
 
-class Single(Generic[TableT]):
-    """A table with every row once.
-
-    Attributes:
-        copies: How many rows more it had.
-    """
-
-    def __init__(self, table: TableT, copies: int = 0) -> None:
-        self.table: TableT = table
-        self.copies = copies
-
-
-def without_copies(table: TableT) -> Single[TableT]:
-    """The table with every row once, the first in its order kept.
+def without_copies(table: TableT) -> tuple[TableT, int]:
+    """The table with every row once, the first in the file kept, and how many copies it had.
 
     A copy is like another row in every column. The kernels of a graph launch, which share their
     correlation id, differ in their times; where times are whole microseconds, several of no length
@@ -42,14 +30,12 @@ def without_copies(table: TableT) -> Single[TableT]:
     tied = _tied(start_ns, end_ns)
     rows = np.flatnonzero(tied & ((start_ns < end_ns) | _identified(table)))
     if len(rows) == 0:
-        return Single(table)
+        return table, 0
     copies = rows[_repeats([getattr(table, one.name)[rows] for one in fields(table)])]
-    if len(copies) == 0:
-        return Single(table)
     keep = np.ones(len(table), np.bool_)
     keep[copies] = False
     columns = {one.name: getattr(table, one.name)[keep] for one in fields(table)}
-    return Single(replace(table, **columns), len(copies))
+    return (replace(table, **columns), len(copies)) if len(copies) else (table, 0)
 
 
 def overrun_count(records: DeviceRecords) -> int:

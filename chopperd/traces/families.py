@@ -4,66 +4,58 @@ import re
 import zlib
 from typing import Final
 
-LONGEST_NAME: Final = 200
+from chopperd.traces.kernel_names import LONGEST_READ, bare_name
 
-_CLONE: Final = re.compile(r"(?:\.kd| \[clone [^\]]*\]| const)+$")
-_BRACKET: Final = re.compile(r"[()<> ]")
-_ANONYMOUS: Final = "(anonymous namespace)"
-_INDUCTOR_NUMBER: Final = re.compile(r"^(triton_.*?)_\d+$")
-_TRITON_SIGNATURE: Final = re.compile(r"^(\w+?)_(?:\d+(?:d|de|c))+(?:\d+)?$")
+LONGEST_NAME: Final = 200
+UNNAMED: Final = "(no name)"
+
+#: Kinds of kernels as Inductor writes them: pointwise, reductions, templates, foreach, mixed.
+_INDUCTOR_NUMBER: Final = re.compile(
+    r"^(triton_(?:poi|red|per|tem|for|mix|unk|spl|split_scan)_.*?)(?:_\d+)+$"
+)
+_TRITON_SIGNATURE: Final = re.compile(r"^(\w+?)_(0[dec]*1[dec\d]*)$")
+_SIGNATURE_LETTERS: Final = re.compile(r"[dec]+")
+_SHORTENED: Final = re.compile(r"~[0-9a-f]{8}$")
+_CHECKSUM_LENGTH: Final = 9
 
 
 def family(kernel_name: str) -> str:
     """The normalised name of a kernel; what differs only in what is dropped here is one family.
 
-    Dropped: the return type, the parameter list, `(anonymous namespace)::`, a compiler's clone
-    marks, the running number that Inductor appends (`triton_poi_fused_add_3`) and the signature
-    that old Triton appends (`attn_fwd_0d1d2de`). Template arguments stay, as they hold the functor
-    (and dtype) that tells one elementwise kernel from another. A name longer than `LONGEST_NAME`
-    characters is cut there and told from its like by a checksum of the whole.
+    Dropped: the return type, the parameter list, unnamed namespaces, a compiler's clone marks, the
+    running number that Inductor appends (`triton_poi_fused_add_3`: it changes with any change to
+    the model, so that a comparison of two runs would find nothing to pair) and the signature that
+    Triton appended before its version 3 (`attn_fwd_0d1d2de`). Of mangled names the namespaces are
+    read, so that a kernel has one family in both spellings unless it is a template's.
+
+    Template arguments stay, lambda numbers among them: they hold the functor and the dtype that
+    tell one elementwise kernel, and the tile that tells one GEMM from another. A name longer than
+    `LONGEST_NAME` characters is cut there and told from its like by a checksum of the whole.
+
+    The family of a family is itself; a kernel without a name is of the family `UNNAMED`.
     """
-    name = bare_name(kernel_name).replace(_ANONYMOUS + "::", "")
+    if len(kernel_name) == LONGEST_NAME + _CHECKSUM_LENGTH and _SHORTENED.search(kernel_name):
+        return kernel_name
+    name, before = kernel_name.strip(), ""
+    while name != before:
+        name, before = _without_numbers(bare_name(name).strip()) or name, name
+    if len(name) <= LONGEST_NAME and len(kernel_name) <= LONGEST_READ:
+        return name or UNNAMED
+    whole = name if len(kernel_name) <= LONGEST_READ else kernel_name
+    return f"{name[:LONGEST_NAME]}~{zlib.crc32(whole.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def _without_numbers(name: str) -> str:
+    """A name without what Inductor or Triton appended to it."""
     name = _INDUCTOR_NUMBER.sub(r"\1", name)
-    name = _TRITON_SIGNATURE.sub(r"\1", name)
-    if len(name) <= LONGEST_NAME:
+    signed = _TRITON_SIGNATURE.match(name)
+    # All kernels of old Inductor are called `triton_`: there the signature is all that tells them.
+    if signed is None or signed[1] == "triton_" or not _is_signature(signed[2]):
         return name
-    return f"{name[:LONGEST_NAME]}~{zlib.crc32(name.encode()):08x}"
+    return signed[1]
 
 
-def bare_name(kernel_name: str) -> str:
-    """A demangled C++ name without return type, parameter list and clone marks; others as is."""
-    name = _CLONE.sub("", kernel_name)
-    if "(" not in name and "<" not in name:
-        return name
-    name = name[: _end_of_name(name)]
-    return name[_start_of_name(name) :]
-
-
-def _end_of_name(name: str) -> int:
-    """Where the parameter list opens; the name's length if it ends in none."""
-    if not name.endswith(")"):
-        return len(name)
-    depth = 0
-    for at in range(len(name) - 1, -1, -1):
-        depth += (name[at] == ")") - (name[at] == "(")
-        if depth == 0:
-            return at if at > 0 and not name.endswith("operator()") else len(name)
-    return len(name)
-
-
-def _start_of_name(name: str) -> int:
-    """Behind the return type: after the last space outside all brackets."""
-    parentheses = angles = start = 0
-    for found in _BRACKET.finditer(name):
-        match found.group():
-            case "(":
-                parentheses += 1
-            case ")":
-                parentheses -= 1
-            case "<" if not parentheses:
-                angles += 1
-            case ">" if not parentheses:
-                angles -= 1
-            case " " if not parentheses and not angles:
-                start = found.end()
-    return start
+def _is_signature(text: str) -> bool:
+    """Whether it counts arguments from 0 on, marking some as divisible, equal to 1 or constant."""
+    counted = _SIGNATURE_LETTERS.sub("", text)
+    return counted != text and "".join(map(str, range(len(counted)))).startswith(counted)

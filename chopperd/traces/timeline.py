@@ -21,12 +21,14 @@ from chopperd.model.timeline import (
 )
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
-from chopperd.traces.classes import ClassRule, copy_directions, record_classes
-from chopperd.traces.collectives import generic_collectives
+from chopperd.traces.class_table import ClassRule
+from chopperd.traces.classes import copy_directions, record_classes
+from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
 from chopperd.traces.links import link
 from chopperd.traces.names import used_names
+from chopperd.traces.sizes import copied_bytes
 from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
 from chopperd.traces.unrecorded import unrecorded
 from chopperd.traces.windows import device_windows, main_stream
@@ -63,6 +65,8 @@ class _Columns:
     call_end_ns: Int64s
     call_thread: Int32s
     called_ns: Int64s
+    copied_bytes: Int64s
+    collective: Int32s
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -80,9 +84,11 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     on_device = marked.source is StepSource.GPU_ROWS
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
-    families, family_column = _families(trace, links.call)
+    kernel_class = record_classes(trace.records, trace.names, options.class_rules)
+    collectives = collectives_of(trace, links.call, kernel_class)
+    families, family_column = _families(trace, collectives)
     columns = _Columns(
-        kernel_class=record_classes(trace.records, trace.names, options.class_rules),
+        kernel_class=kernel_class,
         copy_direction=copy_directions(trace.records, trace.names),
         family=family_column,
         step=step_at(marked.steps, trace.records.start_ns)
@@ -92,6 +98,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
+        copied_bytes=copied_bytes(trace.records, trace.calls, links.call),
+        collective=collectives.column,
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -101,7 +109,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         families=families,
         operations=(),
         layers=(),
-        collectives=trace.collectives,
+        collectives=collectives.distinct,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
         launch_count=int(links.launch.sum()),
@@ -110,7 +118,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     )
 
 
-def _families(trace: Trace, call: Int64s) -> tuple[tuple[str, ...], Int32s]:
+def _families(trace: Trace, collectives: Collectives) -> tuple[tuple[str, ...], Int32s]:
     """The families of a trace, and the column that indexes them; copies go by their own names.
 
     A kernel that serves all collectives is a family for each of them.
@@ -123,9 +131,9 @@ def _families(trace: Trace, call: Int64s) -> tuple[tuple[str, ...], Int32s]:
         text = family(names[name]) if name in kernels else names[name]
         of_name[name] = index_of.setdefault(text, len(index_of))
     column = of_name[records.name]
-    for row, collective in generic_collectives(trace, call):
-        text = f"{family(names[records.name[row]])} {collective}"
-        column[row] = index_of.setdefault(text, len(index_of))
+    for rows, name, collective in generic_collectives(trace, collectives):
+        text = f"{family(names[name])} {collective}"
+        column[rows] = index_of.setdefault(text, len(index_of))
     return tuple(index_of), column
 
 
@@ -204,8 +212,8 @@ def _device(
         call_start_ns=columns.call_start_ns[rows],
         call_end_ns=columns.call_end_ns[rows],
         call_thread=columns.call_thread[rows],
-        copied_bytes=records.copied_bytes[rows],
-        collective=records.collective[rows],
+        copied_bytes=columns.copied_bytes[rows],
+        collective=columns.collective[rows],
         operation=np.full(len(rows), -1, np.int32),
         layer=np.full(len(rows), -1, np.int32),
         phase=np.full(len(rows), Phase.UNKNOWN, np.int8),

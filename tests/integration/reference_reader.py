@@ -41,7 +41,13 @@ class Row:
 
 def is_comm(row: Row) -> bool:
     """Whether a record communicates, by the names that the corpus has."""
-    return row.kind is RecordKind.KERNEL and row.name.lower().startswith(("nccl", "rccl", "msccl"))
+    by_library = row.name.lower().startswith(("nccl", "rccl", "msccl"))
+    return row.kind is RecordKind.KERNEL and (by_library or is_symmetric_memory(row.name))
+
+
+def is_symmetric_memory(name: str) -> bool:
+    """Whether a name is of a collective over symmetric memory, which no library's name begins."""
+    return "multimem_all_reduce" in name
 
 
 def is_compute(row: Row) -> bool:

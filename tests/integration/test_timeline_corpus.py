@@ -15,11 +15,12 @@ from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
 from chopperd.model.trace import RecordKind, Trace
 from chopperd.traces.reader import read_trace
 from chopperd.traces.timeline import lay_out
-from tests.integration.reference_reader import Row, is_comm, swept_ns
+from tests.integration.reference_reader import Row, is_comm, is_symmetric_memory, swept_ns
 
 pytestmark = pytest.mark.corpus
 
-#: Idle, compute and non-compute percent of the span, from the README beside the traces.
+#: Idle, compute and non-compute percent of the span, from the README beside the traces; b200's by a
+#: sweep over its rows, as the README counts its collectives over symmetric memory as compute.
 SHARES = {
     "hta_a100_nccl_ddp": (76.16, 17.51, 6.33),
     "hta_mi250_rocm62_minitoy": (98.33, 1.24, 0.43),
@@ -28,7 +29,7 @@ SHARES = {
     "kineto2021_v100_resnet50.pt.trace": (31.27, 67.48, 1.25),
     "tracelens_mi300x_qwen15_05b": (8.54, 91.45, 0.00),
     "tracelens_h100_qwen15_05b": (8.07, 91.50, 0.43),
-    "tracelens_b200_vllm_eager": (86.27, 12.75, 0.98),
+    "tracelens_b200_vllm_eager": (86.27, 10.24, 3.48),
     "tracelens_mi300x_compile_triton": (0.00, 100.0, 0.00),
     "tracelens_mi300x_resnet_act_checkpoint": (2.96, 29.73, 67.30),
 }
@@ -135,6 +136,17 @@ def test_idle_compute_and_non_compute_are_those_of_the_table(
     compute = union_ns(device, classed(device, COMPUTE_CLASSES))
     got = (span_ns - busy, compute, busy - compute)
     assert [100 * part_ns / span_ns for part_ns in got] == pytest.approx(shares, abs=0.02)
+
+
+def test_with_collectives_over_symmetric_memory_compute_is_that_of_the_readme(
+    laid_out: LaidOut,
+) -> None:
+    timeline = laid_out("tracelens_b200_vllm_eager")
+    (device,) = timeline.devices
+    symmetric = np.array([is_symmetric_memory(family) for family in timeline.families])
+    compute = union_ns(device, classed(device, COMPUTE_CLASSES) | symmetric[device.family])
+    span_ns = int(device.end_ns.max() - device.start_ns.min())
+    assert 100 * compute / span_ns == pytest.approx(12.75, abs=0.02)
 
 
 @pytest.mark.parametrize(("name", "expected"), STEPS.items())

@@ -22,12 +22,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /*
 A value as TOML. Helm reads every number as a float, and its toToml writes 512 as 512.0, which is no
-whole number: those are written without a point here. Strings and lists of strings are the same in
-JSON.
+whole number: those are written without a point here. Strings are the same in JSON.
 */ -}}
 {{- define "chopperd.toml" -}}
 {{- if kindIs "map" . -}}
 { {{- range $index, $key := keys . | sortAlpha }}{{ if $index }},{{ end }} {{ $key | toJson }} = {{ include "chopperd.toml" (get $ $key) }}{{ end }} }
+{{- else if kindIs "slice" . -}}
+[ {{- range $index, $each := . }}{{ if $index }},{{ end }} {{ include "chopperd.toml" $each }}{{ end }} ]
 {{- else if and (kindIs "float64" .) (eq . (floor .)) -}}
 {{ printf "%.0f" . }}
 {{- else -}}

@@ -41,7 +41,10 @@ EVERYTHING: Values = {
         "sampling": {"hz": 12.5, "slow_hz": 2},
         "store": {"max_bytes": 2**41},
         "api": {"allowed_hosts": ["gpu-1.example"]},
-        "traces": {"data_wait_patterns": ['"quoted" \\w+ <b>']},
+        "traces": {
+            "data_wait_patterns": ['"quoted" \\w+ <b>'],
+            "classes": [{"class": "comm", "pattern": '^"ours" \\d'}],
+        },
         "reference": {"models": {"NVIDIA H100 80GB HBM3": 1980, "b": 1500.5}},
     },
     "hostPaths": {"state": "/data/chopperd", "run": "/run/gpu"},
@@ -144,6 +147,8 @@ def test_the_agent_reads_what_the_values_say(chart: helm_python.Chart, tmp_path:
     assert config.store.max_bytes == 2**41
     assert config.api.allowed_hosts == ("gpu-1.example",)
     assert config.traces.data_wait_patterns == ('"quoted" \\w+ <b>',)
+    (rule,) = config.traces.classes
+    assert (rule.kernel_class, rule.pattern) == ("comm", '^"ours" \\d')
     assert config.reference.models == {"NVIDIA H100 80GB HBM3": 1980.0, "b": 1500.5}
 
 

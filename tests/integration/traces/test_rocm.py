@@ -157,7 +157,7 @@ def test_every_kernel_has_a_class(read: Read, name: str) -> None:
         (COMPILED, "attn_fwd", KernelClass.ATTENTION),
         (QWEN, "attn_fwd", KernelClass.ATTENTION),
         (RESNET, "igemm_", KernelClass.GEMM),
-        (RESNET, "_ZN2ck", KernelClass.GEMM),
+        (RESNET, "ck::tensor_operation", KernelClass.GEMM),
         (RESNET, "ncclDevKernel_Generic", KernelClass.COMM),
     ],
 )

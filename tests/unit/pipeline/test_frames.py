@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.captures import AnalysedTrace
+from chopperd.model.classes import KernelClass
 from chopperd.pipeline.frames import (
     MOST_REPLY_BYTES,
     MOST_REQUEST_BYTES,
@@ -25,6 +26,7 @@ from chopperd.pipeline.frames import (
 )
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.report.trace_report import JoinOptions
+from chopperd.traces.class_table import ClassRule
 
 REQUESTS: tuple[Request, ...] = (
     Analyse(
@@ -35,6 +37,7 @@ REQUESTS: tuple[Request, ...] = (
         options=ReportOptions(
             join=JoinOptions(device_map={3: "GPU-3"}, model_references_mhz={"H100": 1755.0}),
             data_wait_patterns=("dali",),
+            class_rules=(ClassRule(KernelClass.COMM, "^ours"),),
             names="classes",
         ),
     ),

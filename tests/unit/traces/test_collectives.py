@@ -1,9 +1,10 @@
-"""Families of RCCL's one kernel: by its own metadata, else by the annotation around its launch."""
+"""Collectives of kernels, and families of RCCL's one kernel, by metadata and by names around."""
 
 import pytest
 
 from chopperd.model.classes import KERNEL_CLASSES, KernelClass
 from chopperd.model.timeline import Timeline
+from chopperd.model.trace import Collective, RecordKind, SpanKind
 from chopperd.traces.collectives import collective_name
 from chopperd.traces.timeline import lay_out
 from tests.trace_building import TraceBuilder
@@ -23,6 +24,10 @@ GENERIC = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
         ("allgather_into_tensor_coalesced", "allgather"),
         ("broadcast", "broadcast"),
         ("all_to_all", "alltoall"),
+        ("all_to_allv", "alltoallv"),
+        ("_broadcast_oop", "broadcast"),
+        ("nccl:coalesced", "coalesced"),
+        ("AllReduce", "allreduce"),
     ],
 )
 def test_a_collective_has_one_name_in_every_spelling(text: str, name: str) -> None:
@@ -74,3 +79,103 @@ def test_kernels_that_name_their_collective_keep_their_names() -> None:
     made = TraceBuilder()
     made.record("ncclDevKernel_AllGather_RING_LL(x)", 100, 10, collective="_allgather_base")
     assert family_of_each(lay_out(made.build())) == ["ncclDevKernel_AllGather_RING_LL"]
+
+
+GATHER = Collective(
+    name="_allgather_base",
+    dtype="BFloat16",
+    in_elements=10,
+    out_elements=80,
+    group="1",
+    group_size=8,
+)
+NAMED = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def collective_of_each(made: TraceBuilder) -> list[Collective | None]:
+    timeline = lay_out(made.build())
+    (device,) = timeline.devices
+    return [None if at < 0 else timeline.collectives[at] for at in device.collective.tolist()]
+
+
+def operator(made: TraceBuilder, start: int, length: int, told: Collective | str) -> None:
+    made.span("record_param_comms", start, length, kind=SpanKind.OP, collective=told)
+
+
+def test_metadata_is_taken_from_the_kernel_then_from_the_operator_around_its_launch() -> None:
+    made = TraceBuilder()
+    made.record(NAMED, 90, 5, collective=GATHER)
+    operator(made, 0, 40, Collective(name="allreduce", group="2", group_size=4))
+    made.span("nccl:broadcast", 5, 30)
+    made.kernel(GENERIC, 10, 100, 5)
+    assert collective_of_each(made) == [
+        Collective(
+            name="allgather",
+            dtype="BFloat16",
+            in_elements=10,
+            out_elements=80,
+            group="1",
+            group_size=8,
+        ),
+        Collective(name="allreduce", group="2", group_size=4),
+    ]
+    assert family_of_each(lay_out(made.build()))[1] == "ncclDevKernel_Generic allreduce"
+
+
+def test_without_metadata_names_tell_the_collective_and_no_more() -> None:
+    """The annotation first: an all-to-all is sent by NCCL's kernel for sending and receiving."""
+    made = TraceBuilder()
+    made.span("nccl:all_to_all", 0, 30)
+    made.kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 10, 100, 5)
+    made.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 50, 110, 5)
+    made.kernel("void deep_ep::intranode::dispatch<8, 512>(int4*)", 60, 120, 5)
+    made.kernel("deep_ep::intranode::notify_dispatch<8>(int*)", 70, 130, 5)
+    made.kernel(GENERIC, 80, 140, 5)
+    assert collective_of_each(made) == [
+        Collective(name="alltoall"),
+        Collective(name="allreduce"),
+        Collective(name="dispatch"),
+        None,
+        None,
+    ]
+
+
+def test_an_operator_that_waits_launches_no_collective() -> None:
+    made = TraceBuilder()
+    operator(made, 0, 50, "wait")
+    made.kernel(GENERIC, 10, 100, 5)
+    assert collective_of_each(made) == [None]
+
+
+def test_what_computes_or_copies_beside_a_collective_is_none() -> None:
+    made = TraceBuilder()
+    operator(made, 0, 50, GATHER)
+    made.kernel("at::native::CatArrayBatchedCopy", 10, 100, 5)
+    made.call("cudaMemcpyAsync", 20, correlation=77)
+    made.record("Memcpy DtoD", 110, 5, correlation=77, kind=RecordKind.MEMCPY)
+    assert collective_of_each(made) == [None, None]
+
+
+def test_where_one_operator_launches_several_kernels_their_sizes_are_not_known() -> None:
+    made = TraceBuilder()
+    operator(made, 0, 50, GATHER)
+    made.kernel(NAMED, 10, 100, 5)
+    made.kernel(NAMED, 20, 110, 5)
+    operator(made, 60, 10, GATHER)
+    made.kernel(NAMED, 65, 120, 5)
+    first, second, alone = collective_of_each(made)
+    assert (
+        first == second == Collective(name="allgather", dtype="BFloat16", group="1", group_size=8)
+    )
+    assert alone is not None
+    assert alone.out_elements == 80
+
+
+def test_a_timeline_lists_each_collective_once_in_one_spelling() -> None:
+    made = TraceBuilder()
+    made.record(GENERIC, 0, 5, collective="allreduce")
+    made.record(GENERIC, 10, 5, collective="allreduce_coalesced")
+    made.record(GENERIC, 20, 5, collective="broadcast")
+    timeline = lay_out(made.build())
+    assert [each.name for each in timeline.collectives] == ["allreduce", "broadcast"]
+    assert timeline.devices[0].collective.tolist() == [0, 0, 1]

@@ -10,7 +10,7 @@ from chopperd.correlate import intervals
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Marker, StepSource
 from chopperd.model.trace import Damage, RecordKind, Trace
-from chopperd.traces.classes import ClassRule
+from chopperd.traces.class_table import ClassRule
 from chopperd.traces.timeline import LayoutOptions, computes, lay_out
 from tests.trace_building import Thread, TraceBuilder
 

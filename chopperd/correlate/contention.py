@@ -1,0 +1,206 @@
+"""How much longer the kernels of a family take beside communication than without."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import comb, sqrt
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.precision import Z_95
+from chopperd.correlate.waterfall import is_class, lengths_ns
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
+from chopperd.model.classes import COMPUTE_CLASSES
+from chopperd.model.timeline import DeviceTimeline, Intervals
+
+#: Fewer kernels of a family, or in one of the two sets that an interval compares, tell too little.
+MIN_KERNELS: Final = 5
+#: Upper over lower quartile of durations in one set above which a family's kernels are of several
+#: sizes; alike ones stay below 1.2 in real traces.
+MAX_QUARTILE_RATIO: Final = 1.5
+#: Above this many a binomial is as good as normal.
+_EXACT_COUNT: Final = 200
+
+
+class ContentionReason(IntEnum):
+    """Why a factor or its interval is missing; the value is its code in an int8 column."""
+
+    NONE = 0
+    FEW_KERNELS = 1
+    SAME_OVERLAP = 2
+    FEW_TO_COMPARE = 3
+    SEVERAL_SIZES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentionTotals:
+    """Contention of each family that computes, (f,) each, by rising family; NaN unknown.
+
+    Attributes:
+        family: (f,) int64, index into `Timeline.families`.
+        count: (f,) int64, kernels of some length.
+        factor, low, high: (f,) float64, with its 95 % interval.
+        e50_e0: (f,) float64, Chopper's.
+        reason: (f,) int8, `ContentionReason`.
+    """
+
+    family: Int64s
+    count: Int64s
+    factor: Float64s
+    low: Float64s
+    high: Float64s
+    e50_e0: Float64s
+    reason: Int8s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernels:
+    """Kernels by family, then by overlap with communication, then by start.
+
+    Attributes:
+        family: (f,) int64.
+        first, count: (f,) int64, where each family's kernels begin and how many they are.
+        group: (n,) int64, the place of each kernel's family.
+        overlap_ratio, duration_ns: (n,) float64 and int64.
+    """
+
+    family: Int64s
+    first: Int64s
+    count: Int64s
+    group: Int64s
+    overlap_ratio: Float64s
+    duration_ns: Int64s
+
+
+def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | None:
+    """The contention of each family of the device; None where nothing communicates.
+
+    The factor is the median duration of the kernels with at least the median overlap over that of
+    the tenth with the least (and all with no more overlap than those). Overlap of a kernel is the
+    share of its duration in which communication runs.
+
+    Kernels of one family may differ in size, which a trace need not say; then the factor is not
+    communication's doing. None is given where that shows: where the durations within one of the
+    two sets differ much, or the interval would lie below 1.
+
+    Args:
+        timeline: The device.
+        comm: When communication runs on it.
+
+    Source: DESIGN.md section 2. Interval: Price and Bonett, "Distribution-free confidence intervals
+        for difference and ratio of medians", J. Stat. Comput. Simul. 72 (2002), which takes the
+        kernels as independent and their durations as of any distribution.
+    """
+    if not len(comm):
+        return None
+    kernels = _by_overlap(timeline, comm)
+    first, count = kernels.first, kernels.count
+    middle = kernels.overlap_ratio[first + (count - 1) // 2] / 2
+    middle += kernels.overlap_ratio[first + count // 2] / 2
+    least = kernels.overlap_ratio[first + (count + 9) // 10 - 1]
+    reason = np.where(middle > least, ContentionReason.NONE, ContentionReason.SAME_OVERLAP)
+    reason[count < MIN_KERNELS] = ContentionReason.FEW_KERNELS
+    compared = (reason == ContentionReason.NONE)[kernels.group]
+    much = _medians(kernels, compared & (kernels.overlap_ratio >= middle[kernels.group]))
+    little = _medians(kernels, compared & (kernels.overlap_ratio <= least[kernels.group]))
+    factor = much.median_ns / little.median_ns
+    spread = np.exp(Z_95 * np.hypot(much.log_error, little.log_error))
+    reason[np.isfinite(factor) & ~np.isfinite(spread)] = ContentionReason.FEW_TO_COMPARE
+    several_sizes = np.maximum(much.quartile_ratio, little.quartile_ratio) > MAX_QUARTILE_RATIO
+    several_sizes |= factor * spread < 1
+    reason[several_sizes] = ContentionReason.SEVERAL_SIZES
+    factor[several_sizes] = np.nan
+    return ContentionTotals(
+        family=kernels.family,
+        count=count,
+        factor=factor,
+        low=factor / spread,
+        high=factor * spread,
+        e50_e0=_e50_e0(kernels),
+        reason=reason.astype(np.int8),
+    )
+
+
+def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
+    computes = is_class(timeline.kernel_class, COMPUTE_CLASSES)
+    rows = np.flatnonzero(computes & (timeline.end_ns > timeline.start_ns))
+    start_ns, end_ns = timeline.start_ns[rows], timeline.end_ns[rows]
+    duration_ns = end_ns - start_ns
+    overlap_ratio = lengths_ns(comm, start_ns, end_ns) / duration_ns
+    order = np.lexsort((overlap_ratio, timeline.family[rows]))
+    counts = np.bincount(timeline.family[rows], minlength=1)
+    family = np.flatnonzero(counts)
+    count = counts[family]
+    return _Kernels(
+        family=family,
+        first=np.cumsum(count) - count,
+        count=count,
+        group=np.repeat(np.arange(len(family)), count),
+        overlap_ratio=overlap_ratio[order],
+        duration_ns=duration_ns[order],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Medians:
+    """Of each family's chosen kernels, (f,) float64: NaN without any, or with too few."""
+
+    median_ns: Float64s
+    log_error: Float64s
+    quartile_ratio: Float64s
+
+
+def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
+    """Median durations, the standard errors of their logarithms, upper over lower quartiles."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((kernels.duration_ns[rows], kernels.group[rows]))]
+    duration_ns = kernels.duration_ns[rows].astype(np.float64)
+    count = np.bincount(kernels.group[rows], minlength=len(kernels.family))
+    first = np.cumsum(count) - count
+    median_ns, log_error, quartile_ratio = np.full((3, len(count)), np.nan)
+    some = np.flatnonzero(count)
+    middle = duration_ns[first[some] + (count[some] - 1) // 2]
+    median_ns[some] = (middle + duration_ns[first[some] + count[some] // 2]) / 2
+    many = np.flatnonzero(count >= MIN_KERNELS)
+    sizes, which = np.unique(count[many], return_inverse=True)
+    ranks = [_rank_and_z(size) for size in sizes.tolist()]
+    rank = np.array([rank for rank, _ in ranks], np.int64)[which]
+    z = np.array([z for _, z in ranks], np.float64)[which]
+    low, high = first[many] + rank - 1, first[many] + count[many] - rank
+    log_error[many] = np.log(duration_ns[high] / duration_ns[low]) / (2 * z)
+    quarter = count[many] // 4
+    upper_ns = duration_ns[first[many] + count[many] - 1 - quarter]
+    quartile_ratio[many] = upper_ns / duration_ns[first[many] + quarter]
+    return _Medians(median_ns=median_ns, log_error=log_error, quartile_ratio=quartile_ratio)
+
+
+def _rank_and_z(count: int) -> tuple[int, float]:
+    """Which values from either end bound the median, and how many standard errors it they are.
+
+    Source: Price and Bonett (2002): rank (n + 1) / 2 - sqrt(n), and the normal quantile of the
+        binomial chance that fewer than `rank` of n values lie below the median.
+    """
+    rank = max(round((count + 1) / 2 - sqrt(count)), 1)
+    if count > _EXACT_COUNT:
+        return rank, (count - 2 * rank + 1) / sqrt(count)
+    chance = sum(comb(count, below) for below in range(rank)) / 2**count
+    return rank, -NormalDist().inv_cdf(chance)
+
+
+def _e50_e0(kernels: _Kernels) -> Float64s:
+    """Chopper's overlap overhead of each family: (f,) float64.
+
+    The duration of the kernel in the middle by overlap over that of the first, at least 1; and 1
+    where the one in the middle has no overlap. Chopper takes instances of operations for kernels.
+
+    Source: UnaryLab/chopper `plots/overhead_breakdown.py`: the instance whose share of the
+        cumulated distribution, 100 (i + 1) / n, is nearest 50, the first of two.
+    """
+    first, count = kernels.first, kernels.count
+    lower = np.maximum(count // 2, 1)
+    upper = np.minimum(lower + 1, count)
+    apart_lower, apart_upper = (np.abs(100 * one / count - 50) for one in (lower, upper))
+    middle = first + np.where(apart_upper < apart_lower, upper, lower) - 1
+    ratio = np.maximum(kernels.duration_ns[middle] / kernels.duration_ns[first], 1.0)
+    return np.where(kernels.overlap_ratio[middle] > 0, ratio, 1.0)

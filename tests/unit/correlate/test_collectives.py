@@ -1,0 +1,127 @@
+"""Collectives by group: sizes and bandwidths worked out by hand, after nccl-tests' formulas."""
+
+from dataclasses import replace
+
+import pytest
+
+from chopperd.correlate.collectives import (
+    UNKNOWN_COLLECTIVE,
+    bus_factor,
+    collective_bytes,
+    collective_totals,
+)
+from chopperd.model.classes import KernelClass
+from chopperd.model.trace import Collective
+from tests.unit.correlate.builders import Rec, device
+
+COMM = KernelClass.COMM
+REDUCE = Collective(
+    name="allreduce",
+    dtype="BFloat16",
+    in_elements=1000,
+    out_elements=1000,
+    group="0",
+    group_description="default_pg",
+    group_size=8,
+)
+GATHER = Collective(
+    name="allgather",
+    dtype="Float",
+    in_elements=10,
+    out_elements=80,
+    group="1",
+    group_size=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "factor"),
+    [
+        ("allreduce", 8, 1.75),
+        ("allreduce", 2, 1.0),
+        ("allgather", 8, 0.875),
+        ("reducescatter", 4, 0.75),
+        ("alltoall", 4, 0.75),
+        ("gather", 4, 0.75),
+        ("scatter", 4, 0.75),
+        ("broadcast", 8, 1.0),
+        ("reduce", 8, 1.0),
+        ("sendrecv", 2, 1.0),
+        ("send", None, 1.0),
+        ("allreduce", None, None),
+        ("allreduce", 1, None),
+        ("broadcast", 1, None),
+        ("alltoallv", 8, None),
+        ("barrier", 8, None),
+        ("unknown", 8, None),
+    ],
+)
+def test_the_factor_of_the_bus_is_that_of_nccl_tests(
+    name: str, ranks: int | None, factor: float | None
+) -> None:
+    assert bus_factor(name, ranks) == factor
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element_bytes"),
+    [
+        ("Byte", 1),
+        ("Char", 1),
+        ("Bool", 1),
+        ("Float8_e4m3fn", 1),
+        ("Float8_e5m2", 1),
+        ("Half", 2),
+        ("BFloat16", 2),
+        ("Int", 4),
+        ("Float", 4),
+        ("Long", 8),
+        ("Double", 8),
+        ("ComplexDouble", 16),
+        ("Undefined", None),
+        (None, None),
+    ],
+)
+def test_elements_have_the_size_of_their_type(dtype: str | None, element_bytes: int | None) -> None:
+    size = collective_bytes(replace(REDUCE, dtype=dtype))
+    assert size == (None if element_bytes is None else 1000 * element_bytes)
+
+
+def test_the_size_is_all_that_is_gathered_or_taken_apart() -> None:
+    assert collective_bytes(GATHER) == 80 * 4
+    assert collective_bytes(replace(GATHER, in_elements=80, out_elements=10)) == 80 * 4
+    assert collective_bytes(replace(REDUCE, in_elements=0, out_elements=0)) is None
+    assert collective_bytes(replace(REDUCE, in_elements=None, out_elements=None)) is None
+
+
+def test_kernels_are_put_together_by_name_and_group_whatever_their_size() -> None:
+    """Two all-reduces of 2,000 and 8,000 bytes in group 0, one of 4,000 in group 2."""
+    collectives = (
+        REDUCE,
+        replace(REDUCE, in_elements=4000, out_elements=4000),
+        replace(REDUCE, in_elements=2000, out_elements=2000, group="2"),
+    )
+    totals = collective_totals(
+        device(
+            [
+                Rec(0, 10, COMM, collective=0),
+                Rec(10, 40, COMM, collective=1),
+                Rec(50, 57, COMM, collective=2, step=1),
+                Rec(60, 62, COMM, step=1),
+                Rec(0, 100, collective=-1),
+            ],
+            windows=[(0, 50), (50, 100)],
+        ),
+        collectives,
+    )
+    first, second, unknown = totals.kinds
+    assert (first.group, second.group, unknown) == ("0", "2", UNKNOWN_COLLECTIVE)
+    assert first.dtype is None
+    assert totals.count.tolist() == [[2, 0, 0], [0, 1, 1], [2, 1, 1]]
+    assert totals.time_ns.tolist() == [[40, 0, 0], [0, 7, 2], [40, 7, 2]]
+    assert totals.moved_bytes.tolist() == [[10_000, 0, 0], [0, 4000, 0], [10_000, 4000, 0]]
+    assert totals.sized_count[-1].tolist() == [2, 1, 0]
+    assert totals.sized_time_ns[-1].tolist() == [40, 7, 0]
+
+
+def test_a_device_that_does_not_communicate_has_none() -> None:
+    assert not collective_totals(device([Rec(0, 10)]), ()).count.any()
