@@ -73,7 +73,8 @@ class Oracles:
         if self._timed and took_s > self._limit_s:
             yield from self._slow(one.data)
         yield from self._whole_before_damage(one, usual)
-        yield from self._otherwise(one.data, usual, number)
+        if not one.broken_stream:
+            yield from self._otherwise(one.data, usual, number)
         if number % 4 == 0 and isinstance(usual, Trace):
             yield from _reported(usual)
 
