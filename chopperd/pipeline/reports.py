@@ -12,6 +12,7 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.services import SampleSource
+from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
@@ -68,6 +69,15 @@ class FileReport:
 
     report: TraceReport
     certain: TraceReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinInput:
+    """A trace laid out, and the samples of its time; None where there are none."""
+
+    trace: Trace
+    timeline: Timeline
+    samples: SampleSet | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,16 +206,33 @@ def report_file(
     Raises:
         TraceFormatError: It can't be read.
     """
-    trace = _read(path, options, progress, origin or Origin())
-    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
-    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
-    timeline = lay_out(trace, layout)
-    of_its_time = _of_its_time(samples, trace)
+    of_file = join_input(path, samples, options, progress, origin=origin)
+    trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
     report = report_trace(trace, timeline, of_its_time, options.join)
     if not (one_of_several and guessed_gpus(report)):
         return FileReport(report=report)
     certain = replace(options.join, guess=False)
     return FileReport(report=report, certain=report_trace(trace, timeline, of_its_time, certain))
+
+
+def join_input(
+    path: Path,
+    samples: Samples,
+    options: ReportOptions,
+    progress: Progress | None = None,
+    *,
+    origin: Origin | None = None,
+) -> JoinInput:
+    """One trace, read and laid out, and the samples of its time.
+
+    Raises:
+        TraceFormatError: It can't be read.
+    """
+    trace = _read(path, options, progress, origin or Origin())
+    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
+    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
+    timeline = lay_out(trace, layout)
+    return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:

@@ -162,6 +162,47 @@ class _DeviceReport:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockedDevice:
+    """A traced device, the GPU that it is, and both joined.
+
+    Attributes:
+        mapped: The GPU and the rule that found it.
+        samples: The GPU's, with the clock of its governing die; None without a GPU.
+        reference: The reference clock.
+        joined: The device's figures.
+    """
+
+    mapped: Mapped
+    samples: GpuSamples | None
+    reference: Reference
+    joined: JoinedDevice
+
+
+def clocked_device(
+    device: DeviceTimeline,
+    timeline: Timeline,
+    trace: Trace,
+    samples: SampleSet | None,
+    options: JoinOptions,
+) -> ClockedDevice:
+    """One device of a trace joined with the samples of its GPU.
+
+    Args:
+        device: One of the timeline's.
+        timeline: As laid out.
+        trace: As read.
+        samples: Of the node, on the trace's time axis; None if there are none.
+        options: What the user says.
+    """
+    mapped = _mapped(device, timeline, trace, samples, options)
+    mine = _samples_of(mapped, samples, options.limit_mhz)
+    reference = _reference(mine, options)
+    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
+    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
+    return ClockedDevice(mapped=mapped, samples=mine, reference=reference, joined=joined)
+
+
 def _joined(
     device: DeviceTimeline,
     timeline: Timeline,
@@ -169,11 +210,9 @@ def _joined(
     samples: SampleSet | None,
     options: JoinOptions,
 ) -> _DeviceReport:
-    mapped = _mapped(device, timeline, trace, samples, options)
-    mine = _samples_of(mapped, samples, options.limit_mhz)
-    reference = _reference(mine, options)
-    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
-    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
+    clocked = clocked_device(device, timeline, trace, samples, options)
+    mapped, mine, reference = clocked.mapped, clocked.samples, clocked.reference
+    joined = clocked.joined
     summary = _device_summary(device.device, timeline, trace, mapped, reference)
     context = _context(trace, summary, mine)
     steps, totals = device_rows(joined, timeline, context)
