@@ -1,5 +1,6 @@
 """The options of all commands, and what their texts mean; every command names those it takes."""
 
+import os
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -74,7 +75,13 @@ def report_options(
 
     options = configured_options(config)
     join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
-    return replace(options, join=join, selection=StepSelection(step=step, last=last))
+    selection = StepSelection(step=step, last=last)
+    return replace(options, join=join, selection=selection, threads=_reading_threads())
+
+
+def _reading_threads() -> int:
+    """More than two would wait for the one that feeds them."""
+    return min(len(os.sched_getaffinity(0)), 2)
 
 
 def parsed_device_map(text: str | None) -> dict[int, str] | None:

@@ -47,6 +47,7 @@ class ReportOptions:
         data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
+        threads: How many threads may read a file.
     """
 
     join: JoinOptions = field(default_factory=JoinOptions)
@@ -55,6 +56,7 @@ class ReportOptions:
     data_wait_patterns: tuple[str, ...] = ()
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +239,13 @@ def join_input(
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
     """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
+    trace = read_trace(
+        path,
+        limits=options.limits,
+        progress=progress,
+        name=origin.name,
+        threads=options.threads,
+    )
     if origin.job is None:
         return trace
     return replace(trace, meta=replace(trace.meta, job=origin.job))
