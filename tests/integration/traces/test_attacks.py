@@ -1,0 +1,64 @@
+"""Traces made to take long: ratios to a sound one of the same size, in processor time, in one run.
+
+The least of several readings is taken, and a second look at what seems too slow: other programs
+that use the machine make a reading longer, never shorter.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from chopperd.traces.native.library import scanner_library
+from tests.fuzz.attacks import ATTACKS, Cost, cost, sound
+
+MIB: Final = 1 << 20
+MAX_RATIO: Final = 3.0
+FLOOR_S: Final = 0.02
+TRIES: Final = 4
+
+#: Cost more yet.
+KNOWN: Final = frozenset(
+    {
+        "a damaged event of events",
+        "a damaged event of ends",
+        "a head of event lists",
+        "a head of event lists in text",
+        "a long head",
+        "a stray byte in every name",
+        "backslashes",
+        "closing braces",
+        "half a surrogate in every name",
+        "one string without end, of borders",
+        "stray bytes",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Cost:
+    if scanner_library() is None:
+        pytest.skip("the native scanner was not built")
+    return cost(tmp_path_factory.mktemp("clean") / "trace.json", sound(2 * MIB), memory=True)
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS.keys() - KNOWN))
+def test_no_trace_takes_three_times_as_long_as_a_sound_one(
+    tmp_path: Path, clean: Cost, name: str
+) -> None:
+    data = ATTACKS[name](2 * MIB)
+    limit_s = MAX_RATIO * clean.time_s * len(data) / (2 * MIB) + FLOOR_S
+    for attempt in range(TRIES):
+        found = cost(tmp_path / "trace.json", data, times=1 + attempt)
+        if found.time_s <= limit_s:
+            break
+    assert found.time_s <= limit_s, found
+
+
+@pytest.mark.parametrize(
+    "name", ["empty objects", "every name another one", "lists in lists", "quotes", "commas"]
+)
+def test_memory_is_bounded_by_the_size_of_the_file(tmp_path: Path, clean: Cost, name: str) -> None:
+    """What a sound file takes is a block and its columns; nothing takes several times the text."""
+    found = cost(tmp_path / "trace.json", ATTACKS[name](2 * MIB), times=1, memory=True)
+    assert found.peak_bytes < 3 * clean.peak_bytes + 16 * MIB
