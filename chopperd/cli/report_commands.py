@@ -117,9 +117,8 @@ def report(
         how = report_options(
             settings, device_map=gpus, reference_mhz=reference_mhz, step=step, last=last
         )
-        how = replace(how, read=read)
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
-        document = _document(traces, clocks, how)
+        document = _document(traces, clocks, how, read)
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
@@ -163,9 +162,15 @@ def _agents_document(
     return with_selection(document, StepSelection(step=step, last=last))
 
 
-def _document(traces: Sequence[Path], samples: "Samples", how: "ReportOptions") -> "ReportDocument":
+def _document(
+    traces: Sequence[Path],
+    samples: "Samples",
+    how: "ReportOptions",
+    read: "ReadsTrace | None" = None,
+) -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
 
+    how = how if read is None else replace(how, read=read)
     with reading_progress(sys.stderr) as progress:
         return report_files(traces, samples=samples, options=how, progress=progress)
