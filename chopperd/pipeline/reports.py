@@ -20,6 +20,7 @@ from chopperd.report.processes import guessed_gpus, guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.ahead import ReadsTrace
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -48,6 +49,7 @@ class ReportOptions:
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
         threads: How many threads may read a file.
+        read: Reads a file.
     """
 
     join: JoinOptions = field(default_factory=JoinOptions)
@@ -57,6 +59,7 @@ class ReportOptions:
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
     threads: int = 1
+    read: ReadsTrace = read_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +242,7 @@ def join_input(
 
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
     """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read_trace(
+    trace = options.read(
         path,
         limits=options.limits,
         progress=progress,

@@ -98,7 +98,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
-        copied_bytes=copied_bytes(trace.records, trace.calls, links.call),
+        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
         collective=collectives.column,
     )
     return Timeline(
