@@ -26,6 +26,9 @@ BLOCKS: Final = (64, 97, 251, 509, 1021, 4093)
 
 _TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
 _USUAL: Final = ReadLimits()
+_REPORTED_EACH: Final = 32
+_RARER_EACH: Final = 16
+"""Checks that take longer, or ask much the same as another, are made of one input in so many."""
 _MAX_RATIO: Final = 3.0
 _FLOOR_S: Final = 0.010
 """What single readings may cost more than others: caches, collection of garbage."""
@@ -75,7 +78,7 @@ class Oracles:
         yield from self._whole_before_damage(one, usual)
         if not one.broken_stream:
             yield from self._otherwise(one.data, usual, number)
-        if number % 4 == 0 and isinstance(usual, Trace):
+        if number % _REPORTED_EACH == 0 and isinstance(usual, Trace):
             yield from _reported(usual)
 
     def _otherwise(
@@ -86,9 +89,9 @@ class Oracles:
         ways: dict[str, tuple[ReadLimits, bool, int]] = {"in blocks": (blocks, True, 1)}
         if scanner_library() is not None:
             ways["by Python"] = (_USUAL, False, 1)
-        if number % 8 == 0:
+        if number % _RARER_EACH == 0:
             ways["by Python, in blocks"] = (blocks, False, 1)
-        if number % 8 == 1:
+        if number % _RARER_EACH == 1:
             ways["by threads, in blocks"] = (blocks, True, 2)
         for way, (limits, native, threads) in ways.items():
             found = self._read(data, limits, native=native, threads=threads)

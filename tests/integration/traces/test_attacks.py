@@ -1,7 +1,7 @@
 """Traces made to take long: ratios to a sound one of the same size, in processor time, in one run.
 
-The least of several readings is taken, and a second look at what seems too slow: other programs
-that use the machine make a reading longer, never shorter.
+What seems too slow is looked at again, beside the sound one: other programs that use the machine
+make a reading longer.
 """
 
 from pathlib import Path
@@ -47,11 +47,14 @@ def test_no_trace_takes_three_times_as_long_as_a_sound_one(
     tmp_path: Path, clean: Cost, name: str
 ) -> None:
     data = ATTACKS[name](2 * MIB)
-    limit_s = MAX_RATIO * clean.time_s * len(data) / (2 * MIB) + FLOOR_S
+    path, beside = tmp_path / "trace.json", clean
     for attempt in range(TRIES):
-        found = cost(tmp_path / "trace.json", data, times=1 + attempt)
+        found = cost(path, data, times=1 + attempt)
+        limit_s = MAX_RATIO * beside.time_s * len(data) / (2 * MIB) + FLOOR_S
         if found.time_s <= limit_s:
             break
+        # The machine may have become slower since: both again, one after the other.
+        beside = cost(path, sound(2 * MIB), times=1)
     assert found.time_s <= limit_s, found
 
 
