@@ -15,15 +15,20 @@ from chopperd.traces.nesting import Moments, Nesting
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
-#: A kernel's name that says the collective: NCCL's, and DeepEP's.
+#: Where a communication kernel's name says the collective: NCCL's, DeepEP's (mangled too), others'.
 _TELLING: Final = re.compile(
-    r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)|\bdeep_ep::\w+::(dispatch|combine)\b"
+    r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)"
+    r"|\bdeep_ep::\w+::(dispatch|combine)\b|deep_ep\w*?\d(dispatch|combine)I"
+    r"|((?:all_?(?:reduce|gather|to_?all))|reduce_?scatter)",
+    re.IGNORECASE,
 )
 #: torch's annotation around the launch of a collective.
 _ANNOTATION: Final = re.compile(r"^(?:nccl|rccl):")
 _AFFIX: Final = re.compile(
     r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$|_oop$", re.IGNORECASE
 )
+#: How torch describes a process group that the program calls nothing.
+_NOT_CALLED: Final = "undefined"
 #: What torch records as a collective though it moves nothing.
 _IDLE: Final = frozenset({"wait", "init"})
 
@@ -140,7 +145,8 @@ class _Numbering:
 
     def _plain(self, index: int, *, sized: bool) -> Collective:
         told = self._recorded[index]
-        plain = replace(told, name=collective_name(told.name))
+        called = None if told.group_description == _NOT_CALLED else told.group_description
+        plain = replace(told, name=collective_name(told.name), group_description=called)
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
 
 
@@ -194,5 +200,5 @@ def _own_names(trace: Trace, name: Int32s) -> _Named:
     for index in used_names(name, len(trace.names)).tolist():
         if says := _TELLING.search(trace.names[index]):
             of_name[index] = len(texts)
-            texts.append(says[1] or says[2])
+            texts.append(next(filter(None, says.groups())))
     return _Named(column=of_name[name], texts=tuple(texts))
