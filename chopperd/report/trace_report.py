@@ -18,6 +18,7 @@ from chopperd.model.report import (
     TraceSummary,
 )
 from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.spec import spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.lost import lost_by_kind
@@ -172,10 +173,19 @@ def _joined(
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     reference = _reference(mine, options)
-    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
-    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
-    summary = _device_summary(device.device, timeline, trace, mapped, reference)
-    context = _context(trace, summary, mine)
+    said = _said(device.device, timeline, trace)
+    summary = _device_summary(said, trace, mapped, reference)
+    is_part = mapped.gpu is not None and mapped.gpu.parent is not None
+    spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
+    joined = join_device(
+        device,
+        timeline.host_activity,
+        mine,
+        reference.sm_clock_mhz,
+        timeline.collectives,
+        spec,
+    )
+    context = replace(_context(trace, summary, mine), spec=spec, no_spec=no_spec)
     steps, totals = device_rows(joined, timeline, context)
     return _DeviceReport(
         summary=summary,
@@ -263,16 +273,21 @@ def _context(
     )
 
 
-def _device_summary(
-    device: int, timeline: Timeline, trace: Trace, mapped: Mapped, reference: Reference
-) -> DeviceSummary:
-    """What samples and, where they don't say, the trace tell of a device."""
+def _said(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
+    """What the trace says of a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
     said = said_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
+    return replace(said, device=device)
+
+
+def _device_summary(
+    said: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
+) -> DeviceSummary:
+    """What samples and, where they don't say, the trace tell of a device."""
     gpu = mapped.gpu
     return DeviceSummary(
-        device=device,
+        device=said.device,
         rank=trace.meta.rank,
         gpu=None if gpu is None else gpu.gpu,
         uuid=(gpu and gpu.uuid) or said.uuid or None,
