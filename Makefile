@@ -9,8 +9,9 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test integration e2e bench fuzz format schema dashboards metrics-table \
-  compiler prometheus systemd clean
+.PHONY: demo check coverage test integration integration-rest integration-agent \
+  integration-sampling e2e bench fuzz format schema dashboards metrics-table compiler prometheus \
+  systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -80,16 +81,28 @@ coverage: $(VENV)/.ready-dev
 	  $(addprefix --cov=chopperd.,$(COVERED)) \
 	  --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
-# The last two wait more than they work, so that they run side by side where there are two cores.
-# Each shows its output whole when it is done; both come to their end whatever the other does, and
-# where either fails so does this.
+# The last four wait as well as work, so that two run side by side where there are two cores: the
+# integration tests in parts, so that both cores are done at about the same time. Each shows its
+# output whole when it is done; all come to their end whatever the others do, and where one fails so
+# does this.
 test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
 	$(MAKE) --no-print-directory --keep-going --output-sync=target \
-	  -j$(if $(filter 1,$(shell nproc)),1,2) integration e2e
+	  -j$(if $(filter 1,$(shell nproc)),1,2) \
+	  e2e integration-rest integration-sampling integration-agent
 
-# Their caches are apart: each would write the other's anew.
-integration e2e: $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
-	$(PY) -m pytest tests/$@ -q -o cache_dir=.pytest_cache/$@
+# The parts; `integration-rest` is whatever is in none of the others.
+AGENT_TESTS := $(addprefix tests/integration/,agent api client live)
+SAMPLING_TESTS := $(addprefix tests/integration/,devices sampling store)
+integration: WHAT := tests/integration
+integration-agent: WHAT := $(AGENT_TESTS)
+integration-sampling: WHAT := $(SAMPLING_TESTS)
+integration-rest: WHAT := tests/integration $(addprefix --ignore=,$(AGENT_TESTS) $(SAMPLING_TESTS))
+e2e: WHAT := tests/e2e
+
+# Their caches are apart: each would write the others' anew.
+integration integration-agent integration-sampling integration-rest e2e: $(VENV)/.ready-native \
+  prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
+	$(PY) -m pytest $(WHAT) -q -o cache_dir=.pytest_cache/$@
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
 $(HTA_VENV)/.ready-$(HTA):

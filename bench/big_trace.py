@@ -27,8 +27,8 @@ NO_BIG_TRACE: Final = (
     "The big trace is made by tools/make_big_trace.py of CHOPPERD_SHARED, which was not found: "
     "what needs it was skipped."
 )
-#: Events of each trace. The maker writes whole copies of a real step: about 0.1 and 0.5 GB.
-EVENTS: Final = {"small": 340_000, "big": 1_720_000}
+#: Events of each trace. The maker writes whole copies of a real step: about 0.1, 0.5 and 2 GB.
+EVENTS: Final = {"small": 340_000, "big": 1_720_000, "large": 7_340_000}
 UUID: Final = "GPU-benchmark-0"
 SAMPLE_HZ: Final = 100
 _MAX_MHZ: Final = 1980.0

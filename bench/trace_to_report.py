@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,13 +16,14 @@ import numpy as np
 
 from bench.big_trace import MAKER, UUID, device_of, samples_path, trace_path
 from bench.markdown import Figure, figure_table, median_and_range, table, verdict
-from bench.processes import ROOT, WORK, Usage, last_core, measured
+from bench.processes import ROOT, WORK, Usage, last_core, measured, measured_on
 
 HTA_PYTHON: Final = WORK / "hta-venv" / "bin" / "python"
 _HTA_LOAD: Final = (
     "import sys; from hta.trace_analysis import TraceAnalysis; TraceAnalysis(trace_dir=sys.argv[1])"
 )
 LEAST_SPEEDUP: Final = 10
+LEAST_OF_TWO_CORES: Final = 1.6
 AIM_SPEEDUP: Final = 20
 MOST_MIB: Final = 400.0
 AIM_MIB: Final = 250.0
@@ -118,9 +120,47 @@ def stage_table(core: int) -> str:
     return table(("stage", "CPU s", "%", "peak so far MiB"), rows)
 
 
+def two_cores(runs: int) -> str:
+    """Wall time on one core and on two, run in turns."""
+    cores = sorted(os.sched_getaffinity(0))[-2:]
+    if len(cores) < 2:
+        return "Skipped: this machine has one core."
+    one: list[Usage] = []
+    two: list[Usage] = []
+    for _ in range(runs):
+        for those, done in (({cores[-1]}, one), (set(cores), two)):
+            output = WORK / "report.json"
+            done.append(measured_on(report_command("big"), cores=those, output=output))
+    ratios = [a.wall_s / b.wall_s for a, b in zip(one, two, strict=True)]
+    rows = [_usage_row("one core", one), _usage_row("two cores", two)]
+    met = verdict(met=float(np.median(ratios)) >= LEAST_OF_TWO_CORES)
+    return (
+        f"{table(('', 'runs', 'wall s', 'CPU s', 'peak MiB'), rows)}\n\nTwo cores are faster by "
+        f"{median_and_range(ratios, '.2f')} in wall time. At least {LEAST_OF_TWO_CORES}: {met}."
+    )
+
+
+def decoders(core: int) -> str:
+    """CPU time of reading alone, by the scanner in C and by the decoder in Python."""
+    usages: list[Usage] = []
+    for native in (True, False):
+        code = (
+            "import sys; from pathlib import Path; from chopperd.traces.reader import read_trace;"
+            f"read_trace(Path(sys.argv[1]), native={native})"
+        )
+        command = [sys.executable, "-c", code, _from_root(trace_path("big"))]
+        usages.append(measured(command, core=core, output=WORK / "read.txt"))
+    scanned, decoded = usages
+    rows = [_usage_row("scanner in C", [scanned]), _usage_row("decoder in Python", [decoded])]
+    return (
+        f"{table(('', 'runs', 'wall s', 'CPU s', 'peak MiB'), rows)}\n\nThe scanner takes "
+        f"{scanned.cpu_s / decoded.cpu_s:.2f} of the decoder's CPU time, start and imports included."
+    )
+
+
 def scaling(runs: int, core: int) -> str:
-    """CPU time of small and big, run in turns, and per GB."""
-    usages: dict[str, list[Usage]] = {"small": [], "big": []}
+    """CPU time of traces of growing size, run in turns, and per GB."""
+    usages: dict[str, list[Usage]] = {name: [] for name in ("small", "big", "large")}
     for _ in range(runs):
         for name, done in usages.items():
             output = WORK / f"{name}.json"
@@ -131,10 +171,10 @@ def scaling(runs: int, core: int) -> str:
         per_gb.append(float(np.median([usage.cpu_s for usage in done])) / size_gb)
         rows.append([f"{size_gb:.2f}", *_usage_row("", done)[1:], f"{per_gb[-1]:.1f}"])
     header = ("GB", "runs", "wall s", "CPU s", "peak MiB", "CPU s/GB")
-    growth = per_gb[1] / per_gb[0]
+    growth = per_gb[2] / per_gb[1]
     return (
-        f"{table(header, rows)}\n\nA GB of the big trace costs {growth:.2f} times one of the small "
-        "(below 1: the fixed start-up counts more in the small one)."
+        f"{table(header, rows)}\n\nA GB of the largest costs {growth:.2f} times one of the next "
+        "(below 1: the fixed start-up counts more in the smaller one)."
     )
 
 
@@ -144,7 +184,8 @@ def report(runs: int) -> str:
         return (
             "Skipped: the trace is made by tools/make_big_trace.py of CHOPPERD_SHARED: not found."
         )
-    subprocess.run([sys.executable, "-m", "bench.big_trace", "big", "small"], cwd=ROOT, check=True)
+    names = ("big", "small", "large")
+    subprocess.run([sys.executable, "-m", "bench.big_trace", *names], cwd=ROOT, check=True)
     core = last_core()
     if HTA_PYTHON.exists():
         ours, theirs = alternating_runs(runs, core)
@@ -162,6 +203,10 @@ def report(runs: int) -> str:
             comparison(ours, theirs),
             "### Where the time goes",
             stage_table(core),
+            "### Two cores",
+            two_cores(runs),
+            "### The two decoders",
+            decoders(core),
             "### Growth with the size",
             scaling(runs, core),
         ]

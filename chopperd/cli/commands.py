@@ -11,6 +11,7 @@ from chopperd import __version__
 from chopperd.cli import options
 from chopperd.cli.agent import COMMAND as AGENT
 from chopperd.cli.agent_commands import metrics, run, status, steps
+from chopperd.cli.annotate_command import annotate
 from chopperd.cli.demo_command import demo
 from chopperd.cli.doctor_command import doctor
 from chopperd.cli.node_commands import check_config, devices
@@ -55,6 +56,7 @@ app.command()(demo)
 # What follows CMD is CMD's.
 app.command(context_settings={"allow_interspersed_args": False})(record)
 app.command()(report)
+app.command()(annotate)
 app.command()(top)
 app.command()(status)
 app.command()(steps)

@@ -1,5 +1,6 @@
 """The options of all commands, and what their texts mean; every command names those it takes."""
 
+import os
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -14,7 +15,7 @@ from chopperd.errors import ConfigError
 if TYPE_CHECKING:
     from chopperd.pipeline.reports import ReportOptions
 
-Format: TypeAlias = Literal["text", "json", "csv"]
+Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -22,6 +23,7 @@ Traces = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[TRACE]...", help="Kineto traces; without any the agent is asked."),
 ]
+Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A Kineto trace.")]
 Command = Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to check.")]
 Samples = Annotated[Path | None, typer.Option("--samples", help="Clock samples.")]
@@ -53,6 +55,8 @@ Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
 Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
 TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
+CopyTo = Annotated[Path, typer.Option("-o", "--output", help="Write it here; .gz compresses.")]
+ReportTo = Annotated[Path | None, typer.Option("-o", "--output", help="Write the report here.")]
 LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
 LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
 
@@ -71,7 +75,13 @@ def report_options(
 
     options = configured_options(config)
     join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
-    return replace(options, join=join, selection=StepSelection(step=step, last=last))
+    selection = StepSelection(step=step, last=last)
+    return replace(options, join=join, selection=selection, threads=_reading_threads())
+
+
+def _reading_threads() -> int:
+    """More than two would wait for the one that feeds them."""
+    return min(len(os.sched_getaffinity(0)), 2)
 
 
 def parsed_device_map(text: str | None) -> dict[int, str] | None:

@@ -3,9 +3,15 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from chopperd.errors import ConfigError
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from chopperd.cli.options import Format
@@ -27,11 +33,49 @@ def open_standard_files() -> None:
             setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
 
 
-def print_report(document: "ReportDocument", form: "Format", *, by_family: bool = False) -> None:
-    """Print a report in one of its forms."""
-    from chopperd.report.formats import formatted
+def print_report(
+    document: "ReportDocument",
+    form: "Format",
+    *,
+    by_family: bool = False,
+    output: "Path | None" = None,
+) -> None:
+    """Print a report in one of its forms, or write it to a file.
 
-    write(formatted(document, form, by_family=by_family, styled=sys.stdout.isatty()))
+    Raises:
+        ConfigError: The form is for files only, or needs what is not installed.
+        StoreError: The file can't be written.
+    """
+    if form == "parquet":
+        data = _parquet(document, to_terminal=output is None and sys.stdout.isatty())
+    else:
+        from chopperd.report.formats import formatted
+
+        styled = output is None and sys.stdout.isatty()
+        text = formatted(document, form, by_family=by_family, styled=styled)
+        if output is None:
+            write(text)
+            return
+        data = text.encode()
+    if output is None:
+        _write_bytes(data)
+        return
+    from chopperd.store.replaced_file import replaced_file
+
+    with replaced_file(output) as file:
+        file.write(data)
+
+
+def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
+    if to_terminal:
+        raise ConfigError(["--format parquet: not for a terminal; name a file with -o"])
+    from chopperd.report.parquet import parquet_bytes
+
+    try:
+        return parquet_bytes(document)
+    except ImportError as error:
+        needed = "--format parquet needs pyarrow: pip install 'chopperd[analysis]'"
+        raise ConfigError([needed]) from error
 
 
 def print_page(page: "RenderableType") -> None:
@@ -43,8 +87,20 @@ def print_page(page: "RenderableType") -> None:
 
 def write(text: str) -> None:
     """Print to stdout; a reader that has gone ends the command quietly."""
-    try:
+    with _reader_may_go():
         print(text, end="", flush=True)
+
+
+def _write_bytes(data: bytes) -> None:
+    with _reader_may_go():
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _reader_may_go() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         import typer
 

@@ -79,6 +79,7 @@ def report(
     last: options.Last = None,
     by: options.By = None,
     form: options.Form = "text",
+    output: options.ReportTo = None,
     device_map: options.DeviceMap = None,
     reference_mhz: options.Reference = None,
     tz: options.Zone = None,
@@ -106,7 +107,7 @@ def report(
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
-    print_report(document, form, by_family=by == "family")
+    print_report(document, form, by_family=by == "family", output=output)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -12,6 +12,7 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.services import SampleSource
+from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
@@ -46,6 +47,7 @@ class ReportOptions:
         data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
+        threads: How many threads may read a file.
     """
 
     join: JoinOptions = field(default_factory=JoinOptions)
@@ -54,6 +56,7 @@ class ReportOptions:
     data_wait_patterns: tuple[str, ...] = ()
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,15 @@ class FileReport:
 
     report: TraceReport
     certain: TraceReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinInput:
+    """A trace laid out, and the samples of its time; None where there are none."""
+
+    trace: Trace
+    timeline: Timeline
+    samples: SampleSet | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +208,8 @@ def report_file(
     Raises:
         TraceFormatError: It can't be read.
     """
-    trace = _read(path, options, progress, origin or Origin())
-    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
-    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
-    timeline = lay_out(trace, layout)
-    of_its_time = _of_its_time(samples, trace)
+    of_file = join_input(path, samples, options, progress, origin=origin)
+    trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
     report = report_trace(trace, timeline, of_its_time, options.join)
     if not (one_of_several and guessed_gpus(report)):
         return FileReport(report=report)
@@ -208,9 +217,35 @@ def report_file(
     return FileReport(report=report, certain=report_trace(trace, timeline, of_its_time, certain))
 
 
+def join_input(
+    path: Path,
+    samples: Samples,
+    options: ReportOptions,
+    progress: Progress | None = None,
+    *,
+    origin: Origin | None = None,
+) -> JoinInput:
+    """One trace, read and laid out, and the samples of its time.
+
+    Raises:
+        TraceFormatError: It can't be read.
+    """
+    trace = _read(path, options, progress, origin or Origin())
+    patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
+    layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
+    timeline = lay_out(trace, layout)
+    return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
+
+
 def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
     """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read_trace(path, limits=options.limits, progress=progress, name=origin.name)
+    trace = read_trace(
+        path,
+        limits=options.limits,
+        progress=progress,
+        name=origin.name,
+        threads=options.threads,
+    )
     if origin.job is None:
         return trace
     return replace(trace, meta=replace(trace.meta, job=origin.job))

@@ -1,96 +1,50 @@
 """The report as one flat table: a line a step and device, then a line a device in total."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from io import StringIO
-from math import isfinite
-from types import NoneType, UnionType
-from typing import Final, get_args, get_origin, get_type_hints
 
-from chopperd.model.causes import CAUSES
 from chopperd.model.report import ReportDocument, Row
-
-_LISTS: Final = frozenset(
-    {
-        *("micro_steps", "copies", "collectives"),
-        *("families", "by_operation", "by_layer", "by_phase"),
-    }
-)
-_ADDED: Final = ("row", "simulated")
+from chopperd.report.columns import Table, Value, list_table, row_table, rows_table
 
 
 def render_csv(document: ReportDocument) -> str:
     """CSV with a header; nested names are joined by `_`, unknown is empty.
 
     Every line has `row` ("step" or "total") and `simulated`. Lists in a row (micro-steps, families
-    and the like) are in the JSON form only.
+    and the like) are in other forms, and in tables of their own.
     """
-    rows = {"step": document.steps, "total": document.totals}
-    return _csv(rows, simulated=document.generated.simulated)
+    return _csv(row_table(document))
 
 
 def render_steps_csv(steps: Sequence[Row], *, simulated: bool | None) -> str:
     """Step rows alone, in the same form; `simulated` None is unknown."""
-    return _csv({"step": steps}, simulated=simulated)
+    return _csv(rows_table([("step", row) for row in steps], simulated=simulated))
 
 
-def _csv(rows: Mapping[str, Sequence[Row]], *, simulated: bool | None) -> str:
-    paths = tuple(_paths(Row))
+def render_list_csv(document: ReportDocument, field: str) -> str:
+    """A list in the rows as a table: a line an item, each with the key of its row.
+
+    Args:
+        document: The report.
+        field: The field of a row that holds it ("families").
+    """
+    return _csv(list_table(document, field))
+
+
+def _csv(table: Table) -> str:
     buffer = StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*_ADDED, *("_".join(path) for path in paths)])
-    for kind, those in rows.items():
-        for row in those:
-            cells = (_cell(_at(row, path)) for path in paths)
-            writer.writerow([kind, _cell(simulated), *cells])
+    writer.writerow(table.columns)
+    writer.writerows(
+        [_cell(value) for value in line] for line in zip(*table.columns.values(), strict=True)
+    )
     return buffer.getvalue()
 
 
-def _paths(record: type) -> Iterator[tuple[str, ...]]:
-    """The path of every single value under a dataclass, in the order of its fields."""
-    types = get_type_hints(record)
-    for field in fields(record):
-        if field.name in _LISTS:
-            continue
-        for rest in _paths_under(types[field.name]):
-            yield (field.name, *rest)
-
-
-def _paths_under(kind: object) -> Iterator[tuple[str, ...]]:
-    """What lies under a field: nested dataclasses and the closed set of causes unfolded.
-
-    A field that can only be None has no column yet.
-    """
-    if kind is NoneType:
-        return
-    for option in get_args(kind) if isinstance(kind, UnionType) else (kind,):
-        if isinstance(option, type) and is_dataclass(option):
-            yield from _paths(option)
-            return
-        if get_origin(option) is Mapping:
-            yield from ((cause.label,) for cause in CAUSES)
-            return
-    yield ()
-
-
-def _at(value: object, path: tuple[str, ...]) -> object:
-    """The value at a path; None as soon as something on the way is unknown.
-
-    A cause that a known split does not name has lost 0 ns, as the causes sum to the loss.
-    """
-    for name in path:
-        if value is None:
-            return None
-        value = value.get(name, 0) if isinstance(value, Mapping) else getattr(value, name)
-    return value
-
-
-def _cell(value: object) -> str:
-    if value is None or (isinstance(value, float) and not isfinite(value)):
+def _cell(value: Value) -> str:
+    if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "+".join(str(part) for part in value)
     return str(value)

@@ -93,7 +93,8 @@ def _missing(totals: EfficiencyTotals, index: int, peak: Peak) -> str | None:
             reasons.append("frequency: no document states the clock of the peak")
         else:
             covered = float(totals.clock_share[index])
-            reasons.append(f"frequency: clock samples cover {covered:.0%} of the kernels' time")
+            share = f"only {covered:.0%} of" if covered > 0 else "none of"
+            reasons.append(f"frequency: clock samples cover {share} the kernels' time")
     if math.isnan(totals.overlap[index]):
         share = float(totals.overlap_share[index])
         reasons.append(

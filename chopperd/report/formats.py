@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 from chopperd.model.report import ReportDocument
 
 Format: TypeAlias = Literal["text", "json", "csv"]
+BinaryFormat: TypeAlias = Literal["parquet"]
 
 
 def formatted(
@@ -15,7 +16,7 @@ def formatted(
     Args:
         document: The report.
         form: "text", "json" or "csv".
-        by_family: Whether the text has a table of kernel families.
+        by_family: Whether the text has a table of kernel families, and the CSV is one of them.
         styled: Whether the text has a terminal's escape codes.
     """
     if form == "json":
@@ -23,9 +24,9 @@ def formatted(
 
         return encode_json(document).decode()
     if form == "csv":
-        from chopperd.report.csv_table import render_csv  # noqa: PLC0415
+        from chopperd.report.csv_table import render_csv, render_list_csv  # noqa: PLC0415
 
-        return render_csv(document)
+        return render_list_csv(document, "families") if by_family else render_csv(document)
     from chopperd.report.text import page_text, render_rich  # noqa: PLC0415
 
     return page_text(render_rich(document, by_family=by_family), styled=styled)

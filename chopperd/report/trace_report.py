@@ -18,7 +18,7 @@ from chopperd.model.report import (
     TraceSummary,
 )
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.spec import spec_of
+from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.lost import lost_by_kind
@@ -163,13 +163,44 @@ class _DeviceReport:
     notes: tuple[Note, ...]
 
 
-def _joined(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockedDevice:
+    """A traced device, the GPU that it is, and both joined.
+
+    Attributes:
+        mapped: The GPU and the rule that found it.
+        samples: The GPU's, with the clock of its governing die; None without a GPU.
+        reference: The reference clock.
+        summary: What samples and trace say of it.
+        spec: What its vendor states; None if unknown, for `no_spec`.
+        joined: The device's figures.
+    """
+
+    mapped: Mapped
+    samples: GpuSamples | None
+    reference: Reference
+    summary: DeviceSummary
+    spec: GpuSpec | None
+    no_spec: str
+    joined: JoinedDevice
+
+
+def clocked_device(
     device: DeviceTimeline,
     timeline: Timeline,
     trace: Trace,
     samples: SampleSet | None,
     options: JoinOptions,
-) -> _DeviceReport:
+) -> ClockedDevice:
+    """One device of a trace joined with the samples of its GPU.
+
+    Args:
+        device: One of the timeline's.
+        timeline: As laid out.
+        trace: As read.
+        samples: Of the node, on the trace's time axis; None if there are none.
+        options: What the user says.
+    """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     reference = _reference(mine, options)
@@ -177,15 +208,36 @@ def _joined(
     summary = _device_summary(said, trace, mapped, reference)
     is_part = mapped.gpu is not None and mapped.gpu.parent is not None
     spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
-    joined = join_device(
-        device,
-        timeline.host_activity,
-        mine,
-        reference.sm_clock_mhz,
-        timeline.collectives,
-        spec,
+    return ClockedDevice(
+        mapped=mapped,
+        samples=mine,
+        reference=reference,
+        summary=summary,
+        spec=spec,
+        no_spec=no_spec,
+        joined=join_device(
+            device,
+            timeline.host_activity,
+            mine,
+            reference.sm_clock_mhz,
+            timeline.collectives,
+            spec,
+        ),
     )
-    context = replace(_context(trace, summary, mine), spec=spec, no_spec=no_spec)
+
+
+def _joined(
+    device: DeviceTimeline,
+    timeline: Timeline,
+    trace: Trace,
+    samples: SampleSet | None,
+    options: JoinOptions,
+) -> _DeviceReport:
+    clocked = clocked_device(device, timeline, trace, samples, options)
+    joined, summary = clocked.joined, clocked.summary
+    mine, reference = clocked.samples, summary.reference
+    context = _context(trace, summary, mine)
+    context = replace(context, spec=clocked.spec, no_spec=clocked.no_spec)
     steps, totals = device_rows(joined, timeline, context)
     return _DeviceReport(
         summary=summary,
@@ -194,7 +246,7 @@ def _joined(
         alignment=_alignment(joined),
         notes=(
             *rocm_notes(device, trace.meta.runtime),
-            *device_notes(joined, samples, mine, reference, mapped.why_not),
+            *device_notes(joined, samples, mine, reference, clocked.mapped.why_not),
         ),
     )
 

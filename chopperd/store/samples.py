@@ -4,7 +4,6 @@ The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a
 """
 
 import gzip
-import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.store.replaced_file import replaced_file
 from chopperd.store.sample_columns import SampleColumns, divided_by_gpu
 from chopperd.store.sample_header import (
     HEADER_MARK,
@@ -77,7 +77,8 @@ def write_samples(path: Path, samples: SampleSet) -> None:
     names, columns = _columns_to_write(samples)
     rows = [header_line(samples), ",".join(names), *map(",".join, zip(*columns, strict=True))]
     data = ("\n".join(rows) + "\n").encode()
-    _replace_file(path, gzip.compress(data, 6) if path.suffix == ".gz" else data)
+    with replaced_file(path) as file:
+        file.write(gzip.compress(data, 6) if path.suffix == ".gz" else data)
 
 
 def _data(path: Path) -> bytes:
@@ -219,19 +220,3 @@ def _cause_cells(causes: Int64s) -> list[str]:
         for bits in np.unique(causes).tolist()
     }
     return [text_of[bits] for bits in causes.tolist()]
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Put the data where `path` is in one step, so that no reader ever sees half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{path}: can't be written: {error.strerror or error}") from error

@@ -10,8 +10,8 @@ import numpy as np
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import Collective, Trace
-from chopperd.traces.enclosing import innermost
 from chopperd.traces.names import names_matching, used_names
+from chopperd.traces.nesting import Nesting
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
@@ -166,7 +166,7 @@ def _span_around(trace: Trace, call: Int64s, candidates: Int64s) -> Int64s:
     if len(linked) and len(candidates):
         calls = trace.calls
         at_ns, thread = calls.start_ns[call[linked]], calls.thread[call[linked]]
-        around[linked] = innermost(trace.spans, candidates, thread, at_ns)
+        around[linked] = Nesting(trace.spans, candidates).innermost(thread, at_ns)
     return around
 
 

@@ -44,7 +44,7 @@ class ReadLimits:
     stored_bytes: int = 8 * _GIB
     expanded_bytes: int = 32 * _GIB
     element_bytes: int = 64 * _MIB
-    block_bytes: int = 1 * _MIB
+    block_bytes: int = 2 * _MIB
 
 
 class TraceSource:

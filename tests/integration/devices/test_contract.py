@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,19 +110,38 @@ class TestAmdSmiSettled(BackendContract):
             yield opened
 
 
-@pytest.mark.parametrize("version", [*OLDER, INSTALLED])
-class TestAmdSmiOfEachVersion(BackendContract):
+class TestAmdSmiOfDiesAndPartitions(BackendContract):
     """Both dies of a MI250X, which know different things, and a card in two partitions."""
 
     @pytest.fixture
-    def backend(
-        self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path, version: str
-    ) -> Iterator[DeviceBackend]:
-        fake = make_fake_amdsmi(mi250x_pair(), version=version)
-        fake.node.add_partitions(mi300x().at(2), 2, compute="DPX")
-        fake.node.plays(AmdSegment(die_clocks_mhz=1600))
-        with closing(open_amdsmi(tmp_path)) as opened:
+    def backend(self, make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[DeviceBackend]:
+        with dies_and_partitions(make_fake_amdsmi, tmp_path) as opened:
             yield opened
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_older_bindings_keep_the_contract_s_rules_for_values(
+    make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path, version: str
+) -> None:
+    """What rests on a version's structures; its back end is the newest one's in all else."""
+    rules = BackendContract()
+    with dies_and_partitions(make_fake_amdsmi, tmp_path, version) as backend:
+        rules.test_nothing_has_changed_at_first(backend)
+        rules.test_a_back_end_says_what_it_is(backend)
+        rules.test_every_gpu_has_an_identity_of_its_own(backend)
+        rules.test_a_partition_names_a_card(backend)
+        rules.test_identities_stay_the_same(backend)
+        rules.test_what_stands_still_is_credible_or_none(backend)
+        rules.test_a_full_look_holds_credible_values_in_the_contract_s_units(backend)
+        rules.test_every_whole_gpu_has_a_clock(backend)
+        rules.test_clocks_stay_below_the_highest_clock(backend)
+        rules.test_a_fast_look_fills_no_other_fields_and_none_that_a_full_one_lacks(backend)
+        rules.test_limits_are_causes_that_a_driver_can_report(backend)
+        rules.test_cumulative_counters_never_fall(backend)
+        rules.test_what_is_reported_once_is_reported_again(backend)
+        rules.test_probes_name_fields_and_say_why_one_does_not_answer(backend)
+        rules.test_processes_are_listed_once_each(backend)
+        rules.test_a_planned_read_gives_what_a_read_gives(backend)
 
 
 class TestReplay(BackendContract):
@@ -165,6 +184,18 @@ class TestHardware(BackendContract):
     def backend(self) -> Iterator[DeviceBackend]:
         with closing(open_backend("auto")) as opened:
             yield opened
+
+
+@contextmanager
+def dies_and_partitions(
+    make_fake_amdsmi: MakeFakeAmdSmi, folder: Path, version: str = INSTALLED
+) -> Iterator[DeviceBackend]:
+    """An open back end over two dies of one card and two partitions of another."""
+    fake = make_fake_amdsmi(mi250x_pair(), version=version)
+    fake.node.add_partitions(mi300x().at(2), 2, compute="DPX")
+    fake.node.plays(AmdSegment(die_clocks_mhz=1600))
+    with closing(open_amdsmi(folder)) as opened:
+        yield opened
 
 
 def install_example(folder: Path) -> None:

@@ -1,0 +1,39 @@
+"""`annotate`: a trace with the clocks of its GPUs beside its streams."""
+
+import sys
+
+from chopperd.cli import options
+from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
+from chopperd.cli.output import complain, write
+from chopperd.cli.samples import samples_to_join
+from chopperd.config.load import DEFAULT_PATH, load_config
+
+
+def annotate(
+    trace: options.Trace,
+    output: options.CopyTo,
+    samples: options.Samples = None,
+    device_map: options.DeviceMap = None,
+    reference_mhz: options.Reference = None,
+    tz: options.Zone = None,
+    config: options.ConfigPath = None,
+) -> None:
+    """Write TRACE again with counter tracks: clock, power, temperature, causes, loss."""
+    settings = load_config(config or DEFAULT_PATH)
+    how = report_options(
+        settings, device_map=parsed_device_map(device_map), reference_mhz=reference_mhz
+    )
+    clocks = samples_to_join(settings, samples, parsed_zone(tz))
+    from chopperd.pipeline.annotation import annotate_file
+    from chopperd.report.progress import reading_progress
+
+    with reading_progress(sys.stderr) as progress:
+        done = annotate_file(trace, output, samples=clocks, options=how, progress=progress)
+    complain(*(f"{trace}: {remark}" for remark in done.remarks))
+    if how.names != "full":
+        complain(
+            f"{output} has the names of kernels and modules in full, as the trace has:"
+            f" privacy.names = {how.names!r} is of reports"
+        )
+    gpus = ", ".join(f"device {device} is GPU {gpu}" for device, gpu in done.gpus.items())
+    write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")

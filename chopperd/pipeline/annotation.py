@@ -1,0 +1,266 @@
+"""A trace file again, with the counters of its GPUs put in."""
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol, cast
+
+from isal import isal_zlib
+
+from chopperd.errors import ConfigError, TimebaseError, TraceError, TraceFormatError
+from chopperd.model.trace import Trace
+from chopperd.pipeline.reports import (
+    JoinInput,
+    Progress,
+    ReportOptions,
+    Samples,
+    join_input,
+)
+from chopperd.report.counter_events import CATEGORY, counter_events
+from chopperd.report.counter_tracks import CounterTrack, counter_tracks
+from chopperd.report.trace_report import ClockedDevice, clocked_device
+from chopperd.store.replaced_file import PRIVATE, replaced_file
+from chopperd.traces.annotate import Annotator
+from chopperd.traces.device_pids import device_pids
+from chopperd.traces.source import TraceSource
+from chopperd.units import NS_PER_S
+
+_GZIP_WINDOW_BITS: Final = 31
+_GZIP_LEVEL: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """What was put into a trace.
+
+    Attributes:
+        gpus: Labels of the GPUs with tracks, by trace device.
+        event_count: How many counter events there are.
+        remarks: What is to be said: devices without tracks, damage that stays.
+    """
+
+    gpus: dict[int, str]
+    event_count: int
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counters:
+    """The tracks of each device, and what the copying needs to know of the trace."""
+
+    tracks: dict[int, tuple[CounterTrack, ...]]
+    gpus: dict[int, str]
+    base_ns: int
+    sha256: str
+    cut: bool
+    simulated: bool
+    remarks: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """The number of events."""
+        return sum(len(track) for tracks in self.tracks.values() for track in tracks)
+
+
+def annotate_file(
+    trace: Path,
+    out: Path,
+    *,
+    samples: Samples,
+    options: ReportOptions,
+    progress: Progress | None = None,
+) -> Annotated:
+    """Write the trace again, with counter tracks of clock, power, temperature, causes and loss.
+
+    The trace's own text stays as it is, byte for byte, but for the cut event at the end of a file
+    that broke off. `out` appears whole or not at all, readable for its owner only, compressed where
+    its name ends in `.gz`.
+
+    Args:
+        trace: The file.
+        out: The file to write; may exist, but is not `trace`.
+        samples: As of `report_files`.
+        options: How to join.
+        progress: Called with bytes done and in all, once from start to end for each reading.
+
+    Raises:
+        ConfigError: `out` can't be written to, there are no samples, or no device is mapped.
+        TimebaseError: The samples don't reach into the trace, or its times have no origin.
+        TraceError: The trace can't be read, was annotated before, or has no device records.
+        StoreError: `out` can't be written.
+    """
+    _check_out(trace, out)
+    counters = _counters(join_input(trace, samples, options, progress), options)
+    pids = _pids(trace, options, counters)
+    events = (
+        event
+        for device, tracks in counters.tracks.items()
+        for track in tracks
+        for event in counter_events(
+            track,
+            pid=pids[device],
+            base_ns=counters.base_ns,
+            simulated=counters.simulated,
+        )
+    )
+    annotator, sink = Annotator(events, cut=counters.cut), _sink(out)
+    with (
+        replaced_file(out, mode=PRIVATE) as file,
+        TraceSource(trace, options.limits, progress) as source,
+    ):
+        for data in source.chunks():
+            _write(file, sink, annotator.feed(data))
+        _write(file, sink, annotator.finish())
+        file.write(sink.flush())
+        if source.sha256 != counters.sha256:
+            raise TraceFormatError(
+                f"{trace} changed while it was read; annotate it when it is finished",
+                path=str(trace),
+            )
+    return Annotated(
+        gpus=counters.gpus,
+        event_count=len(counters),
+        remarks=(*counters.remarks, *_closing(counters, annotator)),
+    )
+
+
+def _check_out(trace: Path, out: Path) -> None:
+    if not out.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {out.parent}"])
+    if not out.exists():
+        return
+    if trace.exists() and out.samefile(trace):
+        raise ConfigError([f"-o: {out} is the trace itself; name another file"])
+    if not stat.S_ISREG(out.stat().st_mode):
+        raise ConfigError([f"-o: {out} is not a regular file"])
+
+
+def _counters(found: JoinInput, options: ReportOptions) -> _Counters:
+    """The tracks of all devices that have any; the trace's columns are no longer needed then."""
+    trace, timeline = found.trace, found.timeline
+    _check_trace(trace)
+    samples = found.samples
+    if samples is None:
+        raise ConfigError(
+            [f"no clock samples of the time of {trace.meta.path}: name a file with --samples"]
+        )
+    clocked = {
+        device.device: clocked_device(device, timeline, trace, samples, options.join)
+        for device in timeline.devices
+    }
+    tracks = {device: counter_tracks(one, trace.span_ns) for device, one in clocked.items()}
+    if not any(tracks.values()):
+        raise _nothing_to_show(found, clocked)
+    return _Counters(
+        tracks={device: those for device, those in tracks.items() if those},
+        gpus={d: one.samples.gpu.gpu for d, one in clocked.items() if tracks[d] and one.samples},
+        base_ns=trace.meta.base_time_unix_ns or 0,
+        sha256=trace.meta.sha256,
+        cut=trace.damage.truncated or trace.damage.unclosed,
+        simulated=samples.simulated or trace.meta.simulated,
+        remarks=(*_trackless(clocked, tracks), *_damage(trace)),
+    )
+
+
+def _check_trace(trace: Trace) -> None:
+    path = trace.meta.path
+    if trace.meta.event_counts.get(CATEGORY):
+        raise TraceError(f"{path} is annotated already; annotate the original", path=path)
+    if trace.damage.still_written:
+        raise TraceError(f"{path} is still being written; wait until it is finished", path=path)
+    if not len(trace.records):
+        raise TraceError(
+            f"{path} has no device records, so no GPU to show counters of; trace with CUDA or HIP"
+            " activities",
+            path=path,
+        )
+    if not trace.meta.anchored:
+        raise TimebaseError(
+            f"{path} does not say when it was taken (no baseTimeNanoseconds), so no samples can be"
+            " laid beside it; use the file as the profiler wrote it",
+            path=path,
+        )
+
+
+def _nothing_to_show(found: JoinInput, clocked: dict[int, ClockedDevice]) -> Exception:
+    """Why no device has a track, and what to do."""
+    path, samples = found.trace.meta.path, found.samples
+    if samples is not None and all(one.mapped.gpu is None for one in clocked.values()):
+        gpus = ", ".join(one.gpu.gpu for one in samples.gpus) or "none"
+        device = min(clocked)
+        return ConfigError(
+            [
+                f"{path}: which GPU its device {device} is can't be told; say so with"
+                f" --device-map {device}=GPU (sampled: {gpus})"
+            ]
+        )
+    times = [t for one in clocked.values() if one.samples for t in one.samples.t_unix_ns.tolist()]
+    reach = f" (they reach from {_seconds(min(times))} to {_seconds(max(times))})" if times else ""
+    begin, end = map(_seconds, found.trace.span_ns)
+    return TimebaseError(
+        f"{path} lasts from {begin} to {end} (Unix time), where there are no clock samples{reach};"
+        " name those of its time with --samples",
+        path=path,
+    )
+
+
+def _seconds(unix_ns: int) -> str:
+    return f"{unix_ns / NS_PER_S:.3f} s"
+
+
+def _trackless(
+    clocked: dict[int, ClockedDevice], tracks: dict[int, tuple[CounterTrack, ...]]
+) -> Iterator[str]:
+    for device, one in clocked.items():
+        if tracks[device]:
+            continue
+        if one.samples is None:
+            yield f"device {device}: which GPU it is can't be told; say so with --device-map"
+        else:
+            yield f"device {device}: no clock samples of GPU {one.samples.gpu.gpu} in its time"
+
+
+def _damage(trace: Trace) -> Iterator[str]:
+    damaged = trace.damage.damaged_events
+    if damaged:
+        yield f"{damaged} events are damaged and stay as they are; a viewer may stop at them"
+
+
+def _closing(counters: _Counters, annotator: Annotator) -> Iterator[str]:
+    if counters.cut:
+        left_out = annotator.dropped_bytes
+        yield f"the trace breaks off: its last {left_out} bytes are left out and the file is closed"
+
+
+def _pids(
+    trace: Path, options: ReportOptions, counters: _Counters
+) -> dict[int, int | float | str | None]:
+    with TraceSource(trace, options.limits) as source:
+        return dict(device_pids(source.chunks(), counters.tracks))
+
+
+class _Sink(Protocol):
+    """What a piece of the output goes through before it is written."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+class _Plain:
+    def compress(self, data: bytes, /) -> bytes:
+        return data
+
+    def flush(self) -> bytes:
+        return b""
+
+
+def _write(file: BinaryIO, sink: _Sink, pieces: Iterator[bytes]) -> None:
+    for piece in pieces:
+        file.write(sink.compress(piece))
+
+
+def _sink(path: Path) -> _Sink:
+    if path.suffix != ".gz":
+        return _Plain()
+    return cast("_Sink", isal_zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS))

@@ -1,0 +1,196 @@
+"""The rows of a report as flat columns: what its CSV, Parquet and DataFrames have in common.
+
+A column's name is the path to its value, joined by `_` ("clock_compute_mean_mhz"). Lists in a row
+are tables of their own, each line with the key of its row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Final, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from chopperd.model.causes import CAUSES
+from chopperd.model.report import ReportDocument, Row
+
+Value: TypeAlias = int | float | bool | str | None
+Kind: TypeAlias = type[int] | type[float] | type[bool] | type[str]
+#: What tells the rows of a report apart.
+KEYS: Final = ("row", "job", "run", "rank", "step", "device", "gpu")
+
+
+_BY_CAUSE: Final = "by_cause_ns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Where a value lies under a record, and what it is; unknown is None whatever it is.
+
+    Attributes:
+        name: The published names on the way, joined by `_`.
+        path: The attributes on the way.
+        kind: Lists of texts are texts, joined by `+`; so are counts by name ("damaged:3+cut:1").
+    """
+
+    name: str
+    path: tuple[str, ...]
+    kind: Kind
+
+    def of(self, record: object) -> Value:
+        """The value under a record; None as soon as something on the way is unknown.
+
+        A cause that a known split does not name has lost 0 ns, as the causes sum to the loss.
+        """
+        value = record
+        for name in self.path:
+            if value is None:
+                return None
+            value = value.get(name, 0) if isinstance(value, Mapping) else getattr(value, name)
+        return _plain(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns of equal length by name, and the kind of each; unknown is None."""
+
+    kinds: Mapping[str, Kind]
+    columns: Mapping[str, Sequence[Value]]
+
+    def __len__(self) -> int:
+        """The number of lines."""
+        return len(next(iter(self.columns.values()), ()))
+
+
+@cache
+def columns_of(record: type) -> tuple[Column, ...]:
+    """Every single value under a record class, in the order of its fields; lists left out."""
+    return tuple(_columns(record, (), ()))
+
+
+@cache
+def lists_of(record: type) -> Mapping[str, type]:
+    """The fields of a record that are lists of records, and the class of their items."""
+    found = {name: _item(kind) for name, kind in get_type_hints(record).items()}
+    return {name: item for name, item in found.items() if item is not None}
+
+
+def row_table(document: ReportDocument) -> Table:
+    """All rows, those of steps before those of whole files.
+
+    Every line has `row` ("step" or "total") and `simulated`.
+    """
+    return rows_table(_rows(document), simulated=document.generated.simulated)
+
+
+def rows_table(rows: Sequence[tuple[str, Row]], *, simulated: bool | None) -> Table:
+    """Rows with the word for what each is; `simulated` None is unknown."""
+    wanted = columns_of(Row)
+    return Table(
+        kinds={"row": str, "simulated": bool, **{column.name: column.kind for column in wanted}},
+        columns={
+            "row": [word for word, _ in rows],
+            "simulated": [simulated] * len(rows),
+            **{column.name: [column.of(row) for _, row in rows] for column in wanted},
+        },
+    )
+
+
+def list_table(document: ReportDocument, field: str) -> Table:
+    """The items of a list in all rows, one a line, each with the key of its row."""
+    rows = _rows(document)
+    items = [(number, item) for number, (_, row) in enumerate(rows) for item in getattr(row, field)]
+    keys = {column.name: column for column in columns_of(Row) if column.name in KEYS}
+    own = columns_of(lists_of(Row)[field])
+    key_kinds: dict[str, Kind] = {"row": str, **{name: key.kind for name, key in keys.items()}}
+    return Table(
+        kinds={**key_kinds, **{own_name(column.name): column.kind for column in own}},
+        columns={
+            "row": [rows[number][0] for number, _ in items],
+            **{name: [key.of(rows[n][1]) for n, _ in items] for name, key in keys.items()},
+            **{own_name(column.name): [column.of(item) for _, item in items] for column in own},
+        },
+    )
+
+
+def record_table(records: Sequence[object], record: type) -> Table:
+    """Records of one class, one a line."""
+    wanted = columns_of(record)
+    return Table(
+        kinds={column.name: column.kind for column in wanted},
+        columns={column.name: [column.of(each) for each in records] for column in wanted},
+    )
+
+
+def own_name(name: str) -> str:
+    """The name of an item's column where its row's key has the same: a micro-step's `step`."""
+    return f"item_{name}" if name in KEYS else name
+
+
+def _rows(document: ReportDocument) -> list[tuple[str, Row]]:
+    steps: list[tuple[str, Row]] = [("step", row) for row in document.steps]
+    return steps + [("total", row) for row in document.totals]
+
+
+def _columns(record: type, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Column]:
+    published = _published_names(record)
+    for name, kind in get_type_hints(record).items():
+        if name in published and _item(kind) is None:
+            yield from _under(kind, (*path, name), (*names, published[name]))
+
+
+def _under(kind: object, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Column]:
+    """What lies under a field: records and the closed set of causes unfolded.
+
+    A field that can only be None has no column yet.
+    """
+    options = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    known = [option for option in options if option is not NoneType]
+    if not known:
+        return
+    (option,) = known
+    if _is_record(option):
+        yield from _columns(option, path, names)
+    elif get_origin(option) is Mapping and path[-1] == _BY_CAUSE:
+        for cause in CAUSES:
+            name = "_".join((*names, cause.label))
+            yield Column(name=name, path=(*path, cause.label), kind=int)
+    else:
+        yield Column(name="_".join(names), path=path, kind=_kind(option))
+
+
+def _kind(option: object) -> Kind:
+    if get_origin(option) is Literal:
+        return str
+    return next((kind for kind in (bool, int, float) if option is kind), str)
+
+
+def _item(kind: object) -> type | None:
+    """The class of the items of a list of records; None of anything else."""
+    item = get_args(kind)[0] if get_origin(kind) is tuple and get_args(kind) else None
+    return item if _is_record(item) else None
+
+
+def _is_record(kind: object) -> bool:
+    return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, msgspec.Struct))
+
+
+def _published_names(record: type) -> Mapping[str, str]:
+    """The names outside by those of the attributes, which differ where one is a Python keyword."""
+    if issubclass(record, msgspec.Struct):
+        return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
+    if not is_dataclass(record):
+        return {}
+    return {field.name: field.name for field in fields(record)}
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, tuple):
+        return "+".join(str(part) for part in value)
+    if isinstance(value, Mapping):
+        return "+".join(f"{name}:{count}" for name, count in value.items())
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value if isinstance(value, int | float | bool | str) else None

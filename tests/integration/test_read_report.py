@@ -1,0 +1,296 @@
+"""Reports as DataFrames and as Parquet, and who may import what they need."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+from pyarrow import parquet
+
+import chopperd
+from chopperd import cli
+from chopperd.cli import report_commands
+from chopperd.errors import ConfigError, StoreError
+from chopperd.model.report import MicroStep, ReportDocument, Row
+from chopperd.model.row_work import CopyTraffic, Part
+from chopperd.report.columns import columns_of, lists_of
+from chopperd.report.csv_table import render_list_csv
+from chopperd.report.formats import formatted
+from chopperd.report.frames import Report
+from chopperd.report.parquet import parquet_bytes
+from tests.unit.report.documents import eight_gpus, host_only
+
+FRAMES = (
+    *("steps", "totals", "families", "operations", "layers", "phases", "copies", "collectives"),
+    *("micro_steps", "causes", "waterfall", "devices", "gpus", "traces", "notes"),
+)
+#: Large enough that a float64 would lose its last digits.
+START_NS = 1_790_857_026_123_456_789
+Written = Callable[[ReportDocument], Path]
+
+
+def whole() -> ReportDocument:
+    """A document with something in every kind of list."""
+    document = eight_gpus()
+    step = replace(
+        document.steps[0],
+        start_unix_ns=START_NS,
+        micro_steps=(MicroStep(step=7, marker_start_unix_ns=None, marker_ns=5, busy_ns=None),),
+        copies=(
+            CopyTraffic(
+                direction="h2d",
+                count=2,
+                time_ns=4,
+                sized_count=0,
+                bytes=None,
+                rate_bytes_per_s=None,
+            ),
+        ),
+        by_layer=(
+            Part(name="layers.0", count=3, time_ns=9, mean_mhz=1500.5, samples=2, lost_ns=1),
+            Part(name="layers.1", count=1, time_ns=2, mean_mhz=None, samples=0, lost_ns=None),
+        ),
+    )
+    return replace(document, steps=(step, *document.steps[1:]))
+
+
+@pytest.fixture
+def as_json(tmp_path: Path) -> Written:
+    def write(document: ReportDocument) -> Path:
+        path = tmp_path / "report.json"
+        path.write_text(formatted(document, "json"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def report(as_json: Written) -> Report:
+    return chopperd.read_report(as_json(whole()))
+
+
+def test_steps_and_totals_have_a_line_a_row(report: Report) -> None:
+    document = whole()
+    assert report.steps["gpu"].tolist() == [row.gpu for row in document.steps]
+    assert len(report.totals) == len(document.totals)
+    assert set(report.totals["row"]) == {"total"}
+
+
+def test_ns_stay_whole_and_have_a_time_beside_them(report: Report) -> None:
+    first = report.steps.iloc[0]
+    assert str(report.steps["start_unix_ns"].dtype) == "Int64"
+    assert int(first["start_unix_ns"]) == START_NS
+    assert str(report.steps["start"].dtype) == "datetime64[ns, UTC]"
+    assert first["start"].value == START_NS
+
+
+def test_what_is_unknown_is_na_and_never_0(report: Report) -> None:
+    assert report.steps["tokens"].isna().all()
+    assert report.micro_steps["marker_start_unix_ns"].isna().all()
+    assert report.micro_steps["marker_start"].isna().all()
+    assert report.copies["bytes"].isna().all()
+    assert report.layers["lost_ns"].tolist() == [1, pd.NA]
+    assert report.micro_steps["busy_ns"].isna().all()
+
+
+def test_every_figure_of_the_document_is_there(report: Report) -> None:
+    for frame, rows in ((report.steps, whole().steps), (report.totals, whole().totals)):
+        for column in columns_of(Row):
+            if column.name == "start":
+                continue
+            found = [None if value is pd.NA else value for value in frame[column.name]]
+            assert found == [column.of(row) for row in rows], column.name
+
+
+def test_lists_are_frames_with_the_keys_of_their_rows(report: Report) -> None:
+    assert report.layers[["row", "step", "gpu", "name", "time_ns"]].values.tolist() == [
+        ["step", whole().steps[0].step, "0", "layers.0", 9],
+        ["step", whole().steps[0].step, "0", "layers.1", 2],
+    ]
+    assert report.micro_steps["item_step"].tolist() == [7]
+    expected = sum(len(row.families) for row in (*whole().steps, *whole().totals))
+    assert len(report.families) == expected > 0
+    assert set(lists_of(Row)) == {
+        *("micro_steps", "copies", "collectives", "families"),
+        *("by_operation", "by_layer", "by_phase"),
+    }  # each has a frame
+
+
+def test_causes_and_parts_sum_to_their_wholes(report: Report) -> None:
+    for frame in (report.steps, report.totals):
+        row = frame["row"].iloc[0]
+        lost = report.causes[report.causes["row"] == row]["lost_ns"].sum()
+        assert lost == frame["dvfs_lost_ns"].sum() > 0
+        parts = report.waterfall[report.waterfall["row"] == row]["time_ns"].sum()
+        assert parts == frame["window_ns"].sum() > 0
+
+
+def test_a_loss_that_is_unknown_has_no_causes(as_json: Written) -> None:
+    report = chopperd.read_report(as_json(host_only()))
+    assert len(report.steps) > 0
+    assert report.causes.empty
+    assert report.waterfall.empty
+
+
+def test_the_rest_of_the_document_is_there(report: Report) -> None:
+    document = whole()
+    assert report.notes["code"].tolist() == [note.code for note in document.notes]
+    assert report.devices["reference_sm_clock_mhz"].tolist() == [1980.0] * 8
+    assert report.traces["sha256"].tolist() == [trace.sha256 for trace in document.traces]
+    assert report.document == replace(document, steps=(), totals=())
+
+
+@pytest.mark.parametrize("document", [whole, host_only])
+def test_json_gzip_and_parquet_give_the_same_frames(
+    as_json: Written, tmp_path: Path, document: Callable[[], ReportDocument]
+) -> None:
+    plain = as_json(document())
+    packed, columnar = tmp_path / "report.json.gz", tmp_path / "report.parquet"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    columnar.write_bytes(parquet_bytes(document()))
+    expected = chopperd.read_report(str(plain))
+    for path in (packed, columnar):
+        found = chopperd.read_report(path)
+        for name in FRAMES:
+            assert_frame_equal(getattr(found, name), getattr(expected, name))
+        assert found.document == expected.document
+
+
+def test_other_programs_read_the_parquet_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.parquet"
+    path.write_bytes(parquet_bytes(whole()))
+    table = parquet.read_table(path)
+    assert table.num_rows == len(whole().steps) + len(whole().totals)
+    assert str(table.schema.field("start_unix_ns").type) == "int64"
+    assert table.column("start_unix_ns")[0].as_py() == START_NS
+    assert table.column("by_layer")[0].as_py()[0]["name"] == "layers.0"
+    assert table.schema.metadata[b"chopperd.schema"] == b"chopperd.report/1"
+    notes = json.loads(table.schema.metadata[b"chopperd.document"])["notes"]
+    assert [note["code"] for note in notes] == [note.code for note in whole().notes]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b'{"schema": "other"}', b"\x1f\x8bcut", b"PAR1", b"\xff", b"PAR1 no PAR1"],
+)
+def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=str(path)) as raised:
+        chopperd.read_report(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+    with pytest.raises(StoreError, match="not a report"):
+        chopperd.read_report(path)
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="can't be read"):
+        chopperd.read_report(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("missing", ["pandas", "pyarrow"])
+def test_where_a_library_is_missing_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    path = tmp_path / "report.parquet"
+    path.write_bytes(parquet_bytes(whole()))
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigError, match=r"chopperd\[analysis\]"):
+        chopperd.read_report(path)
+
+
+# --- the command line
+
+
+@pytest.fixture
+def documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(report_commands, "_document", lambda *_: whole())
+
+
+@pytest.mark.usefixtures("documented")
+@pytest.mark.parametrize("form", ["text", "json", "csv"])
+def test_a_report_is_written_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    out = tmp_path / "out"
+    assert cli.run(["report", "x.json", "--format", form, "-o", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.run(["report", "x.json", "--format", form]) == 0
+    assert out.read_text() == capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("documented")
+def test_parquet_is_written_to_a_file_or_a_pipe(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    out = tmp_path / "out.parquet"
+    assert cli.run(["report", "x.json", "--format", "parquet", "-o", str(out)]) == 0
+    assert len(chopperd.read_report(out).steps) == len(whole().steps)
+    assert cli.run(["report", "x.json", "--format", "parquet"]) == 0
+    assert capsysbinary.readouterr().out == out.read_bytes()
+
+
+@pytest.mark.usefixtures("documented")
+def test_parquet_is_not_for_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.run(["report", "x.json", "--format", "parquet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "-o" in line
+
+
+@pytest.mark.usefixtures("documented")
+def test_without_pyarrow_parquet_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.run(["report", "x.json", "--format", "parquet"]) == 2
+    assert "chopperd[analysis]" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("documented")
+def test_families_are_a_csv_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "x.json", "--format", "csv", "--by", "family"]) == 0
+    assert capsys.readouterr().out == render_list_csv(whole(), "families")
+
+
+# --- who imports what
+
+
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import chopperd", ("pandas", "pyarrow", "numpy", "pathlib")),
+        ("import chopperd.report.frames, chopperd.report.parquet", ("pandas", "pyarrow")),
+        (
+            "import pkgutil, importlib\n"
+            "from chopperd import agent, api, cli, pipeline\n"
+            "for part in (agent, api, cli, pipeline):\n"
+            "    for each in pkgutil.iter_modules(part.__path__, part.__name__ + '.'):\n"
+            "        importlib.import_module(each.name)",
+            ("pandas", "pyarrow"),
+        ),
+    ],
+    ids=["root", "frames", "agent"],
+)
+def test_nothing_loads_pandas_before_a_frame_is_asked_for(
+    program: str, absent: tuple[str, ...]
+) -> None:
+    code = f"import sys\nbefore = set(sys.modules)\n{program}\nprint(*(set(sys.modules) - before))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert [name for name in absent if name in loaded] == []
