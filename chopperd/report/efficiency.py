@@ -93,8 +93,8 @@ def _missing(totals: EfficiencyTotals, index: int, peak: Peak) -> str | None:
             reasons.append("frequency: no document states the clock of the peak")
         else:
             covered = float(totals.clock_share[index])
-            share = f"only {covered:.0%} of" if covered > 0 else "none of"
-            reasons.append(f"frequency: clock samples cover {share} the kernels' time")
+            part = f"only {covered:.0%} of" if covered > 0 else "none of"
+            reasons.append(f"frequency: clock samples cover {part} the kernels' time")
     if math.isnan(totals.overlap[index]):
         share = float(totals.overlap_share[index])
         reasons.append(
