@@ -1,6 +1,12 @@
 """Which record of an operator gets its work, on hand-made traces."""
 
+import numpy as np
+import pytest
+
+from chopperd.model.classes import KernelClass
+from chopperd.model.spec import DType
 from chopperd.model.trace import Shapes, SpanKind, Trace
+from chopperd.traces.record_flops import record_work
 from tests.trace_building import TraceBuilder
 
 GEMM, ATTENTION, OTHER = KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.OTHER
