@@ -147,10 +147,13 @@ def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
 def _most(timeline: DeviceTimeline, shaped: Int64s, flops: Float64s) -> Int8s:
     """(r,) int8: the type with the most FLOPs in each row."""
     dtype = timeline.matrix_dtype[shaped]
-    known = [each for each in DType if each is not DType.NONE]
-    by_dtype = np.array([_sums(timeline, shaped, flops * (dtype == each)) for each in known])
-    most = np.array(known, np.int8)[by_dtype.argmax(axis=0)]
-    return np.where(by_dtype.max(axis=0) > 0, most, np.int8(DType.NONE)).astype(np.int8)
+    most = np.full(len(timeline.windows) + 1, DType.NONE, np.int8)
+    most_flops = np.zeros(len(most))
+    for each in np.flatnonzero(np.bincount(dtype, minlength=1)).tolist():
+        its_flops = _sums(timeline, shaped, np.where(dtype == each, flops, 0.0))
+        more = its_flops > most_flops
+        most[more], most_flops[more] = each, its_flops[more]
+    return most
 
 
 def _frequency(
@@ -184,6 +187,8 @@ def _overlap(
     start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
     duration_ns = (end_ns - start_ns).astype(np.float64)
     beside = lengths_ns(comm, start_ns, end_ns) > 0
+    if not beside.any():
+        return np.ones(len(rated_ns)), np.full(len(rated_ns), np.nan)
     alone_ns = _alone_ns(timeline, rated, duration_ns, beside)
     measured = beside & np.isfinite(alone_ns)
 
