@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.families import FamilyTotals, family_totals
 from chopperd.correlate.lag import LagEstimate, measure_lag
@@ -36,6 +37,7 @@ from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
@@ -112,6 +114,7 @@ class JoinedDevice:
     clocks: RowClocks | None
     families: FamilyTotals
     traffic: Traffic
+    efficiency: EfficiencyTotals
 
 
 def join_device(
@@ -120,6 +123,7 @@ def join_device(
     gpu_samples: GpuSamples | None,
     reference_mhz: float | None,
     collectives: tuple[Collective, ...] = (),
+    spec: GpuSpec | None = None,
 ) -> JoinedDevice:
     """The device's figures, with clocks where samples cover its time.
 
@@ -129,6 +133,7 @@ def join_device(
         gpu_samples: The samples of its GPU on the trace's time axis; None if not known.
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
+        spec: What the GPU's vendor states of it; None if unknown.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
@@ -137,12 +142,15 @@ def join_device(
         drift = timeline.drift
         apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
         clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz, apart_ns)
+    pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
+    sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
         clocks=clocks,
-        families=_families(timeline, clocks, reference_mhz),
+        families=family_totals(timeline, pieces, reference_mhz, sample_t_ns),
         traffic=traffic_of(timeline, masks.comm, collectives),
+        efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
 
 
@@ -316,11 +324,7 @@ def _weighted(part: MeanClock, value: Float64s) -> Float64s:
     return np.where(part.covered_ns > 0, value * part.covered_ns, 0.0)
 
 
-def _families(
-    timeline: DeviceTimeline, clocks: RowClocks | None, reference_mhz: float | None
-) -> FamilyTotals:
-    if clocks is None:
-        return family_totals(timeline, None, reference_mhz, np.empty(0, np.int64))
+def _compute_pieces(clocks: RowClocks, reference_mhz: float | None) -> ClockPieces:
+    """The compute clock's pieces, cut at the reference."""
     levels = () if reference_mhz is None else (reference_mhz,)
-    pieces = ClockPieces.of(clocks.compute.clock, levels)
-    return family_totals(timeline, pieces, reference_mhz, clocks.samples.t_ns)
+    return ClockPieces.of(clocks.compute.clock, levels)

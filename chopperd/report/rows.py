@@ -10,6 +10,7 @@ from chopperd.correlate.work import marker_busy_ns
 from chopperd.model.classes import CopyDirection
 from chopperd.model.report import ExposedComm, ExposedCopy, MicroStep, Row, Waterfall
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
@@ -23,6 +24,7 @@ from chopperd.report.clocks import (
     temperature_of,
 )
 from chopperd.report.dies import dies_of
+from chopperd.report.efficiency import efficiency_of
 from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
 
@@ -38,6 +40,7 @@ class RowContext:
         anchored: Whether the trace's times are Unix times.
         reference_mhz: f_ref; None if unknown.
         samples: The GPU's samples; None if there are none.
+        spec: What the GPU's vendor states; None if unknown, for `no_spec`.
     """
 
     job: str | None
@@ -48,6 +51,8 @@ class RowContext:
     anchored: bool
     reference_mhz: float | None
     samples: GpuSamples | None
+    spec: GpuSpec | None = None
+    no_spec: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,8 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
     row = _identified(timeline, None if window is None else window.step, context)
     row = _with_lengths(replace(row, device=joined.timeline.device), joined, context, index)
     row = with_traffic(row, joined.traffic, index)
+    efficiency = efficiency_of(joined.efficiency, index, context.spec, context.no_spec)
+    row = replace(row, efficiency=efficiency)
     if window is None:
         row = replace(row, launched_ns=None, foreign_ns=None)
         families = families_of(joined.families, timeline.families)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from chopperd.model.report import ReportDocument
 from chopperd.report import sections
+from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
 from chopperd.report.traffic_tables import collectives, contention, copies
@@ -71,6 +72,7 @@ def _sections(document: ReportDocument, width: int, *, by_family: bool) -> Itera
         contention(document, width) if by_family else None,
         copies(document),
         collectives(document),
+        efficiency(document),
         sections.findings(document),
         sections.notes(document),
         sections.sources(document, width),
