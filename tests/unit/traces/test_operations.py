@@ -96,7 +96,7 @@ def test_external_ids_that_do_not_lead_to_operators_say_nothing() -> None:
     trace, found = attributed(with_ids(98, 2))
     assert found.op[-1] == -1
     assert found.launched.thread[-1] == -1
-    trace, found = attributed(with_ids(0, 0))
+    _, found = attributed(with_ids(0, 0))
     assert found.op[-1] == -1, "no linked record shows what the ids are"
 
 

@@ -96,7 +96,9 @@ def test_what_backward_computes_again_is_backward() -> None:
     assert at(made, 330, thread=ENGINE) == [BACKWARD]
 
 
-def test_an_optimizer_within_backward_and_a_backward_within_an_optimizer_count_as_the_inner() -> None:
+def test_an_optimizer_within_backward_and_a_backward_within_an_optimizer_count_as_the_inner() -> (
+    None
+):
     made = training()
     made.span("Optimizer.step#SGD.step", 320, 20, thread=ENGINE)
     made.span(MM, 720, 50, kind=SpanKind.OP)
