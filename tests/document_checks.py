@@ -56,8 +56,23 @@ def check_row(row: Row) -> None:
     copies = row.exposed_copy_ns
     assert copies is not None
     assert copies.h2d + copies.d2h + copies.d2d + copies.memset == waterfall.exposed_copy
+    check_traffic(row)
     busy_ns = parts["exposed_comm"] + parts["exposed_copy"] + (row.compute_ns or 0)
     assert row.busy_ns == busy_ns
+
+
+def check_traffic(row: Row) -> None:
+    """Copies and collectives take the time of the families of their classes."""
+    for traffic, classes in ((row.copies, {"memcpy", "memset"}), (row.collectives, {"comm"})):
+        assert all(0 <= each.sized_count <= each.count for each in traffic)
+        assert all((each.bytes is None) == (each.sized_count == 0) for each in traffic)
+        if row.families and traffic:
+            of_class = [each for each in row.families if each.class_ in classes]
+            assert sum(each.time_ns for each in traffic) == sum(each.time_ns for each in of_class)
+            assert sum(each.count for each in traffic) == sum(each.count for each in of_class)
+    times = row.chopper
+    if times is not None:
+        assert times.launch_ns == times.prep_ns + times.call_ns
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:

@@ -76,11 +76,14 @@ def report_options(
     options = configured_options(config)
     join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
     selection = StepSelection(step=step, last=last)
-    return replace(options, join=join, selection=selection, threads=_reading_threads())
+    return replace(options, join=join, selection=selection, threads=reading_threads())
 
 
-def _reading_threads() -> int:
-    """More than two would wait for the one that feeds them."""
+def reading_threads() -> int:
+    """How many threads read a trace.
+
+    More than two would wait for the one that feeds them.
+    """
     return min(len(os.sched_getaffinity(0)), 2)
 
 

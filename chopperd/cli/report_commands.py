@@ -10,7 +10,12 @@ import typer
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.job import run_command
-from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
+from chopperd.cli.options import (
+    parsed_device_map,
+    parsed_zone,
+    reading_threads,
+    report_options,
+)
 from chopperd.cli.output import complain, print_report
 from chopperd.cli.recording import recording
 from chopperd.cli.samples import samples_to_join
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
+    from chopperd.traces.ahead import ReadsTrace
 
 
 def record(
@@ -35,8 +41,7 @@ def record(
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
     settings = load_config(config or DEFAULT_PATH)
-    if output is not None and not output.parent.is_dir():
-        raise ConfigError([f"-o: there is no folder {output.parent}"])
+    _check_output(output)
     started_unix_ns = SystemClock().unix_ns()
     with recording(settings, backend, hz) as finish:
         status = run_command(command)
@@ -49,6 +54,18 @@ def record(
                 raise
             complain(str(error) if isinstance(error, ChopperdError) else repr(error))
     raise typer.Exit(status)
+
+
+def _check_output(output: Path | None) -> None:
+    """See before the job runs that its samples can be kept."""
+    if output is None:
+        return
+    if not output.parent.is_dir():
+        raise ConfigError([f"-o: there is no folder {output.parent}"])
+    if output.suffix == ".parquet":
+        from chopperd.store.sample_parquet import check_parquet
+
+        check_parquet()
 
 
 def _keep(output: Path | None, samples: "SampleSet | None") -> None:
@@ -94,20 +111,33 @@ def report(
     }
     if traces:
         _refuse({"--job": job}, "which job's traces they are is told by the traces")
-        settings = load_config(config or DEFAULT_PATH)
+        settings, gpus = load_config(config or DEFAULT_PATH), parsed_device_map(device_map)
+        read = _read_ahead(settings, traces[0])
         how = report_options(
-            settings,
-            device_map=parsed_device_map(device_map),
-            reference_mhz=reference_mhz,
-            step=step,
-            last=last,
+            settings, device_map=gpus, reference_mhz=reference_mhz, step=step, last=last
         )
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
-        document = _document(traces, clocks, how)
+        document = _document(traces, clocks, how, read)
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
     print_report(document, form, by_family=by == "family", output=output)
+
+
+def _read_ahead(config: Config, trace: Path) -> "ReadsTrace":
+    """Begin to read where there are cores for it; what a report needs beside takes long to import.
+
+    Reading itself needs little of that.
+    """
+    from chopperd.traces.ahead import ReadAhead
+    from chopperd.traces.reader import read_trace
+
+    threads = reading_threads()
+    if threads < 2:
+        return read_trace
+    from chopperd.pipeline.limits import read_limits
+
+    return ReadAhead(trace, limits=read_limits(config), threads=threads)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
@@ -131,9 +161,17 @@ def _agents_document(
     return with_selection(document, StepSelection(step=step, last=last))
 
 
-def _document(traces: Sequence[Path], samples: "Samples", how: "ReportOptions") -> "ReportDocument":
+def _document(
+    traces: Sequence[Path],
+    samples: "Samples",
+    how: "ReportOptions",
+    read: "ReadsTrace | None" = None,
+) -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
+    from chopperd.traces.reader import read_trace
 
     with reading_progress(sys.stderr) as progress:
-        return report_files(traces, samples=samples, options=how, progress=progress)
+        return report_files(
+            traces, samples=samples, options=how, progress=progress, read=read or read_trace
+        )

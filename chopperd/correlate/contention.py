@@ -95,12 +95,9 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     if not len(comm):
         return None
     kernels = _by_overlap(timeline, comm)
-    first, count = kernels.first, kernels.count
-    middle = kernels.overlap_ratio[first + (count - 1) // 2] / 2
-    middle += kernels.overlap_ratio[first + count // 2] / 2
-    least = kernels.overlap_ratio[first + (count + 9) // 10 - 1]
+    middle, least = _middle_and_least(kernels)
     reason = np.where(middle > least, ContentionReason.NONE, ContentionReason.SAME_OVERLAP)
-    reason[count < MIN_KERNELS] = ContentionReason.FEW_KERNELS
+    reason[kernels.count < MIN_KERNELS] = ContentionReason.FEW_KERNELS
     compared = (reason == ContentionReason.NONE)[kernels.group]
     much = _medians(kernels, compared & (kernels.overlap_ratio >= middle[kernels.group]))
     little = _medians(kernels, compared & (kernels.overlap_ratio <= least[kernels.group]))
@@ -113,7 +110,7 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     factor[several_sizes] = np.nan
     return ContentionTotals(
         family=kernels.family,
-        count=count,
+        count=kernels.count,
         factor=factor,
         low=factor / spread,
         high=factor * spread,
@@ -140,6 +137,14 @@ def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
         overlap_ratio=overlap_ratio[order],
         duration_ns=duration_ns[order],
     )
+
+
+def _middle_and_least(kernels: _Kernels) -> tuple[Float64s, Float64s]:
+    """The median overlap of each family, and the most among the tenth with the least: (f,) each."""
+    first, count = kernels.first, kernels.count
+    below, above = first + (count - 1) // 2, first + count // 2
+    middle = (kernels.overlap_ratio[below] + kernels.overlap_ratio[above]) / 2
+    return middle, kernels.overlap_ratio[first + (count + 9) // 10 - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ class DeviceRecords:
         name: (n,) int32.
         correlation: (n,) int64; -1 absent or 0 (which Kineto writes for "none").
         external_id: (n,) int64, "External id"; -1 absent or 0.
-        copied_bytes: (n,) int64; -1 not reported.
+        copied_bytes: (n,) int64; -1 not reported, or more than any machine has.
         collective: (n,) int32, index into `Trace.collectives`; -1 without such metadata.
     """
 

@@ -2,10 +2,10 @@
 
 from chopperd.config.sections import Config
 from chopperd.model.classes import KernelClass
+from chopperd.pipeline.limits import read_limits
 from chopperd.pipeline.reports import ReportOptions
 from chopperd.report.trace_report import JoinOptions
 from chopperd.traces.class_table import ClassRule
-from chopperd.traces.source import ReadLimits
 
 
 def configured_options(config: Config) -> ReportOptions:
@@ -16,10 +16,7 @@ def configured_options(config: Config) -> ReportOptions:
             default_reference_mhz=config.reference.sm_clock_mhz,
             limit_mhz=config.reference.limit_mhz,
         ),
-        limits=ReadLimits(
-            stored_bytes=config.ingest.max_stored_bytes,
-            expanded_bytes=config.ingest.max_decompressed_bytes,
-        ),
+        limits=read_limits(config),
         data_wait_patterns=config.traces.data_wait_patterns,
         class_rules=tuple(
             ClassRule(KernelClass[rule.kernel_class.upper()], rule.pattern)

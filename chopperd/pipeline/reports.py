@@ -20,6 +20,7 @@ from chopperd.report.processes import guessed_gpus, guessed_twice
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.ahead import ReadsTrace
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -102,6 +103,7 @@ def report_files(
     options: ReportOptions,
     progress: Progress | None = None,
     clock: Clock | None = None,
+    read: ReadsTrace = read_trace,
 ) -> ReportDocument:
     """The report on the traces of one job.
 
@@ -115,11 +117,12 @@ def report_files(
         options: How to make it.
         progress: Called with bytes read so far and in all.
         clock: What the document is dated by.
+        read: Reads a file.
 
     Raises:
         TraceFormatError: None of the files can be read.
     """
-    reports, notes = _report_each(paths, samples, options, progress)
+    reports, notes = _report_each(paths, samples, options, progress, read)
     for note in notes:
         logger.warning(note.text)
     document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
@@ -158,6 +161,7 @@ def _report_each(
     samples: Samples,
     options: ReportOptions,
     progress: Progress | None,
+    read: ReadsTrace,
 ) -> tuple[list[FileReport], list[Note]]:
     """At least one report, and what is to be said of traces that have none."""
     reports: list[FileReport] = []
@@ -165,7 +169,8 @@ def _report_each(
     notes: list[Note] = []
     for path in paths:
         try:
-            one = report_file(path, samples, options, progress, one_of_several=len(paths) > 1)
+            several = len(paths) > 1
+            one = report_file(path, samples, options, progress, one_of_several=several, read=read)
         except TraceFormatError as error:
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
@@ -194,6 +199,7 @@ def report_file(
     *,
     one_of_several: bool,
     origin: Origin | None = None,
+    read: ReadsTrace = read_trace,
 ) -> FileReport:
     """One trace joined with the samples of its time.
 
@@ -204,11 +210,12 @@ def report_file(
         progress: Called with bytes read so far and in all.
         one_of_several: Whether other files of its job are there or to come.
         origin: What is known of it beside its content.
+        read: Reads a file.
 
     Raises:
         TraceFormatError: It can't be read.
     """
-    of_file = join_input(path, samples, options, progress, origin=origin)
+    of_file = join_input(path, samples, options, progress, origin=origin, read=read)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
     report = report_trace(trace, timeline, of_its_time, options.join)
     if not (one_of_several and guessed_gpus(report)):
@@ -224,22 +231,29 @@ def join_input(
     progress: Progress | None = None,
     *,
     origin: Origin | None = None,
+    read: ReadsTrace = read_trace,
 ) -> JoinInput:
-    """One trace, read and laid out, and the samples of its time.
+    """One trace, read and laid out, and the samples of its time; arguments as of `report_file`.
 
     Raises:
         TraceFormatError: It can't be read.
     """
-    trace = _read(path, options, progress, origin or Origin())
+    trace = _read(path, options, progress, origin or Origin(), read)
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
     timeline = lay_out(trace, layout)
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 
-def _read(path: Path, options: ReportOptions, progress: Progress | None, origin: Origin) -> Trace:
+def _read(
+    path: Path,
+    options: ReportOptions,
+    progress: Progress | None,
+    origin: Origin,
+    read: ReadsTrace,
+) -> Trace:
     """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read_trace(
+    trace = read(
         path,
         limits=options.limits,
         progress=progress,

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from chopperd.correlate.collectives import CollectiveTotals, bus_factor
 from chopperd.correlate.contention import ContentionReason, ContentionTotals
@@ -80,9 +81,8 @@ def _rate(size_bytes: int, time_ns: int) -> float | None:
 
 def _collectives(totals: CollectiveTotals, index: int) -> tuple[CollectiveTraffic, ...]:
     """One entry a collective and group that occurs, longest first."""
-    found = [
-        _collective(totals, index, at) for at in range(len(totals.kinds)) if totals.count[index, at]
-    ]
+    occurring = np.flatnonzero(totals.count[index]).tolist()
+    found = [_collective(totals, index, at) for at in occurring]
     return tuple(sorted(found, key=lambda each: (-each.time_ns, each.name, each.group or "")))
 
 

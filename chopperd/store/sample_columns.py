@@ -1,15 +1,19 @@
-"""Rows of all GPUs as columns, and their division into one `GpuSamples` a GPU."""
+"""Rows of all GPUs as columns, from and to one `GpuSamples` a GPU: what all forms share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.governing import reported_dies
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import Cause
+from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+
+REQUIRED_COLUMNS: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
+_REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,42 @@ def label_order(label: str) -> tuple[tuple[int, int | str], ...]:
     """Sorting key of a GPU label: numbers by value, "2" before "10" before "10.1"."""
     parts = label.split(".")
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
+
+
+def cause_bits(cell: str) -> int:
+    """The bit set of labels joined by `+`; none for an empty cell."""
+    bits = 0
+    for label in cell.split("+") if cell else ():
+        if label not in _REPORTED_BY_LABEL:
+            raise ValueError(label)
+        bits |= _REPORTED_BY_LABEL[label].bit
+    return bits
+
+
+def value_columns(samples: SampleSet) -> dict[str, Float64s]:
+    """All columns of numbers by their name in a file, (rows of all GPUs,) float64."""
+    columns = {
+        name: joined([getattr(gpu, name) for gpu in samples.gpus], np.float64)
+        for name in VALUE_COLUMNS
+    }
+    for cause in Cause:
+        parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in samples.gpus]
+        columns[f"limited_{cause.label}_ns"] = joined(parts, np.float64)
+    return columns
+
+
+def joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    """The parts one after another, none of them giving an empty array."""
+    return np.concatenate([np.empty(0, dtype), *parts])
+
+
+def cause_texts(causes: Int64s) -> list[str]:
+    """The labels in each bit set, joined by `+`."""
+    text_of = {
+        bits: "+".join(cause.label for cause in Cause if bits & cause.bit)
+        for bits in np.unique(causes).tolist()
+    }
+    return [text_of[bits] for bits in causes.tolist()]
 
 
 def _unnamed(label: str) -> GpuInfo:

@@ -1,6 +1,7 @@
-"""Sample files: reads our own, bare CSV and `nvidia-smi` output; writes our own.
+"""Sample files: reads our own, bare CSV, `nvidia-smi` and `amd-smi` output; writes our own.
 
-The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a sample.
+The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a sample; or the same
+columns as Parquet, with that line in the metadata.
 """
 
 import gzip
@@ -15,12 +16,21 @@ from typing import Final
 import numpy as np
 
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import REPORTED_CAUSES, Cause
+from chopperd.model.arrays import Int64s
+from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.store.amd_smi_samples import looks_like_amd_smi, parsed_amd_smi
 from chopperd.store.replaced_file import replaced_file
-from chopperd.store.sample_columns import SampleColumns, divided_by_gpu
+from chopperd.store.sample_columns import (
+    REQUIRED_COLUMNS,
+    SampleColumns,
+    cause_bits,
+    cause_texts,
+    divided_by_gpu,
+    joined,
+    value_columns,
+)
 from chopperd.store.sample_header import (
     HEADER_MARK,
     SampleHeader,
@@ -28,13 +38,17 @@ from chopperd.store.sample_header import (
     parsed_header,
     triples_of,
 )
+from chopperd.store.sample_parquet import (
+    PARQUET,
+    is_parquet,
+    parquet_of,
+    read_parquet_samples,
+)
 from chopperd.store.smi_samples import looks_like_smi, parsed_smi
 from chopperd.store.text_table import TextTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _DIES: Final = "die_clocks_mhz"
-_REQUIRED: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
-_REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
 
 def read_samples(
@@ -42,9 +56,9 @@ def read_samples(
 ) -> SampleSet:
     """The samples in a file, which may be compressed by gzip.
 
-    Three kinds are told apart by their content: ours, CSV with the same columns and no first
-    line, and `nvidia-smi --query-gpu=timestamp,... --format=csv`. Rows are sorted by time; of
-    rows of one GPU with the same time the first is kept.
+    Five kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
+    no first line, `nvidia-smi --query-gpu=timestamp,... --format=csv`, and `amd-smi metric --csv`.
+    Rows are sorted by time; of rows of one GPU with the same time the first is kept.
 
     Args:
         path: The file.
@@ -52,8 +66,11 @@ def read_samples(
         smi_fields: Query fields of `nvidia-smi` output that was written with `noheader`.
 
     Raises:
-        StoreError: The file can't be read or is none of the three; names the line.
+        StoreError: The file can't be read or is none of the five; names the line.
+        ConfigError: pyarrow, which Parquet takes, is not installed.
     """
+    if is_parquet(path):
+        return read_parquet_samples(path)
     data = _data(path)
     if not data.strip():
         raise StoreError(f"{path}: the file is empty")
@@ -61,24 +78,32 @@ def read_samples(
     line = first.decode()
     if line.startswith(HEADER_MARK):
         return _ours(rest, parsed_header(line, str(path)), path, first_line=2)
+    if looks_like_amd_smi(data):
+        return parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
         return parsed_smi(data, path=str(path), tz=tz, fields=smi_fields)
     return _ours(data, SampleHeader(), path, first_line=1)
 
 
 def write_samples(path: Path, samples: SampleSet) -> None:
-    """Write a sample file, whole or not at all; compressed where the name ends in `.gz`.
+    """Write a sample file, whole or not at all.
 
-    Columns in which no GPU has a value are left out.
+    It is compressed where the name ends in `.gz`, and Parquet where it ends in `.parquet`. Columns
+    in which no GPU has a value are left out.
 
     Raises:
         StoreError: The file can't be written.
+        ConfigError: pyarrow, which Parquet takes, is not installed.
     """
+    with replaced_file(path) as file:
+        file.write(parquet_of(samples) if path.suffix == PARQUET else _text_of(samples, path))
+
+
+def _text_of(samples: SampleSet, path: Path) -> bytes:
     names, columns = _columns_to_write(samples)
     rows = [header_line(samples), ",".join(names), *map(",".join, zip(*columns, strict=True))]
     data = ("\n".join(rows) + "\n").encode()
-    with replaced_file(path) as file:
-        file.write(gzip.compress(data, 6) if path.suffix == ".gz" else data)
+    return gzip.compress(data, 6) if path.suffix == ".gz" else data
 
 
 def _data(path: Path) -> bytes:
@@ -101,7 +126,7 @@ def _data(path: Path) -> bytes:
 def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> SampleSet:
     first, _, rest = data.partition(b"\n")
     names = [name.strip().strip('"') for name in first.decode().split(",")]
-    missing = [name for name in _REQUIRED if name not in names]
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing or len(set(names)) != len(names):
         problem = f"no column {missing[0]}" if missing else "a column is named twice"
         raise StoreError(f"{path}: line {first_line}: {problem}; not a sample file")
@@ -144,54 +169,32 @@ def _causes(table: TextTable) -> Int64s:
     """The bit sets of the `cause` column; without the column, nothing is known of causes."""
     if "cause" not in table.names:
         return _filled(table, Cause.UNKNOWN.bit)
-    return np.array(table.parsed("cause", _bits), dtype=np.int64)
-
-
-def _bits(cell: str) -> int:
-    """The bit set of labels joined by `+`; none for an empty cell."""
-    bits = 0
-    for label in cell.split("+") if cell else ():
-        if label not in _REPORTED_BY_LABEL:
-            raise ValueError(label)
-        bits |= _REPORTED_BY_LABEL[label].bit
-    return bits
+    return np.array(table.parsed("cause", cause_bits), dtype=np.int64)
 
 
 def _columns_to_write(samples: SampleSet) -> tuple[list[str], list[Sequence[str]]]:
     """Names and cells of the columns, rows in order of time."""
     gpus = samples.gpus
-    t_unix_ns = _joined([gpu.t_unix_ns for gpu in gpus], np.int64)
+    t_unix_ns = joined([gpu.t_unix_ns for gpu in gpus], np.int64)
     order = np.argsort(t_unix_ns, kind="stable")
     labels = [gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))]
-    spans = _joined([gpu.read_span_ns for gpu in gpus], np.int64)
-    causes = _joined([gpu.causes for gpu in gpus], np.int64)
+    spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)
+    causes = joined([gpu.causes for gpu in gpus], np.int64)
     columns: dict[str, Sequence[str]] = {
         "t_unix_ns": list(map(str, t_unix_ns[order].tolist())),
         "gpu": [labels[row] for row in order.tolist()],
     }
-    for name, values in _value_columns(samples).items():
+    for name, values in value_columns(samples).items():
         if name == "sm_clock_mhz" or not np.isnan(values).all():
             columns[name] = [_number(value) for value in values[order].tolist()]
     if any(gpu.die_clocks_mhz is not None for gpu in gpus):
         cells = [cell for gpu in gpus for cell in _die_cells(gpu)]
         columns[_DIES] = [cells[row] for row in order.tolist()]
     if (causes != Cause.UNKNOWN.bit).any():
-        columns["cause"] = _cause_cells(causes[order])
+        columns["cause"] = cause_texts(causes[order])
     if spans.any():
         columns["read_span_ns"] = list(map(str, spans[order].tolist()))
     return list(columns), list(columns.values())
-
-
-def _value_columns(samples: SampleSet) -> dict[str, Float64s]:
-    """All columns of numbers by their name in a file, (rows of all GPUs,) float64."""
-    columns = {
-        name: _joined([getattr(gpu, name) for gpu in samples.gpus], np.float64)
-        for name in VALUE_COLUMNS
-    }
-    for cause in Cause:
-        parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in samples.gpus]
-        columns[f"limited_{cause.label}_ns"] = _joined(parts, np.float64)
-    return columns
 
 
 def _die_cells(gpu: GpuSamples) -> list[str]:
@@ -205,18 +208,6 @@ def _die_cells(gpu: GpuSamples) -> list[str]:
     return ["+".join(row) if any(row) else "" for row in rows]
 
 
-def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *parts])
-
-
 def _number(value: float) -> str:
     """The shortest text that reads back as the same number; empty for NaN."""
     return "" if isnan(value) else repr(value).removesuffix(".0")
-
-
-def _cause_cells(causes: Int64s) -> list[str]:
-    text_of = {
-        bits: "+".join(cause.label for cause in Cause if bits & cause.bit)
-        for bits in np.unique(causes).tolist()
-    }
-    return [text_of[bits] for bits in causes.tolist()]

@@ -28,6 +28,9 @@ from chopperd.traces.validity import Stretch, believable, capture, outlying
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
 
+_MOST_BYTES: Final = 1 << 44
+"""16 TiB: more than a machine's memory; half a million of them still fit int64."""
+
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 RawT = TypeVar("RawT")
 PlainT = TypeVar("PlainT", str, tuple[int | str, int | str], Collective, Shapes)
@@ -223,7 +226,7 @@ def _records(
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
         external_id=table.column("external_id", np.int64),
-        copied_bytes=table.column("copied_bytes", np.int64),
+        copied_bytes=_sizes(table.column("copied_bytes", np.int64)),
         collective=collectives.column(table.column("collective", np.int32)),
     )
 
@@ -236,7 +239,7 @@ def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
         name=names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
         external_id=table.column("external_id", np.int64),
-        size_bytes=table.column("size_bytes", np.int64),
+        size_bytes=_sizes(table.column("size_bytes", np.int64)),
     )
 
 
@@ -283,6 +286,11 @@ def _flows(parts: ColumnParts, threads: _Numbering[Thread], offset_ns: int) -> F
         thread=threads.column(parts.take("thread", np.int32)[order]),
         t_ns=t_ns[order] + offset_ns,
     )
+
+
+def _sizes(column_bytes: Int64s) -> Int64s:
+    """Sizes of copies and allocations; `ABSENT` for those that no machine has room for."""
+    return np.where(column_bytes > _MOST_BYTES, ABSENT, column_bytes)
 
 
 def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:

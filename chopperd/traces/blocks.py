@@ -16,16 +16,18 @@ from chopperd.traces.decode import (
     Fault,
     QuickEvent,
     Refusal,
-    document_keys,
     exact_events,
+    is_cut_short,
     quick_events,
 )
 from chopperd.traces.salvage import EVENT_BORDER, salvage
 from chopperd.traces.text import repaired
 
+_EVENTS: Final = b'"traceEvents"'
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CUTS_TRIED: Final = 4
+_OPENINGS_TRIED: Final = 8
 _DAMAGE_PASSED: Final = 8
 """Damaged events in a block that are passed singly; with more, all the rest is read singly."""
 _FIRST_SEARCH_BYTES: Final = 16 * 1024
@@ -61,14 +63,16 @@ def find_opening(data: bytes) -> Opening | None:
     """The opening of the event array in the first bytes of a document; None if not yet there.
 
     A `traceEvents` inside another object is passed over: with the array closed right there, the
-    document would not be whole. In a damaged head the first one is taken.
+    document would not be whole. In a damaged head the first one is taken, and after a few that are
+    passed over the next.
     """
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
         return Opening(b"", start + 1)
-    for key in _EVENTS_KEY.finditer(data, start):
-        keys = document_keys(data[start : key.end()] + b"[]}")
-        if not (isinstance(keys, Refusal) and keys.fault is Fault.INCOMPLETE):
+    if _EVENTS not in data:
+        return None
+    for number, key in enumerate(_EVENTS_KEY.finditer(data, start)):
+        if number == _OPENINGS_TRIED or not is_cut_short(data[start : key.end()] + b"[]}"):
             return Opening(data[start : key.end()], key.end() + 1)
     return None
 

@@ -11,19 +11,24 @@ from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import Collective, Trace
 from chopperd.traces.names import names_matching, used_names
-from chopperd.traces.nesting import Nesting
+from chopperd.traces.nesting import Moments, Nesting
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
-#: A kernel's name that says the collective: NCCL's, and DeepEP's.
+#: Where a communication kernel's name says the collective: NCCL's, DeepEP's (mangled too), others'.
 _TELLING: Final = re.compile(
-    r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)|\bdeep_ep::\w+::(dispatch|combine)\b"
+    r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)"
+    r"|\bdeep_ep::\w+::(dispatch|combine)\b|deep_ep\w*?\d(dispatch|combine)I"
+    r"|((?:all_?(?:reduce|gather|to_?all))|reduce_?scatter)",
+    re.IGNORECASE,
 )
 #: torch's annotation around the launch of a collective.
 _ANNOTATION: Final = re.compile(r"^(?:nccl|rccl):")
 _AFFIX: Final = re.compile(
     r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$|_oop$", re.IGNORECASE
 )
+#: How torch describes a process group that the program calls nothing.
+_NOT_CALLED: Final = "undefined"
 #: What torch records as a collective though it moves nothing.
 _IDLE: Final = frozenset({"wait", "init"})
 
@@ -140,7 +145,8 @@ class _Numbering:
 
     def _plain(self, index: int, *, sized: bool) -> Collective:
         told = self._recorded[index]
-        plain = replace(told, name=collective_name(told.name))
+        called = None if told.group_description == _NOT_CALLED else told.group_description
+        plain = replace(told, name=collective_name(told.name), group_description=called)
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
 
 
@@ -165,8 +171,8 @@ def _span_around(trace: Trace, call: Int64s, candidates: Int64s) -> Int64s:
     linked = np.flatnonzero(call >= 0)
     if len(linked) and len(candidates):
         calls = trace.calls
-        at_ns, thread = calls.start_ns[call[linked]], calls.thread[call[linked]]
-        around[linked] = Nesting(trace.spans, candidates).innermost(thread, at_ns)
+        began = Moments(thread=calls.thread[call[linked]], at_ns=calls.start_ns[call[linked]])
+        around[linked] = Nesting(trace.spans, candidates).innermost(began)
     return around
 
 
@@ -194,5 +200,5 @@ def _own_names(trace: Trace, name: Int32s) -> _Named:
     for index in used_names(name, len(trace.names)).tolist():
         if says := _TELLING.search(trace.names[index]):
             of_name[index] = len(texts)
-            texts.append(says[1] or says[2])
+            texts.append(next(filter(None, says.groups())))
     return _Named(column=of_name[name], texts=tuple(texts))

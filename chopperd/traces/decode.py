@@ -134,8 +134,15 @@ _QUICK: Final = msgspec.json.Decoder(
     list[Complete[QuickTime] | FlowStart[QuickTime] | FlowEnd[QuickTime] | _Others]
 )
 _EXACT: Final = msgspec.json.Decoder(list[_ExactForms])
+
+
+class _Nothing(Struct):
+    """An object of which no key is of interest."""
+
+
 _ELEMENT: Final = msgspec.json.Decoder(_ExactForms)
 _UNTYPED: Final = msgspec.json.Decoder(float_hook=Decimal)
+_SKIPPED: Final = msgspec.json.Decoder(_Nothing)
 _KEYS: Final = msgspec.json.Decoder(float_hook=float)
 """Neither refuses a number that no float holds."""
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
@@ -226,6 +233,15 @@ def document_keys(text: bytes) -> dict[str, object] | Refusal:
     return found[0] if isinstance(found[0], dict) else Refusal(Fault.INVALID, 0)
 
 
+def is_cut_short(text: bytes) -> bool:
+    """Whether a text is no more than the sound beginning of a JSON object; makes no values."""
+    try:
+        _SKIPPED.decode(text)
+    except _REFUSALS as error:
+        return _refusal(error, len(text)).fault is Fault.INCOMPLETE
+    return False
+
+
 def is_json(text: bytes) -> bool:
     """Whether the text is one JSON value and nothing else."""
     try:
@@ -237,24 +253,22 @@ def is_json(text: bytes) -> bool:
 
 def compact(text: bytes) -> str:
     """JSON text without blanks, equal for equal values; "" for "" and for what is no JSON."""
-    return msgspec.json.encode(_value(text)).decode() if text else ""
+    return msgspec.json.encode(values_of([text])[0]).decode() if text else ""
 
 
-def scalar_of(text: bytes) -> Scalar:
-    """The value of a JSON text, if a field of mixed type may have it; None for any other."""
-    return _scalar(_value(text)) if text else None
-
-
-def text_of(text: bytes) -> str:
-    """The text that a JSON value is, or stands for."""
-    return str(_value(text))
-
-
-def _value(text: bytes) -> object:
+def values_of(texts: Sequence[bytes]) -> Sequence[object]:
+    """The values of JSON texts, of which only what they stand for need be sound."""
+    array = b"[" + b",".join(texts) + b"]"
     try:
-        return _UNTYPED.decode(text)
+        values: Sequence[object] = _UNTYPED.decode(array)
     except _REFUSALS:
-        return _UNTYPED.decode(repaired(text, final=True))
+        values = _UNTYPED.decode(repaired(array, final=True))
+    return values
+
+
+def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
+    """Values of fields of mixed type; None for any other."""
+    return list(map(_scalar, values_of(texts)))
 
 
 def event_from(value: object) -> ExactEvent | None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from chopperd.model.trace import TraceDevice
 from chopperd.traces.columns import ABSENT, integer
 from chopperd.traces.decode import Fault, Refusal, document_keys
@@ -15,6 +17,12 @@ _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
 _CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
 _LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
+_TEXTS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LONG_BYTES: Final = 1 << 20
+"""Longer values are passed over, as decoding them costs time; of longer objects, the long members.
+
+None that is read here is so long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +50,11 @@ def read_keys(head: bytes, tail: bytes | None) -> Keys:
     if not head:
         return Keys(values={}, closed=tail is not None, readable=True)
     head, whole_tail = repaired(head, final=True), repaired(tail or b"", final=True)
-    whole = document_keys(head + b"[]" + whole_tail)
+    whole = _keys_of(head + b"[]" + whole_tail)
     if not isinstance(whole, Refusal):
         return Keys(values=whole, closed=True, readable=True)
     closed = tail is not None and whole.fault is not Fault.INCOMPLETE
-    front = document_keys(head + b"[]}")
+    front = _keys_of(head + b"[]}")
     values = {} if isinstance(front, Refusal) else front
     base = _BASE.search(head) or _BASE.search(whole_tail)
     found = {"baseTimeNanoseconds": int(base[1])} if base else {}
@@ -55,6 +63,26 @@ def read_keys(head: bytes, tail: bytes | None) -> Keys:
         closed=closed,
         readable=not closed and not isinstance(front, Refusal),
     )
+
+
+def _keys_of(document: bytes) -> Mapping[str, object] | Refusal:
+    """The keys of a document and their values; None for values too long to be of use.
+
+    Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
+    """
+    try:
+        return {key: _value(bytes(text)) for key, text in _TEXTS.decode(document).items()}
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return document_keys(document)
+
+
+def _value(text: bytes) -> object:
+    if len(text) <= _LONG_BYTES:
+        return msgspec.json.decode(text)
+    if text[:1] != b"{":
+        return None
+    members = ((key, bytes(member)) for key, member in _TEXTS.decode(text).items())
+    return {key: msgspec.json.decode(one) for key, one in members if len(one) <= _LONG_BYTES}
 
 
 def base_time_unix_ns(values: Mapping[str, object]) -> int | None:

@@ -7,26 +7,63 @@ is the last to begin, of those that begin together the shortest. Of well-nested 
 a stack gives.
 """
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
 from chopperd.model.arrays import Int32s, Int64s
-from chopperd.model.trace import HostSpans
 
 #: Times of all threads are laid on one axis as far as int64 reaches; else ranks take their place.
 _AXIS_LIMIT: Final = 2**62
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Moments on host threads.
+
+    Attributes:
+        thread: (n,) int32, index into `Trace.threads`; -1 unknown, which nothing is around.
+        at_ns: (n,) int64; meaningless where the thread is unknown.
+    """
+
+    thread: Int32s
+    at_ns: Int64s
+
+    def __len__(self) -> int:
+        """The number of moments."""
+        return len(self.at_ns)
+
+    def of(self, rows: Int64s) -> "Moments":
+        """Some of the moments, by their indices."""
+        return Moments(thread=self.thread[rows], at_ns=self.at_ns[rows])
+
+
+class Spans(Protocol):
+    """Stretches of time on host threads, sorted by (start_ns, -end_ns)."""
+
+    @property
+    def thread(self) -> Int32s:
+        """(n,) int32, index into `Trace.threads`."""
+
+    @property
+    def start_ns(self) -> Int64s:
+        """(n,) int64."""
+
+    @property
+    def end_ns(self) -> Int64s:
+        """(n,) int64."""
+
+
 class Nesting:
-    """Some of a trace's host spans, to be asked for the innermost around moments.
+    """Some spans, to be asked for the innermost around moments.
 
     Args:
-        spans: All host spans.
+        spans: All spans.
         chosen: (m,) int64, rising indices of the spans to look among.
     """
 
-    def __init__(self, spans: HostSpans, chosen: Int64s) -> None:
+    def __init__(self, spans: Spans, chosen: Int64s) -> None:
         self._spans = spans
         self._rows = chosen[np.argsort(spans.thread[chosen], kind="stable")]
         self._thread = spans.thread[self._rows]
@@ -34,18 +71,13 @@ class Nesting:
         self._start = self._axis.place(self._thread, spans.start_ns[self._rows])
         self._ends = _Maxima(self._axis.place(self._thread, spans.end_ns[self._rows]))
 
-    def innermost(self, thread: Int32s, at_ns: Int64s) -> Int64s:
-        """(n,) int64: index in the trace's spans of the innermost around each moment; -1 none.
-
-        Args:
-            thread: (n,) int32, index into the trace's threads; -1 gives -1.
-            at_ns: (n,) int64, moments; a span's end is outside it.
-        """
+    def innermost(self, moments: Moments) -> Int64s:
+        """(n,) int64: index in the spans of the innermost around each moment; -1 none."""
         if not len(self._rows):
-            return np.full(len(at_ns), -1, np.int64)
-        place = self._axis.place(thread, at_ns)
+            return np.full(len(moments), -1, np.int64)
+        place = self._axis.place(moments.thread, moments.at_ns)
         begun = np.searchsorted(self._start, place, "right") - 1
-        begun[thread < 0] = -1
+        begun[moments.thread < 0] = -1
         return self._of_position(self._ends.last_above(begun, place))
 
     def parents(self) -> Int64s:

@@ -17,7 +17,7 @@ from chopperd.model.classes import KernelClass
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.classes import class_by_operation
 from chopperd.traces.names import names_matching, used_names
-from chopperd.traces.nesting import Nesting
+from chopperd.traces.nesting import Moments, Nesting
 
 #: External ids are those of operators where at least this share of linked records says so.
 _VALID_SHARE: Final = 0.99
@@ -40,16 +40,14 @@ class Attribution:
     """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
 
     Attributes:
-        thread: (records,) int32, the thread it was launched on, index into `Trace.threads`.
-        at_ns: (records,) int64, when: the start of the launching call, or of the operator where
-            only that is known; meaningless where `thread` is -1.
+        launched: (records,) when and on which thread: at the start of the launching call, or of the
+            operator where only that is known; thread -1 where neither is.
         op: (records,) int64, the innermost operator around the launch.
         annotation: (records,) int64, the innermost annotation.
         module: (records,) int64, the innermost call of a module.
     """
 
-    thread: Int32s
-    at_ns: Int64s
+    launched: Moments
     op: Int64s
     annotation: Int64s
     module: Int64s
@@ -62,42 +60,44 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
         trace: The trace.
         call: (records,) int64, the call that launched each record; -1 unlinked.
     """
-    spans, calls = trace.spans, trace.calls
-    nestings = {kind: Nesting(spans, np.flatnonzero(spans.kind == kind)) for kind in SpanKind}
-    thread, at_ns = _of_calls(calls.thread, call, -1), _of_calls(calls.start_ns, call, 0)
-    by_id = _operator_by_id(trace, call, thread, at_ns)
+    spans = trace.spans
+    linked = _launched(trace, call)
+    by_id = _operator_by_id(trace, call, linked)
     known = by_id >= 0
-    thread[known], at_ns[known] = spans.thread[by_id[known]], spans.start_ns[by_id[known]]
-    launched_on = thread.astype(np.int32)
+    launched = Moments(
+        thread=np.where(known, spans.thread[by_id], linked.thread)
+        if known.any()
+        else linked.thread,
+        at_ns=np.where(known, spans.start_ns[by_id], linked.at_ns) if known.any() else linked.at_ns,
+    )
     op, annotation, module = (
-        nestings[kind].innermost(launched_on, at_ns)
+        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched)
         for kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.MODULE)
     )
     return Attribution(
-        thread=launched_on,
-        at_ns=at_ns,
+        launched=launched,
         op=np.where(known, by_id, op),
         annotation=annotation,
         module=module,
     )
 
 
-def _of_calls(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
-    """A column of the calls, spread over the records they launched."""
-    spread = np.full(len(call), otherwise, np.int64)
+def _launched(trace: Trace, call: Int64s) -> Moments:
+    """(records,) when and where the call of each record began; thread -1 without one."""
     linked = call >= 0
-    spread[linked] = column[call[linked]]
-    return spread
+    thread, at_ns = np.full(len(call), -1, np.int32), np.zeros(len(call), np.int64)
+    thread[linked] = trace.calls.thread[call[linked]]
+    at_ns[linked] = trace.calls.start_ns[call[linked]]
+    return Moments(thread=thread, at_ns=at_ns)
 
 
-def _operator_by_id(trace: Trace, call: Int64s, thread: Int64s, at_ns: Int64s) -> Int64s:
+def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
     """(records,) int64: the operator of the External id of each record without a call; -1 none.
 
     Args:
         trace: The trace.
         call: (records,) int64, -1 unlinked.
-        thread: (records,) int64, where the call was.
-        at_ns: (records,) int64, when it began.
+        launched: (records,) when and where the call began.
     """
     spans, external_id = trace.spans, trace.records.external_id
     unlinked = (call < 0) & (external_id >= 0)
@@ -105,8 +105,8 @@ def _operator_by_id(trace: Trace, call: Int64s, thread: Int64s, at_ns: Int64s) -
         return np.full(len(call), -1, np.int64)
     operator = _by_unique_id(spans.external_id, spans.kind == SpanKind.OP, external_id)
     shown = np.flatnonzero((call >= 0) & (external_id >= 0))
-    of, when = operator[shown], at_ns[shown]
-    right = (of >= 0) & (spans.thread[of] == thread[shown])
+    of, when = operator[shown], launched.at_ns[shown]
+    right = (of >= 0) & (spans.thread[of] == launched.thread[shown])
     right &= (spans.start_ns[of] <= when) & (when < spans.end_ns[of])
     valid = len(shown) > 0 and np.count_nonzero(right) >= _VALID_SHARE * len(shown)
     return np.where(unlinked & valid, operator, -1)
@@ -164,6 +164,6 @@ def with_operation_classes(trace: Trace, found: Attribution, kernel_class: Int8s
     for told in {each for each in classes if each is not None}:
         of_name = np.array([each is told for each in classes])
         chosen = np.flatnonzero(of_name[spans.name] & (spans.kind != SpanKind.MODULE))
-        around = Nesting(spans, chosen).innermost(found.thread[open_], found.at_ns[open_])
+        around = Nesting(spans, chosen).innermost(found.launched.of(open_))
         result[open_[around >= 0]] = told
     return result

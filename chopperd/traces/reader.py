@@ -63,6 +63,7 @@ class _Document:
         self._source = source
         self._limits = limits
         self._opening = b""
+        self._wanted_bytes = 0
         self._head: bytes | None = None
         self._rows = rows
         self._events = events
@@ -85,6 +86,8 @@ class _Document:
         Raises:
             TraceFormatError: There was no event array, or nothing in it was an event.
         """
+        if self._head is None and (events := self._opened()):
+            self._events.feed(events)
         if self._head is None:
             raise self._no_events()
         self._events.finish()
@@ -117,9 +120,16 @@ class _Document:
     def _open(self, data: bytes) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
         self._opening += data
+        if len(self._opening) < self._wanted_bytes:
+            return b""
+        # A text without the array in sight is looked at again when there is far more of it.
+        self._wanted_bytes = 4 * len(self._opening)
         start = without_mark(self._opening).lstrip()
         if start and start[:1] not in b"{[":
             raise self._source.error("is not JSON", len(self._opening) - len(start))
+        return self._opened()
+
+    def _opened(self) -> bytes:
         opening = find_opening(self._opening)
         if opening is None:
             return b""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chopperd.traces.decode import Element, ExactEvent, Fault, first_element, is_json
+from chopperd.traces.text import repaired
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
@@ -16,6 +17,8 @@ EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _PHASE: Final = re.compile(rb'"ph"')
+_LONGEST_TAIL_BYTES: Final = 1 << 20
+_ENDS_TRIED: Final = 32
 
 
 @dataclass(slots=True)
@@ -119,8 +122,15 @@ def _starts_event(data: bytes, position: int) -> bool:
 def array_end(data: bytes, position: int) -> int | None:
     """Where the array's closing bracket stands behind a damaged last event; None if nowhere.
 
-    With what follows it, it closes the document; lists in the damaged event do not.
+    With what follows it, it closes the document; lists in the damaged event do not. It is sought
+    in the last MiB, as keys behind the events are short, and among few brackets there.
     """
-    ends = [end.end() for end in _ARRAY_END.finditer(data, position)]
-    closing = (end for end in ends if is_json(b'{"":[' + data[end:]) or not data[end + 1 :].strip())
+    since = max(position, len(data) - _LONGEST_TAIL_BYTES)
+    ends = [end.end() for end in _ARRAY_END.finditer(data, since)]
+    closing = (end for end in ends[-_ENDS_TRIED:] if _closes(data[end:]))
     return next(closing, ends[-1] if ends else None)
+
+
+def _closes(rest: bytes) -> bool:
+    """Whether a text that begins with the array's bracket closes the document."""
+    return is_json(b'{"":[' + repaired(rest, final=True)) or not rest[1:].strip()

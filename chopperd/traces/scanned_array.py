@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeAlias
 
 from chopperd.traces.salvage import EVENT_BORDER, array_end
 from chopperd.traces.scanned import Scanned
-from chopperd.traces.text import repaired
 
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
@@ -122,8 +121,8 @@ class ScannedArray:
         found = self._scan(self._pending, len(self._pending), final=final)
         yield self._counted(found)
         self._pending = self._pending[found.consumed :]
-        # Text without an end in sight is looked at again when there is twice as much of it.
-        self._wanted_bytes = 0 if found.consumed else 2 * len(self._pending)
+        # Text without an end in sight is looked at again when there is far more of it.
+        self._wanted_bytes = 0 if found.consumed else 4 * len(self._pending)
         if found.ended:
             self.tail, self._pending = self._pending, b""
         elif found.stuck:
@@ -131,7 +130,6 @@ class ScannedArray:
 
     def _pass_last_damage(self) -> None:
         """The array's end behind a damaged element that no event follows, if it can be told."""
-        self._pending = repaired(self._pending, final=True)
         end = array_end(self._pending, 0)
         if end is not None:
             self.damaged += 1

@@ -7,13 +7,14 @@ import numpy as np
 
 from chopperd.model.arrays import Int32s
 from chopperd.traces.columns import ABSENT, Column, ColumnParts, Interner
-from chopperd.traces.decode import Scalar, scalar_of, text_of
-from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows
+from chopperd.traces.decode import Scalar, scalars_of, values_of
+from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.scanned import JOIN, Rows, Scanned
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 _SMALL: Final = frozenset({"kind", "is_end"})
 _UNUSED: Final = "unused"
+_NULL: Final = b"null"
 
 
 class ScannedRows:
@@ -25,9 +26,9 @@ class ScannedRows:
 
     def __init__(self, rows: TraceRows) -> None:
         self._rows = rows
-        self._names = _Numbers(rows.names, text_of)
-        self._threads = _Numbers(rows.threads, _thread)
-        self._collectives = _Numbers(rows.collectives, _collective)
+        self._names = _Numbers(rows.names, _texts)
+        self._threads = _Numbers(rows.threads, _threads)
+        self._collectives = _Numbers(rows.collectives, _joined)
         self._shapes = _Numbers(rows.shapes, _shapes)
 
     def add(self, found: Scanned) -> None:
@@ -35,7 +36,7 @@ class ScannedRows:
         rows = self._rows
         for category, count in found.counts.items():
             if count:
-                rows.counts[text_of(category)] += count
+                rows.counts[_texts([category])[0]] += count
         rows.undecodable += found.undecodable_rows
         rows.invalid_records += found.invalid_records
         rows.has_queues |= found.has_queues
@@ -53,22 +54,22 @@ class ScannedRows:
 
 
 class _Numbers(Generic[KeyT]):
-    """The file's numbers of texts that each scan numbers anew."""
+    """The file's numbers of texts that each scan numbers anew; a text is decoded once a file."""
 
-    def __init__(self, interner: Interner[KeyT], decode: Callable[[bytes], KeyT]) -> None:
+    def __init__(
+        self, interner: Interner[KeyT], decode: Callable[[Sequence[bytes]], Sequence[KeyT]]
+    ) -> None:
         self._interner = interner
         self._decode = decode
         self._known: dict[bytes, int] = {}
 
     def of(self, texts: Sequence[bytes]) -> Int32s:
         """The number of each text, and last that of none."""
-        return np.array([*map(self._number, texts), ABSENT], np.int32)
-
-    def _number(self, text: bytes) -> int:
-        number = self._known.get(text)
-        if number is None:
-            number = self._known[text] = self._interner[self._decode(text)]
-        return number
+        known = self._known
+        new = [text for text in texts if text not in known]
+        if new:
+            known.update(zip(new, map(self._interner.__getitem__, self._decode(new)), strict=True))
+        return np.array([*map(known.__getitem__, texts), ABSENT], np.int32)
 
 
 def _add(table: ColumnParts, rows: Rows, numbers: dict[str, Int32s]) -> None:
@@ -85,15 +86,21 @@ def _add(table: ColumnParts, rows: Rows, numbers: dict[str, Int32s]) -> None:
     table.add(**columns)
 
 
-def _thread(text: bytes) -> tuple[Scalar, Scalar]:
-    process, thread = map(scalar_of, text.split(JOIN))
-    return process, thread
+def _texts(texts: Sequence[bytes]) -> list[str]:
+    """The texts that JSON values are, or stand for."""
+    return list(map(str, values_of(texts)))
 
 
-def _collective(text: bytes) -> CollectiveKey:
-    return tuple(map(scalar_of, text.split(JOIN)))
+def _joined(texts: Sequence[bytes]) -> list[tuple[Scalar, ...]]:
+    """The scalars of each text of several values, an absent one being None."""
+    parts = [part or _NULL for text in texts for part in text.split(JOIN)]
+    values, each = scalars_of(parts), len(parts) // len(texts)
+    return list(zip(*(values[at::each] for at in range(each)), strict=True))
 
 
-def _shapes(text: bytes) -> ShapesKey:
-    dims, types, values = text.split(JOIN)
-    return dims, types, values
+def _threads(texts: Sequence[bytes]) -> list[tuple[Scalar, Scalar]]:
+    return [(process, thread) for process, thread in _joined(texts)]
+
+
+def _shapes(texts: Sequence[bytes]) -> list[ShapesKey]:
+    return [(dims, types, values) for dims, types, values in (text.split(JOIN) for text in texts)]

@@ -2,12 +2,15 @@
 
 import numpy as np
 
-from chopperd.model.arrays import Int64s
-from chopperd.model.trace import DeviceRecords, RecordKind, RuntimeCalls
+from chopperd.model.arrays import Int8s, Int64s
+from chopperd.model.classes import COPY_CLASSES
+from chopperd.model.trace import DeviceRecords, RuntimeCalls
 
 
-def copied_bytes(records: DeviceRecords, calls: RuntimeCalls, call: Int64s) -> Int64s:
-    """(records,) int64: bytes of each copy and fill; -1 unknown, and for kernels.
+def copied_bytes(
+    records: DeviceRecords, calls: RuntimeCalls, call: Int64s, kernel_class: Int8s
+) -> Int64s:
+    """(records,) int64: bytes of each copy and fill; -1 unknown, and for what computes.
 
     A call's size is that of its record only if it has just one.
 
@@ -15,11 +18,13 @@ def copied_bytes(records: DeviceRecords, calls: RuntimeCalls, call: Int64s) -> I
         records: The device records.
         calls: The runtime calls.
         call: (records,) int64, the call that launched each; -1 unlinked.
+        kernel_class: (records,) int8, `KernelClass`; kernels that copy are copies.
 
     Source: `args.bytes` of Kineto's copies; ROCm 6.2 writes none there, and `size` of its calls.
     """
     told = records.copied_bytes
-    asked = np.flatnonzero((told < 0) & (call >= 0) & (records.kind != RecordKind.KERNEL))
+    copies = np.isin(kernel_class, [int(each) for each in COPY_CLASSES])
+    asked = np.flatnonzero((told < 0) & (call >= 0) & copies)
     if not len(asked):
         return told
     alone = np.bincount(call[call >= 0], minlength=len(calls))[call[asked]] == 1

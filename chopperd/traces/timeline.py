@@ -14,7 +14,6 @@ from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
     Marker,
-    Phase,
     Step,
     StepSource,
     Timeline,
@@ -26,9 +25,11 @@ from chopperd.traces.classes import copy_directions, record_classes
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
+from chopperd.traces.layers import layers
 from chopperd.traces.links import link
 from chopperd.traces.names import used_names
 from chopperd.traces.operations import attribute, operation_names, with_operation_classes
+from chopperd.traces.phases import phases
 from chopperd.traces.record_flops import RecordWork, record_work
 from chopperd.traces.sizes import copied_bytes
 from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
@@ -70,6 +71,8 @@ class _Columns:
     copied_bytes: Int64s
     collective: Int32s
     operation: Int32s
+    layer: Int32s
+    phase: Int8s
     work: RecordWork
 
 
@@ -90,6 +93,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
     attribution = attribute(trace, links.call)
     operations, operation_column = operation_names(trace, attribution)
+    phase = phases(trace, attribution.launched, () if on_device else marked.steps)
+    layer_names, layer = layers(trace, attribution.launched, phase)
     by_name = record_classes(trace.records, trace.names, options.class_rules)
     kernel_class = with_operation_classes(trace, attribution, by_name)
     collectives = collectives_of(trace, links.call, kernel_class)
@@ -105,10 +110,12 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
-        copied_bytes=copied_bytes(trace.records, trace.calls, links.call),
+        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
         collective=collectives.column,
         operation=operation_column,
-        work=record_work(trace, kernel_class, attribution.op),
+        layer=layer,
+        phase=phase,
+        work=record_work(trace, kernel_class, attribution.op, links.missing),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -117,7 +124,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         devices=_devices(trace, columns, unrecorded(trace.records, trace.calls, links)),
         families=families,
         operations=operations,
-        layers=(),
+        layers=layer_names,
         collectives=collectives.distinct,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
@@ -224,8 +231,8 @@ def _device(
         copied_bytes=columns.copied_bytes[rows],
         collective=columns.collective[rows],
         operation=columns.operation[rows],
-        layer=np.full(len(rows), -1, np.int32),
-        phase=np.full(len(rows), Phase.UNKNOWN, np.int8),
+        layer=columns.layer[rows],
+        phase=columns.phase[rows],
         flops=columns.work.flops[rows],
         matrix_dtype=columns.work.matrix_dtype[rows],
         main_stream=main,

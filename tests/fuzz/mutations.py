@@ -45,7 +45,7 @@ _NUMBERS: Final = (
     ),
 )
 _VALUES: Final[tuple[object, ...]] = (
-    *(None, True, 0, -1, 7.5, 2**31, 2**40, 2**63, 2**64, 10**19, 1e300, 4e15, -4e15),
+    *(None, True, 0, -1, 7.5, 2**31, 2**40, 2**62, 2**63, 2**64, 10**19, 1e300, 4e15, -4e15),
     *("", "7", "0x7", "stream 7", "x" * 1000, "\0\x01\x1f", 'a"b\\c', "\ud7ff\U0001f600"),
     *([], {}, [[]], [None], [{"ph": "X", "cat": "kernel"}], {"ph": "X"}, [["},{"]], [[[[[[]]]]]]),
 )
@@ -70,13 +70,14 @@ class Mutated:
         data: The file.
         seed: What it was made of.
         sound: How many events of the seed, from the first, are as they were.
-        packed: Whether it is compressed.
+        broken_stream: Whether its compressed stream is damaged itself: how much of the text before
+            the damage can be had then depends on how it is read.
     """
 
     data: bytes
     seed: Seed
     sound: int
-    packed: bool = False
+    broken_stream: bool = False
 
 
 class Mutator:
@@ -264,11 +265,11 @@ def _packed(found: Mutated, random: Random) -> Mutated:
     at = random.randrange(len(packed))
     choice = random.randrange(4)
     if choice == 0:
-        return Mutated(data=packed, seed=found.seed, sound=found.sound, packed=True)
+        return Mutated(data=packed, seed=found.seed, sound=found.sound)
     if choice == 1:
         packed += gzip.compress(b"" if at % 2 else found.data, compresslevel=1, mtime=0)[: at + 9]
     elif choice == 2:
         packed = packed[:at]
     else:
         packed = packed[:at] + zlib.compress(packed[at:])[at % 3 :]
-    return Mutated(data=packed, seed=found.seed, sound=0, packed=True)
+    return Mutated(data=packed, seed=found.seed, sound=0, broken_stream=choice == 3)

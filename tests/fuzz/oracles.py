@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.traces.native.library import scanner_library
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import lay_out
@@ -25,9 +26,12 @@ BLOCKS: Final = (64, 97, 251, 509, 1021, 4093)
 
 _TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
 _USUAL: Final = ReadLimits()
+_REPORTED_EACH: Final = 32
+_RARER_EACH: Final = 16
+"""Checks that take longer, or ask much the same as another, are made of one input in so many."""
 _MAX_RATIO: Final = 3.0
 _FLOOR_S: Final = 0.010
-"""What a few inputs may cost more than the others on a shared machine."""
+"""What single readings may cost more than others: caches, collection of garbage."""
 _TIMED_AGAIN: Final = 5
 
 
@@ -52,7 +56,9 @@ class Oracles:
         self._path = folder / "input.json"
         self._timed = timed
         self._sound = {seed.name: self._sound_prefix(seed) for seed in seeds}
-        self._clean_s = max(self._least_s(seed.text) for seed in seeds) if timed else 0.0
+        # All inputs are small: what a reading costs at least is most of what they cost.
+        clean_s = max(self._least_s(seed.text) for seed in seeds) if timed else 0.0
+        self._limit_s = _MAX_RATIO * clean_s + _FLOOR_S
 
     def failures(self, one: Mutated, number: int) -> Iterator[Failure]:
         """All that does not hold of an input.
@@ -61,32 +67,49 @@ class Oracles:
             one: The input.
             number: Decides which of the rarer checks are made.
         """
-        begin_s = perf_counter()
+        begin_s = process_time()
         usual = self._read(one.data)
-        took_s = perf_counter() - begin_s
+        took_s = process_time() - begin_s
         if isinstance(usual, Failure):
             yield usual
             return
-        if self._timed and took_s > self._limit_s(one.data):
+        if self._timed and took_s > self._limit_s:
             yield from self._slow(one.data)
         yield from self._whole_before_damage(one, usual)
-        block = BLOCKS[number % len(BLOCKS)]
-        blocks = self._read(one.data, ReadLimits(block_bytes=block))
-        if isinstance(blocks, Failure):
-            yield Failure(f"in blocks: {blocks.kind}", f"{block} bytes: {blocks.detail}")
-        elif difference := unlike(usual, blocks):
-            yield Failure("block size", f"{block} bytes: {difference}")
-        if number % 4 == 0 and isinstance(usual, Trace):
+        if not one.broken_stream:
+            yield from self._otherwise(one.data, usual, number)
+        if number % _REPORTED_EACH == 0 and isinstance(usual, Trace):
             yield from _reported(usual)
+
+    def _otherwise(
+        self, data: bytes, usual: Trace | TraceFormatError, number: int
+    ) -> Iterator[Failure]:
+        """Read by the other decoder, in small blocks, by several threads: always the same."""
+        blocks = ReadLimits(block_bytes=BLOCKS[number % len(BLOCKS)])
+        ways: dict[str, tuple[ReadLimits, bool, int]] = {"in blocks": (blocks, True, 1)}
+        if scanner_library() is not None:
+            ways["by Python"] = (_USUAL, False, 1)
+        if number % _RARER_EACH == 0:
+            ways["by Python, in blocks"] = (blocks, False, 1)
+        if number % _RARER_EACH == 1:
+            ways["by threads, in blocks"] = (blocks, True, 2)
+        for way, (limits, native, threads) in ways.items():
+            found = self._read(data, limits, native=native, threads=threads)
+            if isinstance(found, Failure):
+                yield Failure(f"{way}: {found.kind}", found.detail)
+            elif difference := unlike(usual, found):
+                yield Failure(f"{way}", f"{limits.block_bytes} bytes: {difference}")
 
     def sound_rows(self, seed: Seed, count: int) -> Counter[Key]:
         """What the tables hold of the first events of a seed."""
         return self._sound[seed.name][count]
 
-    def _read(self, data: bytes, limits: ReadLimits = _USUAL) -> Trace | TraceFormatError | Failure:
+    def _read(
+        self, data: bytes, limits: ReadLimits = _USUAL, *, native: bool = True, threads: int = 1
+    ) -> Trace | TraceFormatError | Failure:
         self._path.write_bytes(data)
         try:
-            return read_trace(self._path, limits=limits)
+            return read_trace(self._path, limits=limits, native=native, threads=threads)
         except TraceFormatError as error:
             return error
         except Exception as error:  # noqa: BLE001 (any other is what is looked for)
@@ -113,20 +136,16 @@ class Oracles:
 
     def _slow(self, data: bytes) -> Iterator[Failure]:
         least_s = self._least_s(data)
-        if least_s > self._limit_s(data):
+        if least_s > self._limit_s:
             yield Failure("slow", f"{1e3 * least_s:.1f} ms for {len(data)} bytes")
 
-    def _limit_s(self, data: bytes) -> float:
-        del data  # All inputs are small: the work that does not grow with them is most.
-        return _MAX_RATIO * self._clean_s + _FLOOR_S
-
     def _least_s(self, data: bytes) -> float:
-        """The least time of several readings; the floor of a machine that others use too."""
+        """The least processor time of several readings, on a machine that others use too."""
 
         def took_s() -> float:
-            begin_s = perf_counter()
+            begin_s = process_time()
             self._read(data)
-            return perf_counter() - begin_s
+            return process_time() - begin_s
 
         return min(took_s() for _ in range(_TIMED_AGAIN))
 

@@ -154,8 +154,9 @@ def test_collectives_by_group_are_those_of_the_file(files: Files, name: str) -> 
 
 
 def spelled(record: Record) -> str:
-    """What NCCL's older kernels are called; RCCL's say nothing."""
-    return "allreduce" if "AllReduce" in record.row.name else "unknown"
+    """What NCCL's older kernels and those over symmetric memory are called; RCCL's say nothing."""
+    said = any(text in record.row.name for text in ("AllReduce", "all_reduce"))
+    return "allreduce" if said else "unknown"
 
 
 def only(found: Iterable[CollectiveTraffic], name: str) -> CollectiveTraffic:

@@ -44,9 +44,11 @@ const char *after_string(const char *at, const char *end, state_t *state)
             return at + 1;
         if (*at != '\\')
             return stop(at, end, state);
-        at = after_escape(at, end, state);
-        if (*state != WHOLE)
-            return at;
+        while (*at == '\\') {
+            at = after_escape(at, end, state);
+            if (*state != WHOLE)
+                return at;
+        }
     }
 }
 

@@ -82,6 +82,8 @@ static bool is_event_key(const char *at)
 static const char *next_start(const char *at, const char *end, const char **border)
 {
     while ((at = memchr(at, '}', (size_t)(end - at))) != NULL) {
+        while (at[1] == '}')
+            at++;
         const char *start = after_spaces(at + 1);
         if (*start == ',') {
             start = after_spaces(start + 1);

@@ -105,12 +105,12 @@ def assert_same(a: SampleSet, b: SampleSet) -> None:
             np.testing.assert_array_equal(mine.die_clocks_mhz, other.die_clocks_mhz)
 
 
-@given(samples=sample_sets(), compressed=st.booleans())
-@settings(max_examples=50, deadline=None)
+@given(samples=sample_sets(), form=st.sampled_from([".csv", ".csv.gz", ".parquet"]))
+@settings(max_examples=75, deadline=None)
 def test_what_is_written_is_read_back_the_same(
-    tmp_path_factory: pytest.TempPathFactory, samples: SampleSet, compressed: bool
+    tmp_path_factory: pytest.TempPathFactory, samples: SampleSet, form: str
 ) -> None:
-    path = tmp_path_factory.mktemp("samples") / ("s.csv.gz" if compressed else "s.csv")
+    path = tmp_path_factory.mktemp("samples") / f"s{form}"
     write_samples(path, samples)
     back = read_samples(path)
     assert_same(samples, back)
@@ -221,6 +221,13 @@ def test_compression_is_told_by_content_not_by_name(tmp_path: Path) -> None:
     assert len(read_samples(written(tmp_path, data)).gpus[0]) == 1
     with pytest.raises(StoreError, match="cut off or damaged"):
         read_samples(written(tmp_path, data[:-12]))
+
+
+def test_amd_smi_output_is_told_by_content(tmp_path: Path) -> None:
+    prompt = "'CTRL' + 'C' to stop watching output:\n"
+    text = f"{prompt}timestamp,gpu,socket_power,gfx_0_clk\n1772939616,0,350,1980\n"
+    (gpu,) = read_samples(written(tmp_path, text)).gpus
+    assert (gpu.gpu.vendor, gpu.sm_clock_mhz.tolist()) == (Vendor.AMD, [1980.0])
 
 
 def test_nvidia_smi_output_is_told_by_content(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from tests.fuzz.mutations import Mutator, event_ends
 from tests.fuzz.oracles import Oracles, smallest
 from tests.fuzz.seeds import Seed, seeds
 
+RUN = 3
+
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_mutated_traces_are_read_as_far_as_they_are_sound(tmp_path: Path, first: int) -> None:
     mutator, oracles = Mutator(seeds()), Oracles(tmp_path, seeds(), timed=False)
     for number in range(first, first + 100):
-        one = mutator.mutated(number, 1)
+        one = mutator.mutated(number, RUN)
         assert list(oracles.failures(one, number)) == [], (number, one.data)
 
 

@@ -112,3 +112,18 @@ def test_steps_of_2021_are_annotations_though_operators_by_category() -> None:
         found.names[n]: kind for n, kind in zip(found.spans.name, found.spans.kind, strict=True)
     }
     assert kinds == {"ProfilerStep#1": SpanKind.ANNOTATION, "aten::mm": SpanKind.OP}
+
+
+def test_sizes_that_no_machine_has_room_for_are_unknown() -> None:
+    """Their sums would not fit: a damaged size made a negative one of all."""
+    sizes = (2**63 - 1, 2**44 + 1, 2**44, 5)
+    events = [
+        complete_event("gpu_memcpy", "Memcpy HtoD", n, 1, bytes=size)
+        for n, size in enumerate(sizes)
+    ]
+    calls = [
+        complete_event("cuda_runtime", "hipMalloc", n, 1, bytes=s) for n, s in enumerate(sizes)
+    ]
+    found = assembled([*events, *calls])
+    assert found.records.copied_bytes.tolist() == [-1, -1, 2**44, 5]
+    assert found.calls.size_bytes.tolist() == [-1, -1, 2**44, 5]

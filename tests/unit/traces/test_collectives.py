@@ -1,5 +1,7 @@
 """Collectives of kernels, and families of RCCL's one kernel, by metadata and by names around."""
 
+from dataclasses import replace
+
 import pytest
 
 from chopperd.model.classes import KERNEL_CLASSES, KernelClass
@@ -130,14 +132,26 @@ def test_without_metadata_names_tell_the_collective_and_no_more() -> None:
     made.kernel("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 50, 110, 5)
     made.kernel("void deep_ep::intranode::dispatch<8, 512>(int4*)", 60, 120, 5)
     made.kernel("deep_ep::intranode::notify_dispatch<8>(int*)", 70, 130, 5)
+    made.kernel("_ZN7deep_ep9intranode7combineI13__nv_bfloat16EEvPS0_", 75, 135, 5)
     made.kernel(GENERIC, 80, 140, 5)
+    made.kernel("void (anonymous namespace)::multimem_all_reduce_kernel<4>(char*)", 90, 150, 5)
     assert collective_of_each(made) == [
         Collective(name="alltoall"),
         Collective(name="allreduce"),
         Collective(name="dispatch"),
         None,
+        Collective(name="combine"),
         None,
+        Collective(name="allreduce"),
     ]
+
+
+def test_a_group_that_is_called_nothing_has_no_description() -> None:
+    made = TraceBuilder()
+    made.record(NAMED, 0, 5, collective=replace(GATHER, group_description="undefined"))
+    made.record(NAMED, 10, 5, collective=replace(GATHER, group_description="mesh_tp"))
+    found = [each.group_description for each in collective_of_each(made) if each is not None]
+    assert found == [None, "mesh_tp"]
 
 
 def test_an_operator_that_waits_launches_no_collective() -> None:

@@ -108,3 +108,17 @@ def test_the_runtime_is_told_by_calls_or_header(
     values: dict[str, object], calls: list[str], runtime: str | None
 ) -> None:
     assert meta.runtime_of(values, calls) == runtime
+
+
+def test_of_values_too_long_to_be_of_use_the_short_members_are_read() -> None:
+    groups = b",".join(b'{"pg_name": "%d", "ranks": [%d]}' % (n, n) for n in range(40_000))
+    head = b'{"distributedInfo": {"pg_config": [' + groups + b'], "rank": 5}, "long": ['
+    keys = meta.read_keys(head + groups + b'], "traceEvents": ', b', "a": 1}')
+    assert meta.rank_of(keys.values, "x.json") == (5, "distributedInfo")
+    assert (keys.values["long"], keys.values["a"], keys.readable) == (None, 1, True)
+
+
+@pytest.mark.parametrize("value", [b"1e999", b'"\\ud800"', b"[" * 2000, b"[" * 2000 + b"]" * 2000])
+def test_a_value_that_cannot_be_read_is_said_to_be_so_or_does_no_harm(value: bytes) -> None:
+    keys = meta.read_keys(b'{"rank": 1, "bad": ' + value + b', "traceEvents": ', b"}")
+    assert keys.values.get("rank") == 1 or not keys.readable or not keys.closed

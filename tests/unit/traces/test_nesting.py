@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.arrays import Int64s
 from chopperd.model.trace import HostSpans
-from chopperd.traces.nesting import Nesting
+from chopperd.traces.nesting import Moments, Nesting
 from tests.trace_building import MAIN, Thread, TraceBuilder
 
 OTHER: Thread = (100, 101)
@@ -24,9 +24,8 @@ def whole(spans: HostSpans) -> Nesting:
 
 def at(made: TraceBuilder, *instants: int, thread: int = 0) -> list[int]:
     on = np.full(len(instants), thread, np.int32)
-    found: list[int] = (
-        whole(made.build().spans).innermost(on, np.array(instants, np.int64)).tolist()
-    )
+    moments = Moments(thread=on, at_ns=np.array(instants, np.int64))
+    found: list[int] = whole(made.build().spans).innermost(moments).tolist()
     return found
 
 
@@ -96,7 +95,9 @@ def test_an_ended_span_is_around_nothing_though_one_that_began_in_it_goes_on() -
 
 def test_without_spans_or_instants_nothing_is_found() -> None:
     nowhere = whole(TraceBuilder().build().spans)
-    assert nowhere.innermost(np.zeros(2, np.int32), np.arange(2)).tolist() == [-1, -1]
+    assert nowhere.innermost(
+        Moments(thread=np.zeros(2, np.int32), at_ns=np.arange(2))
+    ).tolist() == [-1, -1]
     assert nowhere.parents().tolist() == []
     made = TraceBuilder()
     made.span("x", 0, 5)
@@ -122,9 +123,9 @@ def test_it_finds_what_a_plain_search_finds_however_spans_overlap(
     chosen = np.flatnonzero(np.array(mask, np.bool_))
     nesting = Nesting(spans, chosen)
     for thread in (0, 1):
-        found = nesting.innermost(
-            np.full(len(instants), thread, np.int32), np.array(instants, np.int64)
-        ).tolist()
+        on = np.full(len(instants), thread, np.int32)
+        moments = Moments(thread=on, at_ns=np.array(instants, np.int64))
+        found = nesting.innermost(moments).tolist()
         wanted = [plainly(spans, chosen, thread, each, len(spans)) for each in instants]
         assert found == wanted
 

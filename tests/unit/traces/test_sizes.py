@@ -33,10 +33,12 @@ def test_a_call_of_several_records_sizes_none_of_them() -> None:
     assert bytes_of_each(made) == [-1, -1]
 
 
-def test_kernels_have_no_size_and_fills_may_have_one() -> None:
+def test_what_computes_has_no_size_and_fills_and_kernels_that_copy_may_have_one() -> None:
     made = TraceBuilder()
     made.call("hipMemsetAsync", 0, correlation=1, size_bytes=16)
     made.record("Memset (Device)", 10, 5, correlation=1, kind=FILL)
     made.call("hipMemcpyAsync", 20, correlation=2, size_bytes=32)
     made.record("__amd_rocclr_copyBuffer", 30, 5, correlation=2)
-    assert bytes_of_each(made) == [16, -1]
+    made.call("hipMemcpyAsync", 40, correlation=3, size_bytes=32)
+    made.record("gemm", 50, 5, correlation=3)
+    assert bytes_of_each(made) == [16, 32, -1]

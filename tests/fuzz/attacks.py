@@ -1,0 +1,271 @@
+"""Traces made to take long: each against a sound one of its size, in time and in memory.
+
+`python -m tests.fuzz.attacks` prints the table; a part of it is among the tests.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from time import process_time
+from typing import Final
+
+from chopperd.errors import TraceFormatError
+from chopperd.traces.reader import read_trace
+
+_MIB: Final = 1 << 20
+_HEAD: Final = b'{\n  "baseTimeNanoseconds": 1790857026000000000,\n  "traceEvents": [\n  '
+_TAIL: Final = b'\n  ],\n  "traceName": "t"\n}'
+
+Attack = Callable[[int], bytes]
+"""The text of a trace of about so many bytes."""
+
+
+def sound(size_bytes: int) -> bytes:
+    """A trace as torch writes it, one key a line, 300 bytes an event."""
+    return _document(_event, size_bytes)
+
+
+def _event(number: int, **changed: bytes) -> bytes:
+    """A launch or its kernel; some of their fields as given."""
+    launch = number % 2 == 0
+    fields = {
+        "cat": b'"cuda_runtime"' if launch else b'"kernel"',
+        "name": b'"cudaLaunchKernel"' if launch else b'"void gemm_%d(float*)"' % (number % 50),
+        "pid": b"4242" if launch else b"0",
+        "tid": b"4242" if launch else b"7",
+        "ts": b"%d.%03d" % (1000 + 5 * number, number % 1000),
+        "dur": b"3.125",
+        "args": b'{\n      "External id": %d, "device": 0, "stream": 7, "correlation": %d,\n'
+        b'      "grid": [128, 1, 1], "block": [256, 1, 1], "est. achieved occupancy %%": 31\n    }'
+        % (number + 1, number // 2 + 1),
+    } | changed
+    lines = (b'"%s": %s' % (key.encode(), value) for key, value in fields.items())
+    return b'{\n    "ph": "X", ' + b",\n    ".join(lines) + b"\n  }"
+
+
+def _document(event: Callable[[int], bytes], size_bytes: int) -> bytes:
+    """A whole document, of events by their number."""
+    parts, size = [], 0
+    for number in count():
+        parts.append(event(number))
+        size += len(parts[-1])
+        if size >= size_bytes:
+            return _HEAD + b",\n  ".join(parts) + _TAIL
+    raise AssertionError
+
+
+def _of_events(**changed: Callable[[int], bytes]) -> Attack:
+    def text(size_bytes: int) -> bytes:
+        return _document(
+            lambda number: _event(number, **{key: of(number) for key, of in changed.items()}),
+            size_bytes,
+        )
+
+    return text
+
+
+def _filled(before: bytes, piece: bytes, after: bytes = b"") -> Attack:
+    """A document whose array has an event and then a piece over and over."""
+
+    def text(size_bytes: int) -> bytes:
+        body = before + piece * (size_bytes // len(piece)) + after
+        return _HEAD + _event(0) + b",\n  " + body + _TAIL
+
+    return text
+
+
+def _in_head(piece: bytes) -> Attack:
+    def text(size_bytes: int) -> bytes:
+        return (
+            b'{"before": ['
+            + piece * (size_bytes // len(piece))
+            + b"0],\n"
+            + _HEAD[1:]
+            + (_event(0) + _TAIL)
+        )
+
+    return text
+
+
+def _in_tail(piece: bytes) -> Attack:
+    def text(size_bytes: int) -> bytes:
+        return _HEAD + _event(0) + b'\n], "after": [' + piece * (size_bytes // len(piece)) + b"0]}"
+
+    return text
+
+
+def _cut_sound(size_bytes: int) -> bytes:
+    return sound(size_bytes)[:-100]
+
+
+ATTACKS: Final[dict[str, Attack]] = {
+    "a quote in every name": _of_events(name=lambda n: b'"a"b_%d"' % n),
+    "a quote in every 10th name": _of_events(name=lambda n: b'"a"b"' if n % 10 == 0 else b'"ab"'),
+    "a quote in every 1000th name": _of_events(
+        name=lambda n: b'"a"b"' if n % 1000 == 0 else b'"ab"'
+    ),
+    "an opening quote too many in every name": _of_events(name=lambda n: b'""a_%d"' % n),
+    "no closing quote in any name": _of_events(name=lambda n: b'"a_%d' % n),
+    "a control byte in every name": _of_events(name=lambda n: b'"a\x01b_%d"' % n),
+    "a lone backslash in every name": _of_events(name=lambda n: rb'"C:\app\new_%d"' % n),
+    "a stray byte in every name": _of_events(name=lambda n: b'"a\xff_%d"' % n),
+    "half a surrogate in every name": _of_events(name=lambda n: rb'"a\ud83d_%d"' % n),
+    "NaN as every duration": _of_events(dur=lambda _: b"NaN"),
+    "NaN as every number": _of_events(
+        dur=lambda _: b"NaN", ts=lambda _: b"NaN", pid=lambda _: b"NaN"
+    ),
+    "every name of escapes": _of_events(name=lambda _: b'"' + rb"\u0041\n\"" * 20 + b'"'),
+    "every name another one": _of_events(name=lambda n: b'"kernel_%d_%d"' % (n, n * 7919)),
+    "every thread another one": _of_events(tid=lambda n: b"%d" % n),
+    "times with exponents": _of_events(ts=lambda n: b"%d.5e1" % (100 + n), dur=lambda _: b"1E-1"),
+    "times of 19 digits": _of_events(ts=lambda n: b"1790857026%06d.125" % (n % 10**6)),
+    "times of 40 digits": _of_events(ts=lambda n: b"1000%06d.%s" % (n % 10**6, b"1" * 30)),
+    "ids of 20 digits": _of_events(
+        args=lambda n: b'{"correlation": 2530000000000000%04d, "device": 0}' % (n % 10**4)
+    ),
+    "types of no event": _of_events(pid=lambda _: b"[7]", ts=lambda _: b'"5"'),
+    "1000 arguments an event": _of_events(
+        args=lambda _: b"{" + b",".join(b'"key_%d": %d' % (k, k) for k in range(1000)) + b"}"
+    ),
+    "1000 times the same key": _of_events(args=lambda _: b"{" + b'"stream": 7,' * 999 + b'"a": 0}'),
+    "borders of events in every name": _of_events(
+        name=lambda _: b'"' + rb"},{\"ph\":\"X\"" * 20 + b'"'
+    ),
+    "borders of events in unescaped names": _of_events(
+        name=lambda _: b'"' + b'},{"ph":"X"' * 20 + b'"'
+    ),
+    "lists of objects like events": _of_events(
+        args=lambda _: b'{"x": [' + b'{"name": "x"}, ' * 20 + b"0]}"
+    ),
+    "damaged lists of objects like events": _of_events(
+        args=lambda _: b'{"x": [' + b'{"name": "x"}, ' * 20 + b"]]}"
+    ),
+    "no commas between events": lambda size: sound(size).replace(b"},\n  {", b"}\n  {"),
+    "one string without end": _filled(b'{"ph": "X", "name": "', b"a" * 1000),
+    "one string without end, of borders": _filled(
+        b'{"ph": "X", "name": "', rb"},{\"ph\": \"X\", " * 50
+    ),
+    "one event as long as the file": _filled(
+        b'{"ph": "X", "args": {', b'"key": [1, 2],', b'"a": 0}}'
+    ),
+    "one event of events": _filled(b'{"ph": "X", "args": [', b'{"ph": "X"}, ', b"0]}"),
+    "a damaged event of events": _filled(b'{"ph": "X" "args": [', b'{"name": "X"}, ', b"0]}"),
+    "a damaged event of ends": _filled(b'{"ph": "X" "args": [', b'{}], "a": [', b"0]}"),
+    "lists in lists": _filled(b"", b"["),
+    "lists in lists, in an event": _filled(b'{"ph": "X", "args": ', b"["),
+    "objects in objects": _filled(b'{"ph": "X", "args": ', b'{"a":'),
+    "closing brackets": _filled(b"", b"]"),
+    "closing braces": _filled(b"", b"}"),
+    "empty objects": _filled(b"", b"{},", b"{}"),
+    "empty strings": _filled(b"", b'"",', b'""'),
+    "nulls": _filled(b"", b"null,", b"null"),
+    "commas": _filled(b"", b","),
+    "quotes": _filled(b"", b'"'),
+    "backslashes": _filled(b'{"ph": "X", "name": "', b"\\"),
+    "white space": _filled(b"", b" \n\t"),
+    "null bytes": _filled(b"", b"\0"),
+    "stray bytes": _filled(b"", b"\xff"),
+    "digits": _filled(b'{"ph": "X", "ts": ', b"1"),
+    "opening keys of events": _filled(b"", b'{"ph": "X", '),
+    "halves of events": _filled(b"", b'{"ph": "X", "name": "a},'),
+    "a long head": _in_head(b'{"a": [1, 2]}, '),
+    "a head of event lists": _in_head(b'{"traceEvents": [1]}, '),
+    "a head of event lists in text": _in_head(rb'"\"traceEvents\": [", '),
+    "a long tail": _in_tail(b'{"a": [1, 2]}, '),
+    "a tail of brackets": _in_tail(b"[], "),
+    "no end": _cut_sound,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What reading took: processor time and, at its most, memory beside the file."""
+
+    time_s: float
+    peak_bytes: int
+    outcome: str
+
+
+def cost(path: Path, data: bytes, *, times: int = 3, memory: bool = False) -> Cost:
+    """The least time of several readings; the memory of one, which takes longer.
+
+    Args:
+        path: A file to write.
+        data: What to read.
+        times: How often.
+        memory: Whether to look at memory.
+    """
+    path.write_bytes(data)
+    least_s, outcome = float("inf"), ""
+    for _ in range(times):
+        begin_s = process_time()
+        try:
+            outcome = _outcome(path)
+        except TimeoutError:
+            return Cost(time_s=process_time() - begin_s, peak_bytes=0, outcome="given up")
+        least_s = min(least_s, process_time() - begin_s)
+    peak_bytes = 0
+    if memory:
+        tracemalloc.start()
+        _outcome(path)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return Cost(time_s=least_s, peak_bytes=peak_bytes, outcome=outcome)
+
+
+def _outcome(path: Path) -> str:
+    try:
+        trace = read_trace(path)
+    except TraceFormatError as error:
+        return f"refused: {str(error).removeprefix(str(path))[:60]}"
+    damage = trace.damage
+    rows = len(trace.records) + len(trace.calls) + len(trace.spans)
+    return f"{rows} rows, {damage.damaged_events} damaged, {damage.undecodable_events} undecodable"
+
+
+def _give_up(_signal: int, _frame: object) -> None:
+    raise TimeoutError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what each attack costs; 1 if one costs more than it may."""
+    parser = argparse.ArgumentParser(prog="tests.fuzz.attacks", description=__doc__)
+    parser.add_argument("--mib", type=float, default=4.0, help="size of the traces")
+    parser.add_argument("--max-ratio", type=float, default=3.0)
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--give-up-s", type=float, default=10.0)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGPROF, _give_up)
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        path, size = Path(folder) / "attack.json", round(options.mib * _MIB)
+        clean = cost(path, sound(size), memory=options.memory)
+        print(f"{'sound':44} {clean.time_s:8.3f} s {clean.peak_bytes / _MIB:6.0f} MiB")
+        for name, attack in ATTACKS.items():
+            if options.names and name not in options.names:
+                continue
+            data = attack(size)
+            signal.setitimer(signal.ITIMER_PROF, options.give_up_s)
+            found = cost(path, data, times=options.times, memory=options.memory)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            ratio = found.time_s / clean.time_s * (size / len(data))
+            worst = max(worst, ratio)
+            mark = "!" if ratio > options.max_ratio else " "
+            print(
+                f"{name:44} {found.time_s:8.3f} s {found.peak_bytes / _MIB:6.0f} MiB "
+                f"{ratio:7.2f}x {mark} {found.outcome}",
+                flush=True,
+            )
+    return int(worst > options.max_ratio)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
