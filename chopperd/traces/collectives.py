@@ -10,8 +10,8 @@ import numpy as np
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import Collective, Trace
-from chopperd.traces.enclosing import innermost
 from chopperd.traces.names import names_matching, used_names
+from chopperd.traces.nesting import Moments, Nesting
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
@@ -171,8 +171,8 @@ def _span_around(trace: Trace, call: Int64s, candidates: Int64s) -> Int64s:
     linked = np.flatnonzero(call >= 0)
     if len(linked) and len(candidates):
         calls = trace.calls
-        at_ns, thread = calls.start_ns[call[linked]], calls.thread[call[linked]]
-        around[linked] = innermost(trace.spans, candidates, thread, at_ns)
+        began = Moments(thread=calls.thread[call[linked]], at_ns=calls.start_ns[call[linked]])
+        around[linked] = Nesting(trace.spans, candidates).innermost(began)
     return around
 
 

@@ -14,7 +14,6 @@ from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
     Marker,
-    Phase,
     Step,
     StepSource,
     Timeline,
@@ -26,8 +25,11 @@ from chopperd.traces.classes import copy_directions, record_classes
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
+from chopperd.traces.layers import layers
 from chopperd.traces.links import link
 from chopperd.traces.names import used_names
+from chopperd.traces.operations import attribute, operation_names, with_operation_classes
+from chopperd.traces.phases import phases
 from chopperd.traces.sizes import copied_bytes
 from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
 from chopperd.traces.unrecorded import unrecorded
@@ -67,6 +69,9 @@ class _Columns:
     called_ns: Int64s
     copied_bytes: Int64s
     collective: Int32s
+    operation: Int32s
+    layer: Int32s
+    phase: Int8s
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -84,7 +89,12 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     on_device = marked.source is StepSource.GPU_ROWS
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
-    kernel_class = record_classes(trace.records, trace.names, options.class_rules)
+    attribution = attribute(trace, links.call)
+    operations, operation_column = operation_names(trace, attribution)
+    phase = phases(trace, attribution.launched, () if on_device else marked.steps)
+    layer_names, layer = layers(trace, attribution.launched, phase)
+    by_name = record_classes(trace.records, trace.names, options.class_rules)
+    kernel_class = with_operation_classes(trace, attribution, by_name)
     collectives = collectives_of(trace, links.call, kernel_class)
     families, family_column = _families(trace, collectives)
     columns = _Columns(
@@ -100,6 +110,9 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
         copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
         collective=collectives.column,
+        operation=operation_column,
+        layer=layer,
+        phase=phase,
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -107,8 +120,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         accumulation=marked.accumulation,
         devices=_devices(trace, columns, unrecorded(trace.records, trace.calls, links)),
         families=families,
-        operations=(),
-        layers=(),
+        operations=operations,
+        layers=layer_names,
         collectives=collectives.distinct,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
@@ -214,9 +227,9 @@ def _device(
         call_thread=columns.call_thread[rows],
         copied_bytes=columns.copied_bytes[rows],
         collective=columns.collective[rows],
-        operation=np.full(len(rows), -1, np.int32),
-        layer=np.full(len(rows), -1, np.int32),
-        phase=np.full(len(rows), Phase.UNKNOWN, np.int8),
+        operation=columns.operation[rows],
+        layer=columns.layer[rows],
+        phase=columns.phase[rows],
         flops=np.full(len(rows), np.nan),
         main_stream=main,
         windows=device_windows(

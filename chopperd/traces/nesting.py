@@ -1,0 +1,158 @@
+"""Which span a moment of a thread lies in: the innermost of those chosen.
+
+Spans of one thread usually nest, but nothing holds a trace to that: an annotation may end in the
+middle of an operator, and a child may end a moment after its parent. So a span is *around* a
+moment when it has begun and not yet ended, whatever other spans do; the *innermost* around a moment
+is the last to begin, of those that begin together the shortest. Of well-nested spans this is what
+a stack gives.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from chopperd.model.arrays import Int32s, Int64s
+
+#: Times of all threads are laid on one axis as far as int64 reaches; else ranks take their place.
+_AXIS_LIMIT: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """Moments on host threads.
+
+    Attributes:
+        thread: (n,) int32, index into `Trace.threads`; -1 unknown, which nothing is around.
+        at_ns: (n,) int64; meaningless where the thread is unknown.
+    """
+
+    thread: Int32s
+    at_ns: Int64s
+
+    def __len__(self) -> int:
+        """The number of moments."""
+        return len(self.at_ns)
+
+    def of(self, rows: Int64s) -> "Moments":
+        """Some of the moments, by their indices."""
+        return Moments(thread=self.thread[rows], at_ns=self.at_ns[rows])
+
+
+class Spans(Protocol):
+    """Stretches of time on host threads, sorted by (start_ns, -end_ns)."""
+
+    @property
+    def thread(self) -> Int32s:
+        """(n,) int32, index into `Trace.threads`."""
+
+    @property
+    def start_ns(self) -> Int64s:
+        """(n,) int64."""
+
+    @property
+    def end_ns(self) -> Int64s:
+        """(n,) int64."""
+
+
+class Nesting:
+    """Some spans, to be asked for the innermost around moments.
+
+    Args:
+        spans: All spans.
+        chosen: (m,) int64, rising indices of the spans to look among.
+    """
+
+    def __init__(self, spans: Spans, chosen: Int64s) -> None:
+        self._spans = spans
+        self._rows = chosen[np.argsort(spans.thread[chosen], kind="stable")]
+        self._thread = spans.thread[self._rows]
+        self._axis = _Axis(spans.start_ns[self._rows], spans.end_ns[self._rows], self._thread)
+        self._start = self._axis.place(self._thread, spans.start_ns[self._rows])
+        self._ends = _Maxima(self._axis.place(self._thread, spans.end_ns[self._rows]))
+
+    def innermost(self, moments: Moments) -> Int64s:
+        """(n,) int64: index in the spans of the innermost around each moment; -1 none."""
+        if not len(self._rows):
+            return np.full(len(moments), -1, np.int64)
+        place = self._axis.place(moments.thread, moments.at_ns)
+        begun = np.searchsorted(self._start, place, "right") - 1
+        begun[moments.thread < 0] = -1
+        return self._of_position(self._ends.last_above(begun, place))
+
+    def parents(self) -> Int64s:
+        """(m,) int64: for each chosen span the innermost other around its start; -1 none."""
+        if not len(self._rows):
+            return np.zeros(0, np.int64)
+        before = np.arange(len(self._rows)) - 1
+        found = self._of_position(self._ends.last_above(before, self._start))
+        return found[np.argsort(self._rows)]
+
+    def _of_position(self, position: Int64s) -> Int64s:
+        return np.where(position < 0, -1, self._rows[position])
+
+
+class _Axis:
+    """One axis for all threads: a thread's moments lie wholly behind those of the one before."""
+
+    def __init__(self, start_ns: Int64s, end_ns: Int64s, thread: Int32s) -> None:
+        self._ranks: Int64s | None = None
+        self._first, self._last = 0, 0
+        if not len(start_ns):
+            return
+        self._first, self._last = int(start_ns.min()), int(end_ns.max())
+        if (self._last - self._first + 2) * (int(thread.max()) + 2) >= _AXIS_LIMIT:
+            self._ranks = np.unique(np.concatenate((start_ns, end_ns)))
+            self._first, self._last = 0, len(self._ranks)
+
+    def place(self, thread: Int32s, at_ns: Int64s) -> Int64s:
+        """(n,) int64: where moments lie; those outside all spans just before or at the last end."""
+        if self._ranks is not None:
+            at_ns = np.searchsorted(self._ranks, at_ns, "right") - 1
+        within = np.clip(at_ns, self._first - 1, self._last) - self._first
+        return within + thread.astype(np.int64) * (self._last - self._first + 2)
+
+
+class _Maxima:
+    """Values with the maxima of their blocks of 2, 4, 8, ...: to search backwards in few steps.
+
+    Args:
+        values: (m,) int64.
+    """
+
+    def __init__(self, values: Int64s) -> None:
+        self._levels = [values]
+        while len(self._levels[-1]) > 1:
+            below = self._levels[-1]
+            if len(below) % 2:
+                below = np.append(below, np.iinfo(np.int64).min)
+            self._levels.append(np.maximum(below[0::2], below[1::2]))
+
+    def last_above(self, upto: Int64s, bound: Int64s) -> Int64s:
+        """(n,) int64: for each query the last index <= `upto` with a value > `bound`; -1 none.
+
+        Ever larger blocks are passed by until one holds such a value; then the way down leads to
+        the last in it.
+
+        Args:
+            upto: (n,) int64, -1 finds nothing.
+            bound: (n,) int64.
+        """
+        found = np.full(len(upto), -1, np.int64)
+        query = np.flatnonzero(upto >= 0)
+        block = upto[query]
+        for level, maxima in enumerate(self._levels):
+            holds = maxima[block] > bound[query]
+            found[query[holds]] = self._descend(level, block[holds], bound[query[holds]])
+            # On to the block of twice the size that ends with this one, or before it.
+            further = ~holds & (block > 0)
+            query, block = query[further], (block[further] - 1) // 2
+        return found
+
+    def _descend(self, level: int, block: Int64s, bound: Int64s) -> Int64s:
+        """The last index in each block with a value above the bound; each block has one."""
+        for maxima in reversed(self._levels[:level]):
+            block = 2 * block + 1
+            right = np.minimum(block, len(maxima) - 1)
+            block -= (block >= len(maxima)) | (maxima[right] <= bound)
+        return block

@@ -1,0 +1,169 @@
+"""Which operator, annotation and module launched each device record.
+
+A record goes to what its launching call lies in, on the call's thread. The call is found by
+correlation id. Where the file lacks it but the record has an External id, the operator of that id
+launched it, provided that External ids of this file are ids of operators at all: in some they are
+the correlation ids over again.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.classes import KernelClass
+from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.classes import class_by_operation
+from chopperd.traces.names import names_matching, used_names
+from chopperd.traces.nesting import Moments, Nesting
+
+#: External ids are those of operators where at least this share of linked records says so.
+_VALID_SHARE: Final = 0.99
+
+#: torch's record around every collective: an operator that says less than what is around it.
+_RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
+_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
+
+#: Copies and communication keep their class, whatever launched them.
+_CERTAIN: Final = (
+    KernelClass.COMM,
+    KernelClass.FUSED_COMM,
+    KernelClass.MEMCPY,
+    KernelClass.MEMSET,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
+
+    Attributes:
+        launched: (records,) when and on which thread: at the start of the launching call, or of the
+            operator where only that is known; thread -1 where neither is.
+        op: (records,) int64, the innermost operator around the launch.
+        annotation: (records,) int64, the innermost annotation.
+        module: (records,) int64, the innermost call of a module.
+    """
+
+    launched: Moments
+    op: Int64s
+    annotation: Int64s
+    module: Int64s
+
+
+def attribute(trace: Trace, call: Int64s) -> Attribution:
+    """Find what launched each record.
+
+    Args:
+        trace: The trace.
+        call: (records,) int64, the call that launched each record; -1 unlinked.
+    """
+    spans = trace.spans
+    linked = _launched(trace, call)
+    by_id = _operator_by_id(trace, call, linked)
+    known = by_id >= 0
+    launched = Moments(
+        thread=np.where(known, spans.thread[by_id], linked.thread)
+        if known.any()
+        else linked.thread,
+        at_ns=np.where(known, spans.start_ns[by_id], linked.at_ns) if known.any() else linked.at_ns,
+    )
+    op, annotation, module = (
+        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched)
+        for kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.MODULE)
+    )
+    return Attribution(
+        launched=launched,
+        op=np.where(known, by_id, op),
+        annotation=annotation,
+        module=module,
+    )
+
+
+def _launched(trace: Trace, call: Int64s) -> Moments:
+    """(records,) when and where the call of each record began; thread -1 without one."""
+    linked = call >= 0
+    thread, at_ns = np.full(len(call), -1, np.int32), np.zeros(len(call), np.int64)
+    thread[linked] = trace.calls.thread[call[linked]]
+    at_ns[linked] = trace.calls.start_ns[call[linked]]
+    return Moments(thread=thread, at_ns=at_ns)
+
+
+def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
+    """(records,) int64: the operator of the External id of each record without a call; -1 none.
+
+    Args:
+        trace: The trace.
+        call: (records,) int64, -1 unlinked.
+        launched: (records,) when and where the call began.
+    """
+    spans, external_id = trace.spans, trace.records.external_id
+    unlinked = (call < 0) & (external_id >= 0)
+    if not unlinked.any():
+        return np.full(len(call), -1, np.int64)
+    operator = _by_unique_id(spans.external_id, spans.kind == SpanKind.OP, external_id)
+    shown = np.flatnonzero((call >= 0) & (external_id >= 0))
+    of, when = operator[shown], launched.at_ns[shown]
+    right = (of >= 0) & (spans.thread[of] == launched.thread[shown])
+    right &= (spans.start_ns[of] <= when) & (when < spans.end_ns[of])
+    valid = len(shown) > 0 and np.count_nonzero(right) >= _VALID_SHARE * len(shown)
+    return np.where(unlinked & valid, operator, -1)
+
+
+def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
+    """(n,) int64: the one allowed row with each wanted id; -1 where none or several have it."""
+    rows = np.flatnonzero(allowed & (ids >= 0))
+    if not len(rows):
+        return np.full(len(wanted), -1, np.int64)
+    rows = rows[np.argsort(ids[rows], kind="stable")]
+    first = np.minimum(np.searchsorted(ids[rows], wanted, "left"), len(rows) - 1)
+    several = np.searchsorted(ids[rows], wanted, "right") - first > 1
+    found = (wanted >= 0) & (ids[rows[first]] == wanted) & ~several
+    return np.where(found, rows[first], -1)
+
+
+def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], Int32s]:
+    """The operations of a trace, and the column that indexes them; -1 unknown.
+
+    An operation goes by the name of the innermost operator, "aten::mm". Only
+    `record_param_comms`, the same around every collective, gives way to the annotation in it that
+    says which: "nccl:all_reduce".
+    """
+    spans = trace.spans
+    shown = found.op.copy()
+    named = names_matching(trace.names, _COLLECTIVE)[spans.name]
+    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE)[spans.name]
+    inside = (found.op >= 0) & (found.annotation > found.op)
+    inside[inside] = recorded[found.op[inside]] & named[found.annotation[inside]]
+    shown[inside] = found.annotation[inside]
+    name = spans.name[shown[shown >= 0]]
+    used = used_names(name, len(trace.names))
+    number = np.full(len(trace.names), -1, np.int32)
+    number[used] = np.arange(len(used))
+    column = np.full(len(shown), -1, np.int32)
+    column[shown >= 0] = number[name]
+    return tuple(trace.names[index] for index in used.tolist()), column
+
+
+def with_operation_classes(trace: Trace, found: Attribution, kernel_class: Int8s) -> Int8s:
+    """The classes, kernels launched by FSDP's own copies (`class_by_operation`) as COMM_PACK.
+
+    Any operator or annotation around the launch counts, not only the innermost.
+
+    Args:
+        trace: The trace.
+        found: What launched each record.
+        kernel_class: (records,) int8, `KernelClass` by names.
+    """
+    spans = trace.spans
+    classes = [class_by_operation(name) for name in trace.names]
+    result = kernel_class.copy()
+    open_ = np.flatnonzero(~np.isin(kernel_class, _CERTAIN))
+    for told in {each for each in classes if each is not None}:
+        of_name = np.array([each is told for each in classes])
+        chosen = np.flatnonzero(of_name[spans.name] & (spans.kind != SpanKind.MODULE))
+        around = Nesting(spans, chosen).innermost(found.launched.of(open_))
+        result[open_[around >= 0]] = told
+    return result
