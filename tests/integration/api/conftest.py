@@ -4,7 +4,7 @@ import pytest
 from starlette.applications import Starlette
 
 from chopperd.api.app import build_api
-from chopperd.model.captures import DeviceFamilies
+from chopperd.model.captures import DeviceKernels
 from tests.fakes.api_services import FakeAgent, step_row, trace_entry
 from tests.fakes.samples import recording
 from tests.unit.report.documents import eight_gpus
@@ -18,9 +18,7 @@ def agent() -> FakeAgent:
     agent.steps.entries = [trace_entry("0123456789abcdef")]
     totals = eight_gpus().totals
     agent.steps.device_families = [
-        DeviceFamilies(
-            job="train", run="r1", rank=0, device=0, gpu="0", families=totals[0].families
-        )
+        DeviceKernels(job="train", run="r1", rank=0, device=0, gpu="0", families=totals[0].families)
     ]
     agent.samples.held = recording(2)
     return agent
