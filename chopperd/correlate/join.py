@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.families import FamilyTotals, family_totals
-from chopperd.correlate.groups import GroupTotals, RecordFigures, group_totals, record_figures
+from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
 from chopperd.correlate.lag import LagEstimate, measure_lag
 from chopperd.correlate.losses import (
     CeilingLoss,
@@ -38,6 +39,7 @@ from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
@@ -124,6 +126,7 @@ class JoinedDevice:
     layers: GroupTotals
     phases: GroupTotals
     traffic: Traffic
+    efficiency: EfficiencyTotals
 
 
 def join_device(
@@ -132,6 +135,7 @@ def join_device(
     gpu_samples: GpuSamples | None,
     reference_mhz: float | None,
     collectives: tuple[Collective, ...] = (),
+    spec: GpuSpec | None = None,
 ) -> JoinedDevice:
     """The device's figures, with clocks where samples cover its time.
 
@@ -141,6 +145,7 @@ def join_device(
         gpu_samples: The samples of its GPU on the trace's time axis; None if not known.
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
+        spec: What the GPU's vendor states of it; None if unknown.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
@@ -149,7 +154,9 @@ def join_device(
         drift = timeline.drift
         apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
         clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz, apart_ns)
-    figures = _figures(timeline, clocks, reference_mhz)
+    pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
+    sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
+    figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns)
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
@@ -159,6 +166,7 @@ def join_device(
         layers=group_totals(timeline.layer, figures),
         phases=group_totals(timeline.phase, figures),
         traffic=traffic_of(timeline, masks.comm, collectives),
+        efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
 
 
@@ -333,11 +341,7 @@ def _weighted(part: MeanClock, value: Float64s) -> Float64s:
     return np.where(part.covered_ns > 0, value * part.covered_ns, 0.0)
 
 
-def _figures(
-    timeline: DeviceTimeline, clocks: RowClocks | None, reference_mhz: float | None
-) -> RecordFigures:
-    if clocks is None:
-        return record_figures(timeline, None, reference_mhz, np.empty(0, np.int64))
+def _compute_pieces(clocks: RowClocks, reference_mhz: float | None) -> ClockPieces:
+    """The compute clock's pieces, cut at the reference."""
     levels = () if reference_mhz is None else (reference_mhz,)
-    pieces = ClockPieces.of(clocks.compute.clock, levels)
-    return record_figures(timeline, pieces, reference_mhz, clocks.samples.t_ns)
+    return ClockPieces.of(clocks.compute.clock, levels)

@@ -18,6 +18,7 @@ from chopperd.model.report import (
     Waterfall,
 )
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, Phase, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
@@ -32,6 +33,7 @@ from chopperd.report.clocks import (
     temperature_of,
 )
 from chopperd.report.dies import dies_of
+from chopperd.report.efficiency import efficiency_of
 from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
 
@@ -50,6 +52,7 @@ class RowContext:
         anchored: Whether the trace's times are Unix times.
         reference_mhz: f_ref; None if unknown.
         samples: The GPU's samples; None if there are none.
+        spec: What the GPU's vendor states; None if unknown, for `no_spec`.
     """
 
     job: str | None
@@ -60,6 +63,8 @@ class RowContext:
     anchored: bool
     reference_mhz: float | None
     samples: GpuSamples | None
+    spec: GpuSpec | None = None
+    no_spec: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,8 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
     row = _identified(timeline, None if window is None else window.step, context)
     row = _with_lengths(replace(row, device=joined.timeline.device), joined, context, index)
     row = with_traffic(row, joined.traffic, index)
+    efficiency = efficiency_of(joined.efficiency, index, context.spec, context.no_spec)
+    row = replace(row, efficiency=efficiency)
     if window is None:
         row = _with_parts(replace(row, launched_ns=None, foreign_ns=None), joined, timeline)
     else:

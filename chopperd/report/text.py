@@ -13,6 +13,7 @@ from rich.text import Text
 from chopperd.model.report import ReportDocument
 from chopperd.model.row_parts import By
 from chopperd.report import sections
+from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
 from chopperd.report.parts import parts
@@ -73,6 +74,7 @@ def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterato
         contention(document, width) if by == "family" else None,
         copies(document),
         collectives(document),
+        efficiency(document),
         sections.findings(document),
         sections.notes(document),
         sections.sources(document, width),

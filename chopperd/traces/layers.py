@@ -15,15 +15,14 @@ Modules and FSDP2 name a layer differently. Where a file has both, FSDP2's names
 the path of the module whose hook ran.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Int8s, Int32s, Int64s
 from chopperd.model.timeline import Phase
-from chopperd.model.trace import HostSpans, SpanKind, Trace
+from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.modules import module_layers
 from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.origins import Origins
 from chopperd.traces.phases import backward_spans
 from chopperd.traces.sharding import Sharding, Stretches, sharding
 
@@ -65,7 +64,7 @@ class _Evidence:
         self._forward = _Timed(sharded.forward, of_module)
         self._backward = _Timed(sharded.backward, of_module)
         self._nodes = Nesting(spans, np.flatnonzero(backward_spans(trace)))
-        self._origins = _Origins(trace)
+        self._origins = Origins(trace)
 
     def direct(self, moments: Moments) -> Int64s:
         """(n,) int64: the layer of each moment by what is around it, in forward; -1 unknown."""
@@ -108,104 +107,6 @@ class _Timed:
 
     def at(self, moments: Moments) -> Int64s:
         return _spread(self._layer, self._nesting.innermost(moments))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arrows:
-    """Backward operators and where their forward operators began, sorted by backward row."""
-
-    row: Int64s
-    origin: Moments
-
-
-class _Origins:
-    """When the forward operators began whose nodes run in a backward pass."""
-
-    def __init__(self, trace: Trace) -> None:
-        spans = trace.spans
-        arrows = _arrows(trace)
-        self._thread = np.full(len(spans) + 1, -1, np.int32)
-        self._at_ns = np.zeros(len(spans) + 1, np.int64)
-        for told in (_by_sequence(spans), arrows):
-            self._thread[told.row], self._at_ns[told.row] = told.origin.thread, told.origin.at_ns
-        numbered = _numbered_nodes(spans)
-        numbered[arrows.row] = True
-        self._nodes = Nesting(spans, np.flatnonzero(numbered))
-
-    def of(self, moments: Moments) -> Moments:
-        """The start of the forward operator of the innermost node around each moment.
-
-        The thread is -1 where there is none or it is not known.
-        """
-        node = self._nodes.innermost(moments)
-        return Moments(thread=self._thread[node], at_ns=self._at_ns[node])
-
-
-def _numbered_nodes(spans: HostSpans) -> Bools:
-    """Backward operators with the number of a forward operator: (spans,) bool."""
-    numbered: Bools = (spans.sequence >= 0) & (spans.forward_thread > 0)
-    numbered &= spans.kind == SpanKind.OP
-    return numbered
-
-
-def _arrows(trace: Trace) -> _Arrows:
-    """The arrows of the trace whose two ends are known.
-
-    An end is the start of a backward operator. Of several that start there it is the outermost.
-    """
-    flows, spans = trace.flows, trace.spans
-    starts, ends = np.flatnonzero(flows.is_end == 0), np.flatnonzero(flows.is_end == 1)
-    starts = starts[np.argsort(flows.flow[starts], kind="stable")]
-    number = flows.flow[ends]
-    first = np.searchsorted(flows.flow[starts], number, "left")
-    alone = np.searchsorted(flows.flow[starts], number, "right") - first == 1
-    alone &= number >= 0
-    ends, starts = ends[alone], starts[first[alone]]
-    operators = np.flatnonzero(spans.kind == SpanKind.OP)
-    row = _row_at(spans, operators, flows.thread[ends], flows.t_ns[ends])
-    kept = np.flatnonzero(row >= 0)
-    row, which = np.unique(row[kept], return_index=True)
-    origin = starts[kept[which]]
-    return _Arrows(row=row, origin=Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin]))
-
-
-def _row_at(spans: HostSpans, rows: Int64s, thread: Int32s, at_ns: Int64s) -> Int64s:
-    """(n,) int64: the first of some rows that starts at each moment, on its thread; -1 none."""
-    if not len(rows):
-        return np.full(len(at_ns), -1, np.int64)
-    found = np.full(len(at_ns), -1, np.int64)
-    for one in np.unique(thread).tolist():
-        here = rows[spans.thread[rows] == one]
-        asked = np.flatnonzero(thread == one)
-        if len(here):
-            at = np.minimum(np.searchsorted(spans.start_ns[here], at_ns[asked]), len(here) - 1)
-            met = spans.start_ns[here[at]] == at_ns[asked]
-            found[asked[met]] = here[at[met]]
-    return found
-
-
-def _by_sequence(spans: HostSpans) -> _Arrows:
-    """Nodes and forward operators of one sequence number, where no other can be meant.
-
-    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which
-    names none of the trace: a number says something where only one thread has it. The operator that
-    makes the node is the last with its number: those around it, and others before that make no
-    node, have it too.
-    """
-    nodes = np.flatnonzero(_numbered_nodes(spans))
-    makers = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))
-    makers = makers[np.lexsort((makers, spans.thread[makers], spans.sequence[makers]))]
-    sequence, thread = spans.sequence[makers], spans.thread[makers]
-    first = np.searchsorted(sequence, spans.sequence[nodes], "left")
-    last = np.searchsorted(sequence, spans.sequence[nodes], "right") - 1
-    known = np.flatnonzero(last >= first)
-    nodes, first, last = nodes[known], first[known], last[known]
-    maker = makers[last]
-    fits = (thread[first] == thread[last]) & (maker < nodes)
-    return _Arrows(
-        row=nodes[fits],
-        origin=Moments(thread=spans.thread[maker[fits]], at_ns=spans.start_ns[maker[fits]]),
-    )
 
 
 def _spread(column: Int64s, row: Int64s) -> Int64s:

@@ -115,7 +115,7 @@ class FakeSteps:
     """All entries are of `OWNER_UID`; each question is noted with who asked."""
 
     rows: list[Row] = field(default_factory=list)
-    device_families: list[DeviceKernels] = field(default_factory=list)
+    device_kernels: list[DeviceKernels] = field(default_factory=list)
     document: ReportDocument | None = None
     entries: list[TraceEntry] = field(default_factory=list)
     asked: list[tuple[StepQuery, int, str | None]] = field(default_factory=list)
@@ -158,7 +158,7 @@ class FakeSteps:
     def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
         if not self.step(step, query, viewer):
             return ()
-        return tuple(self.device_families)
+        return tuple(self.device_kernels)
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         return self.document if self._see(viewer) and job in (None, "train") else None

@@ -209,8 +209,8 @@ def test_a_step_of_two_jobs_is_ambiguous(api: Starlette) -> None:
 
 
 def test_kernels_of_several_runs_are_ambiguous(agent: FakeAgent, api: Starlette) -> None:
-    first = agent.steps.device_families[0]
-    agent.steps.device_families.append(
+    first = agent.steps.device_kernels[0]
+    agent.steps.device_kernels.append(
         DeviceKernels(job="train", run="r2", rank=0, device=0, gpu="0", families=first.families)
     )
     problem = check_problem(ask(api, "GET", f"{V1}/steps/4/kernels", uid=OWNER_UID), 409)
