@@ -18,6 +18,7 @@ from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Bools, Float64s
 from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection
+from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
 from chopperd.simulation.scenario import (
     SCENARIO_PRESETS,
@@ -95,6 +96,7 @@ def scenario_timeline(known: Scenario) -> DeviceTimeline:
         layer=np.full(count, -1, np.int32),
         phase=np.full(count, -1, np.int8),
         flops=np.full(count, np.nan),
+        matrix_dtype=np.full(count, DType.NONE, np.int8),
         main_stream=7,
         windows=tuple(
             DeviceWindow(

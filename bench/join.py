@@ -17,6 +17,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, HostActivity
 from chopperd.units import NS_PER_S
 
@@ -59,6 +60,7 @@ def timeline() -> DeviceTimeline:
         layer=np.full(KERNELS, -1, np.int32),
         phase=np.full(KERNELS, -1, np.int8),
         flops=np.full(KERNELS, np.nan),
+        matrix_dtype=np.full(KERNELS, DType.NONE, np.int8),
         main_stream=7,
         windows=tuple(
             DeviceWindow(

@@ -101,7 +101,10 @@ def said_of(
     identified = said is not None and bool(said.uuid or said.pci_bus_id)
     if numbers is not DeviceNumbers.PROPERTIES and not identified:
         names = {each.name for each in traced}
-        said = TraceDevice(device=device, name=names.pop()) if len(names) == 1 else None
+        units = {each.units for each in traced}
+        unit = units.pop() if len(units) == 1 else None
+        unique = len(names) == 1
+        said = TraceDevice(device=device, name=names.pop(), units=unit) if unique else None
     if said is None and len(traced) == 1 and len(used_devices) == 1:
         return traced[0]
     return said

@@ -1,13 +1,19 @@
 """What a row of a report says of its work beside its time: by whom, how much, how fast."""
 
 from dataclasses import dataclass
+from typing import Final
+
+#: `Part.name` of the records of which the operation, layer or phase is not known.
+UNKNOWN_PART: Final = "(unknown)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Device records that share an operation, a layer or a phase.
 
-    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute.
+    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute, of
+    which kernels that run at once share the loss. `samples` counts clock samples inside. What is
+    not known to be of any is "(unknown)", so that parts sum to all records of the device.
     """
 
     name: str
@@ -100,32 +106,48 @@ class ChopperTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Floating point work of a row against the stated peak of its GPU.
+    """Floating point work of a row against the stated dense peak of its GPU.
+
+    Shaped are gemm and attention kernels of operators whose work is known by the recorded shapes;
+    rated those of them whose type's peak is known. Times sum durations. `rated_time_ns` =
+    `theoretical_ns` x the three overheads, which are Chopper's, at the clock of the peak.
 
     Attributes:
-        flops: Of the operators whose shapes are recorded.
-        shaped_time_ns: Time of the kernels that did it.
-        shaped_share: Share of it in the time of matrix kernels.
-        achieved_flops_per_s: Over that time.
-        dtype: Of most of it.
-        spec_flops_per_s: The vendor's dense peak for it. spec_mhz: The clock of that peak.
-        utilization: Achieved over that peak.
-        overhead_utilization, overhead_overlap, overhead_frequency: Chopper's factors from the
-            theoretical time on, all at the clock of the peak.
-        method: How each was found.
+        flops: Of the operators of shaped kernels; causal attention counts half.
+        matrix_time_ns: Of all gemm and attention kernels.
+        shaped_time_ns: Of the shaped ones. shaped_share: Of `matrix_time_ns`.
+        achieved_flops_per_s: Over `shaped_time_ns`.
+        dtype: What most of the operations are of.
+        spec_flops_per_s: The vendor's peak for it. spec_mhz: The clock of that peak.
+        spec_source: The document that states them.
+        rated_time_ns: Of rated kernels. theoretical_ns: Their work at the peak.
+        utilization: `theoretical_ns` over `rated_time_ns`.
+        overhead_frequency: Of the clock below that of the peak, as sampled.
+        overhead_overlap: Of communication beside kernels, by like kernels without it.
+        overhead_utilization: What is left over.
+        clock_share: Of `rated_time_ns` with a sampled clock.
+        overlap_share: Of the time of rated kernels beside communication, that of kernels with like
+            ones without; None where nothing overlaps.
+        method: How the overheads were found.
         reason: Why figures are missing.
     """
 
     flops: float | None = None
+    matrix_time_ns: int | None = None
     shaped_time_ns: int | None = None
     shaped_share: float | None = None
     achieved_flops_per_s: float | None = None
     dtype: str | None = None
     spec_flops_per_s: float | None = None
     spec_mhz: float | None = None
+    spec_source: str | None = None
+    rated_time_ns: int | None = None
+    theoretical_ns: float | None = None
     utilization: float | None = None
     overhead_utilization: float | None = None
     overhead_overlap: float | None = None
     overhead_frequency: float | None = None
+    clock_share: float | None = None
+    overlap_share: float | None = None
     method: str | None = None
     reason: str | None = None

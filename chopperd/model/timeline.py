@@ -157,6 +157,8 @@ class DeviceTimeline:
         phase: (n,) int8, `Phase`.
         flops: (n,) float64, floating point operations of the operator whose work the record is, put
             on one record an operator; NaN for the others and where unknown.
+        matrix_dtype: (n,) int8, `DType` of the inputs on all gemm and attention kernels of an
+            operator whose work is known; `NONE` on others.
         main_stream: Stream with the most compute time in the file.
         windows: Steps with work on this device, in order.
         unrecorded: Time between neighbours in launch order of which at least one launch has no
@@ -182,6 +184,7 @@ class DeviceTimeline:
     layer: Int32s
     phase: Int8s
     flops: Float64s
+    matrix_dtype: Int8s
     main_stream: int
     windows: tuple[DeviceWindow, ...]
     unrecorded: Intervals

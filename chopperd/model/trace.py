@@ -229,12 +229,14 @@ class TraceDevice:
         name: Product name; None if empty or absent.
         uuid: From `chopperd_devices`; None if absent.
         pci_bus_id: From `chopperd_devices`; None if absent.
+        units: Its SMs or CUs; None if absent.
     """
 
     device: int
     name: str | None = None
     uuid: str | None = None
     pci_bus_id: str | None = None
+    units: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

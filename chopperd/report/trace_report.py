@@ -18,6 +18,7 @@ from chopperd.model.report import (
     TraceSummary,
 )
 from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.lost import lost_by_kind
@@ -170,12 +171,17 @@ class ClockedDevice:
         mapped: The GPU and the rule that found it.
         samples: The GPU's, with the clock of its governing die; None without a GPU.
         reference: The reference clock.
+        summary: What samples and trace say of it.
+        spec: What its vendor states; None if unknown, for `no_spec`.
         joined: The device's figures.
     """
 
     mapped: Mapped
     samples: GpuSamples | None
     reference: Reference
+    summary: DeviceSummary
+    spec: GpuSpec | None
+    no_spec: str
     joined: JoinedDevice
 
 
@@ -198,9 +204,26 @@ def clocked_device(
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
     reference = _reference(mine, options)
-    reference_mhz, collectives = reference.sm_clock_mhz, timeline.collectives
-    joined = join_device(device, timeline.host_activity, mine, reference_mhz, collectives)
-    return ClockedDevice(mapped=mapped, samples=mine, reference=reference, joined=joined)
+    said = _said(device.device, timeline, trace)
+    summary = _device_summary(said, trace, mapped, reference)
+    is_part = mapped.gpu is not None and mapped.gpu.parent is not None
+    spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
+    return ClockedDevice(
+        mapped=mapped,
+        samples=mine,
+        reference=reference,
+        summary=summary,
+        spec=spec,
+        no_spec=no_spec,
+        joined=join_device(
+            device,
+            timeline.host_activity,
+            mine,
+            reference.sm_clock_mhz,
+            timeline.collectives,
+            spec,
+        ),
+    )
 
 
 def _joined(
@@ -211,10 +234,10 @@ def _joined(
     options: JoinOptions,
 ) -> _DeviceReport:
     clocked = clocked_device(device, timeline, trace, samples, options)
-    mapped, mine, reference = clocked.mapped, clocked.samples, clocked.reference
-    joined = clocked.joined
-    summary = _device_summary(device.device, timeline, trace, mapped, reference)
+    joined, summary = clocked.joined, clocked.summary
+    mine, reference = clocked.samples, summary.reference
     context = _context(trace, summary, mine)
+    context = replace(context, spec=clocked.spec, no_spec=clocked.no_spec)
     steps, totals = device_rows(joined, timeline, context)
     return _DeviceReport(
         summary=summary,
@@ -223,7 +246,7 @@ def _joined(
         alignment=_alignment(joined),
         notes=(
             *rocm_notes(device, trace.meta.runtime),
-            *device_notes(joined, samples, mine, reference, mapped.why_not),
+            *device_notes(joined, samples, mine, reference, clocked.mapped.why_not),
         ),
     )
 
@@ -302,16 +325,21 @@ def _context(
     )
 
 
-def _device_summary(
-    device: int, timeline: Timeline, trace: Trace, mapped: Mapped, reference: Reference
-) -> DeviceSummary:
-    """What samples and, where they don't say, the trace tell of a device."""
+def _said(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
+    """What the trace says of a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
     said = said_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
+    return replace(said, device=device)
+
+
+def _device_summary(
+    said: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
+) -> DeviceSummary:
+    """What samples and, where they don't say, the trace tell of a device."""
     gpu = mapped.gpu
     return DeviceSummary(
-        device=device,
+        device=said.device,
         rank=trace.meta.rank,
         gpu=None if gpu is None else gpu.gpu,
         uuid=(gpu and gpu.uuid) or said.uuid or None,

@@ -117,7 +117,7 @@ def text_of(values: Mapping[str, object], *keys: str) -> str | None:
 def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
     """What the file says of its devices, by number.
 
-    Source: Kineto's `deviceProperties` (id, name; the name may be "") and our own
+    Source: Kineto's `deviceProperties` (id, name, numSms; the name may be "") and our own
     `chopperd_devices` (device, uuid, pci_bus_id, name).
     """
     kineto = {_whole_number(one.get("id")): one for one in _mappings(values, "deviceProperties")}
@@ -129,6 +129,7 @@ def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
             name=text_of(ours.get(number, {}), "name") or text_of(kineto.get(number, {}), "name"),
             uuid=text_of(ours.get(number, {}), "uuid"),
             pci_bus_id=text_of(ours.get(number, {}), "pci_bus_id"),
+            units=_whole_number(kineto.get(number, {}).get("numSms")),
         )
         for number in numbers
     )

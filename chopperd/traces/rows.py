@@ -19,7 +19,18 @@ ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
 MODULE_PREFIX: Final = "nn.Module: "
 """How torch's profiler names the Python functions that are calls of modules."""
 
-SHAPED: Final = ("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa")
+SHAPED: Final = (
+    "mm",
+    "matmul",
+    "linear",
+    "conv",
+    "attention",
+    "attn",
+    "flash",
+    "einsum",
+    "sdpa",
+    "mha",
+)
 """Shapes are kept of operators whose name holds one of these: those that FLOPs are counted of."""
 
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")

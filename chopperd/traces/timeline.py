@@ -30,6 +30,7 @@ from chopperd.traces.links import link
 from chopperd.traces.names import used_names
 from chopperd.traces.operations import attribute, operation_names, with_operation_classes
 from chopperd.traces.phases import phases
+from chopperd.traces.record_flops import RecordWork, record_work
 from chopperd.traces.sizes import copied_bytes
 from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
 from chopperd.traces.unrecorded import unrecorded
@@ -72,6 +73,7 @@ class _Columns:
     operation: Int32s
     layer: Int32s
     phase: Int8s
+    work: RecordWork
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -113,6 +115,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         operation=operation_column,
         layer=layer,
         phase=phase,
+        work=record_work(trace, kernel_class, attribution.op, links.missing),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
@@ -230,7 +233,8 @@ def _device(
         operation=columns.operation[rows],
         layer=columns.layer[rows],
         phase=columns.phase[rows],
-        flops=np.full(len(rows), np.nan),
+        flops=columns.work.flops[rows],
+        matrix_dtype=columns.work.matrix_dtype[rows],
         main_stream=main,
         windows=device_windows(
             step=step,

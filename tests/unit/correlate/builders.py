@@ -11,6 +11,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.samples import GpuSamples
+from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, HostActivity, Intervals
 from chopperd.units import NS_PER_MS
 
@@ -39,6 +40,7 @@ class Rec:
     layer: int = -1
     phase: int = -1
     flops: float = math.nan
+    dtype: int = DType.NONE
 
 
 def spans(*pairs: tuple[int, int]) -> Intervals:
@@ -82,6 +84,7 @@ def device(
         layer=np.array([rec.layer for rec in rows], np.int32),
         phase=np.array([rec.phase for rec in rows], np.int8),
         flops=np.array([rec.flops for rec in rows], np.float64),
+        matrix_dtype=np.array([rec.dtype for rec in rows], np.int8),
         main_stream=7,
         windows=tuple(
             DeviceWindow(step=step, start_ns=start, end_ns=end, tail=step == len(windows) - 1)

@@ -1,0 +1,225 @@
+"""How near matrix kernels come to the stated peak of their GPU, and what keeps them from it.
+
+Chopper's chain leads from the time that the work would take at the stated peak to the time that it
+took: theoretical x utilization x overlap x frequency. Of these, frequency comes from sampled clocks
+and overlap from like kernels; utilization is what is left over, and so holds whatever else there
+is. Chopper reads utilization and cycles from hardware counters of runs of their own, and has a
+factor for operations that kernels do beyond the theoretical ones, which is in utilization here.
+
+All is at the clock of the stated peak: nothing here knows of the `device_max` reference.
+
+Source: "Chopper: A Multi-Level GPU Characterization Tool" (arXiv:2512.08242), of which the abstract
+    was at hand; UnaryLab/chopper, `plots/overhead_breakdown.py` and `common/rocm_metrics.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.row_sums import row_of_steps
+from chopperd.correlate.waterfall import is_class, lengths_ns
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
+from chopperd.model.classes import KernelClass
+from chopperd.model.spec import DType, GpuSpec, peak_of
+from chopperd.model.timeline import DeviceTimeline, Intervals
+from chopperd.units import NS_PER_S
+
+#: A factor is known where it was measured for at least this share of what it is of.
+MIN_MEASURED_SHARE: Final = 0.5
+#: Fewer like kernels without communication beside them tell too little.
+MIN_LIKE_KERNELS: Final = 5
+#: Upper over lower quartile of the durations of kernels above which they are not alike.
+MAX_QUARTILE_RATIO: Final = 1.5
+_MATRIX: Final = frozenset({KernelClass.GEMM, KernelClass.ATTENTION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficiencyTotals:
+    """Figures of each row, by launch, and last of the whole file, (r,) each; NaN unknown.
+
+    A kernel is shaped where the work of its operator is known, and rated where the peak of what it
+    multiplies is known too. Times sum durations, as of all kernels: they are no unions.
+
+    Attributes:
+        flops: float64, of shaped kernels.
+        matrix_ns, shaped_ns, rated_ns: int64, of all, shaped and rated matrix kernels.
+        dtype: int8, `DType` of most of the FLOPs; `NONE` without any.
+        theoretical_ns: float64, what the work of rated kernels takes at the stated peak.
+        utilization, overlap, frequency: float64, factors from there to `rated_ns`.
+        clock_share: float64, of `rated_ns` with a known clock.
+        overlap_share: float64, of rated kernels beside communication, by time, those with like ones
+            without; NaN where nothing overlaps.
+    """
+
+    flops: Float64s
+    matrix_ns: Int64s
+    shaped_ns: Int64s
+    rated_ns: Int64s
+    dtype: Int8s
+    theoretical_ns: Float64s
+    utilization: Float64s
+    overlap: Float64s
+    frequency: Float64s
+    clock_share: Float64s
+    overlap_share: Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """Stated peaks by `DType`, (d,) float64 each; NaN unknown."""
+
+    flops_per_ns: Float64s
+    mhz: Float64s
+
+
+def efficiency_totals(
+    timeline: DeviceTimeline, comm: Intervals, pieces: ClockPieces | None, spec: GpuSpec | None
+) -> EfficiencyTotals:
+    """The efficiency of each row of a device.
+
+    Args:
+        timeline: The device.
+        comm: When communication runs on it.
+        pieces: The clock while it computes; None without samples.
+        spec: What its vendor states; None if unknown.
+    """
+    rates = _rates(spec)
+    duration_ns = timeline.end_ns - timeline.start_ns
+    matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))
+    shaped = matrix[timeline.matrix_dtype[matrix] >= 0]
+    rated = shaped[np.isfinite(rates.flops_per_ns[timeline.matrix_dtype[shaped]])]
+    flops = np.nan_to_num(timeline.flops)
+    theoretical = flops[rated] / rates.flops_per_ns[timeline.matrix_dtype[rated]]
+    rated_ns = _sums(timeline, rated, duration_ns[rated])
+    theoretical_ns = _sums(timeline, rated, theoretical)
+    overlap, overlap_share = _overlap(timeline, rated, comm, rated_ns)
+    frequency, clock_share = _frequency(timeline, rated, pieces, rates, rated_ns)
+    known = theoretical_ns > 0
+    return EfficiencyTotals(
+        flops=_sums(timeline, shaped, flops[shaped]),
+        matrix_ns=_whole(_sums(timeline, matrix, duration_ns[matrix])),
+        shaped_ns=_whole(_sums(timeline, shaped, duration_ns[shaped])),
+        rated_ns=_whole(rated_ns),
+        dtype=_most(timeline, shaped, flops[shaped]),
+        theoretical_ns=theoretical_ns,
+        utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
+        overlap=np.where(known, overlap, np.nan),
+        frequency=np.where(known, frequency, np.nan),
+        clock_share=clock_share,
+        overlap_share=overlap_share,
+    )
+
+
+def _rates(spec: GpuSpec | None) -> _Rates:
+    """The stated peaks of a GPU."""
+    flops_per_ns, mhz = np.full((2, len(DType)), np.nan)
+    for dtype in DType:
+        peak = None if spec is None or dtype is DType.NONE else peak_of(spec, dtype)
+        if peak is None:
+            continue
+        flops_per_ns[dtype] = peak.flops_per_s / NS_PER_S
+        mhz[dtype] = np.nan if peak.sm_clock_mhz is None else peak.sm_clock_mhz
+    return _Rates(flops_per_ns=flops_per_ns, mhz=mhz)
+
+
+def _sums(timeline: DeviceTimeline, records: Int64s, values: Float64s | Int64s) -> Float64s:
+    """(r,) float64: the sum of the values of each row's records, then of all."""
+    rows = len(timeline.windows)
+    row = row_of_steps(timeline)[timeline.step[records]]
+    own = row >= 0
+    of_rows = np.bincount(row[own], values[own], rows)[:rows]
+    return np.append(of_rows, values.sum()).astype(np.float64)
+
+
+def _whole(values: Float64s) -> Int64s:
+    return np.rint(values).astype(np.int64)
+
+
+def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
+    """Quotients; NaN where the divisor is 0 or unknown."""
+    usable = (to > 0) if known is None else (to > 0) & known
+    quotient: Float64s = np.divide(of, to, out=np.full(len(of), np.nan), where=usable)
+    return quotient
+
+
+def _most(timeline: DeviceTimeline, shaped: Int64s, flops: Float64s) -> Int8s:
+    """(r,) int8: the type with the most FLOPs in each row."""
+    dtype = timeline.matrix_dtype[shaped]
+    most = np.full(len(timeline.windows) + 1, DType.NONE, np.int8)
+    most_flops = np.zeros(len(most))
+    for each in np.flatnonzero(np.bincount(dtype, minlength=1)).tolist():
+        its_flops = _sums(timeline, shaped, np.where(dtype == each, flops, 0.0))
+        more = its_flops > most_flops
+        most[more], most_flops[more] = each, its_flops[more]
+    return most
+
+
+def _frequency(
+    timeline: DeviceTimeline,
+    rated: Int64s,
+    pieces: ClockPieces | None,
+    rates: _Rates,
+    rated_ns: Float64s,
+) -> tuple[Float64s, Float64s]:
+    """The factor of the clock, from covered time over what its cycles take at the stated clock."""
+    if pieces is None:
+        unknown = np.full(len(rated_ns), np.nan)
+        return unknown, np.where(rated_ns > 0, 0.0, np.nan)
+    spans = pieces.locate_spans(timeline.start_ns[rated], timeline.end_ns[rated])
+    covered = pieces.coverage().over(spans)
+    at_peak = pieces.clock().over(spans) / rates.mhz[timeline.matrix_dtype[rated]]
+    covered_ns = _sums(timeline, rated, covered)
+    share = _ratio(covered_ns, rated_ns)
+    factor = _ratio(covered_ns, _sums(timeline, rated, at_peak))
+    return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
+
+
+def _overlap(
+    timeline: DeviceTimeline, rated: Int64s, comm: Intervals, rated_ns: Float64s
+) -> tuple[Float64s, Float64s]:
+    """The factor of communication, from kernels beside it over the median of like ones without.
+
+    Like kernels are of one family and do the same work. Those without like ones are taken to be
+    slowed as much as the others of their row.
+    """
+    start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
+    duration_ns = (end_ns - start_ns).astype(np.float64)
+    beside = lengths_ns(comm, start_ns, end_ns) > 0
+    if not beside.any():
+        return np.ones(len(rated_ns)), np.full(len(rated_ns), np.nan)
+    alone_ns = _alone_ns(timeline, rated, duration_ns, beside)
+    measured = beside & np.isfinite(alone_ns)
+
+    def sums(values: Float64s, chosen: Bools) -> Float64s:
+        return _sums(timeline, rated[chosen], values[chosen])
+
+    beside_ns, measured_ns = sums(duration_ns, beside), sums(duration_ns, measured)
+    slowed = _ratio(measured_ns, sums(alone_ns, measured))
+    share = _ratio(measured_ns, beside_ns)
+    factor = _ratio(rated_ns, rated_ns - beside_ns + beside_ns / slowed)
+    factor[~(share >= MIN_MEASURED_SHARE)] = np.nan
+    return np.where(beside_ns > 0, factor, 1.0), share
+
+
+def _alone_ns(
+    timeline: DeviceTimeline, rated: Int64s, duration_ns: Float64s, beside: Bools
+) -> Float64s:
+    """(n,) float64: the median duration of like kernels without communication; NaN unknown."""
+    work = np.unique(np.nan_to_num(timeline.flops[rated], nan=-1.0), return_inverse=True)[1]
+    key = timeline.family[rated].astype(np.int64) * (len(rated) + 1) + work
+    group = np.unique(key, return_inverse=True)[1]
+    alone = np.flatnonzero(~beside)
+    alone = alone[np.lexsort((duration_ns[alone], group[alone]))]
+    count = np.bincount(group[alone], minlength=int(group.max(initial=-1)) + 1)
+    first = np.cumsum(count) - count
+    median_ns = np.full(len(count), np.nan)
+    many = np.flatnonzero(count >= MIN_LIKE_KERNELS)
+    lasts = first[many] + count[many] - 1
+    lower, upper = (first[many] + lasts) // 2, (first[many] + lasts + 1) // 2
+    sorted_ns, quarter = duration_ns[alone], count[many] // 4
+    median_ns[many] = (sorted_ns[lower] + sorted_ns[upper]) / 2
+    like = sorted_ns[lasts - quarter] <= MAX_QUARTILE_RATIO * sorted_ns[first[many] + quarter]
+    median_ns[many[~like]] = np.nan
+    return median_ns[group]

@@ -1,0 +1,344 @@
+"""Floating point operations of an operator, from its name and the shapes of its inputs.
+
+A multiply and an add are two. Only products are counted, no bias, scale, softmax or mask. Counts
+agree with `torch.utils.flop_counter` but for two: causal attention counts as half, as masked
+blocks are skipped (the convention of FlashAttention's benchmarks and of Chopper); and the weight
+gradient of a grouped convolution counts no more than its forward.
+
+Whatever is not certain is unknown: other operators, sequences of several lengths, windows, causal
+attention over unequal lengths, shapes that do not fit together.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, TypeAlias
+
+import msgspec
+
+from chopperd.model.spec import DType
+from chopperd.model.trace import Shapes
+
+Dims: TypeAlias = tuple[int, ...]
+
+_DTYPES: Final = {
+    "double": DType.FP64,
+    "float": DType.FLOAT,
+    "c10::Half": DType.FP16,
+    "c10::BFloat16": DType.BF16,
+    "c10::Float8_e4m3fn": DType.FP8,
+    "c10::Float8_e5m2": DType.FP8,
+    "c10::Float8_e4m3fnuz": DType.FP8,
+    "c10::Float8_e5m2fnuz": DType.FP8,
+    "signed char": DType.INT8,
+}
+#: Beyond these a shape is damage; products of those below fit a float.
+_MAX_RANK: Final = 8
+_MAX_SIZE: Final = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What an operator does: its operations, and what it multiplies."""
+
+    flops: float
+    dtype: DType
+
+
+class _Unknown(Exception):  # noqa: N818 (no error: what is asked is not known)
+    """An operator's work can't be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """The inputs of one operator, by position."""
+
+    dims: Sequence[object]
+    types: Sequence[object]
+    values: Sequence[object]
+
+    def shape(self, index: int) -> Dims:
+        """The shape of a tensor; it must be one."""
+        dims = self.dims[index] if index < len(self.dims) else None
+        if not isinstance(dims, list) or not 0 < len(dims) <= _MAX_RANK:
+            raise _Unknown
+        if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in dims):
+            raise _Unknown
+        return tuple(dims)
+
+    def need_absent(self, *indices: int) -> None:
+        """Inputs that say of sequences of several lengths must not be given."""
+        if any(index < len(self.dims) and self.dims[index] != [] for index in indices):
+            raise _Unknown
+
+    def need_no_window(self, *indices: int) -> None:
+        """Attention must reach all positions."""
+        if any(self._text(index) not in {"", "-1", "None"} for index in indices):
+            raise _Unknown
+
+    def flag(self, index: int) -> bool:
+        """A bool; it must be recorded."""
+        text = self._text(index)
+        if text not in {"True", "False"}:
+            raise _Unknown
+        return text == "True"
+
+    def number(self, index: int) -> int:
+        """A whole number; it must be recorded."""
+        text = self._text(index)
+        if not text.isdecimal():
+            raise _Unknown
+        return int(text)
+
+    def numbers(self, index: int, count: int) -> Dims:
+        """As many whole numbers as there are dimensions; one stands for all."""
+        parts = self._list(index)
+        if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
+            raise _Unknown
+        return tuple(int(part) for part in parts) * (count // len(parts))
+
+    def flags(self, index: int) -> tuple[bool, ...]:
+        """A list of bools; it must be recorded."""
+        parts = self._list(index)
+        if not all(part in {"True", "False"} for part in parts):
+            raise _Unknown
+        return tuple(part == "True" for part in parts)
+
+    def dtype(self, *indices: int) -> DType:
+        """What the tensors are made of, if it is the same for all."""
+        kinds = {self.types[index] for index in indices if index < len(self.types)}
+        found = {_DTYPES.get(kind, DType.NONE) for kind in kinds if isinstance(kind, str)}
+        if len(found) != 1 or DType.NONE in found:
+            raise _Unknown
+        return found.pop()
+
+    def _text(self, index: int) -> str:
+        text = self.values[index] if index < len(self.values) else ""
+        return text if isinstance(text, str) else ""
+
+    def _list(self, index: int) -> list[str]:
+        text = self._text(index)
+        if not (text.startswith("[") and text.endswith("]")):
+            raise _Unknown
+        return [part.strip() for part in text[1:-1].split(",")]
+
+
+def work_of(name: str, shapes: Shapes) -> Work | None:
+    """What one call of an operator does; None where that is unknown.
+
+    Args:
+        name: Of the operator, as profiled ("aten::mm").
+        shapes: Of its inputs.
+    """
+    counter = _COUNTERS.get(name) or _COUNTERS.get(name.removesuffix("_"))
+    if counter is None:
+        return None
+    try:
+        return counter(_parsed(shapes))
+    except (_Unknown, ValueError, RecursionError):
+        return None
+
+
+def _parsed(shapes: Shapes) -> _Inputs:
+    dims, types, values = (
+        msgspec.json.decode(text or "[]", type=list[object])
+        for text in (shapes.dims, shapes.types, shapes.values)
+    )
+    return _Inputs(dims=dims, types=types, values=values)
+
+
+def _need(*conditions: bool) -> None:
+    if not all(conditions):
+        raise _Unknown
+
+
+def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
+    """Matrix products, or batches of them, of the inputs at two positions."""
+
+    def count(inputs: _Inputs) -> Work:
+        a, b = inputs.shape(left), inputs.shape(right)
+        _need(len(a) == len(b), len(a) in {2, 3}, a[:-2] == b[:-2], a[-1] == b[-2])
+        return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(left, right))
+
+    return count
+
+
+def _matmul(inputs: _Inputs) -> Work:
+    """`matmul` of inputs that broadcast no batch, but many rows times one matrix."""
+    a, b = inputs.shape(0), inputs.shape(1)
+    _need(len(b) >= 2, a[-1] == b[-2], len(b) == 2 or a[:-2] == b[:-2])
+    return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(0, 1))
+
+
+def _linear(inputs: _Inputs) -> Work:
+    a, weight = inputs.shape(0), inputs.shape(1)
+    _need(len(weight) == 2, a[-1] == weight[1])
+    return Work(flops=2.0 * prod(a) * weight[0], dtype=inputs.dtype(0, 1))
+
+
+def _convolution(
+    stride: int, padding: int, dilation: int | None, transposed: int | None = None
+) -> Callable[[_Inputs], Work]:
+    """Forward convolutions whose parameters stand at these positions."""
+
+    def count(inputs: _Inputs) -> Work:
+        image, weight = inputs.shape(0), inputs.shape(1)
+        rank = len(image) - 2
+        _need(rank > 0, len(weight) == len(image))
+        if transposed is not None and inputs.flag(transposed):
+            return _transposed(inputs)
+        out = [
+            (size + 2 * pad - reach * (kernel - 1) - 1) // step + 1
+            for size, kernel, step, pad, reach in zip(
+                image[2:],
+                weight[2:],
+                (max(each, 1) for each in inputs.numbers(stride, rank)),
+                inputs.numbers(padding, rank),
+                (1,) * rank if dilation is None else inputs.numbers(dilation, rank),
+                strict=True,
+            )
+        ]
+        _need(weight[1] > 0, all(size > 0 for size in out))
+        _need(image[1] % weight[1] == 0)
+        flops = 2.0 * image[0] * prod(out) * prod(weight)
+        return Work(flops=flops, dtype=inputs.dtype(0, 1))
+
+    return count
+
+
+def _transposed(inputs: _Inputs) -> Work:
+    """Each element of the input meets a kernel of each output channel of its group."""
+    image, weight = inputs.shape(0), inputs.shape(1)
+    _need(len(image) == len(weight) > 2, image[1] == weight[0])
+    return Work(flops=2.0 * prod(image) * prod(weight[1:]), dtype=inputs.dtype(0, 1))
+
+
+def _convolution_backward(mask: int, transposed: int | None = None) -> Callable[[_Inputs], Work]:
+    """Gradients of input and weight, each as much as the forward convolution."""
+
+    def count(inputs: _Inputs) -> Work:
+        gradient, image, weight = (inputs.shape(index) for index in range(3))
+        _need(len(gradient) == len(image) == len(weight) > 2, gradient[0] == image[0])
+        is_transposed = transposed is not None and inputs.flag(transposed)
+        small, channels = (image, image[1]) if is_transposed else (gradient, gradient[1])
+        _need(channels == weight[0])
+        wanted = sum(inputs.flags(mask)[:2])
+        flops = 2.0 * prod(small) * prod(weight[1:]) * wanted
+        return Work(flops=flops, dtype=inputs.dtype(0, 1, 2))
+
+    return count
+
+
+def _gradient(left: int, right: int) -> Callable[[_Inputs], Work]:
+    """CuDNN's own operators of one gradient, of 2021: that of the input."""
+
+    def count(inputs: _Inputs) -> Work:
+        gradient, weight = inputs.shape(left), inputs.shape(right)
+        _need(len(gradient) == len(weight) > 2, gradient[1] == weight[0])
+        return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(left, right))
+
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attention:
+    """Where an attention operator has what.
+
+    Attributes:
+        causal: Whether it masks; a mask's type where `by_type`.
+        query: Query, key and value in a row; a gradient of the output before them is backward.
+        heads: The dimension of the heads, before or after that of the sequence.
+        absent: Inputs that must not be given.
+        windows: Sizes of windows.
+    """
+
+    causal: int
+    query: int = 0
+    heads: int = 1
+    by_type: bool = False
+    absent: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+
+    def __call__(self, inputs: _Inputs) -> Work:
+        """What it does: two products forward; five backward, as scores are computed again."""
+        inputs.need_absent(*self.absent)
+        inputs.need_no_window(*self.windows)
+        places = tuple(range(self.query, self.query + 3))
+        query, key, value = (inputs.shape(index) for index in places)
+        _need(len(query) == len(key) == len(value) == 4)
+        heads, along = self.heads, 3 - self.heads
+        _need(query[0] == key[0] == value[0], query[3] == key[3], key[along] == value[along])
+        _need(key[heads] == value[heads] > 0)
+        _need(query[heads] % key[heads] == 0)
+        pairs = query[along] * float(key[along])
+        if inputs.number(self.causal) > 0 if self.by_type else inputs.flag(self.causal):
+            _need(query[along] == key[along])
+            pairs /= 2
+        depth = 3 * query[3] + 2 * value[3] if self.query else query[3] + value[3]
+        flops = 2.0 * query[0] * query[heads] * pairs * depth
+        return Work(flops=flops, dtype=inputs.dtype(*places))
+
+
+_COUNTERS: Final[dict[str, Callable[[_Inputs], Work]]] = {
+    "aten::mm": _product(0, 1),
+    "aten::bmm": _product(0, 1),
+    "aten::addmm": _product(1, 2),
+    "aten::_addmm_activation": _product(1, 2),
+    "aten::baddbmm": _product(1, 2),
+    "aten::addbmm": _product(1, 2),
+    "aten::_scaled_mm": _product(0, 1),
+    "aten::_int_mm": _product(0, 1),
+    "aten::matmul": _matmul,
+    "aten::linear": _linear,
+    "aten::convolution": _convolution(3, 4, 5, 6),
+    "aten::_convolution": _convolution(3, 4, 5, 6),
+    "aten::convolution_overrideable": _convolution(3, 4, 5, 6),
+    "aten::cudnn_convolution": _convolution(3, 2, 4),
+    "aten::cudnn_convolution_relu": _convolution(3, 4, 5),
+    "aten::cudnn_convolution_add_relu": _convolution(5, 6, 7),
+    "aten::miopen_convolution": _convolution(4, 3, 5),
+    "aten::miopen_convolution_relu": _convolution(3, 4, 5),
+    "aten::miopen_depthwise_convolution": _convolution(4, 3, 5),
+    "aten::mkldnn_convolution": _convolution(4, 3, 5),
+    "aten::_conv_depthwise2d": _convolution(4, 5, 6),
+    "aten::conv_depthwise3d": _convolution(4, 5, 6),
+    "aten::_slow_conv2d_forward": _convolution(4, 5, None),
+    "aten::slow_conv3d_forward": _convolution(4, 5, None),
+    "aten::slow_conv_dilated2d": _convolution(4, 5, 6),
+    "aten::cudnn_convolution_transpose": _transposed,
+    "aten::miopen_convolution_transpose": _transposed,
+    "aten::convolution_backward": _convolution_backward(10, 7),
+    "aten::_slow_conv2d_backward": _convolution_backward(6),
+    "aten::cudnn_convolution_backward_input": _gradient(1, 2),
+    "aten::_scaled_dot_product_flash_attention": _Attention(causal=4),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(
+        causal=11, query=1, absent=(6, 7)
+    ),
+    "aten::_flash_attention_forward": _Attention(
+        causal=8, heads=2, absent=(3, 4, 13, 15), windows=(11, 12)
+    ),
+    "aten::_flash_attention_backward": _Attention(
+        causal=11, query=1, heads=2, absent=(6, 7), windows=(15, 16)
+    ),
+    "aten::_scaled_dot_product_efficient_attention": _Attention(causal=6),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(causal=11, query=1),
+    "aten::_efficient_attention_forward": _Attention(
+        causal=9, heads=2, by_type=True, absent=(4, 5, 12), windows=(13,)
+    ),
+    "aten::_efficient_attention_backward": _Attention(
+        causal=14, query=1, heads=2, by_type=True, absent=(6, 7), windows=(18,)
+    ),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention(causal=6),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(
+        causal=14, query=1, absent=(9, 10)
+    ),
+    "aten::_cudnn_attention_forward": _Attention(causal=10, absent=(4, 5)),
+    "aten::_cudnn_attention_backward": _Attention(causal=14, query=1, absent=(9, 10)),
+    "aten::_scaled_dot_product_fused_attention_overrideable": _Attention(causal=5),
+    "flash_attn::_flash_attn_forward": _Attention(causal=5, heads=2, windows=(6, 7)),
+    "flash_attn::_flash_attn_backward": _Attention(causal=11, query=1, heads=2, windows=(12, 13)),
+    "aiter::mha_fwd": _Attention(causal=5, heads=2, windows=(6, 7)),
+    "aiter::fmha_v3_fwd": _Attention(causal=5, heads=2, windows=(6, 7)),
+    "aiter::mha_bwd": _Attention(causal=8, query=1, heads=2, windows=(9, 10)),
+    "aiter::fmha_v3_bwd": _Attention(causal=8, query=1, heads=2, windows=(9, 10)),
+}
