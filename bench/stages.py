@@ -66,7 +66,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
         "build",
         lambda: build_document([report], version="", time="", selection=StepSelection()),
     )
-    watch.time("encode", lambda: formatted(document, "json", by_family=False, styled=False))
+    watch.time("encode", lambda: formatted(document, "json", styled=False))
     return watch.stages
 
 

@@ -27,7 +27,7 @@ def _validator() -> jsonschema.Draft202012Validator:
 def check_document(document: ReportDocument) -> None:
     """The published schema, all forms, and the sums that a reader may rely on."""
     _validator().validate(json.loads(formatted(document, "json")))
-    text = formatted(document, "text", by_family=True)
+    text = formatted(document, "text", by="family")
     assert max(map(len, text.splitlines())) <= 100
     table = list(csv.DictReader(StringIO(formatted(document, "csv"))))
     assert len(table) == len(document.steps) + len(document.totals)

@@ -8,7 +8,7 @@ from chopperd.api.access import AccessPolicy
 from chopperd.api.services import ApiServices, DocumentForm
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import (
-    DeviceFamilies,
+    DeviceKernels,
     JobEntry,
     StepPage,
     StepQuery,
@@ -115,7 +115,7 @@ class FakeSteps:
     """All entries are of `OWNER_UID`; each question is noted with who asked."""
 
     rows: list[Row] = field(default_factory=list)
-    device_families: list[DeviceFamilies] = field(default_factory=list)
+    device_kernels: list[DeviceKernels] = field(default_factory=list)
     document: ReportDocument | None = None
     entries: list[TraceEntry] = field(default_factory=list)
     asked: list[tuple[StepQuery, int, str | None]] = field(default_factory=list)
@@ -155,10 +155,10 @@ class FakeSteps:
             if row.step == step and query.job in (None, row.job) and query.run in (None, row.run)
         )
 
-    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
+    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
         if not self.step(step, query, viewer):
             return ()
-        return tuple(self.device_families)
+        return tuple(self.device_kernels)
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         return self.document if self._see(viewer) and job in (None, "train") else None

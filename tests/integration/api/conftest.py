@@ -4,10 +4,11 @@ import pytest
 from starlette.applications import Starlette
 
 from chopperd.api.app import build_api
-from chopperd.model.captures import DeviceFamilies
+from chopperd.model.captures import DeviceKernels
+from chopperd.model.row_work import UNKNOWN_PART
 from tests.fakes.api_services import FakeAgent, step_row, trace_entry
 from tests.fakes.samples import recording
-from tests.unit.report.documents import eight_gpus
+from tests.unit.report.documents import eight_gpus, part
 
 
 @pytest.fixture
@@ -17,9 +18,17 @@ def agent() -> FakeAgent:
     agent.steps.document = eight_gpus()
     agent.steps.entries = [trace_entry("0123456789abcdef")]
     totals = eight_gpus().totals
-    agent.steps.device_families = [
-        DeviceFamilies(
-            job="train", run="r1", rank=0, device=0, gpu="0", families=totals[0].families
+    agent.steps.device_kernels = [
+        DeviceKernels(
+            job="train",
+            run="r1",
+            rank=0,
+            device=0,
+            gpu="0",
+            families=totals[0].families,
+            by_operation=(part("aten::mm"),),
+            by_layer=(part(UNKNOWN_PART),),
+            by_phase=(part("backward"),),
         )
     ]
     agent.samples.held = recording(2)

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.routes import ROUTES
 from chopperd.api.services import ApiServices
-from chopperd.model.captures import DeviceFamilies
+from chopperd.model.captures import DeviceKernels
 from chopperd.model.causes import Cause
 from chopperd.model.drops import DropQuery
 from chopperd.model.live import LiveTotals
@@ -209,9 +209,9 @@ def test_a_step_of_two_jobs_is_ambiguous(api: Starlette) -> None:
 
 
 def test_kernels_of_several_runs_are_ambiguous(agent: FakeAgent, api: Starlette) -> None:
-    first = agent.steps.device_families[0]
-    agent.steps.device_families.append(
-        DeviceFamilies(job="train", run="r2", rank=0, device=0, gpu="0", families=first.families)
+    first = agent.steps.device_kernels[0]
+    agent.steps.device_kernels.append(
+        DeviceKernels(job="train", run="r2", rank=0, device=0, gpu="0", families=first.families)
     )
     problem = check_problem(ask(api, "GET", f"{V1}/steps/4/kernels", uid=OWNER_UID), 409)
     assert problem["candidates"] == [{"job": "train", "run": "r1"}, {"job": "train", "run": "r2"}]
@@ -223,7 +223,20 @@ def test_kernels_come_by_family(api: Starlette) -> None:
     assert [each["class"] for each in given["devices"][0]["families"]] == [
         each.class_ for each in eight_gpus().totals[0].families
     ]
-    check_problem(ask(api, "GET", f"{V1}/steps/4/kernels?by=layer", uid=OWNER_UID), 400)
+    check_problem(ask(api, "GET", f"{V1}/steps/4/kernels?by=stream", uid=OWNER_UID), 400)
+
+
+@pytest.mark.parametrize(
+    ("by", "name"), [("operation", "aten::mm"), ("layer", "(unknown)"), ("phase", "backward")]
+)
+def test_kernels_come_by_what_launched_them(api: Starlette, by: str, name: str) -> None:
+    """The list that was asked for, and none of the others."""
+    given = ask(api, "GET", f"{V1}/steps/4/kernels?by={by}", uid=OWNER_UID).json()
+    assert given["by"] == by
+    (device,) = given["devices"]
+    assert [each["name"] for each in device.pop(f"by_{by}")] == [name]
+    lists = [value for value in device.values() if isinstance(value, list)]
+    assert lists == [[], [], []]
 
 
 @pytest.mark.parametrize(

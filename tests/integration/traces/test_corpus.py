@@ -51,7 +51,9 @@ KINDS: Final = {
 }  # fmt: skip
 CALLS: Final = {"cuda_runtime", "cuda_driver", "Runtime"}
 SPANS: Final = {"cpu_op": 0, "Operator": 0, "user_annotation": 1, "python_function": 2}
-SHAPED: Final = ("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa")
+SHAPED: Final = (
+    *("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa", "mha"),
+)
 
 
 def corpus_path(shared: Path, name: str) -> Path:

@@ -31,6 +31,7 @@ from chopperd.model.report import (
     Waterfall,
 )
 from chopperd.model.row_clock import ClockStats, RowClock
+from chopperd.model.row_work import Part
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")
@@ -102,6 +103,17 @@ def family(name: str, class_: str, time_ms: int, lost_ms: int | None) -> Family:
         samples=0 if lost_ms is None else 700,
         lost_ns=None if lost_ms is None else lost_ms * MS,
         beta_reason="fewer than 30 samples",
+    )
+
+
+def part(name: str, time_ms: int = 500, lost_ms: int | None = 50) -> Part:
+    return Part(
+        name=name,
+        count=40,
+        time_ns=time_ms * MS,
+        mean_mhz=None if lost_ms is None else 1720.0,
+        samples=0 if lost_ms is None else 30,
+        lost_ns=None if lost_ms is None else lost_ms * MS,
     )
 
 

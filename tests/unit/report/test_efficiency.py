@@ -67,7 +67,9 @@ def test_rows_have_the_chain_from_the_peak_to_what_the_kernels_took() -> None:
     assert of_file.utilization == pytest.approx(FLOPS / 989.4e12 / 0.040)
     assert of_file.overhead_frequency == pytest.approx(1830 / 1525)
     assert of_file.overhead_overlap == 1.0
-    factors = (of_file.overhead_utilization or 0) * (1830 / 1525)
+    assert of_file.theoretical_ns is not None
+    assert of_file.overhead_utilization is not None
+    factors = of_file.overhead_utilization * (1830 / 1525)
     assert of_file.theoretical_ns * factors == pytest.approx(40 * MS)
     assert (of_file.reason, of_file.clock_share, of_file.overlap_share) == (None, 1.0, None)
 
