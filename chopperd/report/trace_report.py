@@ -234,13 +234,10 @@ def _joined(
     options: JoinOptions,
 ) -> _DeviceReport:
     clocked = clocked_device(device, timeline, trace, samples, options)
-    joined, summary = clocked.joined, clocked.summary
-    mine, reference = clocked.samples, summary.reference
-    context = _context(trace, summary, mine)
-    context = replace(context, spec=clocked.spec, no_spec=clocked.no_spec)
-    steps, totals = device_rows(joined, timeline, context)
+    joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
+    steps, totals = device_rows(joined, timeline, _context(trace, clocked))
     return _DeviceReport(
-        summary=summary,
+        summary=clocked.summary,
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
@@ -309,9 +306,9 @@ def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
     return replace(card, gpu=info, energy_j=np.full_like(card.energy_j, np.nan))
 
 
-def _context(
-    trace: Trace, device: DeviceSummary | None, samples: GpuSamples | None = None
-) -> RowContext:
+def _context(trace: Trace, clocked: ClockedDevice | None) -> RowContext:
+    device = clocked.summary if clocked else None
+    samples = clocked.samples if clocked else None
     return RowContext(
         job=trace.meta.job,
         run=trace.meta.run,
@@ -322,6 +319,8 @@ def _context(
         anchored=trace.meta.anchored,
         reference_mhz=device.reference.sm_clock_mhz if device else None,
         samples=samples,
+        spec=clocked.spec if clocked else None,
+        no_spec=clocked.no_spec if clocked else "",
     )
 
 
