@@ -1,6 +1,6 @@
 """One trace joined with the node's samples: its rows, and what must be said of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.timebase import realtime_step_ns
@@ -11,7 +11,7 @@ from chopperd.model.report import (
     Row,
     TraceSummary,
 )
-from chopperd.model.samples import GpuSamples, SampleSet
+from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions, clocked_device
@@ -144,13 +144,10 @@ def _joined(
     options: JoinOptions,
 ) -> _DeviceReport:
     clocked = clocked_device(device, timeline, trace, samples, options)
-    joined, summary = clocked.joined, clocked.summary
-    mine, reference = clocked.samples, summary.reference
-    context = _context(trace, summary, mine)
-    context = replace(context, spec=clocked.spec, no_spec=clocked.no_spec)
-    steps, totals = device_rows(joined, timeline, context)
+    joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
+    steps, totals = device_rows(joined, timeline, _context(trace, clocked))
     return _DeviceReport(
-        summary=summary,
+        summary=clocked.summary,
         steps=steps,
         totals=totals,
         alignment=_alignment(joined),
@@ -161,9 +158,9 @@ def _joined(
     )
 
 
-def _context(
-    trace: Trace, device: DeviceSummary | None, samples: GpuSamples | None = None
-) -> RowContext:
+def _context(trace: Trace, clocked: ClockedDevice | None) -> RowContext:
+    device = clocked.summary if clocked else None
+    samples = clocked.samples if clocked else None
     return RowContext(
         job=trace.meta.job,
         run=trace.meta.run,
@@ -174,6 +171,8 @@ def _context(
         anchored=trace.meta.anchored,
         reference_mhz=device.reference.sm_clock_mhz if device else None,
         samples=samples,
+        spec=clocked.spec if clocked else None,
+        no_spec=clocked.no_spec if clocked else "",
     )
 
 
