@@ -115,7 +115,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         operation=operation_column,
         layer=layer,
         phase=phase,
-        work=record_work(trace, kernel_class, attribution.op),
+        work=record_work(trace, kernel_class, attribution.op, links.missing),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),

@@ -36,9 +36,15 @@ def two_blocks() -> TraceBuilder:
 
 def node(made: TraceBuilder, start_ns: int, *, sequence: int = -1) -> None:
     """A node that runs for 20 ns on the engine's thread."""
-    numbers = {"sequence": sequence, "forward_thread": 1 if sequence >= 0 else -1}
-    name = "autograd::engine::evaluate_function: MmBackward0"
-    made.span(name, start_ns, 20, kind=SpanKind.OP, thread=ENGINE, **numbers)
+    made.span(
+        "autograd::engine::evaluate_function: MmBackward0",
+        start_ns,
+        20,
+        kind=SpanKind.OP,
+        thread=ENGINE,
+        sequence=sequence,
+        forward_thread=1 if sequence >= 0 else -1,
+    )
 
 
 def operator(made: TraceBuilder, start_ns: int, sequence: int, thread: Thread = MAIN) -> None:

@@ -93,7 +93,7 @@ def test_an_external_id_stands_in_for_the_call_where_such_ids_are_those_of_opera
 
 
 def test_external_ids_that_do_not_lead_to_operators_say_nothing() -> None:
-    trace, found = attributed(with_ids(98, 2))
+    _, found = attributed(with_ids(98, 2))
     assert found.op[-1] == -1
     assert found.launched.thread[-1] == -1
     _, found = attributed(with_ids(0, 0))
