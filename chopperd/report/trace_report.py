@@ -208,6 +208,8 @@ def clocked_device(
     summary = _device_summary(said, trace, mapped, reference)
     is_part = mapped.gpu is not None and mapped.gpu.parent is not None
     spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
+    reference_mhz, activity = reference.sm_clock_mhz, timeline.host_activity
+    joined = join_device(device, activity, mine, reference_mhz, timeline.collectives, spec)
     return ClockedDevice(
         mapped=mapped,
         samples=mine,
@@ -215,14 +217,7 @@ def clocked_device(
         summary=summary,
         spec=spec,
         no_spec=no_spec,
-        joined=join_device(
-            device,
-            timeline.host_activity,
-            mine,
-            reference.sm_clock_mhz,
-            timeline.collectives,
-            spec,
-        ),
+        joined=joined,
     )
 
 
