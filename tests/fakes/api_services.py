@@ -28,6 +28,7 @@ from chopperd.model.live import (
     SamplerLive,
 )
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_parts import FIELDS
 from chopperd.model.samples import SampleSet
 from chopperd.model.services import Upload
 from tests.fakes.clock import ScriptedClock
@@ -343,6 +344,7 @@ class FakeAgent:
 
 
 def _rendered(document: ReportDocument, form: DocumentForm) -> str:
-    """The form, and how many kernel families the document has."""
-    families = sum(len(row.families) for row in (*document.totals, *document.steps))
-    return f'{{"form": "{form}", "families": {families}}}'
+    """The form, and how many families, operations, layers and phases the document has."""
+    rows = (*document.totals, *document.steps)
+    parts = sum(len(getattr(row, field)) for row in rows for field in FIELDS.values())
+    return f'{{"form": "{form}", "parts": {parts}}}'

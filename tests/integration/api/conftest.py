@@ -5,10 +5,9 @@ from starlette.applications import Starlette
 
 from chopperd.api.app import build_api
 from chopperd.model.captures import DeviceKernels
-from chopperd.model.row_work import UNKNOWN_PART
 from tests.fakes.api_services import FakeAgent, step_row, trace_entry
 from tests.fakes.samples import recording
-from tests.unit.report.documents import eight_gpus, part
+from tests.unit.report.documents import eight_gpus
 
 
 @pytest.fixture
@@ -26,9 +25,9 @@ def agent() -> FakeAgent:
             device=0,
             gpu="0",
             families=totals[0].families,
-            by_operation=(part("aten::mm"),),
-            by_layer=(part(UNKNOWN_PART),),
-            by_phase=(part("backward"),),
+            by_operation=totals[0].by_operation,
+            by_layer=totals[0].by_layer,
+            by_phase=totals[0].by_phase,
         )
     ]
     agent.samples.held = recording(2)
