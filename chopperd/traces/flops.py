@@ -95,7 +95,9 @@ class _Inputs:
         parts = self._list(index)
         if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
             raise _Unknown
-        return tuple(int(part) for part in parts) * (count // len(parts))
+        found = tuple(int(part) for part in parts)
+        _need(max(found) <= _MAX_SIZE)
+        return found * (count // len(parts))
 
     def flags(self, index: int) -> tuple[bool, ...]:
         """A list of bools; it must be recorded."""
@@ -106,9 +108,9 @@ class _Inputs:
 
     def dtype(self, *indices: int) -> DType:
         """What the tensors are made of, if it is the same for all."""
-        kinds = {self.types[index] for index in indices if index < len(self.types)}
-        found = {_DTYPES.get(kind, DType.NONE) for kind in kinds if isinstance(kind, str)}
-        if len(found) != 1 or DType.NONE in found:
+        kinds = [self.types[index] for index in indices if index < len(self.types)]
+        found = {_DTYPES.get(each, DType.NONE) for each in kinds if isinstance(each, str)}
+        if len(kinds) != len(indices) or len(found) != 1 or DType.NONE in found:
             raise _Unknown
         return found.pop()
 

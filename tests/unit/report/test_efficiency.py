@@ -9,8 +9,9 @@ from chopperd.model.row_work import Efficiency
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Shapes, SpanKind, TraceDevice
 from chopperd.pipeline.reports import FileReport, composed
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.text import render_text
-from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.report.trace_report import report_trace
 from chopperd.traces.timeline import lay_out
 from tests.fakes.clock import ScriptedClock
 from tests.trace_building import TraceBuilder
