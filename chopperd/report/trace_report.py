@@ -14,7 +14,7 @@ from chopperd.model.report import (
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace
-from chopperd.report.clocked_device import JoinOptions, clocked_device
+from chopperd.report.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.lost import lost_by_kind
 from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rocm_notes import rocm_notes
