@@ -159,7 +159,8 @@ def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
 
     def count(inputs: _Inputs) -> Work:
         a, b = inputs.shape(left), inputs.shape(right)
-        _need(len(a) == len(b), len(a) in {2, 3}, a[:-2] == b[:-2], a[-1] == b[-2])
+        _need(len(a) == len(b), len(a) in {2, 3})
+        _need(a[:-2] == b[:-2], a[-1] == b[-2])
         return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(left, right))
 
     return count
@@ -168,13 +169,15 @@ def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
 def _matmul(inputs: _Inputs) -> Work:
     """`matmul` of inputs that broadcast no batch, but many rows times one matrix."""
     a, b = inputs.shape(0), inputs.shape(1)
-    _need(len(b) >= 2, a[-1] == b[-2], len(b) == 2 or a[:-2] == b[:-2])
+    _need(len(b) >= 2, len(b) == 2 or a[:-2] == b[:-2])
+    _need(a[-1] == b[-2])
     return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(0, 1))
 
 
 def _linear(inputs: _Inputs) -> Work:
     a, weight = inputs.shape(0), inputs.shape(1)
-    _need(len(weight) == 2, a[-1] == weight[1])
+    _need(len(weight) == 2)
+    _need(a[-1] == weight[1])
     return Work(flops=2.0 * prod(a) * weight[0], dtype=inputs.dtype(0, 1))
 
 
@@ -211,7 +214,8 @@ def _convolution(
 def _transposed(inputs: _Inputs) -> Work:
     """Each element of the input meets a kernel of each output channel of its group."""
     image, weight = inputs.shape(0), inputs.shape(1)
-    _need(len(image) == len(weight) > 2, image[1] == weight[0])
+    _need(len(image) == len(weight) > 2)
+    _need(image[1] == weight[0])
     return Work(flops=2.0 * prod(image) * prod(weight[1:]), dtype=inputs.dtype(0, 1))
 
 
@@ -236,7 +240,8 @@ def _gradient(left: int, right: int) -> Callable[[_Inputs], Work]:
 
     def count(inputs: _Inputs) -> Work:
         gradient, weight = inputs.shape(left), inputs.shape(right)
-        _need(len(gradient) == len(weight) > 2, gradient[1] == weight[0])
+        _need(len(gradient) == len(weight) > 2)
+        _need(gradient[1] == weight[0])
         return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(left, right))
 
     return count

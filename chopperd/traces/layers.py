@@ -91,10 +91,12 @@ class _Evidence:
         hooks = np.flatnonzero(sharded.before_forward)
         when = Moments(thread=trace.spans.thread[hooks], at_ns=trace.spans.start_ns[hooks])
         called = _spread(self._module_layer, self._modules.innermost(when))
-        for module in np.unique(sharded.module[hooks]).tolist():
-            told = np.unique(called[sharded.module[hooks] == module])
-            if len(told) == 1 and told[0] >= 0:
-                of_module[module] = told[0]
+        least = np.full(len(of_module), len(self.names))
+        most = np.full(len(of_module), -1)
+        np.minimum.at(least, sharded.module[hooks], called)
+        np.maximum.at(most, sharded.module[hooks], called)
+        agreed = (least == most) & (most >= 0)
+        of_module[agreed] = most[agreed]
         return of_module
 
 

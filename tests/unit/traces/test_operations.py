@@ -34,7 +34,8 @@ def operations(made: TraceBuilder) -> list[str | None]:
 def classes(made: TraceBuilder, by_name: KernelClass = KernelClass.ELEMENTWISE) -> list[int]:
     trace, found = attributed(made)
     column = np.full(len(trace.records), by_name, np.int8)
-    changed: list[int] = with_operation_classes(trace, found, column).tolist()
+    settled = np.zeros(len(trace.records), np.bool_)
+    changed: list[int] = with_operation_classes(trace, found, column, settled).tolist()
     return changed
 
 
