@@ -215,7 +215,8 @@ class MicroStep:
 class Phases:
     """Busy time of what each phase launched, in a row's window; None where no record tells of it.
 
-    A union over streams. Phases may overlap, and work of unknown phase is in none of them.
+    A union over streams. Phases may overlap, and work of unknown phase is in none of them: beside
+    such work in the window a phase is None where else it would be 0.
     """
 
     forward: int | None

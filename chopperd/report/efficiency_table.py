@@ -12,7 +12,8 @@ from chopperd.report.wording import UNKNOWN, decimal, known, milliseconds, perce
 _SHOWN: Final = 8
 _TERA: Final = 1e12
 _MEANING: Final = (
-    "took = at peak x use x overlap x clock (Chopper's chain, at the clock of the stated peak)\n"
+    "took = at peak x use x overlap x clock, at the clock of the stated peak: Chopper's chain of\n"
+    "utilization, overlap and frequency\n"
     "shaped: share of matrix kernels' time whose work is known"
 )
 

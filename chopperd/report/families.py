@@ -79,10 +79,21 @@ def families(document: ReportDocument, width: int) -> Group | None:
     if len(shown) < len(groups):
         title += f", {len(shown)} with the most time of {count(len(groups))} (--format json)"
     columns = ("<name", "<class", "count", "ms", "MHz", "samples", "lost ms", "<beta")
-    return table(title, columns, [_family_cells(group, width) for group in shown])
+    reason = _shared_reason(groups)
+    cells = [_family_cells(group, width, with_reason=reason is None) for group in shown]
+    return table(title, columns, cells, caption="" if reason is None else f"beta: {reason}")
 
 
-def _family_cells(group: _Group, width: int) -> tuple[str, ...]:
+def _shared_reason(groups: Iterable[_Group]) -> str | None:
+    """Why no family has a sensitivity, where that is the same for all; else None."""
+    every = [family for group in groups for family in group.members]
+    reasons = {family.beta_reason for family in every}
+    if len(every) < 2 or len(reasons) > 1 or any(known(family.beta) for family in every):
+        return None
+    return reasons.pop()
+
+
+def _family_cells(group: _Group, width: int, *, with_reason: bool) -> tuple[str, ...]:
     return (
         shorten(group.name, max(width - 72, 16)),
         words(group.class_),
@@ -91,7 +102,7 @@ def _family_cells(group: _Group, width: int) -> tuple[str, ...]:
         spread([family.mean_mhz for family in group.members if known(family.mean_mhz)]),
         count(sum(family.samples for family in group.members)),
         group.lost,
-        _beta(group.members),
+        _beta(group.members) if with_reason else UNKNOWN,
     )
 
 

@@ -191,7 +191,13 @@ def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
     start_ns, end_ns = int(windows.start_ns[-1]), int(windows.end_ns[-1])
     ahead_ns, behind_ns = start_ns - int(clocked_ns[-1]), int(clocked_ns[0]) - end_ns
     if ahead_ns > 0:
-        return f"the samples {whose} end {ahead_ns / NS_PER_S:.3g} s before the trace begins"
+        return f"the samples {whose} end {_seconds(ahead_ns)} before the trace begins"
     if behind_ns >= 0:
-        return f"the samples {whose} begin {behind_ns / NS_PER_S:.3g} s after the trace ends"
+        return f"the samples {whose} begin {_seconds(behind_ns)} after the trace ends"
     return f"too few samples {whose} fall into the trace's time"
+
+
+def _seconds(time_ns: int) -> str:
+    """Three digits, or all whole seconds where there are more."""
+    time_s = time_ns / NS_PER_S
+    return f"{time_s:.3g} s" if time_s < 999.5 else f"{time_s:,.0f} s"

@@ -230,14 +230,19 @@ def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
 
 
 def _phases(joined: JoinedDevice, index: int) -> Phases | None:
-    """None where nothing in the row's window is known to be of a phase."""
+    """None where nothing in the row's window is known to be of a phase.
+
+    No time is 0 only if work of unknown phase, which might be of this one, took none either.
+    """
     found_ns = {phase: int(each[index]) for phase, each in joined.times.phase_ns.items()}
-    if not any(found_ns.values()):
+    untold_ns = found_ns.pop(Phase.UNKNOWN, 0)
+    told_ns = {phase: each for phase, each in found_ns.items() if each or not untold_ns}
+    if not any(told_ns.values()):
         return None
     return Phases(
-        forward=found_ns.get(Phase.FORWARD),
-        backward=found_ns.get(Phase.BACKWARD),
-        optimizer=found_ns.get(Phase.OPTIMIZER),
+        forward=told_ns.get(Phase.FORWARD),
+        backward=told_ns.get(Phase.BACKWARD),
+        optimizer=told_ns.get(Phase.OPTIMIZER),
     )
 
 

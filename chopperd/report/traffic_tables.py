@@ -23,7 +23,7 @@ from chopperd.report.wording import (
 _SHOWN: Final = 8
 _GIGA: Final = 1e9
 _NAME_WIDTH: Final = 22
-_SIZED: Final = "GB/s over those of known size"
+_SIZED: Final = "moved, GB/s: of those whose size the trace tells"
 _WAITS: Final = "ms hold the wait for late ranks; bus: what a rank's links carry"
 
 KeyT = TypeVar("KeyT")
@@ -73,7 +73,8 @@ def collectives(document: ReportDocument) -> Group | None:
         title += f", {_SHOWN} with the most time of {count(len(lines))} (--format json)"
     columns = ("<collective", "<group", "ranks", "count", "ms", "moved", "GB/s", "bus GB/s")
     rows = [_collective_cells(members) for members in lines[:_SHOWN]]
-    return table(title, columns, rows, caption=_WAITS)
+    partly = any(each.sized_count < each.count for each in every)
+    return table(title, columns, rows, caption=f"{_WAITS}\n{_SIZED}" if partly else _WAITS)
 
 
 def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ def test_a_phase_is_busy_for_the_union_of_its_records_cut_at_the_window() -> Non
     assert {phase: each.tolist() for phase, each in found.items()} == {
         Phase.FORWARD: [30, 0, 30],
         Phase.BACKWARD: [60, 20, 80],
+        Phase.UNKNOWN: [0, 20, 20],
     }
 
 
@@ -34,6 +35,7 @@ def test_phases_that_run_at_once_count_each() -> None:
     assert sum(int(each[2]) for each in found.values()) == 130
 
 
-def test_where_nothing_is_told_there_are_no_phases() -> None:
-    assert phase_busy_ns(device([Rec(0, 80)]), ROWS) == {}
+def test_where_nothing_is_told_all_time_is_of_unknown_phase() -> None:
+    found = phase_busy_ns(device([Rec(0, 80)]), ROWS)
+    assert {phase: each.tolist() for phase, each in found.items()} == {Phase.UNKNOWN: [80, 0, 80]}
     assert phase_busy_ns(device([]), ROWS) == {}

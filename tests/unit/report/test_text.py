@@ -170,7 +170,27 @@ def test_a_class_with_a_partly_unknown_loss_is_a_lower_bound() -> None:
     totals = (replace(document.totals[0], families=kernels),)
     text = render_text(replace(document, totals=totals), by="family")
     assert re.search(r"gemm +150 +100\.0 +≥ 10\.0", text)
-    assert [line.split()[0] for line in section(text, "FAMILIES")[1:]] == ["a", "b"]
+    assert [line.split()[0] for line in section(text, "FAMILIES")[1:3]] == ["a", "b"]
+
+
+def test_a_reason_that_no_family_has_a_beta_for_stands_once_below_them() -> None:
+    document = single_gpu()
+    kernels = (family("a", "gemm", 100, 10), family("b", "gemm", 50, None))
+    totals = (replace(document.totals[0], families=kernels),)
+    lines = section(render_text(replace(document, totals=totals), by="family"), "FAMILIES")
+    assert [line.split()[-1] for line in lines[1:3]] == ["-", "-"]
+    assert lines[3] == "beta: fewer than 30 samples"
+
+
+def test_reasons_that_differ_stand_beside_their_families() -> None:
+    document = single_gpu()
+    other = family("b", "gemm", 50, None)
+    fields = {name: getattr(other, name) for name in other.__struct_fields__}
+    other = type(other)(**{**fields, "beta_reason": "steady clock"})
+    totals = (replace(document.totals[0], families=(family("a", "gemm", 100, 10), other)),)
+    lines = section(render_text(replace(document, totals=totals), by="family"), "FAMILIES")
+    assert lines[1].endswith("  fewer than 30 samples")
+    assert lines[2].endswith("  steady clock")
 
 
 def test_families_are_shown_on_request_with_names_shortened_in_the_middle() -> None:

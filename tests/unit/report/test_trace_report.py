@@ -106,6 +106,7 @@ def test_without_an_anchor_samples_are_not_used_and_it_is_said() -> None:
     [
         (-9000, -2000, "the samples of GPU 0 end 2.01 s before the trace begins"),
         (1300, 2000, "the samples of GPU 0 begin 1 s after the trace ends"),
+        (1_000_300, 1_001_000, "the samples of GPU 0 begin 1,000 s after the trace ends"),
         (290, 295, "too few samples of GPU 0 fall into the trace's time"),
     ],
 )

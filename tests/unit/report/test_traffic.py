@@ -135,9 +135,25 @@ def test_devices_are_put_together_and_rates_keep_their_spread() -> None:
     text = lines(page_text(table))
     assert ["h2d", "2", "0.200", "1.9", "MiB", "10.0-30.0"] in text
     assert ["memset", "1", "0.100", "-", "-"] in text
-    assert ["GB/s", "over", "those", "of", "known", "size"] in text
+    assert "moved, GB/s: of those whose size the trace tells" in page_text(table)
     reduced = ["allreduce", "default_pg", "4", "4", "0.900", "7.6", "MiB", "10.0", "15.0"]
     assert reduced in lines(page_text(other))
+
+
+def test_collectives_of_unknown_size_say_why_they_have_no_rate() -> None:
+    whole = totals_only()
+    untold = replace(
+        REDUCED, sized_count=0, bytes=None, algorithm_bytes_per_s=None, bus_bytes_per_s=None
+    )
+    table = collectives(replace(whole, totals=(replace(whole.totals[0], collectives=(untold,)),)))
+    assert table is not None
+    text = page_text(table)
+    assert ["allreduce", "default_pg", "4", "2", "0.450", "-", "-", "-"] in lines(text)
+    assert "moved, GB/s: of those whose size the trace tells" in text
+    told = replace(REDUCED, sized_count=2)
+    table = collectives(replace(whole, totals=(replace(whole.totals[0], collectives=(told,)),)))
+    assert table is not None
+    assert "whose size" not in page_text(table)
 
 
 def test_of_many_groups_those_with_the_most_time_are_shown() -> None:
