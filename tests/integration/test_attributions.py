@@ -1,4 +1,4 @@
-"""The figures of docs/attributions.md: from plain JSON, as the page says, and as the product has them.
+"""The figures of docs/attributions.md, from plain JSON, on the page and from the product.
 
 Plain Python here follows single events as a reader of the page would; nothing of the product is
 used for it. Times of the page are us as in the files, shortened to their last digits.
@@ -41,11 +41,11 @@ class Plain:
     """A file's events as they stand."""
 
     base_ns: int
-    events: list[Event]
+    by_category: dict[str, list[Event]]
     called: dict[int, Decimal]
 
     def of(self, *categories: str) -> list[Event]:
-        return [e for e in self.events if str(e.get("cat")).lower() in categories]
+        return [e for each in categories for e in self.by_category.get(each, ())]
 
     def record(self, correlation: int) -> Event:
         return only(e for e in self.of(*RECORD_KINDS) if e["args"]["correlation"] == correlation)
@@ -91,10 +91,13 @@ def files(shared: Path) -> Files:
     @cache
     def read(name: str) -> Plain:
         document = read_json(shared / "traces" / f"{name}.json.gz")
-        events = [e for e in document["traceEvents"] if e["ph"] in ("X", "s", "f")]
-        calls = [e for e in events if str(e.get("cat")).lower() in CALLS]
+        events: defaultdict[str, list[Event]] = defaultdict(list)
+        for event in document["traceEvents"]:
+            if event["ph"] in ("X", "s", "f"):
+                events[str(event.get("cat")).lower()].append(event)
+        calls = [e for category in CALLS for e in events[category]]
         called = {e["args"]["correlation"]: e["ts"] for e in calls}
-        return Plain(document["baseTimeNanoseconds"], events, called)
+        return Plain(document["baseTimeNanoseconds"], dict(events), called)
 
     return read
 
@@ -153,6 +156,13 @@ def step_row(document: ReportDocument, step: int) -> Row:
 MM_ARROW, MM_SEQUENCE = 137, 483
 FORWARD = (840, 76_291_171)
 BACKWARD = (2_112, 209_786_977)
+HOOKS = (
+    "FSDP::pre_forward (layers.1)",
+    "FSDP::post_forward (layers.1)",
+    "FSDP::pre_backward (layers.1)",
+    "FSDP::backward_prefetch for layers.0",
+    "FSDP::post_backward_reduce (layers.1)",
+)
 MM_OWN_US = {"aten::mm": "943.441", "MmBackward0": "9943.021"}
 
 
@@ -173,18 +183,28 @@ def test_own_times_of_one_layer_are_those_of_host_layers(
     found: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     for layer, phase, own_ns in fsdp_operators(files(FSDP2)):
         found[layer, phase].append(own_ns)
-    mine = {
-        phase: (len(found["layers.1", phase]), sum(found["layers.1", phase]))
-        for phase in ("forward", "backward")
-    }
-    assert mine == {"forward": FORWARD, "backward": BACKWARD}
+    mine = {key: (len(each), sum(each)) for key, each in found.items() if key[0] is not None}
     rows = {
-        each.phase: (each.operator_count, each.own_ns)
+        (each.layer, each.phase.name.lower()): (each.operator_count, each.own_ns)
         for each in host_layers(real_trace(FSDP2))
-        if each.layer == "layers.1"
+        if each.layer not in (None, "(root)")
     }
-    assert rows == {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD}
+    assert mine == rows
+    assert (rows["layers.1", "forward"], rows["layers.1", "backward"]) == (FORWARD, BACKWARD)
     tell(page, *FORWARD, *BACKWARD)
+
+
+def test_the_hooks_of_the_page_are_in_the_file(files: Files, page: str) -> None:
+    plain = files(FSDP2)
+    (marker,) = (e for e in plain.of("user_annotation") if e["name"] == "ProfilerStep#2")
+    for name in HOOKS:
+        event = min(
+            (e for e in plain.of("user_annotation") if e["name"] == name), key=lambda e: e["ts"]
+        )
+        assert marker["ts"] <= event["ts"] < end(marker)
+        row = f"| `{name}` | {event['ts']} | {event['dur']} |"
+        assert row in page
+    assert str(marker["tid"]) in page
 
 
 def fsdp_operators(plain: Plain) -> Iterable[tuple[str | None, str, int]]:
@@ -194,7 +214,7 @@ def fsdp_operators(plain: Plain) -> Iterable[tuple[str | None, str, int]]:
     operators = sorted(
         (e for e in plain.of("cpu_op") if e["tid"] == thread), key=lambda e: (e["ts"], -e["dur"])
     )
-    arrows = defaultdict(dict)
+    arrows: defaultdict[int, dict[str, Decimal]] = defaultdict(dict)
     for each in plain.of("fwdbwd"):
         arrows[each["id"]][each["ph"]] = each["ts"]
     origin = {each["f"]: each["s"] for each in arrows.values()}
@@ -247,7 +267,8 @@ def innermost(spans: Iterable[tuple[Decimal, Decimal, str | None]], at: Decimal)
 def nested(operators: list[Event]) -> Iterable[tuple[Event, list[Event], int]]:
     """Each operator with the stack that it is on top of, and its time less that of those in it."""
     own = {id(each): ns(each["dur"]) for each in operators}
-    stacks, stack = [], []
+    stacks: list[list[Event]] = []
+    stack: list[Event] = []
     for each in operators:
         while stack and end(stack[-1]) <= each["ts"]:
             stack.pop()
@@ -291,6 +312,7 @@ def test_a_convolution_s_kernels_lead_to_operator_layer_phase_and_work(
     assert named(timeline.layers, device.layer[row]) == BLOCK
     assert Phase(device.phase[row]) is phase
     assert timeline.steps[device.step[row]].step == 16
+    assert Decimal(RESNET_WINDOW[0]) <= record["ts"] < end(record) < Decimal(RESNET_WINDOW[1])
     if flops is None:
         assert np.isnan(device.flops[row])
     else:
@@ -362,11 +384,12 @@ def test_an_all_reduce_of_the_mi300x_file(
     assert (len(mine), moved, time_ns) == ROCM_ALL_REDUCES
     (reduced,) = (e for e in step_row(reports(RESNET), 16).collectives if e.name == "allreduce")
     assert (reduced.count, reduced.bytes, reduced.time_ns) == ROCM_ALL_REDUCES
-    assert reduced.bus_bytes_per_s == pytest.approx(moved * 1e9 / time_ns * 2 * 7 / 8)
+    bus_bytes_per_s = moved * 1e9 / time_ns * 2 * 7 / 8
+    assert reduced.bus_bytes_per_s == pytest.approx(bus_bytes_per_s)
     one = RCCL_BYTES * 1e3 / ns(record["dur"])  # MB/s
     tell(page, RCCL_BYTES, RCCL_BESIDE_NS, RCCL_EXPOSED_NS, *ROCM_ALL_REDUCES[1:])
     tell(page, f"{one:.2f} MB/s", f"{one * 2 * 7 / 8:.2f} MB/s")
-    tell(page, f"{reduced.bus_bytes_per_s / 1e6:.2f} MB/s")
+    tell(page, f"{bus_bytes_per_s / 1e6:.2f} MB/s")
 
 
 def test_records_of_the_mi300x_file_without_a_call(
@@ -403,22 +426,35 @@ COPY_BYTES, COPY_NS = 9_437_184, 17_535
 
 
 @pytest.mark.parametrize(
-    ("name", "step", "window", "stream"), [(RESNET, 16, RESNET_WINDOW, 0), (A100, 5, A100_WINDOW, 7)]
+    ("name", "step", "window", "stream"),
+    [(RESNET, 16, RESNET_WINDOW, 0), (A100, 5, A100_WINDOW, 7)],
 )
 def test_a_step_s_window_goes_from_its_first_kernel_to_the_next_step_s(
-    files: Files, reports: Reports, page: str, name: str, step: int, window: tuple[str, str, int], stream: int
+    files: Files,
+    reports: Reports,
+    page: str,
+    name: str,
+    step: int,
+    window: tuple[str, str, int],
+    stream: int,
 ) -> None:
     plain = files(name)
-    cuts = [
+    first = [
         min(
-            each["ts"]
-            for each in plain.of("kernel")
-            if is_compute(each)
-            and int(each["args"]["stream"]) == stream
-            and step_of(plain, each) == number
+            (
+                each
+                for each in plain.of("kernel")
+                if is_compute(each)
+                and int(each["args"]["stream"]) == stream
+                and step_of(plain, each) == number
+            ),
+            key=lambda each: each["ts"],
         )
         for number in (step, step + 1)
     ]
+    cuts = [each["ts"] for each in first]
+    if name == A100:
+        tell(page, *(str(each["args"]["correlation"]) for each in first))
     length = ns(cuts[1] - cuts[0])
     assert (str(cuts[0]), str(cuts[1]), length) == window
     row = step_row(reports(name), step)
@@ -458,6 +494,12 @@ def test_one_bucket_s_all_reduce_and_the_gap_before_it(
     assert (*gap, ns(record["ts"] - call["ts"])) == (GAP_NS, PREP_NS, CALL_NS)
     empty = {"ts": end(before), "dur": record["ts"] - end(before)}
     assert not clipped(plain, empty, lambda _: True)
+    meanwhile = {
+        each["name"]
+        for each in plain.of(*CALLS)
+        if each["tid"] == call["tid"] and end(before) < end(each) and each["ts"] < call["ts"]
+    }
+    assert not [each for each in meanwhile if re.search("Malloc|Free|Synchronize|Memcpy", each)]
     idle = idle_masks(device, masks.busy, timeline.host_activity)
     span = span_ns(plain, end(before), record["ts"])
     rows = {name: int(lengths_ns(mask, *span)[0]) for name, mask in idle.items()}
@@ -467,6 +509,7 @@ def test_one_bucket_s_all_reduce_and_the_gap_before_it(
     }
     rate = BUCKET_BYTES / BUCKET_NS
     tell(page, BUCKET_BYTES, BUCKET_NS, BUCKET_BESIDE_NS, BUCKET_EXPOSED_NS)
+    tell(page, str(call["tid"]), call["dur"], before["ts"], before["dur"], str(BEFORE))
     tell(page, GAP_NS, PREP_NS, CALL_NS, call["ts"], record["ts"], end(before))
     tell(page, f"{rate:.3f} GB/s")
 
