@@ -202,3 +202,8 @@ def span_ns(plain: Plain, start: Decimal, stop: Decimal) -> tuple[Int64s, Int64s
     """One window as `lengths_ns` takes it."""
     begin, until = (np.array([plain.base_ns + ns(each)]) for each in (start, stop))
     return begin, until
+
+
+def named(names: tuple[str, ...], index: int) -> str | None:
+    """A name by its index; None for -1."""
+    return names[index] if index >= 0 else None

@@ -30,6 +30,7 @@ from tests.integration.plain_events import (
     is_comm,
     is_compute,
     length_ns,
+    named,
     ns,
     only,
     plain_events,
@@ -47,7 +48,6 @@ RESNET = "tracelens_mi300x_resnet_act_checkpoint"
 A100 = "hta_a100_nccl_ddp"
 PAGE = Path(__file__).parents[2] / "docs" / "attributions.md"
 
-
 Files = Callable[[str], Plain]
 Reports = Callable[[str], ReportDocument]
 LaidOut = Callable[[str], Timeline]
@@ -62,11 +62,9 @@ def files(shared: Path) -> Files:
 @pytest.fixture(scope="module")
 def reports(shared: Path) -> Reports:
     """The product's report on each file."""
-    options = ReportOptions()
+    folder, options = shared / "traces", ReportOptions()
     return cache(
-        lambda name: report_files(
-            [shared / "traces" / f"{name}.json.gz"], samples=None, options=options
-        )
+        lambda name: report_files([folder / f"{name}.json.gz"], samples=None, options=options)
     )
 
 
@@ -80,10 +78,6 @@ def laid_out(real_trace: Callable[[str], Trace]) -> LaidOut:
 def page() -> str:
     """The page, white space made even."""
     return re.sub(r"\s+", " ", PAGE.read_text())
-
-
-def named(names: tuple[str, ...], index: int) -> str | None:
-    return names[index] if index >= 0 else None
 
 
 def step_row(document: ReportDocument, step: int) -> Row:
