@@ -50,9 +50,10 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
     """The stages of one report as `chopperd report --format json` makes it."""
     watch = Stopwatch()
     watch.time("start, imports", _imported)
+    from chopperd.report.clocked_device import JoinOptions  # noqa: PLC0415
     from chopperd.report.document import StepSelection, build_document  # noqa: PLC0415
     from chopperd.report.formats import formatted  # noqa: PLC0415
-    from chopperd.report.trace_report import JoinOptions, report_trace  # noqa: PLC0415
+    from chopperd.report.trace_report import report_trace  # noqa: PLC0415
     from chopperd.store.samples import read_samples  # noqa: PLC0415
     from chopperd.traces.reader import read_trace  # noqa: PLC0415
     from chopperd.traces.timeline import lay_out  # noqa: PLC0415
@@ -66,7 +67,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
         "build",
         lambda: build_document([report], version="", time="", selection=StepSelection()),
     )
-    watch.time("encode", lambda: formatted(document, "json", by_family=False, styled=False))
+    watch.time("encode", lambda: formatted(document, "json", styled=False))
     return watch.stages
 
 

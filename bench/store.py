@@ -154,7 +154,7 @@ def questions(store: CaptureStore) -> dict[str, Callable[[], object]]:
         "steps of a stranger (none)": lambda: page(StepQuery(), stranger),
         "steps of a rank that never was": lambda: page(StepQuery(rank=99)),
         "a step, in every job": lambda: store.step(4, StepQuery(), ADMIN),
-        "kernels of a step of a job": lambda: store.families(4, StepQuery(job="job3"), ADMIN),
+        "kernels of a step of a job": lambda: store.kernels(4, StepQuery(job="job3"), ADMIN),
         "jobs": lambda: store.jobs(ADMIN),
         "newest report of a job": lambda: store.latest_document("job3", ADMIN),
         "newest 100 traces": lambda: store.traces(ADMIN, limit=100),

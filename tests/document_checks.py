@@ -12,6 +12,7 @@ import jsonschema
 import msgspec
 
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_parts import PARTS_BY
 from chopperd.report.formats import formatted
 from chopperd.report.schema import SCHEMA_FILE
 
@@ -27,12 +28,23 @@ def _validator() -> jsonschema.Draft202012Validator:
 def check_document(document: ReportDocument) -> None:
     """The published schema, all forms, and the sums that a reader may rely on."""
     _validator().validate(json.loads(formatted(document, "json")))
-    text = formatted(document, "text", by_family=True)
-    assert max(map(len, text.splitlines())) <= 100
+    for by in PARTS_BY:
+        text = formatted(document, "text", by=by)
+        assert max(map(len, text.splitlines())) <= 100
     table = list(csv.DictReader(StringIO(formatted(document, "csv"))))
     assert len(table) == len(document.steps) + len(document.totals)
     for row in (*document.steps, *document.totals):
         check_row(row)
+        check_parts(row)
+
+
+def check_parts(row: Row) -> None:
+    """Operations, layers and phases each sum to the families, which are of all records."""
+    for parts in (row.by_operation, row.by_layer, row.by_phase):
+        for figure in ("count", "time_ns", "samples"):
+            of_families = sum(getattr(family, figure) for family in row.families)
+            assert sum(getattr(part, figure) for part in parts) == of_families
+        assert len({part.name for part in parts}) == len(parts)
 
 
 def check_row(row: Row) -> None:

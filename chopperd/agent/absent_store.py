@@ -18,4 +18,4 @@ class AbsentStore:
     def _refuse(self, *_asked: object, **_for: object) -> NoReturn:
         raise StoreError(f"there is no store: {self._trouble}")
 
-    jobs = steps = step = families = latest_document = traces = trace = drops = _refuse
+    jobs = steps = step = kernels = latest_document = traces = trace = drops = _refuse

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from chopperd.model.captures import DeviceFamilies, JobEntry, TraceEntry, TraceState
+from chopperd.model.captures import DeviceKernels, JobEntry, TraceEntry, TraceState
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import GpuDrop
@@ -216,7 +216,7 @@ class StepKernels(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     by: str
-    devices: tuple[DeviceFamilies, ...]
+    devices: tuple[DeviceKernels, ...]
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,7 +166,7 @@ _STEP_ROUTES: Final = (
     Route(
         path=f"{_V1}/steps",
         method="GET",
-        summary="Steps, newest first, without kernel families",
+        summary="Steps, newest first, without their kernels",
         handler=in_pool(steps.steps),
         is_large=True,
         access=Access.VIEWER,
@@ -204,7 +204,7 @@ _STEP_ROUTES: Final = (
     Route(
         path=f"{_V1}/steps/{{step}}/kernels",
         method="GET",
-        summary="Kernels of the capture that a step lies in, by device",
+        summary="What each device ran in the capture that a step lies in",
         handler=in_pool(steps.kernels),
         is_large=True,
         access=Access.VIEWER,

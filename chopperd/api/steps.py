@@ -20,8 +20,9 @@ from chopperd.api.problems import (
 )
 from chopperd.api.routing import Call, json_response
 from chopperd.api.services import DocumentForm
-from chopperd.model.captures import StepQuery
+from chopperd.model.captures import DeviceKernels, StepQuery
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_parts import PARTS_BY, without_parts
 
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
@@ -41,8 +42,10 @@ GPU_LABEL: Final = optional("gpu", Text(128), "only of the GPU with this label")
 LIMIT: Final = defaulted("limit", Whole(1, 1000), 100, "most entries to give")
 CURSOR: Final = optional("cursor", Text(512), "where the page before ended")
 STEP: Final = in_path("step", Whole(0, _MAX_INT64), "number of a step")
-BY: Final = defaulted("by", OneOf(("family",)), "family", "what to sum kernels by")
-INCLUDE: Final = optional("include", OneOf((_FAMILIES,)), "also give kernel families")
+BY: Final = defaulted("by", OneOf(PARTS_BY), "family", "what to sum kernels by")
+INCLUDE: Final = optional(
+    "include", OneOf((_FAMILIES,)), "also give kernels by family, operation, layer and phase"
+)
 
 
 def jobs(call: Call) -> Response:
@@ -73,7 +76,7 @@ def steps(call: Call) -> Response:
     except ValueError as error:
         problem = ParameterProblem(parameter=CURSOR.name, detail="is none that a page gave")
         raise bad_parameters(problem) from error
-    return json_response(Steps(steps=_without_families(page.steps), cursor=page.cursor))
+    return json_response(Steps(steps=_brief_rows(page.steps), cursor=page.cursor))
 
 
 def step(call: Call) -> Response:
@@ -84,18 +87,22 @@ def step(call: Call) -> Response:
         raise _not_found("step")
     job_name, run = _only_one((each.job, each.run) for each in rows)
     if call[INCLUDE] != _FAMILIES:
-        rows = _without_families(rows)
+        rows = _brief_rows(rows)
     return json_response(Step(step=call[STEP], job=job_name, run=run, rows=rows))
 
 
 def kernels(call: Call) -> Response:
     """The kernels of the capture that a step lies in."""
     query = StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
-    devices = call.services.steps.families(call[STEP], query, call.viewer)
+    devices = call.services.steps.kernels(call[STEP], query, call.viewer)
     if not devices:
         raise _not_found("step")
     _only_one((each.job, each.run) for each in devices)
-    return json_response(StepKernels(step=call[STEP], by=call[BY], devices=devices))
+    return json_response(
+        StepKernels(
+            step=call[STEP], by=call[BY], devices=tuple(_only(call[BY], each) for each in devices)
+        )
+    )
 
 
 def latest_report(call: Call) -> Response:
@@ -133,14 +140,25 @@ def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | No
     )
 
 
-def _without_families(rows: Iterable[Row]) -> tuple[Row, ...]:
-    return tuple(replace(each, families=()) if each.families else each for each in rows)
+def _only(by: str, device: DeviceKernels) -> DeviceKernels:
+    """The device with one of its lists."""
+    return replace(
+        device,
+        families=device.families if by == "family" else (),
+        by_operation=device.by_operation if by == "operation" else (),
+        by_layer=device.by_layer if by == "layer" else (),
+        by_phase=device.by_phase if by == "phase" else (),
+    )
+
+
+def _brief_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(map(without_parts, rows))
 
 
 def _brief(document: ReportDocument) -> ReportDocument:
-    """The document without kernel families."""
+    """The document without the long lists of its rows."""
     return replace(
         document,
-        totals=_without_families(document.totals),
-        steps=_without_families(document.steps),
+        totals=_brief_rows(document.totals),
+        steps=_brief_rows(document.steps),
     )

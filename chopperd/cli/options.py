@@ -39,7 +39,10 @@ Stay = Annotated[
     typer.Option("--stay/--no-stay", help="Go on until Ctrl-C; the default at a terminal."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
-By = Annotated[Literal["family"] | None, typer.Option("--by", help="Break kernels down.")]
+By = Annotated[
+    Literal["family", "operation", "layer", "phase"] | None,
+    typer.Option("--by", help="Break the device's work down."),
+]
 Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
 ListForm = Annotated[ListFormat, typer.Option("--format", help="Form of the list.")]
 DeviceMap = Annotated[

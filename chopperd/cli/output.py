@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from chopperd.cli.options import Format
     from chopperd.model.report import ReportDocument
+    from chopperd.model.row_parts import By
 
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
@@ -37,7 +38,7 @@ def print_report(
     document: "ReportDocument",
     form: "Format",
     *,
-    by_family: bool = False,
+    by: "By | None" = None,
     output: "Path | None" = None,
 ) -> None:
     """Print a report in one of its forms, or write it to a file.
@@ -52,7 +53,7 @@ def print_report(
         from chopperd.report.formats import formatted
 
         styled = output is None and sys.stdout.isatty()
-        text = formatted(document, form, by_family=by_family, styled=styled)
+        text = formatted(document, form, by=by, styled=styled)
         if output is None:
             write(text)
             return

@@ -121,7 +121,7 @@ def report(
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
-    print_report(document, form, by_family=by == "family", output=output)
+    print_report(document, form, by=by, output=output)
 
 
 def _read_ahead(config: Config, trace: Path) -> "ReadsTrace":

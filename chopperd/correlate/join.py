@@ -13,6 +13,7 @@ from chopperd.correlate import intervals
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.families import FamilyTotals, family_totals
+from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
 from chopperd.correlate.lag import LagEstimate, measure_lag
 from chopperd.correlate.losses import (
     CeilingLoss,
@@ -22,6 +23,7 @@ from chopperd.correlate.losses import (
     ceiling_loss,
     mean_clock,
 )
+from chopperd.correlate.phase_time import phase_busy_ns
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import (
     MAX_GAP_PERIODS,
@@ -38,7 +40,7 @@ from chopperd.model.classes import CopyDirection
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
-from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals
+from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
 
@@ -49,7 +51,10 @@ AXIS_UNCERTAINTY_NS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimes:
-    """Lengths of each row in ns, (r,) int64: rows are the windows, then the whole file."""
+    """Lengths of each row in ns, (r,) int64: rows are the windows, then the whole file.
+
+    `phase_ns` has the phases that occur on the device.
+    """
 
     windows: Windows
     busy_ns: Int64s
@@ -62,6 +67,7 @@ class RowTimes:
     idle_ns: Mapping[str, Int64s]
     launched_ns: Int64s
     foreign_ns: Int64s
+    phase_ns: Mapping[Phase, Int64s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +113,18 @@ class RowClocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedDevice:
-    """Everything about one device: its rows, clocks (None without usable samples), families."""
+    """Everything about one device: its rows, clocks (None without usable samples), its records.
+
+    `families`, `operations`, `layers` and `phases` are its records taken together by each.
+    """
 
     timeline: DeviceTimeline
     times: RowTimes
     clocks: RowClocks | None
     families: FamilyTotals
+    operations: GroupTotals
+    layers: GroupTotals
+    phases: GroupTotals
     traffic: Traffic
     efficiency: EfficiencyTotals
 
@@ -144,11 +156,15 @@ def join_device(
         clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz, apart_ns)
     pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
     sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
+    figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns)
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
         clocks=clocks,
-        families=family_totals(timeline, pieces, reference_mhz, sample_t_ns),
+        families=family_totals(timeline, figures),
+        operations=group_totals(timeline.operation, figures),
+        layers=group_totals(timeline.layer, figures),
+        phases=group_totals(timeline.phase, figures),
         traffic=traffic_of(timeline, masks.comm, collectives),
         efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
@@ -188,6 +204,7 @@ def _row_times(
         idle_ns={name: inside(mask) for name, mask in idle.items()},
         launched_ns=np.concatenate((launched_ns(timeline), none)),
         foreign_ns=np.concatenate((foreign_ns(timeline), none)),
+        phase_ns=phase_busy_ns(timeline, windows),
     )
 
 

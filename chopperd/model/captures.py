@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from chopperd.model.report import Family, Row
+from chopperd.model.row_work import Part
 
 
 class TraceState(StrEnum):
@@ -133,19 +134,25 @@ class StepQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPage:
-    """Step rows, newest first, without families; `cursor` leads on, None at the end."""
+    """Step rows, newest first, without their parts; `cursor` leads on, None at the end."""
 
     steps: tuple[Row, ...]
     cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFamilies:
-    """Kernel families of one device over one capture's trace, in which a step lies."""
+class DeviceKernels:
+    """What one device ran over one capture's trace, in which a step lies, as its row of totals.
+
+    The lists that were not asked for are empty.
+    """
 
     job: str | None
     run: str | None
     rank: int | None
     device: int | None
     gpu: str | None
-    families: tuple[Family, ...]
+    families: tuple[Family, ...] = ()
+    by_operation: tuple[Part, ...] = ()
+    by_layer: tuple[Part, ...] = ()
+    by_phase: tuple[Part, ...] = ()

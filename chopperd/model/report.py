@@ -213,7 +213,10 @@ class MicroStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Forward, backward and optimizer time of a row."""
+    """Busy time of what each phase launched, in a row's window; None where no record tells of it.
+
+    A union over streams. Phases may overlap, and work of unknown phase is in none of them.
+    """
 
     forward: int | None
     backward: int | None

@@ -1,13 +1,19 @@
 """What a row of a report says of its work beside its time: by whom, how much, how fast."""
 
 from dataclasses import dataclass
+from typing import Final
+
+#: `Part.name` of the records of which the operation, layer or phase is not known.
+UNKNOWN_PART: Final = "(unknown)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Device records that share an operation, a layer or a phase.
 
-    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute.
+    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute, of
+    which kernels that run at once share the loss. `samples` counts clock samples inside. What is
+    not known to be of any is "(unknown)", so that parts sum to all records of the device.
     """
 
     name: str

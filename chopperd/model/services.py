@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chopperd.model.captures import (
-    DeviceFamilies,
+    DeviceKernels,
     JobEntry,
     StepPage,
     StepQuery,
@@ -50,8 +50,8 @@ class StepSource(Protocol):
         """The rows of one step number on all devices, of each job and run that has it."""
         ...
 
-    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
-        """Kernel families of the captures that hold a step."""
+    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
+        """Kernels of the captures that hold a step."""
         ...
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:

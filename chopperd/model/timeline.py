@@ -152,7 +152,7 @@ class DeviceTimeline:
         copied_bytes: (n,) int64, of a copy or fill; -1 unknown.
         collective: (n,) int32, index into `Timeline.collectives`; -1 none or unknown.
         operation: (n,) int32, index into `Timeline.operations`: the innermost operator around the
-            launch; -1 unknown.
+            launch, of collectives the annotation that says which; -1 unknown.
         layer: (n,) int32, index into `Timeline.layers`; -1 unknown.
         phase: (n,) int8, `Phase`.
         flops: (n,) float64, floating point operations of the operator whose work the record is, put

@@ -17,9 +17,9 @@ from chopperd.pipeline.reports import (
     Samples,
     join_input,
 )
+from chopperd.report.clocked_device import ClockedDevice, clocked_device
 from chopperd.report.counter_events import CATEGORY, counter_events
 from chopperd.report.counter_tracks import CounterTrack, counter_tracks
-from chopperd.report.trace_report import ClockedDevice, clocked_device
 from chopperd.store.replaced_file import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids

@@ -4,7 +4,7 @@ from chopperd.config.sections import Config
 from chopperd.model.classes import KernelClass
 from chopperd.pipeline.limits import read_limits
 from chopperd.pipeline.reports import ReportOptions
-from chopperd.report.trace_report import JoinOptions
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
 
 

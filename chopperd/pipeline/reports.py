@@ -14,11 +14,12 @@ from chopperd.model.samples import SampleSet
 from chopperd.model.services import SampleSource
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
 from chopperd.report.processes import guessed_gpus, guessed_twice
 from chopperd.report.rows import rfc3339
-from chopperd.report.trace_report import JoinOptions, TraceReport, report_trace
+from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.ahead import ReadsTrace
 from chopperd.traces.class_table import ClassRule

@@ -1,10 +1,12 @@
-"""The clock part of a row: statistics, loss by cause, energy, families; NaN becomes None here."""
+"""The clock part of a row: statistics, loss by cause, energy, kernels; NaN becomes None here."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from chopperd.correlate.families import FamilyTotals
+from chopperd.correlate.groups import GroupTotals
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
@@ -13,6 +15,7 @@ from chopperd.model.causes import CAUSES
 from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.report import Dvfs, Family, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
+from chopperd.model.row_work import UNKNOWN_PART, Part
 from chopperd.model.samples import GpuSamples
 from chopperd.units import NS_PER_S
 
@@ -183,6 +186,26 @@ def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, .
             beta_reason="not measured in this version",
         )
         for f in range(len(totals.family))
+    )
+
+
+def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
+    """The groups, longest first; what is of none is `UNKNOWN_PART`.
+
+    Args:
+        totals: The groups.
+        names: What their numbers index.
+    """
+    return tuple(
+        Part(
+            name=UNKNOWN_PART if totals.group[g] < 0 else names[int(totals.group[g])],
+            count=int(totals.count[g]),
+            time_ns=int(totals.time_ns[g]),
+            mean_mhz=known_or_none(float(totals.mean_mhz[g])),
+            samples=int(totals.samples[g]),
+            lost_ns=_whole_or_none(float(totals.lost_ns[g])),
+        )
+        for g in range(len(totals.group))
     )
 
 

@@ -17,7 +17,7 @@ from chopperd.correlate.waterfall import lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples
-from chopperd.report.trace_report import ClockedDevice
+from chopperd.report.clocked_device import ClockedDevice
 
 _CLOCK: Final = "SM clock"
 _PERCENT: Final = 100.0

@@ -40,10 +40,15 @@ class _Group:
     @property
     def lost(self) -> str:
         """Ceiling loss in ms; a lower bound where a member's is unknown."""
-        values = [family.lost_ns for family in self.members if family.lost_ns is not None]
-        if not values:
-            return UNKNOWN
-        return ("" if len(values) == len(self.members) else "≥ ") + milliseconds(sum(values))
+        return summed_loss([family.lost_ns for family in self.members])
+
+
+def summed_loss(lost_ns: Sequence[int | None]) -> str:
+    """A sum of ceiling losses in ms; a lower bound where one is unknown."""
+    told = [each for each in lost_ns if each is not None]
+    if not told:
+        return UNKNOWN
+    return ("" if len(told) == len(lost_ns) else "≥ ") + milliseconds(sum(told))
 
 
 def classes(document: ReportDocument) -> Group | None:

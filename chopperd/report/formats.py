@@ -3,20 +3,21 @@
 from typing import Literal, TypeAlias
 
 from chopperd.model.report import ReportDocument
+from chopperd.model.row_parts import FIELDS, By
 
 Format: TypeAlias = Literal["text", "json", "csv"]
 BinaryFormat: TypeAlias = Literal["parquet"]
 
 
 def formatted(
-    document: ReportDocument, form: Format, *, by_family: bool = False, styled: bool = False
+    document: ReportDocument, form: Format, *, by: By | None = None, styled: bool = False
 ) -> str:
     """The report in one form.
 
     Args:
         document: The report.
         form: "text", "json" or "csv".
-        by_family: Whether the text has a table of kernel families, and the CSV is one of them.
+        by: What the text has a table of kernels by, and the CSV is one of, if anything.
         styled: Whether the text has a terminal's escape codes.
     """
     if form == "json":
@@ -26,7 +27,7 @@ def formatted(
     if form == "csv":
         from chopperd.report.csv_table import render_csv, render_list_csv  # noqa: PLC0415
 
-        return render_list_csv(document, "families") if by_family else render_csv(document)
+        return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
     from chopperd.report.text import page_text, render_rich  # noqa: PLC0415
 
-    return page_text(render_rich(document, by_family=by_family), styled=styled)
+    return page_text(render_rich(document, by=by), styled=styled)

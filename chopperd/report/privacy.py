@@ -1,4 +1,4 @@
-"""What a report shows of kernel names, which reveal architectures: all, hashes, or classes only."""
+"""What a report shows of names, which reveal architectures: all, hashes, or classes only."""
 
 import hashlib
 from collections import defaultdict
@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
+from chopperd.model.row_work import UNKNOWN_PART, Part
 from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import TraceReport
 
@@ -26,7 +27,7 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     Args:
         document: With full names.
         names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
-            names; "classes" one family for each class.
+            names; "classes" one family for each class, and neither operations nor layers.
     """
     if names == "full":
         return document
@@ -59,6 +60,8 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
     return replace(
         row,
         families=_SHOWN[names](row.families),
+        by_operation=_parts(row.by_operation, "operation", names),
+        by_layer=_parts(row.by_layer, "layer", names),
         collectives=tuple(replace(each, group_description=None) for each in row.collectives),
     )
 
@@ -72,6 +75,18 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
     return tuple(
         msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
         for family in families
+    )
+
+
+def _parts(
+    parts: Sequence[Part], what: str, names: Literal["hashed", "classes"]
+) -> tuple[Part, ...]:
+    """Operations or layers with hashes for names; none at all beside classes."""
+    if names == "classes":
+        return ()
+    return tuple(
+        part if part.name == UNKNOWN_PART else replace(part, name=f"{what}-{_digest(part.name)}")
+        for part in parts
     )
 
 

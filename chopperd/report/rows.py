@@ -4,14 +4,22 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
 
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.work import marker_busy_ns
 from chopperd.model.classes import CopyDirection
-from chopperd.model.report import ExposedComm, ExposedCopy, MicroStep, Row, Waterfall
+from chopperd.model.report import (
+    ExposedComm,
+    ExposedCopy,
+    MicroStep,
+    Phases,
+    Row,
+    Waterfall,
+)
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
-from chopperd.model.timeline import DeviceTimeline, Step, Timeline
+from chopperd.model.timeline import DeviceTimeline, Phase, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
     clock_of,
@@ -19,6 +27,7 @@ from chopperd.report.clocks import (
     energy_of,
     families_of,
     mean_of_samples,
+    parts_of,
     power_of,
     reads_inside,
     temperature_of,
@@ -27,6 +36,9 @@ from chopperd.report.dies import dies_of
 from chopperd.report.efficiency import efficiency_of
 from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
+
+#: What a record's phase indexes.
+_PHASES: Final = tuple(phase.label for phase in Phase if phase >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,16 +126,25 @@ def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index:
     efficiency = efficiency_of(joined.efficiency, index, context.spec, context.no_spec)
     row = replace(row, efficiency=efficiency)
     if window is None:
-        row = replace(row, launched_ns=None, foreign_ns=None)
-        families = families_of(joined.families, timeline.families)
-        families = with_contention(families, joined.families, joined.traffic.contention)
-        row = replace(row, families=families)
+        row = _with_parts(replace(row, launched_ns=None, foreign_ns=None), joined, timeline)
     else:
         micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
         row = replace(row, tail=window.tail, micro_steps=micro_steps)
     if joined.clocks is None:
         return DraftRow(row=row, model=context.model)
     return _with_clocks(row, joined.clocks, context, index)
+
+
+def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline) -> Row:
+    """The row of the whole file with what each family, operation, layer and phase has of it."""
+    families = families_of(joined.families, timeline.families)
+    return replace(
+        row,
+        families=with_contention(families, joined.families, joined.traffic.contention),
+        by_operation=parts_of(joined.operations, timeline.operations),
+        by_layer=parts_of(joined.layers, timeline.layers),
+        by_phase=parts_of(joined.phases, _PHASES),
+    )
 
 
 def _identified(timeline: Timeline, step: int | None, context: RowContext) -> Row:
@@ -174,6 +195,7 @@ def _with_lengths(row: Row, joined: JoinedDevice, context: RowContext, index: in
         waterfall_ns=_waterfall(joined, index),
         exposed_comm_ns=ExposedComm(),
         exposed_copy_ns=_exposed_copy(joined, index),
+        phases=_phases(joined, index),
     )
 
 
@@ -204,6 +226,18 @@ def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
         d2h=by_way[CopyDirection.D2H],
         d2d=by_way[CopyDirection.D2D],
         memset=by_way[CopyDirection.MEMSET],
+    )
+
+
+def _phases(joined: JoinedDevice, index: int) -> Phases | None:
+    """None where nothing in the row's window is known to be of a phase."""
+    found_ns = {phase: int(each[index]) for phase, each in joined.times.phase_ns.items()}
+    if not any(found_ns.values()):
+        return None
+    return Phases(
+        forward=found_ns.get(Phase.FORWARD),
+        backward=found_ns.get(Phase.BACKWARD),
+        optimizer=found_ns.get(Phase.OPTIMIZER),
     )
 
 

@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from chopperd.model.report import ReportDocument
+from chopperd.model.row_parts import By
 from chopperd.report import sections
 from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
+from chopperd.report.parts import parts
 from chopperd.report.traffic_tables import collectives, contention, copies
 
 WIDTH: Final = 100
@@ -24,9 +26,9 @@ _BRACKETS: Final = pattern(r"\([^()]*\)|\[[^\[\]]*\]")
 _SIMULATED: Final = "SIMULATED DATA: these figures come from a simulation, not from hardware"
 
 
-def render_text(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> str:
+def render_text(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> str:
     """The report as plain text, the same for the same document; ends in a line break."""
-    return page_text(render_rich(document, width=width, by_family=by_family), width=width)
+    return page_text(render_rich(document, width=width, by=by), width=width)
 
 
 def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False) -> str:
@@ -49,11 +51,11 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def render_rich(document: ReportDocument, *, width: int = WIDTH, by_family: bool = False) -> Group:
+def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:
     """The report as something a rich console prints; styles show on a terminal only."""
     parts: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
     parts.append(_headline(headline(document), width))
-    for section in _sections(document, width, by_family=by_family):
+    for section in _sections(document, width, by=by):
         parts += ["", section]
     return Group(*parts)
 
@@ -63,13 +65,13 @@ def simulated_mark() -> Text:
     return Text(f" {_SIMULATED}", style="bold reverse")
 
 
-def _sections(document: ReportDocument, width: int, *, by_family: bool) -> Iterator[RenderableType]:
+def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterator[RenderableType]:
     tables = (
         sections.waterfall(document),
         sections.steps(document),
         _beside(sections.gpus(document), classes(document)),
-        families(document, width) if by_family else None,
-        contention(document, width) if by_family else None,
+        _parts(document, width, by),
+        contention(document, width) if by == "family" else None,
         copies(document),
         collectives(document),
         efficiency(document),
@@ -78,6 +80,13 @@ def _sections(document: ReportDocument, width: int, *, by_family: bool) -> Itera
         sections.sources(document, width),
     )
     yield from (table for table in tables if table is not None)
+
+
+def _parts(document: ReportDocument, width: int, by: By | None) -> Group | None:
+    """The table that was asked for."""
+    if by is None:
+        return None
+    return families(document, width) if by == "family" else parts(document, by, width)
 
 
 def _beside(left: Group | None, right: Group | None) -> RenderableType | None:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_parts import without_parts
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,8 @@ def packed(value: Row | ReportDocument) -> bytes:
 
 
 def packed_step(row: Row, job: str | None, run: str | None) -> bytes:
-    """A step's row as it is kept: without families, under the job that it is found by."""
-    return packed(replace(row, job=job, run=run, families=()))
+    """A step's row as it is kept: without its parts, under the job that it is found by."""
+    return packed(replace(without_parts(row), job=job, run=run))
 
 
 def packed_report(report: bytes) -> bytes:

@@ -10,7 +10,7 @@ from chopperd.clock import Clock
 from chopperd.model.captures import (
     AnalysedTrace,
     CaptureEntry,
-    DeviceFamilies,
+    DeviceKernels,
     JobEntry,
     StepPage,
     StepQuery,
@@ -172,9 +172,9 @@ class CaptureStore:
         """The rows of one step number on all devices, of each job and run that has it."""
         return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
 
-    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
-        """Kernel families of the captures that hold a step."""
-        return self._database.read(lambda db: queries.step_families(db, step, query, viewer))
+    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
+        """Kernels of the captures that hold a step."""
+        return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         """The report on the newest capture (of a job); None if there is none to be seen."""

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from chopperd.model.captures import (
-    DeviceFamilies,
+    DeviceKernels,
     JobEntry,
     StepPage,
     StepQuery,
@@ -92,10 +92,10 @@ def step_rows(
     )
 
 
-def step_families(
+def step_kernels(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
-) -> tuple[DeviceFamilies, ...]:
-    """Kernel families of the devices that ran a step, over the captures that hold it."""
+) -> tuple[DeviceKernels, ...]:
+    """Kernels of the devices that ran a step, over the captures that hold it."""
     captures = _captures_of(connection, step, query, viewer)
     wanted = {key[:3] for key in _step_bodies(connection, captures, step, query, viewer)}
     where = Conditions()
@@ -108,13 +108,16 @@ def step_families(
         where.values,
     )
     return tuple(
-        DeviceFamilies(
+        DeviceKernels(
             job=job,
             run=run,
             rank=row.rank,
             device=row.device,
             gpu=row.gpu,
             families=row.families,
+            by_operation=row.by_operation,
+            by_layer=row.by_layer,
+            by_phase=row.by_phase,
         )
         for capture, rank, device, job, run, body in found
         if (capture, rank, device) in wanted and (row := row_of(body)) is not None

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Int8s
+from chopperd.model.arrays import Bools, Int8s
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.trace import DeviceRecords, RecordKind
 from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
@@ -61,6 +61,19 @@ def record_classes(
     column[records.kind == RecordKind.MEMCPY] = KernelClass.MEMCPY
     column[records.kind == RecordKind.MEMSET] = KernelClass.MEMSET
     return column
+
+
+def classed_by_site(
+    records: DeviceRecords, names: tuple[str, ...], extra_rules: Sequence[ClassRule]
+) -> Bools:
+    """Which kernels the site's own rules class: (n,) bool; arguments as of `record_classes`."""
+    rules = _compiled(extra_rules, re.IGNORECASE)
+    fits = np.zeros(len(names), np.bool_)
+    if rules:
+        for index in used_names(records.name[records.kind == RecordKind.KERNEL], len(names)):
+            fits[index] = _first_fit(rules, bare_name(names[index])[:MATCHED_LENGTH]) is not None
+    found: Bools = fits[records.name] & (records.kind == RecordKind.KERNEL)
+    return found
 
 
 def kernel_class(kernel_name: str) -> KernelClass:

@@ -141,14 +141,24 @@ class _Nothing(Struct):
 
 
 _ELEMENT: Final = msgspec.json.Decoder(_ExactForms)
-_UNTYPED: Final = msgspec.json.Decoder(float_hook=Decimal)
+
+
+def _decimal_of(text: str) -> Decimal:
+    """A number; infinite where its exponent is one that decimals can't have."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return Decimal("Infinity")
+
+
+_UNTYPED: Final = msgspec.json.Decoder(float_hook=_decimal_of)
 _SKIPPED: Final = msgspec.json.Decoder(_Nothing)
 _KEYS: Final = msgspec.json.Decoder(float_hook=float)
 """Neither refuses a number that no float holds."""
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
-_REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)
 """What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
 
@@ -354,7 +364,7 @@ def _refusal(error: Exception, size_bytes: int) -> Refusal:
     offset = int(place[1]) if place else None
     if isinstance(error, UnicodeDecodeError):
         return Refusal(Fault.BAD_TEXT)
-    if isinstance(error, msgspec.ValidationError):
+    if isinstance(error, msgspec.ValidationError | InvalidOperation):
         return Refusal(Fault.INVALID)
     if offset is not None and "trailing characters" in text:
         # The message counts the first foreign byte in.

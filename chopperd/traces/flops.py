@@ -95,7 +95,9 @@ class _Inputs:
         parts = self._list(index)
         if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
             raise _Unknown
-        return tuple(int(part) for part in parts) * (count // len(parts))
+        found = tuple(int(part) for part in parts)
+        _need(max(found) <= _MAX_SIZE)
+        return found * (count // len(parts))
 
     def flags(self, index: int) -> tuple[bool, ...]:
         """A list of bools; it must be recorded."""
@@ -106,9 +108,9 @@ class _Inputs:
 
     def dtype(self, *indices: int) -> DType:
         """What the tensors are made of, if it is the same for all."""
-        kinds = {self.types[index] for index in indices if index < len(self.types)}
-        found = {_DTYPES.get(kind, DType.NONE) for kind in kinds if isinstance(kind, str)}
-        if len(found) != 1 or DType.NONE in found:
+        kinds = [self.types[index] for index in indices if index < len(self.types)]
+        found = {_DTYPES.get(each, DType.NONE) for each in kinds if isinstance(each, str)}
+        if len(kinds) != len(indices) or len(found) != 1 or DType.NONE in found:
             raise _Unknown
         return found.pop()
 
@@ -157,7 +159,8 @@ def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
 
     def count(inputs: _Inputs) -> Work:
         a, b = inputs.shape(left), inputs.shape(right)
-        _need(len(a) == len(b), len(a) in {2, 3}, a[:-2] == b[:-2], a[-1] == b[-2])
+        _need(len(a) == len(b), len(a) in {2, 3})
+        _need(a[:-2] == b[:-2], a[-1] == b[-2])
         return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(left, right))
 
     return count
@@ -166,13 +169,15 @@ def _product(left: int, right: int) -> Callable[[_Inputs], Work]:
 def _matmul(inputs: _Inputs) -> Work:
     """`matmul` of inputs that broadcast no batch, but many rows times one matrix."""
     a, b = inputs.shape(0), inputs.shape(1)
-    _need(len(b) >= 2, a[-1] == b[-2], len(b) == 2 or a[:-2] == b[:-2])
+    _need(len(b) >= 2, len(b) == 2 or a[:-2] == b[:-2])
+    _need(a[-1] == b[-2])
     return Work(flops=2.0 * prod(a) * b[-1], dtype=inputs.dtype(0, 1))
 
 
 def _linear(inputs: _Inputs) -> Work:
     a, weight = inputs.shape(0), inputs.shape(1)
-    _need(len(weight) == 2, a[-1] == weight[1])
+    _need(len(weight) == 2)
+    _need(a[-1] == weight[1])
     return Work(flops=2.0 * prod(a) * weight[0], dtype=inputs.dtype(0, 1))
 
 
@@ -209,7 +214,8 @@ def _convolution(
 def _transposed(inputs: _Inputs) -> Work:
     """Each element of the input meets a kernel of each output channel of its group."""
     image, weight = inputs.shape(0), inputs.shape(1)
-    _need(len(image) == len(weight) > 2, image[1] == weight[0])
+    _need(len(image) == len(weight) > 2)
+    _need(image[1] == weight[0])
     return Work(flops=2.0 * prod(image) * prod(weight[1:]), dtype=inputs.dtype(0, 1))
 
 
@@ -234,7 +240,8 @@ def _gradient(left: int, right: int) -> Callable[[_Inputs], Work]:
 
     def count(inputs: _Inputs) -> Work:
         gradient, weight = inputs.shape(left), inputs.shape(right)
-        _need(len(gradient) == len(weight) > 2, gradient[1] == weight[0])
+        _need(len(gradient) == len(weight) > 2)
+        _need(gradient[1] == weight[0])
         return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(left, right))
 
     return count

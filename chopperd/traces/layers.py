@@ -36,9 +36,11 @@ def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...
         phase: (n,) int8, the `Phase` of each.
     """
     evidence = _Evidence(trace)
+    if not evidence.names:
+        return (), np.full(len(moments), -1, np.int32)
     found = evidence.direct(moments)
     backward = np.flatnonzero(phase == Phase.BACKWARD)
-    found[backward] = evidence.of_backward(moments.of(backward))
+    found[backward] = evidence.of_backward(trace, moments.of(backward))
     used = np.unique(found[found >= 0])
     number = np.full(len(evidence.names) + 1, -1, np.int32)
     number[used] = np.arange(len(used))
@@ -63,8 +65,6 @@ class _Evidence:
         self._annotations = Nesting(spans, np.flatnonzero(self._annotated >= 0))
         self._forward = _Timed(sharded.forward, of_module)
         self._backward = _Timed(sharded.backward, of_module)
-        self._nodes = Nesting(spans, np.flatnonzero(backward_spans(trace)))
-        self._origins = Origins(trace)
 
     def direct(self, moments: Moments) -> Int64s:
         """(n,) int64: the layer of each moment by what is around it, in forward; -1 unknown."""
@@ -72,13 +72,13 @@ class _Evidence:
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
         return _first(annotated, called, self._forward.at(moments))
 
-    def of_backward(self, moments: Moments) -> Int64s:
+    def of_backward(self, trace: Trace, moments: Moments) -> Int64s:
         """(n,) int64: the layer of each moment of a backward pass; -1 unknown."""
         call = self._modules.innermost(moments)
-        recomputing = call > self._nodes.innermost(moments)
+        node = Nesting(trace.spans, np.flatnonzero(backward_spans(trace))).innermost(moments)
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
-        called = np.where(recomputing, _spread(self._module_layer, call), -1)
-        inherited = self.direct(self._origins.of(moments))
+        called = np.where(call > node, _spread(self._module_layer, call), -1)
+        inherited = self.direct(Origins(trace).of(moments))
         return _first(annotated, called, inherited, self._backward.at(moments))
 
     def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
@@ -91,10 +91,12 @@ class _Evidence:
         hooks = np.flatnonzero(sharded.before_forward)
         when = Moments(thread=trace.spans.thread[hooks], at_ns=trace.spans.start_ns[hooks])
         called = _spread(self._module_layer, self._modules.innermost(when))
-        for module in np.unique(sharded.module[hooks]).tolist():
-            told = np.unique(called[sharded.module[hooks] == module])
-            if len(told) == 1 and told[0] >= 0:
-                of_module[module] = told[0]
+        least = np.full(len(of_module), len(self.names))
+        most = np.full(len(of_module), -1)
+        np.minimum.at(least, sharded.module[hooks], called)
+        np.maximum.at(most, sharded.module[hooks], called)
+        agreed = (least == most) & (most >= 0)
+        of_module[agreed] = most[agreed]
         return of_module
 
 

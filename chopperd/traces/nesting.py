@@ -66,10 +66,11 @@ class Nesting:
     def __init__(self, spans: Spans, chosen: Int64s) -> None:
         self._spans = spans
         self._rows = chosen[np.argsort(spans.thread[chosen], kind="stable")]
-        self._thread = spans.thread[self._rows]
-        self._axis = _Axis(spans.start_ns[self._rows], spans.end_ns[self._rows], self._thread)
-        self._start = self._axis.place(self._thread, spans.start_ns[self._rows])
-        self._ends = _Maxima(self._axis.place(self._thread, spans.end_ns[self._rows]))
+        thread = spans.thread[self._rows]
+        start_ns, end_ns = spans.start_ns[self._rows], spans.end_ns[self._rows]
+        self._axis = _Axis(start_ns, end_ns, thread)
+        self._start = self._axis.place(thread, start_ns)
+        self._ends = _Maxima(self._axis.place(thread, end_ns))
 
     def innermost(self, moments: Moments) -> Int64s:
         """(n,) int64: index in the spans of the innermost around each moment; -1 none."""
@@ -79,6 +80,17 @@ class Nesting:
         begun = np.searchsorted(self._start, place, "right") - 1
         begun[moments.thread < 0] = -1
         return self._of_position(self._ends.last_above(begun, place))
+
+    def starting(self, moments: Moments) -> Int64s:
+        """(n,) int64: index of the outermost that starts at each very moment; -1 none."""
+        if not len(self._rows):
+            return np.full(len(moments), -1, np.int64)
+        place = self._axis.place(moments.thread, moments.at_ns)
+        at = np.minimum(np.searchsorted(self._start, place, "left"), len(self._rows) - 1)
+        row = self._rows[at]
+        met = self._spans.start_ns[row] == moments.at_ns
+        met &= self._spans.thread[row] == moments.thread
+        return np.where(met, row, -1)
 
     def parents(self) -> Int64s:
         """(m,) int64: for each chosen span the innermost other around its start; -1 none."""

@@ -147,7 +147,9 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     return tuple(trace.names[index] for index in used.tolist()), column
 
 
-def with_operation_classes(trace: Trace, found: Attribution, kernel_class: Int8s) -> Int8s:
+def with_operation_classes(
+    trace: Trace, found: Attribution, kernel_class: Int8s, settled: Bools
+) -> Int8s:
     """The classes, kernels launched by FSDP's own copies (`class_by_operation`) as COMM_PACK.
 
     Any operator or annotation around the launch counts, not only the innermost.
@@ -156,11 +158,12 @@ def with_operation_classes(trace: Trace, found: Attribution, kernel_class: Int8s
         trace: The trace.
         found: What launched each record.
         kernel_class: (records,) int8, `KernelClass` by names.
+        settled: (records,) bool, whose class stays: the site's own rules give it.
     """
     spans = trace.spans
     classes = [class_by_operation(name) for name in trace.names]
     result = kernel_class.copy()
-    open_ = np.flatnonzero(~np.isin(kernel_class, _CERTAIN))
+    open_ = np.flatnonzero(~(np.isin(kernel_class, _CERTAIN) | settled))
     for told in {each for each in classes if each is not None}:
         of_name = np.array([each is told for each in classes])
         chosen = np.flatnonzero(of_name[spans.name] & (spans.kind != SpanKind.MODULE))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chopperd.model.arrays import Bools, Int32s, Int64s
+from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.trace import HostSpans, SpanKind, Trace
 from chopperd.traces.nesting import Moments, Nesting
 
@@ -72,26 +72,12 @@ def _arrows(trace: Trace) -> _Pairs:
     alone &= number >= 0
     ends, starts = ends[alone], starts[first[alone]]
     operators = np.flatnonzero(spans.kind == SpanKind.OP)
-    row = _row_at(spans, operators, flows.thread[ends], flows.t_ns[ends])
+    there = Moments(thread=flows.thread[ends], at_ns=flows.t_ns[ends])
+    row = Nesting(spans, operators).starting(there)
     kept = np.flatnonzero(row >= 0)
     row, which = np.unique(row[kept], return_index=True)
     origin = starts[kept[which]]
     return _Pairs(row=row, origin=Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin]))
-
-
-def _row_at(spans: HostSpans, rows: Int64s, thread: Int32s, at_ns: Int64s) -> Int64s:
-    """(n,) int64: the first of some rows that starts at each moment, on its thread; -1 none."""
-    if not len(rows):
-        return np.full(len(at_ns), -1, np.int64)
-    found = np.full(len(at_ns), -1, np.int64)
-    for one in np.unique(thread).tolist():
-        here = rows[spans.thread[rows] == one]
-        asked = np.flatnonzero(thread == one)
-        if len(here):
-            at = np.minimum(np.searchsorted(spans.start_ns[here], at_ns[asked]), len(here) - 1)
-            met = spans.start_ns[here[at]] == at_ns[asked]
-            found[asked[met]] = here[at[met]]
-    return found
 
 
 def _by_sequence(spans: HostSpans) -> _Pairs:

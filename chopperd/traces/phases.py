@@ -16,7 +16,7 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s, Int64s
 from chopperd.model.timeline import Phase, Step
-from chopperd.model.trace import SpanKind, Trace
+from chopperd.model.trace import HostSpans, SpanKind, Trace
 from chopperd.traces.names import names_matching
 from chopperd.traces.nesting import Moments, Nesting
 from chopperd.traces.steps import OPTIMIZER as OPTIMIZER_STEP
@@ -48,11 +48,10 @@ def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
         moments: When what began, on which thread.
         steps: The steps as marked on the host; without any, nothing is forward.
     """
-    backward_rows = np.flatnonzero(backward_spans(trace))
-    optimizer_rows = np.flatnonzero(_named(trace, OPTIMIZER))
-    backward = Nesting(trace.spans, backward_rows).innermost(moments)
-    optimizer = Nesting(trace.spans, optimizer_rows).innermost(moments)
-    result = _between(trace, moments, steps, backward_rows)
+    runs_back = backward_spans(trace)
+    backward = Nesting(trace.spans, np.flatnonzero(runs_back)).innermost(moments)
+    optimizer = Nesting(trace.spans, np.flatnonzero(_named(trace, OPTIMIZER))).innermost(moments)
+    result = _between(trace, moments, steps, runs_back)
     result[backward > optimizer] = Phase.BACKWARD
     result[optimizer > backward] = Phase.OPTIMIZER
     return result
@@ -70,9 +69,7 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     return found
 
 
-def _between(
-    trace: Trace, moments: Moments, steps: tuple[Step, ...], backward_rows: Int64s
-) -> Int8s:
+def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back: Bools) -> Int8s:
     """The phase of moments by what comes next, if that is a backward of the same step: (n,) int8.
 
     Between two nodes of one pass the engine sums gradients that meet, in no span of its own: that
@@ -81,32 +78,37 @@ def _between(
     (communication, loaders of data) do meanwhile may be for either.
     """
     spans = trace.spans
-    stepping = np.flatnonzero(_named(trace, STEPPING))
-    ends = stepping[names_matching(trace.names, OPTIMIZER_STEP)[spans.name[stepping]]]
-    rows = np.union1d(backward_rows, ends)
+    stepping = _named(trace, STEPPING)
+    rows = np.flatnonzero(runs_back | _named(trace, OPTIMIZER_STEP))
     start_ns = spans.start_ns[rows]
-    step = np.where(np.isin(rows, backward_rows), step_at(steps, start_ns), -1)
-    # One more in front and behind, which are no backward.
-    step, made = np.pad(step, 1, constant_values=-1), _nodes_made(trace, backward_rows, start_ns)
+    made = _nodes_made(spans, runs_back, start_ns)
+    step = np.where(runs_back[rows], step_at(steps, start_ns), -1)
+    step = np.pad(step, 1, constant_values=-1)  # In front and behind there is no backward.
     before = np.searchsorted(start_ns, moments.at_ns, "right")
     leads = (step[before + 1] >= 0) & (step[before + 1] == step_at(steps, moments.at_ns))
     same_pass = leads & (step[before] == step[before + 1]) & (made[before] == 0)
     result = np.full(len(moments), Phase.UNKNOWN, np.int8)
-    result[leads & np.isin(moments.thread, spans.thread[stepping])] = Phase.FORWARD
-    result[same_pass & np.isin(moments.thread, spans.thread[backward_rows])] = Phase.BACKWARD
-    result[moments.thread < 0] = Phase.UNKNOWN
+    result[leads & _on_threads_of(trace, stepping, moments)] = Phase.FORWARD
+    result[same_pass & _on_threads_of(trace, runs_back, moments)] = Phase.BACKWARD
     return result
 
 
-def _nodes_made(trace: Trace, backward_rows: Int64s, start_ns: Int64s) -> Int64s:
+def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
+    """Which moments are on a thread that has one of some spans: (n,) bool."""
+    there = np.zeros(len(trace.threads) + 1, np.bool_)
+    there[trace.spans.thread[spans]] = True
+    on: Bools = there[moments.thread]
+    return on
+
+
+def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:
     """(n + 1,) int64: operators outside backward that make nodes, before, between, behind n times.
 
     Source: torch gives operators a sequence number, and no forward thread, while it records a
         graph.
     """
-    spans = trace.spans
     makes = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))
     began = Moments(thread=spans.thread[makes], at_ns=spans.start_ns[makes])
-    outside = Nesting(spans, backward_rows).innermost(began) < 0
+    outside = Nesting(spans, np.flatnonzero(runs_back)).innermost(began) < 0
     upto = np.searchsorted(spans.start_ns[makes[outside]], start_ns)
     return np.diff(np.concatenate(([0], upto, [np.count_nonzero(outside)])))

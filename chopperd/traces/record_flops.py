@@ -9,9 +9,10 @@ import numpy as np
 from chopperd.model.arrays import Float64s, Int8s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.spec import DType
-from chopperd.model.trace import Trace
+from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.flops import Work, work_of
 from chopperd.traces.names import names_matching
+from chopperd.traces.nesting import Moments, Nesting
 
 #: What names of kernels that multiply TF32 have in them (cuBLAS, cuDNN, CUTLASS).
 _TF32: Final = re.compile(r"tf32|s1688")
@@ -27,18 +28,20 @@ class RecordWork:
     matrix_dtype: Int8s
 
 
-def record_work(trace: Trace, kernel_class: Int8s, op: Int64s) -> RecordWork:
+def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) -> RecordWork:
     """The floating point operations of each record, and what its operator multiplies.
 
     What an operator does stands on the longest of its matrix kernels, once for each call of it;
     all of its matrix kernels have the type. An operator's kernels are those that it launched
-    itself, not through another operator, so that no work counts twice.
+    itself, not through another operator, so that no work counts twice. Of an operator with a
+    launch that has no record the work is unknown: what took part of its time is not in the file.
 
     Args:
         trace: As read.
         kernel_class: (n,) int8, `KernelClass` of its records.
         op: (n,) int64, row in `Trace.spans` of the innermost operator around each record's launch;
             -1 unknown.
+        missing: (m,) int64, indices of launches without a record.
     """
     records, spans = trace.records, trace.spans
     flops = np.full(len(records), np.nan)
@@ -46,6 +49,8 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s) -> RecordWork:
     matrix = (kernel_class == KernelClass.GEMM) | (kernel_class == KernelClass.ATTENTION)
     rows = np.flatnonzero(matrix & (op >= 0))
     rows = rows[spans.shapes[op[rows]] >= 0]
+    if len(rows) and len(missing):
+        rows = rows[~np.isin(op[rows], _operators(trace, missing))]
     if not len(rows):
         return RecordWork(flops=flops, matrix_dtype=dtype)
     # By operator, longest kernel first; of equal ones the first.
@@ -60,6 +65,13 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s) -> RecordWork:
     flops[rows[first]] = counts[which[first]]
     _tell_floats(trace, dtype, rows[first], np.cumsum(first) - 1, rows)
     return RecordWork(flops=flops, matrix_dtype=dtype)
+
+
+def _operators(trace: Trace, calls: Int64s) -> Int64s:
+    """(m,) int64: the innermost operator around each call, a row in `Trace.spans`; -1 none."""
+    of_kind = np.flatnonzero(trace.spans.kind == SpanKind.OP)
+    at = Moments(thread=trace.calls.thread[calls], at_ns=trace.calls.start_ns[calls])
+    return Nesting(trace.spans, of_kind).innermost(at)
 
 
 def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:

@@ -61,6 +61,8 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
     while found.damaged != damage_limit and _at_element(found):
         element = first_element(view[found.position :])
         if isinstance(element, Element):
+            if element.event is None and not final and _reaches_end(found, element):
+                break  # A number may go on.
             _take(found, element)
             continue
         if element.fault is Fault.INCOMPLETE:
@@ -79,6 +81,10 @@ def _at_element(found: Salvage) -> bool:
         found.ended = True
         return False
     return found.position < len(found.data)
+
+
+def _reaches_end(found: Salvage, element: Element) -> bool:
+    return found.position + element.size_bytes == len(found.data)
 
 
 def _take(found: Salvage, element: Element) -> None:

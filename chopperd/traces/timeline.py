@@ -21,7 +21,7 @@ from chopperd.model.timeline import (
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.class_table import ClassRule
-from chopperd.traces.classes import copy_directions, record_classes
+from chopperd.traces.classes import classed_by_site, copy_directions, record_classes
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
@@ -96,7 +96,8 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     phase = phases(trace, attribution.launched, () if on_device else marked.steps)
     layer_names, layer = layers(trace, attribution.launched, phase)
     by_name = record_classes(trace.records, trace.names, options.class_rules)
-    kernel_class = with_operation_classes(trace, attribution, by_name)
+    by_site = classed_by_site(trace.records, trace.names, options.class_rules)
+    kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
     collectives = collectives_of(trace, links.call, kernel_class)
     families, family_column = _families(trace, collectives)
     columns = _Columns(
@@ -115,7 +116,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         operation=operation_column,
         layer=layer,
         phase=phase,
-        work=record_work(trace, kernel_class, attribution.op),
+        work=record_work(trace, kernel_class, attribution.op, links.missing),
     )
     return Timeline(
         steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),

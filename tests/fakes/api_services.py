@@ -8,7 +8,7 @@ from chopperd.api.access import AccessPolicy
 from chopperd.api.services import ApiServices, DocumentForm
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import (
-    DeviceFamilies,
+    DeviceKernels,
     JobEntry,
     StepPage,
     StepQuery,
@@ -28,6 +28,7 @@ from chopperd.model.live import (
     SamplerLive,
 )
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_parts import FIELDS
 from chopperd.model.samples import SampleSet
 from chopperd.model.services import Upload
 from tests.fakes.clock import ScriptedClock
@@ -115,7 +116,7 @@ class FakeSteps:
     """All entries are of `OWNER_UID`; each question is noted with who asked."""
 
     rows: list[Row] = field(default_factory=list)
-    device_families: list[DeviceFamilies] = field(default_factory=list)
+    device_kernels: list[DeviceKernels] = field(default_factory=list)
     document: ReportDocument | None = None
     entries: list[TraceEntry] = field(default_factory=list)
     asked: list[tuple[StepQuery, int, str | None]] = field(default_factory=list)
@@ -155,10 +156,10 @@ class FakeSteps:
             if row.step == step and query.job in (None, row.job) and query.run in (None, row.run)
         )
 
-    def families(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceFamilies, ...]:
+    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
         if not self.step(step, query, viewer):
             return ()
-        return tuple(self.device_families)
+        return tuple(self.device_kernels)
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
         return self.document if self._see(viewer) and job in (None, "train") else None
@@ -343,6 +344,7 @@ class FakeAgent:
 
 
 def _rendered(document: ReportDocument, form: DocumentForm) -> str:
-    """The form, and how many kernel families the document has."""
-    families = sum(len(row.families) for row in (*document.totals, *document.steps))
-    return f'{{"form": "{form}", "families": {families}}}'
+    """The form, and how many families, operations, layers and phases the document has."""
+    rows = (*document.totals, *document.steps)
+    parts = sum(len(getattr(row, field)) for row in rows for field in FIELDS.values())
+    return f'{{"form": "{form}", "parts": {parts}}}'

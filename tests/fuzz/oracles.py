@@ -11,7 +11,8 @@ import numpy as np
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
-from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.trace_report import report_trace
 from chopperd.traces.native.library import scanner_library
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import ReadLimits

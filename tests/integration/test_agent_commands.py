@@ -162,6 +162,8 @@ def test_report_without_a_file_is_the_agents_in_every_form(
     assert text.startswith(" CLOCK COST  at most 131 of each 1412 ms step")
     assert "FAMILIES" in text
     assert agent.asked == [f"{API}/report/latest?job=llama&include=families"]
+    assert cli.run(["report", "--job", "llama", "--by", "layer"]) == 0
+    assert "layers.7  " in capsys.readouterr().out
     assert cli.run(["report", "--format", "json", "--last", "2"]) == 0
     document = json.loads(capsys.readouterr().out)
     steps = sorted({each["step"] for each in document["steps"]})

@@ -23,7 +23,7 @@ from chopperd.errors import TraceError
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.annotation import annotate_file
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.trace_report import JoinOptions
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.store.samples import write_samples
 from tests.integration import reference_reader as plain
 from tests.integration.clocked_traces import compute_intervals

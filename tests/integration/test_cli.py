@@ -164,6 +164,7 @@ def test_report_prints_text_with_families_on_request(capsys: pytest.CaptureFixtu
     assert "\x1b" not in text
     assert cli.run(["report", "x.json", "--by", "family"]) == 0
     assert "FAMILIES" in capsys.readouterr().out
+    assert cli.run(["report", "x.json", "--by", "stream"]) == 2
 
 
 @pytest.mark.usefixtures("document")

@@ -57,7 +57,8 @@ def whole() -> ReportDocument:
             Part(name="layers.1", count=1, time_ns=2, mean_mhz=None, samples=0, lost_ns=None),
         ),
     )
-    return replace(document, steps=(step, *document.steps[1:]))
+    totals = tuple(replace(row, by_layer=()) for row in document.totals)
+    return replace(document, steps=(step, *document.steps[1:]), totals=totals)
 
 
 @pytest.fixture
@@ -265,6 +266,14 @@ def test_without_pyarrow_parquet_is_refused(
 def test_families_are_a_csv_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["report", "x.json", "--format", "csv", "--by", "family"]) == 0
     assert capsys.readouterr().out == render_list_csv(whole(), "families")
+
+
+@pytest.mark.usefixtures("documented")
+def test_layers_are_a_csv_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["report", "x.json", "--format", "csv", "--by", "layer"]) == 0
+    text = capsys.readouterr().out
+    assert text == render_list_csv(whole(), "by_layer")
+    assert "layers.1" in text
 
 
 # --- who imports what

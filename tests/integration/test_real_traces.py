@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from chopperd.model.report import ReportDocument
+from chopperd.model.row_work import UNKNOWN_PART
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.trace_report import JoinOptions
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.store.samples import write_samples
 from tests.document_checks import check_document, leaves
 from tests.integration import reference_reader as plain
@@ -178,6 +179,29 @@ def test_families_count_every_record_once(
     assert sum(family.count for family in total.families) == len(rows)
     summed_ns = sum(row.end_ns - row.start_ns for row in rows)
     assert sum(family.time_ns for family in total.families) == summed_ns
+
+
+@pytest.mark.parametrize("name", GPU_FILES)
+def test_phases_are_busy_no_longer_than_the_device_and_add_up_over_steps(
+    reported: Reported, name: str
+) -> None:
+    """Steps' windows lie apart within the file; a phase that a file tells of is told in its total.
+
+    A phase's time summed over its records is no less than its union.
+    """
+    document = reported(name)
+    (total,) = document.totals
+    told = {part.name: part.time_ns for part in total.by_phase if part.name != UNKNOWN_PART}
+    assert (total.phases is None) == (not told)
+    for row in (total, *document.steps):
+        for phase in ("forward", "backward", "optimizer"):
+            busy_ns = None if row.phases is None else getattr(row.phases, phase)
+            assert busy_ns is None or busy_ns <= (row.busy_ns or 0)
+    if total.phases is not None:
+        for phase, summed_ns in told.items():
+            whole_ns = getattr(total.phases, phase)
+            in_steps = [getattr(row.phases, phase) for row in document.steps if row.phases]
+            assert sum(each for each in in_steps if each is not None) <= whole_ns <= summed_ns
 
 
 @pytest.mark.parametrize("name", HOST_ONLY)

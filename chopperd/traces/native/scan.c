@@ -183,8 +183,8 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             break;
         }
         next = read_element(at, end, &event, &state, &is_event);
-        if (state == CUT)
-            break;
+        if (state == CUT || (next == end && !final && *at != '{'))
+            break; /* a number may go on */
         if (state == WHOLE) {
             if (is_event)
                 take_event(scan, &event);

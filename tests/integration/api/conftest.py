@@ -4,7 +4,7 @@ import pytest
 from starlette.applications import Starlette
 
 from chopperd.api.app import build_api
-from chopperd.model.captures import DeviceFamilies
+from chopperd.model.captures import DeviceKernels
 from tests.fakes.api_services import FakeAgent, step_row, trace_entry
 from tests.fakes.samples import recording
 from tests.unit.report.documents import eight_gpus
@@ -17,9 +17,17 @@ def agent() -> FakeAgent:
     agent.steps.document = eight_gpus()
     agent.steps.entries = [trace_entry("0123456789abcdef")]
     totals = eight_gpus().totals
-    agent.steps.device_families = [
-        DeviceFamilies(
-            job="train", run="r1", rank=0, device=0, gpu="0", families=totals[0].families
+    agent.steps.device_kernels = [
+        DeviceKernels(
+            job="train",
+            run="r1",
+            rank=0,
+            device=0,
+            gpu="0",
+            families=totals[0].families,
+            by_operation=totals[0].by_operation,
+            by_layer=totals[0].by_layer,
+            by_phase=totals[0].by_phase,
         )
     ]
     agent.samples.held = recording(2)

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.routes import ROUTES
 from chopperd.api.services import ApiServices
-from chopperd.model.captures import DeviceFamilies
+from chopperd.model.captures import DeviceKernels
 from chopperd.model.causes import Cause
 from chopperd.model.drops import DropQuery
 from chopperd.model.live import LiveTotals
@@ -209,9 +209,9 @@ def test_a_step_of_two_jobs_is_ambiguous(api: Starlette) -> None:
 
 
 def test_kernels_of_several_runs_are_ambiguous(agent: FakeAgent, api: Starlette) -> None:
-    first = agent.steps.device_families[0]
-    agent.steps.device_families.append(
-        DeviceFamilies(job="train", run="r2", rank=0, device=0, gpu="0", families=first.families)
+    first = agent.steps.device_kernels[0]
+    agent.steps.device_kernels.append(
+        DeviceKernels(job="train", run="r2", rank=0, device=0, gpu="0", families=first.families)
     )
     problem = check_problem(ask(api, "GET", f"{V1}/steps/4/kernels", uid=OWNER_UID), 409)
     assert problem["candidates"] == [{"job": "train", "run": "r1"}, {"job": "train", "run": "r2"}]
@@ -223,7 +223,25 @@ def test_kernels_come_by_family(api: Starlette) -> None:
     assert [each["class"] for each in given["devices"][0]["families"]] == [
         each.class_ for each in eight_gpus().totals[0].families
     ]
-    check_problem(ask(api, "GET", f"{V1}/steps/4/kernels?by=layer", uid=OWNER_UID), 400)
+    check_problem(ask(api, "GET", f"{V1}/steps/4/kernels?by=stream", uid=OWNER_UID), 400)
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("operation", ["aten::mm", "nccl:all_gather", "aten::_flash_attention_forward"]),
+        ("layer", ["layers.7", "(unknown)"]),
+        ("phase", ["backward"]),
+    ],
+)
+def test_kernels_come_by_what_launched_them(api: Starlette, by: str, names: list[str]) -> None:
+    """The list that was asked for, and none of the others."""
+    given = ask(api, "GET", f"{V1}/steps/4/kernels?by={by}", uid=OWNER_UID).json()
+    assert given["by"] == by
+    (device,) = given["devices"]
+    assert [each["name"] for each in device.pop(f"by_{by}")] == names
+    lists = [value for value in device.values() if isinstance(value, list)]
+    assert lists == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -250,12 +268,11 @@ def test_other_forms_of_a_report_are_not_to_be_had(api: Starlette) -> None:
     check_problem(ask(api, "GET", f"{V1}/report/latest", uid=0, headers=headers), 406)
 
 
-def test_families_come_only_where_they_are_asked_for(api: Starlette) -> None:
-    families = sum(len(row.families) for row in (*eight_gpus().totals, *eight_gpus().steps))
-    assert families > 0
-    for query, count in (("", 0), ("?include=families", families)):
+def test_families_and_the_like_come_only_where_they_are_asked_for(api: Starlette) -> None:
+    """Of each of 8 devices 3 families, 3 operations, 2 layers and 1 phase."""
+    for query, count in (("", 0), ("?include=families", 8 * (3 + 3 + 2 + 1))):
         answer = ask(api, "GET", f"{V1}/report/latest{query}", uid=OWNER_UID)
-        assert answer.json()["families"] == count
+        assert answer.json()["parts"] == count
 
 
 JOB_URLS = ["jobs", "steps", "traces", "report/latest", "jobs/train", "steps/4", "steps/4/kernels"]
@@ -267,7 +284,7 @@ def test_jobs_are_shown_to_their_owner_and_to_administrators(api: Starlette, url
     for uid in (OWNER_UID, ADMIN_UID, AGENT_UID, 0):
         answer = ask(api, "GET", f"{V1}/{url}", uid=uid)
         assert answer.is_success
-        assert "train" in answer.text or "a.json" in answer.text or "families" in answer.text
+        assert "train" in answer.text or "a.json" in answer.text or "parts" in answer.text
     assert ask(api, "GET", f"{V1}/{url}", headers=BEARER).is_success
     hidden = ask(api, "GET", f"{V1}/{url}", uid=STRANGER_UID)
     assert hidden.status_code in (200, 404)

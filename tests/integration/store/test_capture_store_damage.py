@@ -132,7 +132,7 @@ def test_what_a_later_version_wrote_into_a_body_is_passed_over(tmp_path: Path) -
         assert older is not None
         assert store.latest_document(None, ADMIN) == older
         assert steps_of(store) == {1: ROWS}
-        assert store.families(2, EVERYTHING, ADMIN) == ()
+        assert store.kernels(2, EVERYTHING, ADMIN) == ()
 
 
 def test_a_newer_store_is_put_aside_whole(tmp_path: Path) -> None:

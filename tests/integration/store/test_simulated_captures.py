@@ -45,8 +45,10 @@ def test_a_simulated_job_is_stored_rank_by_rank_and_comes_back_whole(tmp_path: P
         assert step is not None
         expected = [row for row in document.steps if row.step == step]
         assert list(store.step(step, EVERYTHING, ADMIN)) == expected
-        families = store.families(step, EVERYTHING, ADMIN)
+        families = store.kernels(step, EVERYTHING, ADMIN)
         assert [each.families for each in families] == [row.families for row in document.totals]
+        assert [each.by_phase for each in families] == [row.by_phase for row in document.totals]
+        assert all(each.by_operation and each.by_layer for each in families)
         traced = store.traced(clock.unix_ns(), 900 * NS_PER_S)
         assert len(traced) == len(job.paths)
         for row in document.totals:

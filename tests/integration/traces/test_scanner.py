@@ -87,6 +87,17 @@ def test_stretches_are_scanned_side_by_side_whatever_looks_like_a_border(
             assert_alike(expected, found)
 
 
+def test_a_number_between_events_is_one_element_however_it_is_cut() -> None:
+    text = compact([complete_event("kernel", "k", 1, 2)], {})
+    text = text.replace(b'"traceEvents":[', b'"traceEvents":[' + b"9" * 300 + b",")
+    expected = reading(text, native=False)
+    assert expected.lost["undecodable"] == 1
+    for native_too in (False, True):
+        for piece_bytes in (64, 100, 299):
+            found = reading(text, native=native_too, piece_bytes=piece_bytes)
+            assert_alike(expected, found)
+
+
 @pytest.fixture
 def compiled(tmp_path: Path) -> Callable[..., Path]:
     """Builds the library with more care than a user's; skips where there is no compiler."""

@@ -68,6 +68,22 @@ def test_the_interval_is_price_and_bonett_s() -> None:
     assert totals.high.tolist() == pytest.approx([factor * spread], rel=1e-4)
 
 
+def test_of_many_kernels_the_chance_is_the_normal_one() -> None:
+    """1,001 of each: the rank is 501 - 31.64, so 469, and z (1,001 - 2 * 469 + 1) / sqrt(1,001)."""
+    none = [(2000 + n, 0) for n in range(1001)]
+    all_of_it = [(4000 + n, 4000 + n) for n in range(1001)]
+    totals = found_in(device(overlapped(none + all_of_it)))
+    errors = [
+        math.log((low + 1001 - 469) / (low + 468)) / (2 * (1001 - 2 * 469 + 1) / math.sqrt(1001))
+        for low in (2000, 4000)
+    ]
+    factor = (4000 + 500) / (2000 + 500)
+    assert totals.factor.tolist() == pytest.approx([factor])
+    half = 1.959963985 * math.hypot(*errors)
+    assert totals.low.tolist() == pytest.approx([factor * math.exp(-half)])
+    assert totals.high.tolist() == pytest.approx([factor * math.exp(half)])
+
+
 def test_chopper_takes_the_one_in_the_middle_over_the_first() -> None:
     """Of four by overlap, that at 50 % is the second: 120 / 100."""
     kernels = [(130, 80), (100, 0), (120, 30), (150, 100)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from chopperd.correlate.contention import contention
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import class_clock
@@ -168,6 +169,21 @@ def test_overlap_is_what_like_kernels_take_without_communication() -> None:
     # 1 ms each at the peak: 15 ms x 2 x 35/30 x 1 = 35 ms.
     assert found.utilization.tolist() == pytest.approx([2.0])
     assert product(found) == pytest.approx([35 * MS])
+
+
+def test_like_kernels_are_slowed_by_what_contention_and_chopper_find() -> None:
+    # Ten of 2 ms alone, ten of 3 ms beside communication: 50 ms instead of 40.
+    timeline = device(beside_comm([2] * 10, [3] * 10, 1.0))
+    comm = busy_masks(timeline).comm
+    family = contention(timeline, comm)
+    assert family is not None
+    assert (family.factor.tolist(), family.e50_e0.tolist()) == ([1.5], [1.0])
+    assert totals(timeline, MI300X).overlap.tolist() == pytest.approx([50 / (20 + 30 / 1.5)])
+    # With two more beside it, Chopper's middle kernel is one of those.
+    uneven = device(beside_comm([2] * 10, [3] * 12, 1.0))
+    more = contention(uneven, busy_masks(uneven).comm)
+    assert more is not None
+    assert more.e50_e0.tolist() == [1.5]
 
 
 def test_kernels_of_other_work_are_not_alike() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.families import FamilyTotals, family_totals
+from chopperd.correlate.groups import record_figures
 from chopperd.correlate.join import join_device
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import class_clock
@@ -23,7 +24,8 @@ def half_clock() -> ClockPieces:
 
 def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> FamilyTotals:
     times = np.array([0, 500, 1000], np.int64)
-    return family_totals(device(records), half_clock(), reference_mhz, times)
+    timeline = device(records)
+    return family_totals(timeline, record_figures(timeline, half_clock(), reference_mhz, times))
 
 
 def test_two_kernels_at_once_carry_half_of_that_time_each() -> None:
@@ -77,14 +79,16 @@ def test_without_a_reference_there_is_a_clock_but_no_loss() -> None:
 
 
 def test_without_samples_there_are_counts_and_times_only() -> None:
-    found = family_totals(device([Rec(0, 100)]), None, 1980.0, NO_SAMPLES)
+    timeline = device([Rec(0, 100)])
+    found = family_totals(timeline, record_figures(timeline, None, 1980.0, NO_SAMPLES))
     assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
     assert np.isnan(found.mean_mhz).all()
     assert np.isnan(found.lost_ns).all()
 
 
 def test_a_device_without_records_has_no_families() -> None:
-    found = family_totals(device([]), half_clock(), 1980.0, NO_SAMPLES)
+    timeline = device([])
+    found = family_totals(timeline, record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES))
     assert len(found.family) == 0
 
 

@@ -15,7 +15,7 @@ from chopperd.correlate.join import (
 from chopperd.correlate.lag import UNMEASURED_LAG_NS
 from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
-from chopperd.model.timeline import ClockDrift
+from chopperd.model.timeline import ClockDrift, Phase
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, IDLE, MS, Rec, device, gpu_samples
 
 
@@ -117,6 +117,27 @@ def test_rows_are_the_windows_and_then_the_whole_file() -> None:
     assert times.idle_ns["idle_other"].tolist() == [7, 0, 7]
     assert times.launched_ns.tolist() == [90, 58, 0]
     assert times.foreign_ns.tolist() == [3, 0, 0]
+
+
+def test_records_are_grouped_by_what_launched_them_with_their_clock() -> None:
+    """1485 of 1980 MHz: a quarter of 200 ms of each layer is lost, forward and backward."""
+    records = [
+        Rec(0, 100 * MS, layer=0, operation=5, phase=Phase.FORWARD),
+        Rec(100 * MS, 300 * MS, layer=1, operation=5, phase=Phase.BACKWARD),
+        Rec(300 * MS, 400 * MS, layer=0, phase=Phase.BACKWARD, step=1),
+    ]
+    timeline = device(records, [(0, 300 * MS), (300 * MS, 400 * MS)])
+    samples = gpu_samples(every(10, -100, 500), [1485.0] * 60)
+    joined = join_device(timeline, (), samples, 1980.0)
+    assert joined.layers.group.tolist() == [0, 1]
+    assert joined.layers.lost_ns.tolist() == pytest.approx([50 * MS, 50 * MS])
+    assert joined.operations.group.tolist() == [5, -1]
+    assert joined.operations.mean_mhz.tolist() == pytest.approx([1485.0, 1485.0])
+    assert joined.phases.group.tolist() == [Phase.BACKWARD, Phase.FORWARD]
+    assert {phase: each.tolist() for phase, each in joined.times.phase_ns.items()} == {
+        Phase.FORWARD: [100 * MS, 0, 100 * MS],
+        Phase.BACKWARD: [200 * MS, 100 * MS, 300 * MS],
+    }
 
 
 def test_without_samples_or_records_there_are_no_clocks() -> None:

@@ -25,7 +25,7 @@ from chopperd.pipeline.frames import (
     sent_of,
 )
 from chopperd.pipeline.reports import Origin, ReportOptions
-from chopperd.report.trace_report import JoinOptions
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
 
 REQUESTS: tuple[Request, ...] = (

@@ -3,6 +3,7 @@
 The full one is DESIGN's example: a 1412 ms step that loses 131 ms, GPU 5 the hot one of eight.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -31,6 +32,7 @@ from chopperd.model.report import (
     Waterfall,
 )
 from chopperd.model.row_clock import ClockStats, RowClock
+from chopperd.model.row_work import UNKNOWN_PART, Part
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")
@@ -102,6 +104,17 @@ def family(name: str, class_: str, time_ms: int, lost_ms: int | None) -> Family:
         samples=0 if lost_ms is None else 700,
         lost_ns=None if lost_ms is None else lost_ms * MS,
         beta_reason="fewer than 30 samples",
+    )
+
+
+def part(name: str, time_ms: int = 500, lost_ms: int | None = 50) -> Part:
+    return Part(
+        name=name,
+        count=40,
+        time_ns=time_ms * MS,
+        mean_mhz=None if lost_ms is None else 1720.0,
+        samples=0 if lost_ms is None else 30,
+        lost_ns=None if lost_ms is None else lost_ms * MS,
     )
 
 
@@ -274,12 +287,39 @@ def eight_gpus() -> ReportDocument:
             )
             for device in devices
         ),
-        totals=tuple(replace(row(device, None), families=kernels) for device in devices),
+        totals=tuple(_totals(device, kernels) for device in devices),
         steps=tuple(
             row(device, step, critical=device == 5) for step in range(10) for device in devices
         ),
         drops=(),
         notes=(Note(code="lag_not_measurable", text="too few idle gaps to find the sensor lag"),),
+    )
+
+
+def _totals(device: int, kernels: tuple[Family, ...]) -> Row:
+    """With its parts: 7000 + 2000 ms of compute, 5000 of communication."""
+    return replace(
+        row(device, None),
+        families=kernels,
+        by_operation=(
+            _summed("aten::mm", kernels[:1]),
+            _summed("nccl:all_gather", kernels[2:]),
+            _summed("aten::_flash_attention_forward", kernels[1:2]),
+        ),
+        by_layer=(_summed("layers.7", kernels[:2]), _summed(UNKNOWN_PART, kernels[2:])),
+        by_phase=(_summed("backward", kernels),),
+    )
+
+
+def _summed(name: str, kernels: Sequence[Family]) -> Part:
+    lost = [each.lost_ns for each in kernels if each.lost_ns is not None]
+    return Part(
+        name=name,
+        count=sum(each.count for each in kernels),
+        time_ns=sum(each.time_ns for each in kernels),
+        mean_mhz=1720.0 if lost else None,
+        samples=sum(each.samples for each in kernels),
+        lost_ns=sum(lost) if lost else None,
     )
 
 

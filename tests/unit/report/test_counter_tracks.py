@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from chopperd.model.causes import Cause
 from chopperd.model.samples import GpuSamples
+from chopperd.report.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.counter_events import counter_events, us_text
 from chopperd.report.counter_tracks import CounterTrack, counter_tracks
-from chopperd.report.trace_report import ClockedDevice, JoinOptions, clocked_device
 from chopperd.traces.timeline import lay_out
 from tests.unit.report.traced import MS, T0_NS, TOP_MHZ, Job, sample_set, sampled
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import Note
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document, with_selection
 from chopperd.report.headline import headline
 from chopperd.report.rows import DraftRow
-from chopperd.report.trace_report import JoinOptions
 from tests.document_checks import check_document
 from tests.unit.report.traced import Job, document, node, reported, sample_set, sampled
 

@@ -9,8 +9,9 @@ from chopperd.model.row_work import Efficiency
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Shapes, SpanKind, TraceDevice
 from chopperd.pipeline.reports import FileReport, composed
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.text import render_text
-from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.report.trace_report import report_trace
 from chopperd.traces.timeline import lay_out
 from tests.fakes.clock import ScriptedClock
 from tests.trace_building import TraceBuilder
@@ -62,6 +63,7 @@ def test_rows_have_the_chain_from_the_peak_to_what_the_kernels_took() -> None:
     assert (of_file.flops, of_file.dtype, of_file.shaped_share) == (FLOPS, "bf16", 1.0)
     assert of_file.achieved_flops_per_s == pytest.approx(FLOPS / 0.040)
     assert (of_file.spec_mhz, of_file.rated_time_ns) == (1830.0, 40 * MS)
+    assert of_file.theoretical_ns is not None
     assert of_file.theoretical_ns == pytest.approx(FLOPS / 989.4e12 * 1e9)
     assert of_file.utilization == pytest.approx(FLOPS / 989.4e12 / 0.040)
     assert of_file.overhead_frequency == pytest.approx(1830 / 1525)

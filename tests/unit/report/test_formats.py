@@ -10,7 +10,7 @@ from tests.unit.report.documents import eight_gpus
 def test_each_form_has_its_renderer() -> None:
     document = eight_gpus()
     assert formatted(document, "text") == render_text(document)
-    assert formatted(document, "text", by_family=True) == render_text(document, by_family=True)
+    assert formatted(document, "text", by="family") == render_text(document, by="family")
     assert formatted(document, "csv") == render_csv(document)
     assert json.loads(formatted(document, "json"))["schema"] == "chopperd.report/1"
 

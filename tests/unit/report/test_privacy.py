@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import Family, ReportDocument
+from chopperd.model.row_work import UNKNOWN_PART
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import totals_only
+from tests.unit.report.documents import part, totals_only
 from tests.unit.report.traced import Job
 from tests.unit.report.traced import reported as traced_report
 
@@ -83,6 +84,24 @@ def test_a_document_made_of_covered_reports_is_the_covered_document(names: Names
     shown = {family.name for row in early.totals for family in row.families}
     assert full
     assert (full == shown) == (names == "full")
+
+
+def test_layers_and_operations_are_hashed_or_left_out_and_phases_stay() -> None:
+    """What is unknown stays so: it has no name to hide."""
+    parts = (part("model.secret_layer"), part(UNKNOWN_PART, 10))
+    phases = (part("backward"),)
+    whole = document()
+    row = replace(whole.totals[0], by_operation=parts, by_layer=parts, by_phase=phases)
+    whole = replace(whole, totals=(row,))
+    (hashed,) = with_names(whole, "hashed").totals
+    digest = hashlib.sha256(b"model.secret_layer").hexdigest()[:12]
+    assert [each.name for each in hashed.by_layer] == [f"layer-{digest}", UNKNOWN_PART]
+    assert [each.name for each in hashed.by_operation] == [f"operation-{digest}", UNKNOWN_PART]
+    assert hashed.by_layer[0].time_ns == parts[0].time_ns
+    (classes,) = with_names(whole, "classes").totals
+    assert (classes.by_operation, classes.by_layer) == ((), ())
+    assert hashed.by_phase == classes.by_phase == phases
+    assert b"secret" not in encode_json(with_names(whole, "hashed"))
 
 
 def test_module_names_in_the_evidence_are_not_shown() -> None:

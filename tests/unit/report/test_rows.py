@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from chopperd.model.report import Row
+from chopperd.model.row_work import UNKNOWN_PART
 from chopperd.report.rows import rfc3339
 from tests.document_checks import check_document, check_row, leaves
 from tests.unit.report.traced import MS, T0_NS, Job, document, reported, sample_set, sampled
@@ -49,6 +50,16 @@ def test_the_total_is_of_the_whole_file_and_owns_no_launches() -> None:
         ("gemm", "gemm", 3, 240 * MS),
         ("ncclDevKernel_AllReduce", "comm", 3, 60 * MS),
     }
+
+
+def test_what_launched_the_work_is_unknown_where_the_trace_does_not_tell() -> None:
+    """3 x 100 ms by bare runtime calls: no operator, no module, no backward pass."""
+    (total,) = (draft.row for draft in reported(Job()).totals)
+    for parts in (total.by_operation, total.by_layer, total.by_phase):
+        assert [(each.name, each.count, each.time_ns) for each in parts] == [
+            (UNKNOWN_PART, 6, 300 * MS)
+        ]
+    assert total.phases is None
 
 
 def test_a_step_without_work_on_any_device_is_a_host_row() -> None:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from chopperd.model.report import Note, ReportDocument, Summary
+from chopperd.model.row_parts import By
 from chopperd.report.text import render_text
 from tests.unit.report.documents import (
     MS,
@@ -31,9 +32,9 @@ EVERY_DOCUMENT = pytest.mark.parametrize("build", DOCUMENTS)
 
 
 @cache
-def page(build: Callable[[], ReportDocument], *, by_family: bool = False) -> str:
+def page(build: Callable[[], ReportDocument], *, by: By | None = None) -> str:
     """The page of a document, each rendered once."""
-    return render_text(build(), by_family=by_family)
+    return render_text(build(), by=by)
 
 
 def section(text: str, title: str) -> list[str]:
@@ -51,7 +52,7 @@ def titles(text: str) -> list[str]:
 def test_every_page_fits_100_columns_and_has_no_escape_codes(
     build: Callable[[], ReportDocument],
 ) -> None:
-    text = page(build, by_family=True)
+    text = page(build, by="family")
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "\x1b" not in text
     assert "nan" not in text.lower()
@@ -167,14 +168,14 @@ def test_a_class_with_a_partly_unknown_loss_is_a_lower_bound() -> None:
     document = single_gpu()
     kernels = (family("a", "gemm", 100, 10), family("b", "gemm", 50, None))
     totals = (replace(document.totals[0], families=kernels),)
-    text = render_text(replace(document, totals=totals), by_family=True)
+    text = render_text(replace(document, totals=totals), by="family")
     assert re.search(r"gemm +150 +100\.0 +≥ 10\.0", text)
     assert [line.split()[0] for line in section(text, "FAMILIES")[1:]] == ["a", "b"]
 
 
 def test_families_are_shown_on_request_with_names_shortened_in_the_middle() -> None:
     assert "FAMILIES" not in page(eight_gpus)
-    lines = section(page(eight_gpus, by_family=True), "FAMILIES")
+    lines = section(page(eight_gpus, by="family"), "FAMILIES")
     assert lines[1].startswith("sm90_xmma_gem…size128x128x64  gemm ")
     assert any(line.startswith("flash_fwd_kernel[causal] ") for line in lines)
 
@@ -190,9 +191,9 @@ def test_a_measured_beta_has_its_interval_and_several_a_range() -> None:
         for beta in (0.7, 0.8)
     ]  # fmt: skip
     one = replace(document, totals=(replace(document.totals[0], families=(kernels[0],)),))
-    assert "0.70 [0.65, 0.75]" in render_text(one, by_family=True)
+    assert "0.70 [0.65, 0.75]" in render_text(one, by="family")
     two = replace(document, totals=(replace(document.totals[0], families=tuple(kernels)),))
-    assert section(render_text(two, by_family=True), "FAMILIES")[1].endswith("  0.70-0.80")
+    assert section(render_text(two, by="family"), "FAMILIES")[1].endswith("  0.70-0.80")
 
 
 def test_findings_give_bound_action_and_check() -> None:

@@ -8,7 +8,8 @@ import pytest
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
-from chopperd.report.trace_report import JoinOptions, TraceReport
+from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.trace_report import TraceReport
 from tests.unit.report.traced import H100, MS, T0_NS, Job, reported, sample_set, sampled
 
 

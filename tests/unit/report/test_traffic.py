@@ -8,9 +8,10 @@ from chopperd.model.report import Family, ReportDocument
 from chopperd.model.row_work import CollectiveTraffic, Contention, CopyTraffic
 from chopperd.model.trace import Collective, RecordKind
 from chopperd.pipeline.reports import FileReport, composed
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.privacy import with_names
 from chopperd.report.text import page_text, render_text
-from chopperd.report.trace_report import JoinOptions, report_trace
+from chopperd.report.trace_report import report_trace
 from chopperd.report.traffic_tables import collectives, contention, copies
 from chopperd.traces.timeline import lay_out
 from tests.fakes.clock import ScriptedClock

@@ -148,7 +148,7 @@ def test_a_document_put_twice_is_there_once() -> None:
         store.put_document(capture, made)
     assert shown(all_steps(store)) == [(2, 0), (1, 0)]
     assert store.live().steps == 2
-    assert len(store.families(1, EVERYTHING, ADMIN)) == 1
+    assert len(store.kernels(1, EVERYTHING, ADMIN)) == 1
 
 
 def test_documents_come_back_as_they_were_put() -> None:
@@ -196,8 +196,8 @@ def test_a_step_is_told_from_all_captures_that_its_ranks_came_in() -> None:
     store.put_document(one, document([step_row(5), step_row(6)], [totals_row()]))
     store.put_document(two, document([step_row(5, rank=1, start_s=None)], [totals_row(rank=1)]))
     assert shown(store.step(5, EVERYTHING, ADMIN)) == [(5, 0), (5, 1)]
-    assert [each.rank for each in store.families(5, EVERYTHING, ADMIN)] == [0, 1]
-    assert [each.rank for each in store.families(6, EVERYTHING, ADMIN)] == [0]
+    assert [each.rank for each in store.kernels(5, EVERYTHING, ADMIN)] == [0, 1]
+    assert [each.rank for each in store.kernels(6, EVERYTHING, ADMIN)] == [0]
 
 
 def test_an_earlier_execution_of_a_step_is_not_mixed_with_a_later_one() -> None:
@@ -252,7 +252,7 @@ def test_traces_of_two_owners_are_two_captures_and_each_sees_his_own() -> None:
     for viewer, step, other in ((ALICE, 0, "b"), (BOB, 1, "a")):
         assert shown(all_steps(store, viewer=viewer)) == [(step, 0)]
         assert store.step(1 - step, EVERYTHING, viewer) == ()
-        assert store.families(1 - step, EVERYTHING, viewer) == ()
+        assert store.kernels(1 - step, EVERYTHING, viewer) == ()
         latest = store.latest_document(None, viewer)
         assert latest is not None
         assert [row.step for row in latest.steps] == [step]
@@ -280,7 +280,7 @@ def test_what_has_no_known_owner_is_for_admins() -> None:
     nobody = replace(ALICE, uid=None)
     for viewer in (ALICE, nobody):
         assert all_steps(store, viewer=viewer) == []
-        assert store.families(1, EVERYTHING, viewer) == ()
+        assert store.kernels(1, EVERYTHING, viewer) == ()
         assert store.latest_document(None, viewer) is None
         assert store.jobs(viewer) == ()
         assert store.trace(trace_id("a"), viewer) is None
@@ -349,7 +349,7 @@ def test_what_is_too_old_is_given_up_and_the_rest_stays() -> None:
     clock.advance(2 * 24 * 60 * MINUTE_NS)
     store.prune()
     assert shown(all_steps(store)) == [(2, 0)]
-    assert store.families(1, EVERYTHING, ADMIN) == ()
+    assert store.kernels(1, EVERYTHING, ADMIN) == ()
     assert {each.name for each in store.traces(ADMIN, limit=9)} == {"new", "still queued"}
     assert store.live().steps == 1
 

@@ -1,13 +1,16 @@
 """Work of operators against numbers worked out by hand; `tests/integration` has torch's own."""
 
 import json
+import math
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chopperd.model.spec import DType
 from chopperd.model.trace import Shapes
-from chopperd.traces.flops import Work, work_of
+from chopperd.traces.flops import _COUNTERS, Work, work_of
 
 BF16 = "c10::BFloat16"
 
@@ -179,11 +182,17 @@ def test_grouped_heads_count_by_the_queries() -> None:
         ("aten::add", [[3, 4], [3, 4]], []),
         ("aten::mm", [[3, 4], [5, 6]], []),
         ("aten::mm", [[3, 4]], []),
+        ("aten::mm", [[3], [3]], []),
+        ("aten::matmul", [[3], [3]], []),
+        ("aten::linear", [[3], [3]], []),
+        ("aten::cudnn_convolution_transpose", [[3], [3]], []),
+        ("aten::cudnn_convolution_backward_input", [[3], [3], [3]], []),
         ("aten::mm", [[3, 4], [4, -5]], []),
         ("aten::mm", [[3, 2**50], [2**50, 5]], []),
         ("aten::cudnn_convolution", CONV[:2], []),
         ("aten::convolution", CONV, ["[1, 1]", "[1, 1]", "[1, 1]", "", "[0, 0]", "1"]),
         ("aten::convolution", [[1, 64, 1, 1], *CONV[1:]], ["[1, 1]"] + ["[0, 0]"] * 2),
+        ("aten::convolution", CONV, ["[1]", f"[{10**400}]", "[1]", "False", "[0]", "1"]),
         ("aten::convolution_backward", [[1, 2, 3, 3]] * 3, ["[0]"] * 8),
         ("aten::_scaled_dot_product_flash_attention", HEADS_FIRST, ["0."]),
         # Sequences of several lengths, a window, and causal attention over unequal lengths.
@@ -237,3 +246,24 @@ def test_inputs_of_two_types_are_unknown() -> None:
 )
 def test_damaged_shapes_are_unknown(dims: str) -> None:
     assert work_of("aten::mm", Shapes(dims=dims, types=f'["{BF16}","{BF16}"]')) is None
+
+
+@pytest.mark.parametrize("types", ["", "[[1],[2]]", "[7,8]", '["float"]', '{"a":1}', '["float",'])
+def test_damaged_types_are_unknown(types: str) -> None:
+    assert work_of("aten::mm", Shapes(dims="[[3,4],[4,5]]", types=types)) is None
+
+
+@given(
+    name=st.sampled_from(sorted(_COUNTERS)),
+    dims=st.lists(st.lists(st.integers(-1, 3) | st.none(), max_size=5), max_size=5) | st.integers(),
+    values=st.lists(st.sampled_from(["True", "1", "[1, 1]", "", "[", "-1"]) | st.none()),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_shapes_are_counted_or_unknown(name: str, dims: object, values: list[object]) -> None:
+    shapes = Shapes(
+        dims=json.dumps(dims),
+        types=json.dumps(["c10::Half"] * 4),
+        values=json.dumps(values),
+    )
+    found = work_of(name, shapes)
+    assert found is None or 0 <= found.flops < math.inf

@@ -93,6 +93,18 @@ def test_an_ended_span_is_around_nothing_though_one_that_began_in_it_goes_on() -
     assert only_first_and_late.parents().tolist() == [-1, -1]
 
 
+def test_a_span_that_starts_at_a_moment_is_found_by_it_the_outermost_of_several() -> None:
+    made = TraceBuilder()
+    made.span("outer", 10, 50)
+    made.span("inner", 10, 20)
+    made.span("there", 20, 5, thread=OTHER)
+    made.span("empty", 60, 0)
+    for thread, wanted in ((0, [-1, 0, -1, -1, 3, -1]), (1, [-1, -1, -1, 2, -1, -1])):
+        times_ns = np.array([9, 10, 11, 20, 60, 61], np.int64)
+        moments = Moments(thread=np.full(6, thread, np.int32), at_ns=times_ns)
+        assert whole(made.build().spans).starting(moments).tolist() == wanted
+
+
 def test_without_spans_or_instants_nothing_is_found() -> None:
     nowhere = whole(TraceBuilder().build().spans)
     assert nowhere.innermost(

@@ -7,6 +7,7 @@ from chopperd.model.classes import KernelClass
 from chopperd.model.spec import DType
 from chopperd.model.trace import Shapes, SpanKind, Trace
 from chopperd.traces.record_flops import record_work
+from chopperd.traces.timeline import lay_out
 from tests.trace_building import TraceBuilder
 
 GEMM, ATTENTION, OTHER = KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.OTHER
@@ -28,7 +29,9 @@ def found(
     trace: Trace, classes: list[KernelClass], op: list[int]
 ) -> tuple[list[float | None], list[DType]]:
     """The work of each record, None unknown, and what it multiplies."""
-    work = record_work(trace, np.array(classes, np.int8), np.array(op, np.int64))
+    work = record_work(
+        trace, np.array(classes, np.int8), np.array(op, np.int64), np.empty(0, np.int64)
+    )
     flops = [None if np.isnan(each) else float(each) for each in work.flops]
     return flops, [DType(each) for each in work.matrix_dtype]
 
@@ -57,6 +60,18 @@ def test_records_without_an_operator_shapes_or_known_work_have_none() -> None:
 def test_an_operator_without_a_matrix_kernel_gives_its_work_to_none() -> None:
     trace = traced([("a", 5)], [("aten::mm", MM)])
     assert found(trace, [OTHER], [0]) == ([None], [DType.NONE])
+
+
+def test_an_operator_with_a_launch_that_left_no_record_has_unknown_work() -> None:
+    builder = TraceBuilder()
+    for index in range(2):
+        builder.span("aten::mm", 1000 * index, 900, kind=SpanKind.OP, shapes=MM)
+        builder.kernel("gemm", 1000 * index + 10, 1000 * index + 100, 50)
+    builder.call("cudaLaunchKernel", 1500, correlation=77)
+    (device,) = lay_out(builder.build()).devices
+    assert device.flops[0] == 120.0
+    assert np.isnan(device.flops[1])
+    assert device.matrix_dtype.tolist() == [DType.FP16, DType.NONE]
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,9 @@ def test_a_missing_bracket_and_a_trailing_comma_are_no_damage() -> None:
     for ending in (b"", b",", b" ,\n", b"\n"):
         found = salvage(GOOD + ending, final=True)
         assert (names(found), found.damaged, found.rest, found.ended) == (["good"], 0, b"", False)
+
+
+def test_a_number_at_the_end_of_a_piece_may_go_on() -> None:
+    found = salvage(b"[1],12", final=False)
+    assert (found.undecodable, found.rest) == (1, b"12")
+    assert salvage(b"[1],12", final=True).undecodable == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chopperd.correlate import intervals
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Marker, StepSource
-from chopperd.model.trace import Damage, RecordKind, Trace
+from chopperd.model.trace import Damage, RecordKind, SpanKind, Trace
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.timeline import LayoutOptions, computes, lay_out
 from tests.trace_building import Thread, TraceBuilder
@@ -244,3 +244,13 @@ def test_drift_is_told_of_rocm_traces_also_by_records_before_their_launch() -> N
     assert device.drift.misleads
     assert drifting("cuda").drift is None
     assert drifting("cuda").early_count == 100
+
+
+def test_a_site_s_own_class_stays_inside_a_copy_of_fsdp() -> None:
+    made = TraceBuilder()
+    made.span("fsdp::chunk_cat", 0, 100, kind=SpanKind.OP)
+    made.kernel("cat_array", 10, 200, 10)
+    made.kernel("my_cat", 20, 220, 10)
+    rules = (ClassRule(KernelClass.ELEMENTWISE, "^my_"),)
+    (device,) = lay_out(made.build(), LayoutOptions(class_rules=rules)).devices
+    assert device.kernel_class.tolist() == [KernelClass.COMM_PACK, KernelClass.ELEMENTWISE]

@@ -1,0 +1,91 @@
+"""Tables of operations, layers and phases: sums over devices, what is unknown, what is cut."""
+
+from dataclasses import replace
+
+import pytest
+
+from chopperd.model.report import ReportDocument
+from chopperd.model.row_parts import By, without_parts
+from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.report.text import render_text
+from tests.unit.report.documents import MS, eight_gpus, part, single_gpu
+
+
+def documented(by: By, *devices: tuple[Part, ...]) -> ReportDocument:
+    """A document whose devices have these parts."""
+    document = eight_gpus() if len(devices) > 1 else single_gpu()
+    return replace(
+        document,
+        totals=tuple(
+            replace(
+                row,
+                by_operation=parts if by == "operation" else (),
+                by_layer=parts if by == "layer" else (),
+                by_phase=parts if by == "phase" else (),
+            )
+            for row, parts in zip(document.totals, devices, strict=False)
+        ),
+    )
+
+
+def block(document: ReportDocument, by: By, title: str) -> list[str]:
+    """The lines of the table; nothing where the page has none."""
+    blocks = render_text(document, by=by).split("\n\n")
+    return next((each.splitlines() for each in blocks if each.startswith(title)), [])
+
+
+def test_layers_are_summed_over_devices_most_time_first() -> None:
+    """1500 of 2000 ms are layer 1's: 75 %; 100 ms of it lost at 1720 and 1800 MHz."""
+    first = (part("layers.1", 1000, 60), part(UNKNOWN_PART, 500, None))
+    second = (replace(part("layers.1", 500, 40), mean_mhz=1800.0),)
+    assert block(documented("layer", first, second), "layer", "LAYERS") == [
+        "LAYERS  whole file",
+        "layer      count    ms     %        MHz  samples  lost ms",
+        "layers.1      80  1500  75.0  1720-1800       60      100",
+        "(unknown)     40   500  25.0          -        0        -",
+        "ms: sums of durations, and streams overlap",
+    ]
+
+
+def test_a_partly_unknown_loss_is_a_lower_bound() -> None:
+    document = documented("phase", (part("backward", 300, 40),), (part("backward", 300, None),))
+    assert block(document, "phase", "PHASES")[2].endswith(" ≥ 40.0")
+
+
+def test_the_20_operations_with_the_most_time_are_shown_with_long_names_shortened() -> None:
+    parts = tuple(part(f"aten::{'very_long_' * 8}{n}", 100 - n) for n in range(30))
+    lines = block(documented("operation", parts), "operation", "OPERATIONS")
+    assert lines[0] == "OPERATIONS  whole file, 20 with the most time of 30 (--format json)"
+    assert len(lines) == 1 + 1 + 20 + 1
+    assert max(map(len, lines)) <= 100
+    assert "…" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("by", "title", "why"),
+    [
+        ("operation", "OPERATIONS", "no operator of any record"),
+        ("layer", "LAYERS", "no module of any record"),
+        ("phase", "PHASES", "no phase of any record"),
+    ],
+)
+def test_where_nothing_is_told_the_table_says_why(by: By, title: str, why: str) -> None:
+    lines = block(documented(by, (part(UNKNOWN_PART),)), by, title)
+    assert lines[2].split()[:4] == ["(unknown)", "40", "500", "100.0"]
+    assert why in lines[-1]
+
+
+def test_one_table_is_shown_and_only_on_request() -> None:
+    document = documented("layer", (part("layers.0"),))
+    assert "LAYERS" not in render_text(document)
+    assert "LAYERS" not in render_text(document, by="family")
+    assert "FAMILIES" not in render_text(document, by="layer")
+    assert block(document, "phase", "PHASES") == []
+
+
+def test_a_row_without_parts_has_none_of_the_lists() -> None:
+    row = replace(single_gpu().totals[0], by_layer=(part("a"),), by_phase=(part("forward"),))
+    bare = without_parts(row)
+    assert (bare.families, bare.by_operation, bare.by_layer, bare.by_phase) == ((), (), (), ())
+    assert bare.window_ns == 1412 * MS
+    assert without_parts(bare) is bare
