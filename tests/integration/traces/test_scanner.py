@@ -98,6 +98,21 @@ def test_a_number_between_events_is_one_element_however_it_is_cut() -> None:
             assert_alike(expected, found)
 
 
+@pytest.mark.parametrize(
+    ("us", "ns"),
+    [
+        ("0.0005", 0), ("0.0015", 2), ("1.0005", 1000), ("1.00050001", 1001), ("1.0015", 1002),
+        ("-0.0015", -2), ("15e-4", 2), ("1790857026000000.1235", 1790857026000000124),
+        ("1790857026000000.1245", 1790857026000000124), ("1e3", 1_000_000),
+    ],
+)  # fmt: skip
+def test_times_are_read_to_the_nearest_ns_halves_to_even(us: str, ns: int) -> None:
+    """By hand; the decoder in Python does so too where it reads decimals."""
+    text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%s,"dur":1}]}'
+    found = reading(text % us.encode(), native=True)
+    assert found.tables.spans.start_ns.tolist() == [ns]
+
+
 @pytest.fixture
 def compiled(tmp_path: Path) -> Callable[..., Path]:
     """Builds the library with more care than a user's; skips where there is no compiler."""
