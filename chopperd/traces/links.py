@@ -1,6 +1,7 @@
 """Which runtime call launched which device record, and which launches left no record."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,8 +46,17 @@ class Links:
         return np.flatnonzero(self.launch & ~self.recorded)
 
 
-def link(records: DeviceRecords, calls: RuntimeCalls, names: tuple[str, ...]) -> Links:
+def link(
+    records: DeviceRecords,
+    calls: RuntimeCalls,
+    names: tuple[str, ...],
+    threads: Sequence[tuple[int | str, int | str]],
+) -> Links:
     """Tie every record to its launch by correlation id.
+
+    Each process counts its own ids. In a file put together from several, a record does not say of
+    which it is: it is unlinked where calls of more than one have its id, and no such call is known
+    to lack its record.
 
     A record that starts before its call began has an impossible time (or id): it stays in the
     timeline by its time but is unlinked, and its launch counts as one without record.
@@ -55,7 +65,10 @@ def link(records: DeviceRecords, calls: RuntimeCalls, names: tuple[str, ...]) ->
         impossible starts are pytorch/pytorch#192021.
     """
     launch = _named(calls, names, KERNEL_LAUNCH) | _named(calls, names, COPY_LAUNCH)
+    shared = _shared_by_processes(calls, threads)
+    launch &= ~shared
     by_id = _call_by_correlation(records.correlation, calls.correlation, launch)
+    by_id[np.append(shared, False)[by_id]] = -1
     linked = by_id >= 0
     linked[linked] = records.start_ns[linked] >= calls.start_ns[by_id[linked]]
     call = np.where(linked, by_id, -1)
@@ -86,6 +99,26 @@ def _call_by_correlation(wanted: Int64s, correlation: Int64s, launch: Bools) -> 
     at = np.searchsorted(keys[order], 2 * wanted + 1, side="right") - 1
     found = order[at]
     return np.where((wanted > 0) & (correlation[found] == wanted), found, -1)
+
+
+def _shared_by_processes(
+    calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]
+) -> Bools:
+    """Calls whose correlation id a call of another process has too: (calls,) bool."""
+    shared = np.zeros(len(calls), np.bool_)
+    number: dict[int | str, int] = {}
+    process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
+    of_call = process[calls.thread]
+    if len(calls) == 0 or (of_call == of_call[0]).all():
+        return shared
+    order = np.lexsort((of_call, calls.correlation))
+    correlation, of_call = calls.correlation[order], of_call[order]
+    opens = np.diff(correlation, prepend=correlation[0] - 1) != 0
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], len(order)) - 1
+    several = (of_call[first] != of_call[last]) & (correlation[first] > 0)
+    shared[order] = several[np.cumsum(opens) - 1]
+    return shared
 
 
 def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:

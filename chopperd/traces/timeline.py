@@ -87,7 +87,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         options: What the site or the job knows; None for the defaults.
     """
     options = options or LayoutOptions()
-    links = link(trace.records, trace.calls, trace.names)
+    links = link(trace.records, trace.calls, trace.names, trace.threads)
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     on_device = marked.source is StepSource.GPU_ROWS
     call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)

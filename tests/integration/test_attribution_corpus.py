@@ -66,7 +66,7 @@ def test_what_launched_each_record_is_the_top_of_a_plain_stack(
     real_trace: RealTrace, stacks: PlainStacks, name: str
 ) -> None:
     trace = real_trace(name)
-    found = attribute(trace, link(trace.records, trace.calls, trace.names).call)
+    found = attribute(trace, link(trace.records, trace.calls, trace.names, trace.threads).call)
     spans = trace.spans
 
     def row(index: int) -> tuple[str, int] | None:

@@ -9,7 +9,7 @@ from tests.trace_building import TraceBuilder
 
 def linked(built: TraceBuilder) -> Links:
     trace = built.build()
-    return link(trace.records, trace.calls, trace.names)
+    return link(trace.records, trace.calls, trace.names, trace.threads)
 
 
 def test_a_record_is_tied_to_the_call_with_its_correlation_id() -> None:
@@ -117,3 +117,23 @@ def test_a_trace_without_calls_or_without_records_links_nothing() -> None:
 )
 def test_launches_are_known_by_name(name: str, launches: bool) -> None:
     assert bool(KERNEL_LAUNCH.search(name)) is launches
+
+
+def test_an_id_that_calls_of_two_processes_share_links_nothing_and_misses_nothing() -> None:
+    built = TraceBuilder()
+    built.call("cudaLaunchKernel", 10, correlation=7, thread=(100, 100))
+    built.call("cudaMemsetAsync", 20, correlation=7, thread=(200, 200))
+    built.call("cudaLaunchKernel", 30, correlation=8, thread=(200, 201))
+    built.record("of either", 40, 5, correlation=7)
+    built.record("of the second", 50, 5, correlation=8)
+    links = linked(built)
+    assert links.call.tolist() == [-1, 2]
+    assert links.missing.tolist() == []
+
+
+def test_calls_of_one_process_may_share_an_id_across_its_threads() -> None:
+    built = TraceBuilder()
+    built.call("cudaLaunchKernel", 10, correlation=7, thread=(100, 100))
+    built.call("cuLaunchKernel", 11, correlation=7, thread=(100, 101))
+    built.record("k", 40, 5, correlation=7)
+    assert linked(built).call.tolist() == [1]

@@ -18,7 +18,9 @@ OTHER: Thread = (100, 101)
 
 def attributed(made: TraceBuilder) -> tuple[Trace, Attribution]:
     trace = made.build()
-    return trace, attribute(trace, link(trace.records, trace.calls, trace.names).call)
+    return trace, attribute(
+        trace, link(trace.records, trace.calls, trace.names, trace.threads).call
+    )
 
 
 def named(trace: Trace, rows: list[int]) -> list[str | None]:

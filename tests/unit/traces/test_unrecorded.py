@@ -18,7 +18,7 @@ def dropped(built: TraceBuilder, call_ns: int, thread: Thread = (100, 100)) -> N
 def unknown(built: TraceBuilder) -> dict[int, list[tuple[int, int]]]:
     trace = built.build()
     found: Mapping[int, Intervals] = unrecorded(
-        trace.records, trace.calls, link(trace.records, trace.calls, trace.names)
+        trace.records, trace.calls, link(trace.records, trace.calls, trace.names, trace.threads)
     )
     return {
         device: list(zip(gaps.start_ns.tolist(), gaps.end_ns.tolist(), strict=True))
