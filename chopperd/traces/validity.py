@@ -46,7 +46,7 @@ def outlying(tables: Sequence[Times]) -> list[Bools]:
 
     That is farther from where the trace's rows start than that stretch is long, and than ten
     minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
-    such as records by a device's own clock, none.
+    such as records by a device's own clock, none. Rows may last into whatever stays.
 
     Args:
         tables: All tables of the trace.
@@ -58,7 +58,15 @@ def outlying(tables: Sequence[Times]) -> list[Bools]:
     begin = _densest(starts)
     far_ns = max(begin.end_ns - begin.start_ns, _LONGEST_NS)
     first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
-    return [_beyond(start, end, first_ns, last_ns) for start, end in tables]
+    elsewhere = [_few_elsewhere(start, end, first_ns, last_ns) for start, end in tables]
+    # A row may last into another stretch of rows that stay: they tell that time went on.
+    for (start, end), out in zip(tables, elsewhere, strict=True):
+        stays = start[~out & ~_doubtful(start, end)]
+        last_ns = max(last_ns, int(stays.max(initial=begin.end_ns)) + far_ns)
+    return [
+        out | _endless(start, end, first_ns, last_ns)
+        for (start, end), out in zip(tables, elsewhere, strict=True)
+    ]
 
 
 def capture(tables: Sequence[Times]) -> Stretch | None:
@@ -94,13 +102,19 @@ def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:
     return doubtful
 
 
-def _beyond(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
-    """Which rows of a table start, or end, outside of what is possible."""
+def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
+    """Rows that start outside of a stretch, if they are few of their table; else none."""
     elsewhere = ((start_ns < first_ns) | (start_ns > last_ns)) & ~_doubtful(start_ns, end_ns)
-    endless: Bools = (end_ns > last_ns) & ~(start_ns < first_ns) & ~(start_ns > last_ns)
     count = np.count_nonzero(elsewhere)
     few = max(1, int(len(start_ns) * _FEW_RATIO))
-    return elsewhere | endless if 0 < count <= few and count < len(start_ns) else endless
+    return elsewhere if count <= few and count < len(start_ns) else np.zeros_like(elsewhere)
+
+
+def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
+    """Rows that end after what is possible, though they start where rows may."""
+    early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
+    endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
+    return endless
 
 
 def _densest(starts: Sequence[Int64s]) -> Stretch:

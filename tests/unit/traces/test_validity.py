@@ -78,3 +78,22 @@ def test_rows_without_start_or_length_are_no_outliers_but_may_not_be_believed() 
         [],
         [False],
     ]
+
+
+def test_a_row_that_lasts_from_one_stretch_of_rows_to_another_is_right() -> None:
+    """A rank hangs in a collective for 11 minutes, and all go on after that."""
+    before = np.arange(1, 51) * SECOND_NS // 1000
+    after = before[:30] + 660 * SECOND_NS
+    start = np.concatenate((before, after, column(SECOND_NS)))
+    end = np.concatenate((before + 5, after + 5, column(660 * SECOND_NS)))
+    marker = (column(0, 1), column(7, 661 * SECOND_NS))
+    for tables in ([(start, end), marker], [marker, (start, end)]):
+        assert not any(mask.any() for mask in outlying(tables))
+
+
+def test_rows_of_a_second_capture_may_not_last_for_decades() -> None:
+    one = np.arange(1, 100) * SECOND_NS // 1000
+    start = np.concatenate((one, one[:20] + 3600 * SECOND_NS))
+    end = start + 5
+    end[-1] = 10**18
+    assert np.flatnonzero(outlying([(start, end)])[0]).tolist() == [len(start) - 1]
