@@ -246,6 +246,7 @@ class Damage:
     Attributes:
         damaged_events: Elements that were not JSON even on their own.
         undecodable_events: JSON elements whose fields had impossible types or values.
+        further_events: Events of further lists or documents in the file, of which one is read.
         invalid_records: Device records left out for their times: the next two, and those with a
             negative duration or none.
         zeroed_records: Of these, those without start or length that lie outside the capture.
@@ -261,6 +262,7 @@ class Damage:
 
     damaged_events: int = 0
     undecodable_events: int = 0
+    further_events: int = 0
     invalid_records: int = 0
     zeroed_records: int = 0
     outlying_records: int = 0

@@ -18,6 +18,7 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
     kinds = {
         "damaged_events": damage.damaged_events,
         "undecodable_events": damage.undecodable_events,
+        "further_events": damage.further_events,
         **_invalid_records(damage),
         "duplicate_records": damage.duplicate_records,
         "duplicate_rows": damage.duplicate_rows,
@@ -61,6 +62,12 @@ def _rows(damage: Damage) -> tuple[tuple[int, str, str], ...]:
             "undecodable_events",
             f"{plural(damage.undecodable_events, 'event')} with impossible values: left out of all "
             "figures",
+        ),
+        (
+            damage.further_events,
+            "further_events",
+            f"{plural(damage.further_events, 'event')} in further lists or documents of the file: "
+            "only the first list is read",
         ),
         (
             damage.invalid_records,

@@ -200,7 +200,8 @@ def _realtime_step(trace: Trace, samples: SampleSet | None) -> bool | None:
 
 def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
     meta, damage = trace.meta, trace.damage
-    lost = damage.damaged_events + damage.undecodable_events + damage.invalid_records
+    unread = damage.damaged_events + damage.undecodable_events + damage.further_events
+    lost = unread + damage.invalid_records
     cut = damage.truncated or damage.still_written or damage.unreadable_keys
     return TraceSummary(
         path=meta.path,
@@ -213,7 +214,7 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         base_time_unix_ns=meta.base_time_unix_ns,
         complete=not (cut or lost),
         events=meta.event_count,
-        damaged_events=damage.damaged_events + damage.undecodable_events,
+        damaged_events=unread,
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
         lost=lost_by_kind(damage, timeline),

@@ -12,6 +12,7 @@ from chopperd.traces.blocks import find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal, document_keys
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
+from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
 
@@ -68,6 +69,7 @@ class _Document:
         self._rows = rows
         self._events = events
         self._array = events.array
+        self._further = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the text."""
@@ -97,6 +99,7 @@ class _Document:
     def trace(self, path: Path) -> Trace:
         """All that was read."""
         keys = meta.read_keys(self._head or b"", self._array.tail)
+        self._further = further_events(self._array.tail or b"")
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         return Trace(
             meta=self._meta(path, keys, tables),
@@ -115,7 +118,8 @@ class _Document:
 
     @property
     def _event_count(self) -> int:
-        return self._rows.counts.total() + self._array.damaged + self._array.undecodable
+        lost = self._array.damaged + self._array.undecodable + self._further
+        return self._rows.counts.total() + lost
 
     def _open(self, data: bytes) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
@@ -186,6 +190,7 @@ class _Document:
             undecodable_events=(
                 self._array.undecodable + self._rows.undecodable + found.undecodable_events
             ),
+            further_events=self._further,
             invalid_records=self._rows.invalid_records + found.invalid_records,
             truncated=truncated or self._source.still_written,
             unclosed=not keys.closed and not truncated,

@@ -301,3 +301,17 @@ def test_a_file_that_was_called_otherwise_is_known_by_that(tmp_path: Path) -> No
     with pytest.raises(TraceFormatError, match=r"^rank7\.json is not JSON \(byte 0\)$") as caught:
         read_trace(path, name="rank7.json")
     assert caught.value.path == "rank7.json"
+
+
+@pytest.mark.parametrize("border", [b',"traceEvents":', b'}\n{"traceEvents":'])
+@pytest.mark.parametrize("native_scanner", [True, False])
+def test_events_of_a_second_list_are_counted_as_lost(
+    tmp_path: Path, border: bytes, native_scanner: bool
+) -> None:
+    events = [complete_event("kernel", f"k{number}", number, 1) for number in range(5)]
+    lists = encode(events[:2]), encode(events[2:])
+    data = b'{"traceEvents":' + lists[0] + border + lists[1] + b"}"
+    trace = read_trace(stored(tmp_path, data), native=native_scanner)
+    assert kernels(trace) == ["k0", "k1"]
+    assert trace.damage == Damage(further_events=3)
+    assert trace.meta.event_count == 5
