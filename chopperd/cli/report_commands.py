@@ -9,7 +9,6 @@ import click
 
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
-from chopperd.cli.job import run_command
 from chopperd.cli.options import (
     parsed_device_map,
     parsed_zone,
@@ -48,6 +47,8 @@ def record(
     config: Path | None,
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
+    from chopperd.cli.job import run_command
+
     settings = load_config(config or DEFAULT_PATH)
     _check_output(output)
     started_unix_ns = SystemClock().unix_ns()

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
-from chopperd.model.services import SampleSource
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
@@ -29,10 +28,14 @@ from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 
+if TYPE_CHECKING:
+    # Its protocols name all that the agent knows; a report needs none of it.
+    from chopperd.model.services import SampleSource
+
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
-Samples: TypeAlias = SampleSet | SampleSource | None
+Samples: TypeAlias = "SampleSet | SampleSource | None"
 
 #: Of samples around a trace: what reads once a second and holds for three must reach into it.
 _MARGIN_NS: Final = 10 * NS_PER_S
