@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.row_sums import row_sums
+from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Int64s
 from chopperd.model.classes import COMM_CLASSES
@@ -67,20 +67,16 @@ def collective_totals(
     kind = np.array(kinds, np.int64)[timeline.collective[comm]]
     size = np.array([_known(collective_bytes(each)) for each in every])[timeline.collective[comm]]
     duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
-    sized = size >= 0
-
-    def sums(chosen: Int64s, values: Int64s | None = None) -> Int64s:
-        picked = None if values is None else values[chosen]
-        return row_sums(timeline, comm[chosen], kind[chosen], len(number_of), picked)
-
-    every_one, sized_ones = np.arange(len(comm)), np.flatnonzero(sized)
+    sized = np.flatnonzero(size >= 0)
+    sums, sized_sums = RowSums(timeline, comm), RowSums(timeline, comm[sized])
+    count = len(number_of)
     return CollectiveTotals(
         kinds=tuple(number_of),
-        count=sums(every_one),
-        time_ns=sums(every_one, duration_ns),
-        sized_count=sums(sized_ones),
-        sized_time_ns=sums(sized_ones, duration_ns),
-        moved_bytes=sums(sized_ones, size),
+        count=sums.apart(kind, count),
+        time_ns=sums.apart(kind, count, duration_ns),
+        sized_count=sized_sums.apart(kind[sized], count),
+        sized_time_ns=sized_sums.apart(kind[sized], count, duration_ns[sized]),
+        moved_bytes=sized_sums.apart(kind[sized], count, size[sized]),
     )
 
 
