@@ -113,7 +113,7 @@ def lines(text: str) -> list[list[str]]:
 
 def test_the_text_lists_copies_and_collectives_with_their_rates() -> None:
     text = lines(render_text(document()))
-    assert ["h2d", "1", "0.100", "1.0", "MiB", "10.0"] in text
+    assert ["h2d", "1", "0.100", "976.6", "KiB", "10.0"] in text
     assert ["allreduce", "default_pg", "4", "2", "0.450", "3.8", "MiB", "10.0", "15.0"] in text
 
 
