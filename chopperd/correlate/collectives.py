@@ -30,6 +30,9 @@ _DTYPE_BYTES: Final = {
 _SHARED: Final = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
 _ONE_WAY: Final = frozenset({"broadcast", "reduce", "send", "recv", "sendrecv"})
 UNKNOWN_COLLECTIVE: Final = Collective(name="unknown")
+#: Kinds of a device, a line each; those with the least time are one beyond that.
+MOST_KINDS: Final = 64
+OTHER_COLLECTIVES: Final = Collective(name="other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class CollectiveTotals:
     """Sums over the communication kernels of each row, (r, k) int64: a column for each of `kinds`.
 
     Attributes:
-        kinds: A name, a process group with its description and its size; nothing else is set.
+        kinds: A name, a process group with its description, size and ranks; nothing else is set.
+            Only those that occur; `OTHER_COLLECTIVES` for those with the least time of very many.
         count: Kernels.
         time_ns: Their durations; no union.
         sized_count, sized_time_ns, moved_bytes: Of those whose size is known.
@@ -63,15 +67,16 @@ def collective_totals(
     comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES))
     number_of: dict[Collective, int] = {}
     every = (*collectives, UNKNOWN_COLLECTIVE)
-    kinds = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
-    kind = np.array(kinds, np.int64)[timeline.collective[comm]]
+    numbers = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
+    number = np.array(numbers, np.int64)[timeline.collective[comm]]
     size = np.array([_known(collective_bytes(each)) for each in every])[timeline.collective[comm]]
     duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
+    kinds, kind = _bounded(tuple(number_of), number, duration_ns)
     sized = np.flatnonzero(size >= 0)
     sums, sized_sums = RowSums(timeline, comm), RowSums(timeline, comm[sized])
-    count = len(number_of)
+    count = len(kinds)
     return CollectiveTotals(
-        kinds=tuple(number_of),
+        kinds=kinds,
         count=sums.apart(kind, count),
         time_ns=sums.apart(kind, count, duration_ns),
         sized_count=sized_sums.apart(kind[sized], count),
@@ -80,12 +85,29 @@ def collective_totals(
     )
 
 
+def _bounded(
+    kinds: tuple[Collective, ...], number: Int64s, duration_ns: Int64s
+) -> tuple[tuple[Collective, ...], Int64s]:
+    """The kinds that occur, of at most `MOST_KINDS` with the most time, and the place of each.
+
+    Every row has a figure of each kind: anyone can make a trace of thousands of both.
+    """
+    time_ns = np.bincount(number, duration_ns, len(kinds))
+    there = np.flatnonzero(np.bincount(number, minlength=len(kinds)))
+    own = np.sort(there[np.argsort(-time_ns[there], kind="stable")][:MOST_KINDS])
+    place = np.full(len(kinds), len(own))
+    place[own] = np.arange(len(own))
+    others = (OTHER_COLLECTIVES,) if len(own) < len(there) else ()
+    return (*(kinds[one] for one in own.tolist()), *others), place[number]
+
+
 def _kind(collective: Collective) -> Collective:
     return Collective(
         name=collective.name,
         group=collective.group,
         group_description=collective.group_description,
         group_size=collective.group_size,
+        ranks=collective.ranks,
     )
 
 

@@ -227,6 +227,9 @@ class Phases:
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of one normalised name; `time_ns` is their sum, not a union.
 
+    `merged` is how many families "(other)" holds, of its class those with the least time of very
+    many; 0 for all others.
+
     A `msgspec.Struct`, as the published name `class` is a keyword of Python.
     """
 
@@ -242,6 +245,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     beta_high: float | None = None
     beta_reason: str | None = None
     contention: Contention | None = None
+    merged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

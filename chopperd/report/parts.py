@@ -8,7 +8,7 @@ from rich.console import Group
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.row_work import UNKNOWN_PART, Part
-from chopperd.report.families import summed_loss
+from chopperd.report.families import cut, summed_loss
 from chopperd.report.sections import table
 from chopperd.report.wording import count, known, milliseconds, percent, shorten, spread
 
@@ -49,9 +49,8 @@ def parts(document: ReportDocument, by: _By, width: int) -> Group | None:
         return None
     all_ns = sum(line.time_ns for line in lines)
     shown = lines[:_SHOWN]
-    title = f"{_TITLES[by]}  whole file"
-    if len(shown) < len(lines):
-        title += f", {len(shown)} with the most time of {count(len(lines))} (--format json)"
+    merged = any(part.merged for line in lines for part in line.members)
+    title = f"{_TITLES[by]}  whole file{cut(len(shown), len(lines), merged=merged)}"
     rows = [_cells(line, all_ns, width) for line in shown]
     none_told = all(line.name == UNKNOWN_PART for line in lines)
     caption = _NONE_TOLD[by] if none_told else _SHARED

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
-from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
 from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import TraceReport
 
@@ -21,8 +21,8 @@ _HASH_DIGITS = 12
 def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     """The document with names as the site wants them shown.
 
-    Evidence of a framework and what a program calls its process groups, which may be names of
-    modules, are shown in full or not at all.
+    Evidence of a framework, what a program calls its process groups, which may be names of modules,
+    and which ranks are in them are shown in full or not at all.
 
     Args:
         document: With full names.
@@ -62,7 +62,9 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         families=_SHOWN[names](row.families),
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
-        collectives=tuple(replace(each, group_description=None) for each in row.collectives),
+        collectives=tuple(
+            replace(each, group_description=None, group_ranks=None) for each in row.collectives
+        ),
     )
 
 
@@ -73,7 +75,9 @@ def _bare(framework: FrameworkSummary) -> FrameworkSummary:
 
 def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
     return tuple(
-        msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
+        family
+        if family.name == OTHER_PARTS
+        else msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
         for family in families
     )
 
@@ -85,7 +89,9 @@ def _parts(
     if names == "classes":
         return ()
     return tuple(
-        part if part.name == UNKNOWN_PART else replace(part, name=f"{what}-{_digest(part.name)}")
+        part
+        if part.name in {UNKNOWN_PART, OTHER_PARTS}
+        else replace(part, name=f"{what}-{_digest(part.name)}")
         for part in parts
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import Collective, Trace
-from chopperd.traces.names import names_matching, used_names
+from chopperd.traces.names import bounded, names_matching, used_names
 from chopperd.traces.nesting import Moments, Nesting, beginnings
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
@@ -138,7 +138,9 @@ class _Numbering:
         open_ = (numbers < 0) & (names.column >= 0)
         of_text = np.full(len(names.texts) + 1, -1, np.int32)
         for index in used_names(names.column[open_], len(names.texts)).tolist():
-            of_text[index] = self._number(Collective(name=collective_name(names.texts[index])))
+            of_text[index] = self._number(
+                Collective(name=bounded(collective_name(names.texts[index])))
+            )
         return np.where(open_, of_text[names.column], numbers)
 
     def _number(self, collective: Collective) -> int:
@@ -147,7 +149,12 @@ class _Numbering:
     def _plain(self, index: int, *, sized: bool) -> Collective:
         told = self._recorded[index]
         called = None if told.group_description == _NOT_CALLED else told.group_description
-        plain = replace(told, name=collective_name(told.name), group_description=called)
+        plain = replace(
+            told,
+            name=bounded(collective_name(told.name)),
+            group=None if told.group is None else bounded(told.group),
+            group_description=None if called is None else bounded(called),
+        )
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
 
 

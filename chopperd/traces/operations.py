@@ -16,7 +16,7 @@ from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.classes import class_by_operation
-from chopperd.traces.names import names_matching, used_names
+from chopperd.traces.names import bounded, names_matching, used_names
 from chopperd.traces.nesting import Moments, Nesting, beginnings
 
 #: External ids are those of operators where at least this share of linked records says so.
@@ -135,7 +135,7 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     number[used] = np.arange(len(used))
     column = np.full(len(shown), -1, np.int32)
     column[shown >= 0] = number[name]
-    return tuple(trace.names[index] for index in used.tolist()), column
+    return tuple(bounded(trace.names[index]) for index in used.tolist()), column
 
 
 def with_operation_classes(

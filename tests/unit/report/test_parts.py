@@ -89,3 +89,13 @@ def test_a_row_without_parts_has_none_of_the_lists() -> None:
     assert (bare.families, bare.by_operation, bare.by_layer, bare.by_phase) == ((), (), (), ())
     assert bare.window_ns == 1412 * MS
     assert without_parts(bare) is bare
+
+
+def test_where_a_line_holds_several_the_title_says_more_than_there_are_lines() -> None:
+    parts = [part(f"aten::op{n}", 100 - n) for n in range(20)]
+    other = replace(part("(other)", 1000), merged=40)
+    lines = block(documented("operation", (other, *parts)), "operation", "OPERATIONS")
+    assert (
+        lines[0] == "OPERATIONS  whole file, 20 with the most time of more than 21 (--format json)"
+    )
+    assert lines[2].split()[:2] == ["(other)", "40"]

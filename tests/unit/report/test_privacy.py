@@ -3,10 +3,11 @@
 import hashlib
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from chopperd.model.report import Family, ReportDocument
-from chopperd.model.row_work import UNKNOWN_PART
+from chopperd.model.report import Family, ReportDocument, Row
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
@@ -108,3 +109,39 @@ def test_module_names_in_the_evidence_are_not_shown() -> None:
     assert document().framework.evidence
     assert with_names(document(), "hashed").framework.evidence == ()
     assert with_names(document(), "hashed").framework.name == document().framework.name
+
+
+@pytest.mark.parametrize("names", ["hashed", "classes"])
+def test_of_a_process_group_its_size_alone_is_shown(names: Names) -> None:
+    shown = with_names(replace(document(), totals=(talking(),)), names)
+    (each,) = shown.totals[0].collectives
+    assert (each.group_description, each.group_ranks, each.group_size) == (None, None, 4)
+
+
+def test_what_is_put_together_has_no_name_to_hide() -> None:
+    other = replace(part(OTHER_PARTS), merged=7)
+    row = replace(document().totals[0], by_layer=(other,), families=(several(),))
+    (hashed,) = with_names(replace(document(), totals=(row,)), "hashed").totals
+    assert (hashed.by_layer, hashed.families) == ((other,), (several(),))
+
+
+def talking() -> Row:
+    """A row with a collective of four ranks."""
+    reduced = CollectiveTraffic(
+        name="allreduce",
+        group="1",
+        group_description="secret_mesh",
+        group_size=4,
+        group_ranks="0-3",
+        count=1,
+        time_ns=1,
+        sized_count=0,
+        bytes=None,
+        algorithm_bytes_per_s=None,
+        bus_bytes_per_s=None,
+    )
+    return replace(document().totals[0], collectives=(reduced,))
+
+
+def several() -> Family:
+    return msgspec.structs.replace(family(OTHER_PARTS, "gemm", 3, 1, 1500.0), merged=3)
