@@ -17,6 +17,7 @@ from chopperd.model.row_work import (
     Contention,
     CopyTraffic,
     Efficiency,
+    HostTime,
     Part,
 )
 
@@ -381,7 +382,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDocument:
-    """The whole document; `trace` is the first of `traces`, which rows refer to by rank."""
+    """The whole document; `trace` is the first of `traces`, which rows refer to by rank.
+
+    `host` has the host's time of each trace without device work.
+    """
 
     schema: str
     generated: Generated
@@ -398,3 +402,4 @@ class ReportDocument:
     steps: tuple[Row, ...]
     drops: tuple[None, ...]
     notes: tuple[Note, ...]
+    host: tuple[HostTime, ...] = ()

@@ -30,6 +30,32 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostPart:
+    """Operators on the host that share a name, a layer or a phase.
+
+    `host_ns` sums for how long each ran while no operator in it did, over all threads. "(unknown)",
+    "(other)" and `merged` are as of `Part`.
+    """
+
+    name: str
+    count: int
+    host_ns: int
+    merged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Host time of a trace without device work, longest first; each list is of all operators."""
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    by_operation: tuple[HostPart, ...] = ()
+    by_layer: tuple[HostPart, ...] = ()
+    by_phase: tuple[HostPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTraffic:
     """Copies or fills of one direction ("h2d", "d2h", "d2d", "memset").
 

@@ -176,7 +176,7 @@ def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, .
     """The families, longest first."""
     return tuple(
         Family(
-            name=_group_name(int(totals.family[f]), names),
+            name=group_name(int(totals.family[f]), names),
             class_=KERNEL_CLASSES[int(totals.kernel_class[f])].label,
             count=int(totals.count[f]),
             time_ns=int(totals.time_ns[f]),
@@ -199,7 +199,7 @@ def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
     """
     return tuple(
         Part(
-            name=_group_name(int(totals.group[g]), names),
+            name=group_name(int(totals.group[g]), names),
             count=int(totals.count[g]),
             time_ns=int(totals.time_ns[g]),
             mean_mhz=known_or_none(float(totals.mean_mhz[g])),
@@ -211,7 +211,8 @@ def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
     )
 
 
-def _group_name(group: int, names: Sequence[str]) -> str:
+def group_name(group: int, names: Sequence[str]) -> str:
+    """What a group of `GroupTotals` is called."""
     if group < 0:
         return OTHER_PARTS if group == OTHER else UNKNOWN_PART
     return names[group]

@@ -86,6 +86,7 @@ def build_document(
         steps=(*(each.row for each in steps), *_host_steps(reports)),
         drops=(),
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
+        host=tuple(report.host for report in reports if report.host is not None),
     )
     return with_selection(document, selection)
 

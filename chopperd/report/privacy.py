@@ -4,15 +4,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
-from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
 from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import TraceReport
 
+PartT = TypeVar("PartT", Part, HostPart)
 Names: TypeAlias = Literal["full", "hashed", "classes"]
 
 _HASH_DIGITS = 12
@@ -37,6 +38,7 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
         framework=_bare(document.framework),
         totals=tuple(_covered(row, names) for row in document.totals),
         steps=tuple(_covered(row, names) for row in document.steps),
+        host=tuple(_covered_host(each, names) for each in document.host),
     )
 
 
@@ -53,6 +55,7 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
         framework=_bare(report.framework),
         totals=tuple(covered(draft) for draft in report.totals),
         steps=tuple(covered(draft) for draft in report.steps),
+        host=None if report.host is None else _covered_host(report.host, names),
     )
 
 
@@ -65,6 +68,14 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         collectives=tuple(
             replace(each, group_description=None, group_ranks=None) for each in row.collectives
         ),
+    )
+
+
+def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTime:
+    return replace(
+        host,
+        by_operation=_parts(host.by_operation, "operation", names),
+        by_layer=_parts(host.by_layer, "layer", names),
     )
 
 
@@ -83,8 +94,8 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
 
 
 def _parts(
-    parts: Sequence[Part], what: str, names: Literal["hashed", "classes"]
-) -> tuple[Part, ...]:
+    parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
+) -> tuple[PartT, ...]:
     """Operations or layers with hashes for names; none at all beside classes."""
     if names == "classes":
         return ()

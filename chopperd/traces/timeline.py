@@ -25,6 +25,7 @@ from chopperd.traces.classes import classed_by_site, copy_directions, record_cla
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
+from chopperd.traces.host_work import host_work
 from chopperd.traces.layers import layers
 from chopperd.traces.links import link
 from chopperd.traces.names import bounded, used_names
@@ -132,6 +133,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         launch_count=int(links.launch.sum()),
         recorded_launch_count=int((links.launch & links.recorded).sum()),
         framework=framework(trace.names),
+        host=None if len(trace.records) else host_work(trace, marked.steps),
     )
 
 

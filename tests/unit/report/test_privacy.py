@@ -12,7 +12,7 @@ from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import part, totals_only
+from tests.unit.report.documents import host_timed, part, totals_only
 from tests.unit.report.traced import Job
 from tests.unit.report.traced import reported as traced_report
 
@@ -145,3 +145,19 @@ def talking() -> Row:
 
 def several() -> Family:
     return msgspec.structs.replace(family(OTHER_PARTS, "gemm", 3, 1, 1500.0), merged=3)
+
+
+def test_names_of_the_hosts_work_are_hashed_or_left_out() -> None:
+    (hashed,) = with_names(host_timed(), "hashed").host
+    digest = hashlib.sha256(b"layers.0").hexdigest()[:12]
+    assert [each.name for each in hashed.by_layer] == [f"layer-{digest}", UNKNOWN_PART]
+    assert hashed.by_operation[0].name.startswith("operation-")
+    (classes,) = with_names(host_timed(), "classes").host
+    assert (classes.by_operation, classes.by_layer) == ((), ())
+    assert classes.by_phase == hashed.by_phase == host_timed().host[0].by_phase
+
+
+def test_the_hosts_work_of_a_trace_is_covered_as_that_of_the_document() -> None:
+    report = replace(traced_report(Job(rank=0, steps=(1,))), host=host_timed().host[0])
+    early = trace_with_names(report, "hashed").host
+    assert (early,) == with_names(host_timed(), "hashed").host
