@@ -20,6 +20,7 @@ from chopperd.model.row_work import (
     HostTime,
     Part,
 )
+from chopperd.model.trace_summary import TraceSummary
 
 SCHEMA: Final = "chopperd.report/1"
 
@@ -42,26 +43,6 @@ class Generated:
     driver: str | None
     simulated: bool
     time: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
-    """One trace file as read; `lost` counts what is missing or was left out of it, by kind."""
-
-    path: str
-    sha256: str
-    job: str | None
-    run: str | None
-    rank: int | None
-    rank_source: str | None
-    world_size: int | None
-    base_time_unix_ns: int | None
-    complete: bool
-    events: int
-    damaged_events: int
-    invalid_records: int
-    unlinked_kernels: int
-    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument, TraceSummary
+from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument
+from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.columns import KEYS, Table, Value, host_table, record_table
 from chopperd.report.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
 

@@ -9,12 +9,12 @@ from chopperd.model.report import (
     FrameworkSummary,
     Note,
     Row,
-    TraceSummary,
 )
 from chopperd.model.row_work import HostTime
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace
+from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.host_work import host_time
 from chopperd.report.lost import lost_by_kind
@@ -228,4 +228,5 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
         lost=lost_by_kind(damage, timeline),
+        overrun_records=damage.overrun_records,
     )

@@ -28,11 +28,11 @@ from chopperd.model.report import (
     Sampling,
     Summary,
     Temperature,
-    TraceSummary,
     Waterfall,
 )
 from chopperd.model.row_clock import ClockStats, RowClock
 from chopperd.model.row_work import UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.model.trace_summary import TraceSummary
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")
