@@ -16,8 +16,8 @@ from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.classes import class_by_operation
-from chopperd.traces.names import names_matching, used_names
-from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.names import bounded, names_matching, used_names
+from chopperd.traces.nesting import Moments, Nesting, beginnings
 
 #: External ids are those of operators where at least this share of linked records says so.
 _VALID_SHARE: Final = 0.99
@@ -61,7 +61,7 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
         call: (records,) int64, the call that launched each record; -1 unlinked.
     """
     spans = trace.spans
-    linked = _launched(trace, call)
+    linked = beginnings(trace.calls, call)
     by_id = _operator_by_id(trace, call, linked)
     known = by_id >= 0
     launched = Moments(
@@ -80,15 +80,6 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
         annotation=annotation,
         module=module,
     )
-
-
-def _launched(trace: Trace, call: Int64s) -> Moments:
-    """(records,) when and where the call of each record began; thread -1 without one."""
-    linked = call >= 0
-    thread, at_ns = np.full(len(call), -1, np.int32), np.zeros(len(call), np.int64)
-    thread[linked] = trace.calls.thread[call[linked]]
-    at_ns[linked] = trace.calls.start_ns[call[linked]]
-    return Moments(thread=thread, at_ns=at_ns)
 
 
 def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
@@ -144,7 +135,7 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     number[used] = np.arange(len(used))
     column = np.full(len(shown), -1, np.int32)
     column[shown >= 0] = number[name]
-    return tuple(trace.names[index] for index in used.tolist()), column
+    return tuple(bounded(trace.names[index]) for index in used.tolist()), column
 
 
 def with_operation_classes(
