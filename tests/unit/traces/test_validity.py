@@ -1,7 +1,9 @@
 import numpy as np
 import numpy.typing as npt
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from chopperd.traces.validity import Stretch, believable, capture, outlying
+from chopperd.traces.validity import Stretch, believable, capture, close_together, outlying
 
 SECOND_NS = 1_000_000_000
 
@@ -97,3 +99,26 @@ def test_rows_of_a_second_capture_may_not_last_for_decades() -> None:
     end = start + 5
     end[-1] = 10**18
     assert np.flatnonzero(outlying([(start, end)])[0]).tolist() == [len(start) - 1]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), max_size=6),
+        min_size=1,
+        max_size=3,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_of_rows_close_together_none_is_outlying(rows: list[list[tuple[int, int]]]) -> None:
+    tables = [
+        (
+            column(*(start * SECOND_NS for start, _ in table)),
+            column(*((start + lasts) * SECOND_NS for start, lasts in table)),
+        )
+        for table in rows
+    ]
+    span = [at for start, end in tables for at in (*start.tolist(), *end.tolist())]
+    close = not span or max(span) - min(span) <= 600 * SECOND_NS
+    assert close_together(tables) == close
+    if close:
+        assert not any(mask.any() for mask in outlying(tables))
