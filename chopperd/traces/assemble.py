@@ -243,10 +243,10 @@ class _Numbering(Generic[PlainT]):
     ) -> None:
         plain_values = [plain(raw) for raw in interned]
         self.values: tuple[PlainT, ...] = tuple(sorted(set(plain_values), key=key))
-        number = {value: number for number, value in enumerate(self.values)}
+        places = {value: place for place, value in enumerate(self.values)}
         # ABSENT, which is -1, takes the last one.
-        numbers = [number[value] for value in plain_values]
-        self._number: Int32s = np.array([*numbers, ABSENT], np.int32)
+        ranks: list[int] = [places[value] for value in plain_values]
+        self._number: Int32s = np.array([*ranks, ABSENT], np.int32)
 
     def column(self, numbers: Int32s) -> Int32s:
         """A column of interned numbers, as indices into `values`; -1 stays."""

@@ -124,8 +124,8 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     """
     spans = trace.spans
     shown = found.op.copy()
-    named = names_matching(trace.names, _COLLECTIVE)[spans.name]
-    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE)[spans.name]
+    named = names_matching(trace.names, _COLLECTIVE).take(spans.name)
+    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE).take(spans.name)
     inside = (found.op >= 0) & (found.annotation > found.op)
     inside[inside] = recorded[found.op[inside]] & named[found.annotation[inside]]
     shown[inside] = found.annotation[inside]
@@ -157,7 +157,7 @@ def with_operation_classes(
     open_ = np.flatnonzero(~(np.isin(kernel_class, _CERTAIN) | settled))
     for told in {each for each in classes if each is not None}:
         of_name = np.array([each is told for each in classes])
-        chosen = np.flatnonzero(of_name[spans.name] & (spans.kind != SpanKind.MODULE))
+        chosen = np.flatnonzero(of_name.take(spans.name) & (spans.kind != SpanKind.MODULE))
         around = Nesting(spans, chosen).innermost(found.launched.of(open_))
         result[open_[around >= 0]] = told
     return result
