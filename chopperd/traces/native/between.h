@@ -13,7 +13,7 @@
 enum {
     PIECE_BYTES = 48, /* longer ones are read each time */
     PIECES = 256,
-    FOLLOWERS = 4,
+    FOLLOWERS = 8,
     KNOWN_A_NEW = 8, /* pieces that must have been known for each new one, else none is looked up */
     MOST_PATIENCE = 1 << 14,
 };
