@@ -9,9 +9,10 @@ from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.blocks import find_opening, without_mark
-from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
+from chopperd.traces.document import Texts, document_texts
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -66,6 +67,7 @@ class _Document:
         self._opening = b""
         self._wanted_bytes = 0
         self._head: bytes | None = None
+        self._texts: Texts | Refusal = {}
         self._rows = rows
         self._events = events
         self._array = events.array
@@ -98,7 +100,7 @@ class _Document:
 
     def trace(self, path: Path) -> Trace:
         """All that was read."""
-        keys = meta.read_keys(self._head or b"", self._array.tail)
+        keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"")
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         return Trace(
@@ -138,13 +140,13 @@ class _Document:
         if opening is None:
             return b""
         events = self._opening[opening.position :]
-        self._head, self._opening = opening.head, b""
+        self._head, self._texts, self._opening = opening.head, opening.texts, b""
         return events
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
         text = without_mark(self._opening)
-        keys = document_keys(text)
+        keys = document_texts(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
         if not text.strip():
