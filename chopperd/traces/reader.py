@@ -49,7 +49,7 @@ def read_trace(
         TraceSource(path, limits, progress, name=str(called)) as source,
         decoding(rows, threads, native=native) as events,
     ):
-        document = _Document(source, limits, rows, events)
+        document = _Document(source, limits, rows, events, native=native)
         for data in source.chunks():
             document.feed(data)
         document.finish()
@@ -60,7 +60,13 @@ class _Document:
     """The document as it arrives: the keys before the events, the events, the keys after."""
 
     def __init__(
-        self, source: TraceSource, limits: ReadLimits, rows: TraceRows, events: Events
+        self,
+        source: TraceSource,
+        limits: ReadLimits,
+        rows: TraceRows,
+        events: Events,
+        *,
+        native: bool,
     ) -> None:
         self._source = source
         self._limits = limits
@@ -71,6 +77,7 @@ class _Document:
         self._rows = rows
         self._events = events
         self._array = events.array
+        self._native = native
         self._further = 0
 
     def feed(self, data: bytes) -> None:
@@ -101,7 +108,7 @@ class _Document:
     def trace(self, path: Path) -> Trace:
         """All that was read."""
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
-        self._further = further_events(self._array.tail or b"")
+        self._further = further_events(self._array.tail or b"", native=self._native)
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         return Trace(
             meta=self._meta(path, keys, tables),
