@@ -36,7 +36,7 @@ def further_events(tail: bytes, *, native: bool = True) -> int:
 def _counted(text: bytes, *, native: bool) -> tuple[int, bytes]:
     """How many events a list has, and what follows it. Their rows are made, and given up."""
     rows = TraceRows()
-    with decoding(rows, threads=1, native=native) as events:
+    with decoding(rows, threads=1, block_bytes=_PIECE_BYTES, native=native) as events:
         for at in range(0, len(text), _PIECE_BYTES):
             events.feed(text[at : at + _PIECE_BYTES])
         events.finish()
