@@ -58,7 +58,8 @@ class ColumnParts:
         parts = self._parts.pop(name, [])
         if not parts:
             return np.empty(0, dtype)
-        return np.concatenate(parts).astype(dtype, copy=False)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole.astype(dtype, copy=False)
 
 
 def integers(values: Iterable[Scalar]) -> Int64s:

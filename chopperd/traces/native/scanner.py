@@ -1,6 +1,6 @@
 """Scans stretches of events with the C library."""
 
-from ctypes import c_char
+from ctypes import string_at
 from typing import Final
 
 import numpy as np
@@ -85,4 +85,4 @@ def _numbers(address: int | None, count: int) -> list[int]:
 
 def _bytes(address: int | None, size: int) -> bytes:
     """A copy of the library's memory."""
-    return bytes((c_char * size).from_address(address)) if address and size else b""
+    return string_at(address, size) if address and size else b""
