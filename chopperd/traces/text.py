@@ -13,21 +13,34 @@ _ESCAPE: Final = re.compile(
     rb"|\\.",
     re.DOTALL,
 )
+_VALUE: Final = rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])"
 _NUMBER: Final = re.compile(
-    rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-    rb"|(?P<before>[:,\[]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])",
+    rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!' + _VALUE + rb")[NI-])*+"
+    rb"(?:(?P<value>" + _VALUE + rb")|\Z)",
     re.DOTALL,
 )
-"""Strings, and what is no number where a value stands: quotes in damaged text mislead."""
+"""All up to what is no number where a value stands: not in a string.
+
+Quotes in damaged text mislead.
+"""
+_NULL: Final = b"null"
 _NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAIR_BYTES: Final = len(rb"\ud83d\ude00")
 
 
 def repaired(data: bytes, *, final: bool) -> bytes:
-    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
+    """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
 
-    NaN and infinities, which Python's json writes, become null.
+    Args:
+        data: As for `valid_text`; up to what is damaged in it, strings are told from what is not.
+        final: Whether nothing follows.
+    """
+    return with_nulls(valid_text(data, final=final))
+
+
+def valid_text(data: bytes, *, final: bool) -> bytes:
+    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
 
     Args:
         data: Text that may end inside a character or an escape, when it is not the last.
@@ -39,14 +52,31 @@ def repaired(data: bytes, *, final: bool) -> bytes:
     if _SURROGATE.search(text):
         end = len(text) if final else max(len(text) - _PAIR_BYTES, 0)
         text = _without_lone_surrogates(text, end)
-    if _NO_NUMBER.search(text):
-        text = _NUMBER.sub(_with_null, text)
     return text + rest
 
 
+def with_nulls(text: bytes) -> bytes:
+    """`text` with null for NaN and infinities, which Python's json writes as numbers."""
+    return _NUMBER.sub(_with_null, text) if _NO_NUMBER.search(text) else text
+
+
+def is_no_number(text: bytes, offset: int | None) -> bool:
+    """Whether NaN or an infinity may be what a parser refuses at an offset."""
+    return offset is not None and text[offset : offset + 1] in (b"N", b"I")
+
+
+def offset_without_nulls(text: bytes, offset: int) -> int:
+    """Where an offset into `with_nulls(text)` lies in `text`."""
+    for found in _NUMBER.finditer(text):
+        if found["value"] is None or found.start("value") >= offset:
+            break
+        offset += len(found["value"]) - len(_NULL)
+    return offset
+
+
 def _with_null(found: re.Match[bytes]) -> bytes:
-    before: bytes | None = found["before"]
-    return found[0] if before is None else before + b"null"
+    value: bytes | None = found["value"]
+    return found[0] if value is None else found[0].removesuffix(value) + _NULL
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:

@@ -82,10 +82,10 @@ class Oracles:
         self._timed = timed
         self._thorough = thorough
         self._sound: dict[tuple[str, int], Counter[Row]] = {}
-        # All inputs are small: what a reading costs at least is most of what they cost.
+        # Inputs are small: what a reading costs at least is most of what they cost.
         some = sorted(seeds, key=lambda seed: len(seed.text))[-3:]
-        clean_s = max(self._least_s(self._file_reading(seed.text)) for seed in some)
-        self._limit_s = _MAX_RATIO * clean_s + _FLOOR_S
+        self._clean_bytes = len(some[0].text)
+        self._clean_s = max(self._least_s(self._file_reading(seed.text)) for seed in some)
 
     def failures(self, one: Mutated, number: int) -> Iterator[Failure]:
         """All that does not hold of an input.
@@ -99,7 +99,7 @@ class Oracles:
         if opening is not None:
             array, at = one.data[opening.position :], one.changed_at - opening.position
             read = partial(read_array, [array], native=True)
-            first = self._in_time(read)
+            first = self._in_time(read, len(array))
             if isinstance(first, Failure):
                 yield first
                 return
@@ -134,14 +134,14 @@ class Oracles:
         if self._is_due(number, _PYTHON_IN_PIECES_EACH):
             ways["by Python, in pieces"] = partial(read_array, pieces, native=False)
         for way, read in ways.items():
-            found = self._in_time(read)
+            found = self._in_time(read, len(array))
             if isinstance(found, Failure):
                 yield Failure(f"{way}: {found.kind}", found.detail)
             elif difference := unlike(usual, found):
                 yield Failure(way, f"{difference} (pieces {[len(one) for one in pieces][:9]})")
 
     def _file(self, one: Mutated, array: ArrayReading | None, number: int) -> Iterator[Failure]:
-        usual = self._in_time(self._file_reading(one.data))
+        usual = self._in_time(self._file_reading(one.data), len(one.data))
         if isinstance(usual, Failure):
             yield usual
             return
@@ -169,7 +169,7 @@ class Oracles:
         ]
         turn = number // _OTHERWISE_EACH % len(ways)
         for way, read in ways if self._thorough else ways[turn : turn + 1]:
-            found = self._in_time(read)
+            found = self._in_time(read, len(data))
             if isinstance(found, Failure):
                 yield Failure(f"{way}: {found.kind}", found.detail)
             elif difference := unlike_traces(usual, found):
@@ -189,7 +189,7 @@ class Oracles:
 
         return read
 
-    def _in_time(self, read: Callable[[], ReadT]) -> ReadT | Failure:
+    def _in_time(self, read: Callable[[], ReadT], size_bytes: int) -> ReadT | Failure:
         """What a reading gives, if nothing is raised and it does not take too long."""
         begin_s = process_time()
         try:
@@ -197,10 +197,11 @@ class Oracles:
         except Exception as error:  # noqa: BLE001 (any is what is looked for)
             return Failure(f"raised {type(error).__name__}", repr(error))
         took_s = process_time() - begin_s
-        if self._timed and took_s > self._limit_s:
+        limit_s = _FLOOR_S + _MAX_RATIO * self._clean_s * max(size_bytes / self._clean_bytes, 1.0)
+        if self._timed and took_s > limit_s:
             least_s = self._least_s(read)
-            if least_s > self._limit_s:
-                return Failure("slow", f"{1e3 * least_s:.1f} ms")
+            if least_s > limit_s:
+                return Failure("slow", f"{1e3 * least_s:.1f} ms for {size_bytes} bytes")
         return found
 
     @staticmethod
