@@ -21,7 +21,7 @@ from chopperd.traces.decode import (
 )
 from chopperd.traces.document import Texts, document_texts, is_cut_short
 from chopperd.traces.salvage import EVENT_BORDER, salvage
-from chopperd.traces.text import repaired
+from chopperd.traces.text import is_no_number, offset_without_nulls, valid_text, with_nulls
 from chopperd.traces.text_buffer import Buffer
 
 _EVENTS: Final = b'"traceEvents"'
@@ -201,6 +201,16 @@ class EventArray:
         return outcome
 
     def _decode(self, array: bytes) -> Batch | Refusal:
+        """The events of an array, in which NaN and infinities may stand for numbers."""
+        outcome = self._typed(array)
+        if not isinstance(outcome, Refusal) or not is_no_number(array, outcome.offset):
+            return outcome
+        outcome = self._typed(with_nulls(array))
+        if isinstance(outcome, Refusal) and outcome.offset is not None:
+            return Refusal(outcome.fault, offset_without_nulls(array, outcome.offset))
+        return outcome
+
+    def _typed(self, array: bytes) -> Batch | Refusal:
         """The events of an array, in the cheaper form of times as long as it holds them."""
         if not self._exact:
             quick = quick_events(array)
@@ -216,7 +226,7 @@ class EventArray:
 
     def _repair(self, *, final: bool) -> bool:
         """Repair the pending text; tells whether that changed it."""
-        text = repaired(self._pending, final=final)
+        text = valid_text(self._pending, final=final)
         changed, self._pending = text != self._pending, text
         return changed
 

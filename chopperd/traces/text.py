@@ -9,16 +9,17 @@ from typing import Final
 
 import numpy as np
 
+_VALUE: Final = rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])"
 _NUMBER: Final = re.compile(
-    rb'((?:[^":,\[]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
-    rb"|[:,\[](?!\s*+-?(?:NaN|Infinity)\s*+[,\]}]))*+)"
-    rb"([:,\[]\s*+)?(-?(?:NaN|Infinity))?",
+    rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!' + _VALUE + rb")[NI-])*+"
+    rb"(?:(?P<value>" + _VALUE + rb")|\Z)",
     re.DOTALL,
 )
-"""All up to the next value that is no number, and that value.
+"""All up to what is no number where a value stands: not in a string.
 
-Strings count, as do a value's neighbours: quotes in damaged text mislead.
+Quotes in damaged text mislead.
 """
+_NULL: Final = b"null"
 _ESCAPE_BYTES: Final = len(rb"\ud83d")
 _BACKSLASH: Final = ord("\\")
 _REPLACEMENT: Final = np.frombuffer(b"fffd", np.uint8)
@@ -34,9 +35,17 @@ def _nibbles() -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
 
 
 def repaired(data: bytes, *, final: bool) -> bytes:
-    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
+    """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
 
-    NaN and infinities, which Python's json writes, become null.
+    Args:
+        data: As for `valid_text`; up to what is damaged in it, strings are told from what is not.
+        final: Whether nothing follows.
+    """
+    return with_nulls(valid_text(data, final=final))
+
+
+def valid_text(data: bytes, *, final: bool) -> bytes:
+    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
 
     Args:
         data: Text that may end inside a character or an escape, when it is not the last.
@@ -46,9 +55,26 @@ def repaired(data: bytes, *, final: bool) -> bytes:
     if rb"\ud" in text or rb"\uD" in text:
         end = len(text) if final else max(len(text) - 2 * _ESCAPE_BYTES, 0)
         text = _without_lone_surrogates(text, end)
-    if b"NaN" in text or b"Infinity" in text:
-        text = _NUMBER.sub(_with_null, text)
     return text + rest
+
+
+def with_nulls(text: bytes) -> bytes:
+    """`text` with null for NaN and infinities, which Python's json writes as numbers."""
+    return _NUMBER.sub(_with_null, text) if (b"NaN" in text or b"Infinity" in text) else text
+
+
+def is_no_number(text: bytes, offset: int | None) -> bool:
+    """Whether NaN or an infinity may be what a parser refuses at an offset."""
+    return offset is not None and text[offset : offset + 1] in (b"N", b"I")
+
+
+def offset_without_nulls(text: bytes, offset: int) -> int:
+    """Where an offset into `with_nulls(text)` lies in `text`."""
+    for found in _NUMBER.finditer(text):
+        if found["value"] is None or found.start("value") >= offset:
+            break
+        offset += len(found["value"]) - len(_NULL)
+    return offset
 
 
 def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
@@ -60,8 +86,8 @@ def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
 
 
 def _with_null(found: re.Match[bytes]) -> bytes:
-    between, before, number = found.groups()
-    return between + before + b"null" if number else found[0]
+    value: bytes | None = found["value"]
+    return found[0] if value is None else found[0].removesuffix(value) + _NULL
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:
