@@ -1,7 +1,6 @@
 /* Decimals to whole ns, exactly; fields of mixed type to integers. */
 #include "scanner.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,6 +120,7 @@ int64_t ns_from_us(const token_t *token)
     char plain[LONGEST_TEXT + 1];
     const char *at, *end;
     decimal_t decimal;
+    state_t state = WHOLE;
     int64_t ns;
     if (token->kind == '"') {
         int64_t size = plain_text(plain, LONGEST_TEXT, token);
@@ -129,6 +129,8 @@ int64_t ns_from_us(const token_t *token)
         plain[size] = '\0';
         at = plain;
         end = plain + size;
+        if (after_number(at, end, &state) != end || state != WHOLE)
+            return NO_TIME;
     } else if (token->kind == '-' || is_digit(token->kind)) {
         at = token->at;
         end = at + token->size;
@@ -214,7 +216,7 @@ int64_t integer_from(const token_t *token)
     for (const char *at = token->at; at < end; at++)
         if (*at == '.' || *at == 'e' || *at == 'E') {
             double number = strtod(token->at, NULL);
-            return fabs(number) < 0x1p63 ? (int64_t)number : ABSENT;
+            return number >= -0x1p63 && number < 0x1p63 ? (int64_t)number : ABSENT;
         }
     return integer_of(token->at, end);
 }
