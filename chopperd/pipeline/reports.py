@@ -21,6 +21,7 @@ from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.ahead import ReadsTrace
+from chopperd.traces.at_once import doing_both
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -222,11 +223,14 @@ def report_file(
     """
     of_file = join_input(path, samples, options, progress, origin=origin, read=read)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
-    report = report_trace(trace, timeline, of_its_time, options.join)
+    both = doing_both(options.threads)
+    report = report_trace(trace, timeline, of_its_time, options.join, both)
     if not (one_of_several and guessed_gpus(report)):
         return FileReport(report=report)
     certain = replace(options.join, guess=False)
-    return FileReport(report=report, certain=report_trace(trace, timeline, of_its_time, certain))
+    return FileReport(
+        report=report, certain=report_trace(trace, timeline, of_its_time, certain, both)
+    )
 
 
 def join_input(
@@ -246,7 +250,7 @@ def join_input(
     trace = _read(path, options, progress, origin or Origin(), read)
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
-    timeline = lay_out(trace, layout)
+    timeline = lay_out(trace, layout, doing_both(options.threads))
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 

@@ -1,13 +1,14 @@
 """Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Bools, Int32s, Int64s
+from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.trace import (
     Collective,
     Damage,
@@ -19,11 +20,26 @@ from chopperd.model.trace import (
     Shapes,
     SpanKind,
 )
-from chopperd.traces.columns import ABSENT, ColumnParts, integer
-from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.bearing_out import last_of_stream
+from chopperd.traces.columns import ABSENT, ColumnParts
 from chopperd.traces.duplicates import overrun_count, with_next, without_copies
-from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows, annotation_names
-from chopperd.traces.validity import Stretch, believable, capture, close_together, outlying
+from chopperd.traces.numbering import (
+    Numbering,
+    Thread,
+    collectives_of,
+    names_of,
+    shapes_of,
+    threads_of,
+)
+from chopperd.traces.rows import TraceRows, annotation_names
+from chopperd.traces.validity import (
+    Stretch,
+    TimesOfTrace,
+    believable,
+    capture,
+    close_together,
+    outlying,
+)
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
@@ -35,10 +51,6 @@ _FEW_MOVED_RATIO: Final = 0.25
 """Up to this share of a table, moving single rows costs less than copying all."""
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
-RawT = TypeVar("RawT")
-PlainT = TypeVar("PlainT", str, tuple[int | str, int | str], Collective, Shapes)
-Thread: TypeAlias = tuple[int | str, int | str]
-SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +79,13 @@ class Assembled:
     damage: Damage
 
 
-def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
+def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> Assembled:
     """The tables of a trace; each is sorted, and its order in the file decides between equals.
 
     Args:
         rows: As read; their columns are given up.
         base_ns: Unix time that the file's times count from; None if it names none.
+        both: Does two pieces of work.
     """
     tables = [
         _Table(rows.records, "kind"),
@@ -84,17 +97,34 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
     within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
-    doubtful = [one.settle(within, offset_ns) for one in tables]
     records, calls, spans, device_spans = tables
-    names = _Numbering(rows.names, plain=str, key=str)
-    threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
-    collectives = _Numbering(rows.collectives, plain=_collective, key=_collective_key)
-    shapes = _Numbering(rows.shapes, plain=_shapes_of, key=_shapes_key)
-    device_records, copied_records = without_copies(_records(records, names, collectives))
-    runtime_calls, copied_calls = without_copies(_calls(calls, names, threads))
-    host_spans, copied_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
-    device_rows, copied_rows = without_copies(_device_spans(device_spans, names))
-    flows, copied_flows = without_copies(_flows(rows.flows, threads, offset_ns))
+    names, threads = names_of(rows.names), threads_of(rows.threads)
+    collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
+
+    def on_host() -> tuple[tuple[HostSpans, int], tuple[FlowEnds, int]]:
+        spans.settle(within, offset_ns)
+        return (
+            without_copies(_spans(spans, names, threads, (shapes, collectives))),
+            without_copies(_flows(rows.flows, threads, offset_ns)),
+        )
+
+    def launched() -> tuple[
+        tuple[DeviceRecords, int], tuple[RuntimeCalls, int], tuple[DeviceSpans, int]
+    ]:
+        for table in (records, calls, device_spans):
+            table.settle(within, offset_ns)
+        return (
+            without_copies(_records(records, names, collectives)),
+            without_copies(_calls(calls, names, threads)),
+            without_copies(_device_spans(device_spans, names)),
+        )
+
+    of_host, of_launches = both(on_host, launched)
+    (host_spans, copied_spans), (flows, copied_flows) = of_host
+    (device_records, copied_records), (runtime_calls, copied_calls), (device_rows, copied_rows) = (
+        of_launches
+    )
+    doubtful = [one.doubtful_count for one in tables]
     return Assembled(
         names=names.values,
         threads=threads.values,
@@ -121,10 +151,25 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
     """Leave out rows that lie or last far beyond all others; how many of each table."""
-    times = [one.times for one in tables]
-    if close_together(times):
+    if close_together([one.times for one in tables]):
         return [0] * len(tables)
-    masks = outlying(times)
+    records, calls, spans, device_spans = tables
+
+    def answered(rows: Int64s) -> Bools:
+        device, stream = records.peek("device", np.int32), records.peek("stream", np.int64)
+        correlation = records.peek("correlation", np.int64)[rows]
+        launched = (correlation > 0) & np.isin(correlation, calls.peek("correlation", np.int64))
+        return launched & last_of_stream(device, stream, records.start_ns)[rows]
+
+    masks = outlying(
+        TimesOfTrace(
+            records=records.times,
+            calls=calls.times,
+            spans=spans.times,
+            device_spans=device_spans.times,
+            answered=answered,
+        )
+    )
     return [table.leave_out(mask) for table, mask in zip(tables, masks, strict=True)]
 
 
@@ -133,6 +178,10 @@ class _Table:
 
     Profilers write nearly in order: a table that is in order is not copied, and of one with few
     rows elsewhere only those are moved.
+
+    Attributes:
+        start_ns, end_ns: (n,) int64, of the rows not left out.
+        doubtful_count: How many rows were left out that can't be right.
 
     Args:
         parts: The columns.
@@ -148,6 +197,7 @@ class _Table:
         self._sign = -1 if outer_first else 1
         self._parts = parts
         self._moves: list[_Move] = []
+        self.doubtful_count = 0
 
     @property
     def times(self) -> tuple[Int64s, Int64s]:
@@ -161,22 +211,19 @@ class _Table:
             self._move(_Move(rows=np.flatnonzero(~rows)))
         return count
 
-    def settle(self, within: Stretch | None, offset_ns: int) -> int:
+    def settle(self, within: Stretch | None, offset_ns: int) -> None:
         """Leave out what can't be right, sort, move to the final axis.
-
-        Gives the number of rows left out.
 
         Args:
             within: The stretch of time that the trace covers.
             offset_ns: What to add to the file's times.
         """
-        left_out = self.leave_out(~believable(self.start_ns, self.end_ns, within))
+        self.doubtful_count = self.leave_out(~believable(self.start_ns, self.end_ns, within))
         if np.any(self.start_ns[1:] < self.start_ns[:-1]):
             self._move(_sparing(np.argsort(self.start_ns, kind="stable")))
         self._sort_tied()
         self.start_ns += offset_ns
         self.end_ns += offset_ns
-        return left_out
 
     def _sort_tied(self) -> None:
         """Put rows of equal starts in order too: they are few."""
@@ -188,6 +235,10 @@ class _Table:
         start_ns, end_ns, then = self.start_ns[places], self.end_ns[places], then[places]
         rows = places[np.lexsort((self._sign * then, self._sign * end_ns, start_ns))]
         self._move(_Move(rows=rows, places=places))
+
+    def peek(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """Another column, in order, which stays to be asked for again."""
+        return self._ordered(self._parts.whole(name, dtype).copy())
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""
@@ -232,29 +283,8 @@ def _sparing(order: Int64s) -> _Move:
     return _Move(rows=order[places], places=places)
 
 
-class _Numbering(Generic[PlainT]):
-    """Interned values in an order that does not depend on how the file was cut into blocks."""
-
-    def __init__(
-        self,
-        interned: Mapping[RawT, int],
-        plain: Callable[[RawT], PlainT],
-        key: Callable[[PlainT], SortKey],
-    ) -> None:
-        plain_values = [plain(raw) for raw in interned]
-        self.values: tuple[PlainT, ...] = tuple(sorted(set(plain_values), key=key))
-        places = {value: place for place, value in enumerate(self.values)}
-        # ABSENT, which is -1, takes the last one.
-        ranks: list[int] = [places[value] for value in plain_values]
-        self._number: Int32s = np.array([*ranks, ABSENT], np.int32)
-
-    def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`; -1 stays."""
-        return self._number.take(numbers)
-
-
 def _records(
-    table: _Table, names: _Numbering[str], collectives: _Numbering[Collective]
+    table: _Table, names: Numbering[str], collectives: Numbering[Collective]
 ) -> DeviceRecords:
     return DeviceRecords(
         device=table.column("device", np.int32),
@@ -270,7 +300,7 @@ def _records(
     )
 
 
-def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> RuntimeCalls:
+def _calls(table: _Table, names: Numbering[str], threads: Numbering[Thread]) -> RuntimeCalls:
     return RuntimeCalls(
         thread=threads.column(table.column("thread", np.int32)),
         start_ns=table.start_ns,
@@ -284,9 +314,9 @@ def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
 
 def _spans(
     table: _Table,
-    names: _Numbering[str],
-    threads: _Numbering[Thread],
-    details: tuple[_Numbering[Shapes], _Numbering[Collective]],
+    names: Numbering[str],
+    threads: Numbering[Thread],
+    details: tuple[Numbering[Shapes], Numbering[Collective]],
 ) -> HostSpans:
     shapes, collectives = details
     name = names.column(table.column("name", np.int32))
@@ -306,7 +336,7 @@ def _spans(
     )
 
 
-def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
+def _device_spans(table: _Table, names: Numbering[str]) -> DeviceSpans:
     return DeviceSpans(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
@@ -316,7 +346,7 @@ def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
     )
 
 
-def _flows(parts: ColumnParts, threads: _Numbering[Thread], offset_ns: int) -> FlowEnds:
+def _flows(parts: ColumnParts, threads: Numbering[Thread], offset_ns: int) -> FlowEnds:
     t_ns = parts.take("t_ns", np.int64)
     order = np.argsort(t_ns, kind="stable")
     return FlowEnds(
@@ -340,56 +370,3 @@ def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:
         return 0, 0
     start_ns = min(int(one.start_ns[0]) for one in filled)
     return start_ns, max(int(one.end_ns.max()) for one in filled)
-
-
-def _thread(raw: tuple[Scalar, Scalar]) -> Thread:
-    """A thread's process and thread id as the model has them."""
-    return _identity(raw[0]), _identity(raw[1])
-
-
-def _identity(value: Scalar) -> int | str:
-    """An id; a missing one is the empty text, which Kineto writes itself for "none"."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else str(value)
-    return "" if value is None else value
-
-
-def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:
-    """Numbers before texts, each in its own order."""
-    return tuple((True, 0, part) if isinstance(part, str) else (False, part, "") for part in thread)
-
-
-def _collective(raw: CollectiveKey) -> Collective:
-    name, dtype, in_elements, out_elements, group, group_description, group_size, ranks = raw
-    return Collective(
-        name=str(name),
-        dtype=_text(dtype),
-        in_elements=_count(in_elements),
-        out_elements=_count(out_elements),
-        group=_text(group),
-        group_description=_text(group_description),
-        group_size=_count(group_size),
-        ranks=_text(ranks),
-    )
-
-
-def _collective_key(collective: Collective) -> tuple[str, ...]:
-    return tuple(str(getattr(collective, one.name)) for one in fields(collective))
-
-
-def _text(value: Scalar) -> str | None:
-    return None if value is None else str(value)
-
-
-def _count(value: Scalar) -> int | None:
-    number = ABSENT if value is None else integer(value)
-    return number if number >= 0 else None
-
-
-def _shapes_of(raw: ShapesKey) -> Shapes:
-    dims, types, values = (compact(text) for text in raw)
-    return Shapes(dims=dims, types=types, values=values)
-
-
-def _shapes_key(shapes: Shapes) -> tuple[str, ...]:
-    return shapes.dims, shapes.types, shapes.values

@@ -7,15 +7,24 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from chopperd.traces.decode import Element, ExactEvent, Fault, first_element, is_json
-from chopperd.traces.text import repaired
+from chopperd.traces.decode import Element, ExactEvent, Fault, Refusal, first_element, is_json
+from chopperd.traces.text import is_no_number, offset_without_nulls, repaired, with_nulls
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
+_WORD: Final = re.compile(rb"[\w.+-]+")
+_SCALAR: Final = re.compile(
+    rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null"
+)
+_CUT_SCALAR: Final = re.compile(
+    rb"-?(?:(?:0|[1-9][0-9]*)(?:\.|(?:\.[0-9]+)?[eE][-+]?))?|tr?u?|fa?l?s?|nu?l?"
+)
+"""The beginnings of such a one that are none."""
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
+_NESTING: Final = (b"{", b"[")
 _PHASE: Final = re.compile(rb'"ph"')
 _LONGEST_TAIL_BYTES: Final = 1 << 20
 _ENDS_TRIED: Final = 32
@@ -57,9 +66,12 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         damage_limit: After so many damaged elements to stop; None reads to the end.
     """
     found = Salvage(data)
-    view = memoryview(data)
     while found.damaged != damage_limit and _at_element(found):
-        element = first_element(view[found.position :])
+        if word := _WORD.match(data, found.position):
+            if not _take_word(found, word, final=final):
+                break
+            continue
+        element = element_at(data, found.position)
         if isinstance(element, Element):
             if element.event is None and not final and _reaches_end(found, element):
                 break  # A number may go on.
@@ -70,6 +82,44 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         if not _step_over(found, final=final):
             break
     return found
+
+
+def element_at(data: bytes, position: int) -> Element | Refusal:
+    """The element that starts at a position, whatever follows it.
+
+    NaN and infinities stand for numbers in it, but not in the place of one.
+    """
+    found = first_element(memoryview(data)[position:])
+    if isinstance(found, Element):
+        return found
+    is_nested = data[position : position + 1] in _NESTING
+    at = position + (found.offset or 0)
+    if not is_nested or not is_no_number(data, at):
+        return found
+    return _with_nulls(data, position)
+
+
+def _with_nulls(data: bytes, position: int) -> Element | Refusal:
+    """As `element_at`, of one that holds NaN or an infinity.
+
+    Where it ends is not known before: ever more of the text is taken, up to what may be its end.
+    """
+    borders = EVENT_BORDER.finditer(data, position)
+    found: Element | Refusal = Refusal(Fault.INCOMPLETE)
+    for number, border in enumerate(borders, 1):
+        if number & (number - 1) == 0:  # half as much again is looked at in vain at the most
+            found = _with_nulls_before(data, position, border.start() + 1)
+            if isinstance(found, Element) or found.fault is not Fault.INCOMPLETE:
+                return found
+    return _with_nulls_before(data, position, len(data))
+
+
+def _with_nulls_before(data: bytes, position: int, end: int) -> Element | Refusal:
+    text = data[position:end]
+    found = first_element(memoryview(with_nulls(text)))
+    if isinstance(found, Refusal):
+        return found
+    return Element(found.event, offset_without_nulls(text, found.size_bytes))
 
 
 def _at_element(found: Salvage) -> bool:
@@ -85,6 +135,22 @@ def _at_element(found: Salvage) -> bool:
 
 def _reaches_end(found: Salvage, element: Element) -> bool:
     return found.position + element.size_bytes == len(found.data)
+
+
+def _take_word(found: Salvage, word: re.Match[bytes], *, final: bool) -> bool:
+    """Take a number or a word between events; False where it may go on, or was cut.
+
+    It ends where its letters do, and is damaged where it is no JSON value, as 00, nullx and NaN.
+    """
+    is_last = word.end() == len(found.data)
+    if is_last and (not final or _CUT_SCALAR.fullmatch(word[0])):
+        return False
+    if _SCALAR.fullmatch(word[0]):
+        found.undecodable += 1
+    else:
+        found.damaged += 1
+    found.position = word.end()
+    return True
 
 
 def _take(found: Salvage, element: Element) -> None:
@@ -118,7 +184,7 @@ def _starts_event(data: bytes, position: int) -> bool:
 
     Objects nested in a damaged event look like events too, but have no phase.
     """
-    element = first_element(memoryview(data)[position:])
+    element = element_at(data, position)
     if isinstance(element, Element):
         return element.event is not None
     border = EVENT_BORDER.search(data, position)

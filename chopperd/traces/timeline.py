@@ -10,6 +10,7 @@ from chopperd.correlate import intervals
 from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
@@ -77,7 +78,9 @@ class _Columns:
     work: RecordWork
 
 
-def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
+def lay_out(
+    trace: Trace, options: LayoutOptions | None = None, both: DoesBoth = in_turn
+) -> Timeline:
     """Link, class and assign every device record of a trace; nothing is dropped.
 
     A record belongs to the step whose marker its launch started in; where only device rows mark
@@ -86,6 +89,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     Args:
         trace: A trace as read.
         options: What the site or the job knows; None for the defaults.
+        both: Does two pieces of work.
     """
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)

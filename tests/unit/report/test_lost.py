@@ -1,7 +1,9 @@
 """Kinds of loss: each is counted somewhere, and told wherever kinds are listed."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
+
+import msgspec
 
 from chopperd.model.trace import Damage
 from chopperd.model.trace_summary import LostKind
@@ -25,7 +27,7 @@ def test_every_count_of_damage_is_a_kind_of_loss() -> None:
 
 def test_every_kind_is_counted_where_it_occurs_and_said_in_a_note() -> None:
     """One of everything: of 3 records with impossible times one each of two kinds, so one more."""
-    damage = replace(Damage(**dict.fromkeys(COUNTS, 1)), invalid_records=3)
+    damage = msgspec.convert(dict.fromkeys(COUNTS, 1) | {"invalid_records": 3}, Damage)
     made = TraceBuilder()
     made.call("cudaLaunchKernel", 0, correlation=1)
     found = lost_by_kind(damage, lay_out(made.build()))
