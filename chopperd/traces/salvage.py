@@ -163,7 +163,7 @@ def _take(found: Salvage, element: Element) -> None:
 
 def _step_over(found: Salvage, *, final: bool) -> bool:
     """Move behind a damaged element and count it; False if its end is not in sight."""
-    end = _next_event(found.data, found.position)
+    end = _next_event(found.data, found.position, final=final)
     if end is None and final:
         end = array_end(found.data, found.position)
     if end is None:
@@ -173,14 +173,17 @@ def _step_over(found: Salvage, *, final: bool) -> bool:
     return True
 
 
-def _next_event(data: bytes, position: int) -> int | None:
-    """Where the next event starts after a damaged one; None if none does."""
-    borders = EVENT_BORDER.finditer(data, position)
-    return next((b.end() for b in borders if _starts_event(data, b.end())), None)
+def _next_event(data: bytes, position: int, *, final: bool) -> int | None:
+    """Where the next event starts after a damaged one; None if none does, or none in sight."""
+    for border in EVENT_BORDER.finditer(data, position):
+        starts = _starts_event(data, border.end(), final=final)
+        if starts or starts is None:
+            return border.end() if starts else None
+    return None
 
 
-def _starts_event(data: bytes, position: int) -> bool:
-    """Whether an event, damaged or not, starts here.
+def _starts_event(data: bytes, position: int, *, final: bool) -> bool | None:
+    """Whether an event, damaged or not, starts here; None if what follows decides that.
 
     Objects nested in a damaged event look like events too, but have no phase.
     """
@@ -188,6 +191,8 @@ def _starts_event(data: bytes, position: int) -> bool:
     if isinstance(element, Element):
         return element.event is not None
     border = EVENT_BORDER.search(data, position)
+    if not final and (element.fault is Fault.INCOMPLETE or border is None):
+        return None
     return _PHASE.search(data, position, border.start() if border else len(data)) is not None
 
 
