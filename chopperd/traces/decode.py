@@ -139,10 +139,6 @@ _EXACT: Final = cast(
 )
 
 
-class _Nothing(Struct):
-    """An object of which no key is of interest."""
-
-
 _ELEMENT: Final = cast("msgspec.json.Decoder[ExactEvent]", msgspec.json.Decoder(_ExactForms))
 
 
@@ -157,9 +153,9 @@ def _decimal_of(text: str) -> Decimal:
 
 
 _UNTYPED: Final = msgspec.json.Decoder(float_hook=_decimal_of)
-_SKIPPED: Final = msgspec.json.Decoder(_Nothing)
-_KEYS: Final = msgspec.json.Decoder(float_hook=float)
+_PLAIN: Final = msgspec.json.Decoder(float_hook=float)
 """Neither refuses a number that no float holds."""
+_SKIPPED: Final = msgspec.json.Decoder(Raw)
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
@@ -264,39 +260,39 @@ def first_element(data: memoryview) -> Element | Refusal:
 
     Where the typed decoder refuses valid JSON, the fields are taken one by one.
     """
-    typed = _first_value(_ELEMENT, data)
+    typed = first_value(_ELEMENT, data)
     if not isinstance(typed, Refusal):
         return Element(*typed)
     if typed.fault is not Fault.INVALID:
         return typed
-    untyped = _first_value(_UNTYPED, data)
+    untyped = first_value(_UNTYPED, data)
     if isinstance(untyped, Refusal):
         return untyped
     value, size_bytes = untyped
     return Element(event_from(value), size_bytes)
 
 
-def document_keys(text: bytes) -> dict[str, object] | Refusal:
-    """The keys of a JSON object; what follows the object is ignored."""
-    found = _first_value(_KEYS, memoryview(text))
-    if isinstance(found, Refusal):
-        return found
-    return found[0] if isinstance(found[0], dict) else Refusal(Fault.INVALID, 0)
+def first_value(
+    decoder: "msgspec.json.Decoder[ValueT]", data: memoryview
+) -> tuple[ValueT, int] | Refusal:
+    """The value that `data` starts with, and its length.
 
-
-def is_cut_short(text: bytes) -> bool:
-    """Whether a text is no more than the sound beginning of a JSON object; makes no values."""
+    The parser stops at the first byte after a whole value and names it, so the end of an element
+    is found without scanning for brackets that may lie inside strings.
+    """
     try:
-        _SKIPPED.decode(text)
+        return decoder.decode(data), len(data)
     except _REFUSALS as error:
-        return _refusal(error, len(text)).fault is Fault.INCOMPLETE
-    return False
+        refusal = _refusal(error, len(data))
+    if refusal.fault is not Fault.TRAILING or refusal.offset is None:
+        return refusal
+    return decoder.decode(data[: refusal.offset]), refusal.offset
 
 
 def is_json(text: bytes) -> bool:
-    """Whether the text is one JSON value and nothing else."""
+    """Whether the text is one JSON value and nothing else; makes no values."""
     try:
-        _UNTYPED.decode(text)
+        _SKIPPED.decode(text)
     except _REFUSALS:
         return False
     return True
@@ -315,6 +311,18 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     except _REFUSALS:
         values = _UNTYPED.decode(repaired(array, final=True))
     return values
+
+
+def plain_value(text: bytes) -> object:
+    """The value of a JSON text, numbers with a point as floats; None for what can't be read."""
+    try:
+        value: object = _PLAIN.decode(text)
+    except _REFUSALS:
+        try:
+            value = _PLAIN.decode(repaired(text, final=True))
+        except _REFUSALS:
+            value = None
+    return value
 
 
 def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
@@ -373,23 +381,6 @@ def _time_text(value: object) -> Raw | None:
     if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
         return None
     return Raw(msgspec.json.encode(value) if isinstance(value, str) else str(value).encode())
-
-
-def _first_value(
-    decoder: "msgspec.json.Decoder[ValueT]", data: memoryview
-) -> tuple[ValueT, int] | Refusal:
-    """The value that `data` starts with, and its length.
-
-    The parser stops at the first byte after a whole value and names it, so the end of an element
-    is found without scanning for brackets that may lie inside strings.
-    """
-    try:
-        return decoder.decode(data), len(data)
-    except _REFUSALS as error:
-        refusal = _refusal(error, len(data))
-    if refusal.fault is not Fault.TRAILING or refusal.offset is None:
-        return refusal
-    return decoder.decode(data[: refusal.offset]), refusal.offset
 
 
 def _refusal(error: Exception, size_bytes: int) -> Refusal:

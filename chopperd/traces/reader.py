@@ -9,12 +9,14 @@ from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.blocks import find_opening, without_mark
-from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
+from chopperd.traces.document import Texts, document_texts
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
+from chopperd.traces.text_buffer import Buffer
 
 DEFAULT_LIMITS: Final = ReadLimits()
 
@@ -46,10 +48,10 @@ def read_trace(
     rows = TraceRows()
     with (
         TraceSource(path, limits, progress, name=str(called)) as source,
-        decoding(rows, threads, native=native) as events,
+        decoding(rows, threads, limits.block_bytes, native=native) as events,
     ):
-        document = _Document(source, limits, rows, events)
-        for data in source.chunks():
+        document = _Document(source, limits, rows, events, native=native)
+        for data in events.pieces_of(source):
             document.feed(data)
         document.finish()
         return document.trace(called)
@@ -59,19 +61,27 @@ class _Document:
     """The document as it arrives: the keys before the events, the events, the keys after."""
 
     def __init__(
-        self, source: TraceSource, limits: ReadLimits, rows: TraceRows, events: Events
+        self,
+        source: TraceSource,
+        limits: ReadLimits,
+        rows: TraceRows,
+        events: Events,
+        *,
+        native: bool,
     ) -> None:
         self._source = source
         self._limits = limits
         self._opening = b""
         self._wanted_bytes = 0
         self._head: bytes | None = None
+        self._texts: Texts | Refusal = {}
         self._rows = rows
         self._events = events
         self._array = events.array
+        self._native = native
         self._further = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take the next piece of the text."""
         if self._head is None:
             data = self._open(data)
@@ -98,8 +108,8 @@ class _Document:
 
     def trace(self, path: Path) -> Trace:
         """All that was read."""
-        keys = meta.read_keys(self._head or b"", self._array.tail)
-        self._further = further_events(self._array.tail or b"")
+        keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
+        self._further = further_events(self._array.tail or b"", native=self._native)
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         return Trace(
             meta=self._meta(path, keys, tables),
@@ -121,7 +131,7 @@ class _Document:
         lost = self._array.damaged + self._array.undecodable + self._further
         return self._rows.counts.total() + lost
 
-    def _open(self, data: bytes) -> bytes:
+    def _open(self, data: Buffer) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
         self._opening += data
         if len(self._opening) < self._wanted_bytes:
@@ -138,13 +148,13 @@ class _Document:
         if opening is None:
             return b""
         events = self._opening[opening.position :]
-        self._head, self._opening = opening.head, b""
+        self._head, self._texts, self._opening = opening.head, opening.texts, b""
         return events
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
         text = without_mark(self._opening)
-        keys = document_keys(text)
+        keys = document_texts(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
         if not text.strip():

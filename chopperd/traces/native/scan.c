@@ -165,24 +165,31 @@ static const char *behind_damage(const char *at, const char *end, bool final)
     return NULL;
 }
 
-static void reset(scan_t *scan)
+/* Number texts from 0 again. */
+void scan_forget(scan_t *scan)
+{
+    for (int which = 0; which < TEXTS; which++)
+        forget_strings(&scan->texts[which]);
+}
+
+/* Begin again with no rows, and nothing counted. */
+void scan_empty(scan_t *scan)
 {
     for (int table = 0; table < TABLES; table++)
         scan->tables[table].count = 0;
-    for (int which = 0; which < TEXTS; which++)
-        forget_strings(&scan->texts[which]);
-    scan->consumed = 0;
+    for (int64_t category = 0; category < scan->texts[CATEGORIES].count; category++)
+        scan->category_counts[category] = 0;
     scan->damaged = scan->undecodable = scan->undecodable_rows = 0;
     scan->invalid_records = scan->has_queues = scan->out_of_memory = 0;
 }
 
 /* Reads the elements of the array that start before `limit`; the text may go on behind it. `text`
- * starts between two elements. `final`: the file ends where the text does. */
+ * starts between two elements. `final`: the file ends where the text does. Rows and counts are added
+ * to those that are there. */
 int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final)
 {
     const char *at = text, *end = text + size, *stop = text + limit;
     scan->outcome = MORE;
-    reset(scan);
     for (;;) {
         const char *next;
         event_t event;

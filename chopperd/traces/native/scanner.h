@@ -8,8 +8,9 @@
  * rows.c       the row that an event becomes
  * scan.c       one event after another, past those that are damaged
  *
- * Means what the decoder in Python means (decode.py, rows.py, salvage.py). Nothing is kept between
- * two scans but memory to be used again. Text ends with a NUL, which no JSON value holds.
+ * Means what the decoder in Python means (decode.py, rows.py, salvage.py). Between two scans the
+ * numbers of texts are kept, and memory to be used again. Text ends with a NUL, which no JSON value
+ * holds.
  */
 #ifndef CHOPPERD_SCANNER_H
 #define CHOPPERD_SCANNER_H
@@ -22,7 +23,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 1
+#define SCANNER_VERSION 2
 #endif
 
 #define ABSENT (-1)
@@ -128,7 +129,7 @@ typedef struct {
 enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, TABLES };
 enum { NAMES, THREADS, COLLECTIVES, SHAPES, CATEGORIES, TEXTS };
 
-/* What one scan gave. Python reads it by its layout: library.py. */
+/* What scans gave since it was emptied, and where the last one stopped. Python reads it by its layout: library.py. */
 typedef struct {
     table_t tables[TABLES];
     strings_t texts[TEXTS];
@@ -157,6 +158,8 @@ int64_t scan_bytes(void);
 int64_t scan_row_bytes(int64_t table);
 scan_t *scan_open(const char *shaped);
 void scan_close(scan_t *scan);
+void scan_empty(scan_t *scan);
+void scan_forget(scan_t *scan);
 int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final);
 
 #endif

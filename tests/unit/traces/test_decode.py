@@ -9,7 +9,6 @@ from chopperd.traces.decode import (
     EventArgs,
     Fault,
     Refusal,
-    document_keys,
     event_from,
     exact_events,
     first_element,
@@ -139,9 +138,3 @@ def test_an_event_with_odd_fields_is_taken_field_by_field() -> None:
     assert (event.cat, event.name, event.pid, event.args) == (None, "5", None, None)
     assert isinstance(event.ts, Raw)
     assert (bytes(event.ts), event.dur) == (b'"1.5"', None)
-
-
-def test_the_keys_of_a_document_are_read_and_what_follows_is_ignored() -> None:
-    assert document_keys(b'{"a": 1}\n\0') == {"a": 1}
-    assert fault_of(document_keys(b"[1]")) is Fault.INVALID
-    assert fault_of(document_keys(b'{"a": ')) is Fault.INCOMPLETE
