@@ -13,7 +13,7 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from chopperd.traces.text import repaired
+from chopperd.traces.text import repaired, with_floats
 
 Scalar: TypeAlias = int | float | str | None
 """A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
@@ -309,7 +309,7 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     try:
         values: Sequence[object] = _UNTYPED.decode(array)
     except _REFUSALS:
-        values = _UNTYPED.decode(repaired(array, final=True))
+        values = _UNTYPED.decode(with_floats(repaired(array, final=True)))
     return values
 
 
