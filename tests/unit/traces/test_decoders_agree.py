@@ -23,7 +23,7 @@ def read_alike(elements: bytes) -> Reading:
 
 
 def starts_ns(found: Reading) -> list[int]:
-    return found.tables.calls.start_ns.tolist()
+    return [int(start_ns) for start_ns in found.tables.calls.start_ns]
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,9 @@ def test_letters_of_names_may_be_escapes() -> None:
 def test_the_least_integer_is_one_however_it_is_written() -> None:
     arguments = b'3,"args":{"correlation":5},"tid":-9223372036854775808.0'
     assert read_alike(CALL % (b"1", arguments)).tables.threads == ((1, -(2**63)),)
+
+
+def test_what_follows_damage_is_judged_whole() -> None:
+    """An object whose phase is no text is no event, which may not be seen in its first bytes."""
+    found = read_alike(b"},{" + b'"ph":5,"args":{"x":1}},' + GOOD)
+    assert (starts_ns(found), found.lost["damaged"], found.lost["undecodable"]) == ([1000], 1, 0)
