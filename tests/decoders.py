@@ -31,7 +31,7 @@ def reading(text: bytes, *, native: bool, threads: int = 1, piece_bytes: int = 1
     opening = find_opening(text)
     array_text = b"" if opening is None else text[opening.position :]
     rows = TraceRows()
-    with decoding(rows, threads, native=native) as events:
+    with decoding(rows, threads, piece_bytes, native=native) as events:
         for at in range(0, len(array_text), piece_bytes):
             events.feed(array_text[at : at + piece_bytes])
         events.finish()

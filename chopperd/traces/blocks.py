@@ -22,6 +22,7 @@ from chopperd.traces.decode import (
 )
 from chopperd.traces.salvage import EVENT_BORDER, salvage
 from chopperd.traces.text import repaired
+from chopperd.traces.text_buffer import Buffer
 
 _EVENTS: Final = b'"traceEvents"'
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
@@ -104,8 +105,9 @@ class EventArray:
         """How much waits for its end: part of an element, or the tail."""
         return len(self._pending) + len(self.tail or b"")
 
-    def feed(self, data: bytes) -> Iterator[Batch]:
+    def feed(self, data: Buffer) -> Iterator[Batch]:
         """The events that `data` completes."""
+        data = bytes(data)
         if self.tail is not None:
             self.tail += data
         elif (batch := self._at_once(data)) is not None:

@@ -13,6 +13,8 @@ from chopperd.traces.rows import TraceRows
 from chopperd.traces.scanned import Scanned
 from chopperd.traces.scanned_array import ScannedArray
 from chopperd.traces.scanned_rows import ScannedRows
+from chopperd.traces.source import TraceSource
+from chopperd.traces.text_buffer import Buffer
 
 PieceT_co = TypeVar("PieceT_co", covariant=True)
 PieceT = TypeVar("PieceT")
@@ -33,7 +35,7 @@ class Array(Protocol[PieceT_co]):
     def pending_bytes(self) -> int:
         """How much waits for its end: part of an element, or the tail."""
 
-    def feed(self, data: bytes) -> Iterator[PieceT_co]:
+    def feed(self, data: Buffer) -> Iterator[PieceT_co]:
         """The events that `data` completes."""
 
     def finish(self) -> Iterator[PieceT_co]:
@@ -47,7 +49,10 @@ class Events(Protocol):
     def array(self) -> Array[object]:
         """What is known of the array."""
 
-    def feed(self, data: bytes) -> None:
+    def pieces_of(self, source: TraceSource) -> Iterator[Buffer]:
+        """A file's text in pieces that suit the decoder."""
+
+    def feed(self, data: Buffer) -> None:
         """Take the next bytes."""
 
     def finish(self) -> None:
@@ -57,11 +62,17 @@ class Events(Protocol):
 class _Decoding(Generic[PieceT]):
     """`Events` of an array and of what takes its pieces."""
 
-    def __init__(self, array: Array[PieceT], add: Callable[[PieceT], None]) -> None:
+    def __init__(
+        self,
+        array: Array[PieceT],
+        add: Callable[[PieceT], None],
+        pieces_of: Callable[[TraceSource], Iterator[Buffer]],
+    ) -> None:
         self.array = array
+        self.pieces_of = pieces_of
         self._add = add
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         for piece in self.array.feed(data):
             self._add(piece)
 
@@ -71,30 +82,35 @@ class _Decoding(Generic[PieceT]):
 
 
 @contextmanager
-def decoding(rows: TraceRows, threads: int, *, native: bool = True) -> Iterator[Events]:
+def decoding(
+    rows: TraceRows, threads: int, block_bytes: int, *, native: bool = True
+) -> Iterator[Events]:
     """Reads an event array into rows.
 
     Args:
         rows: Where to.
+        block_bytes: How much text is taken into rows at once.
         threads: How many threads may read. The decoder in Python uses one.
         native: Whether the scanner in C may be used; it reads the same.
     """
     library = scanner_library() if native else None
     if library is None:
-        yield _Decoding[Batch](EventArray(), DecodedRows(rows).add)
+        yield _Decoding[Batch](EventArray(), DecodedRows(rows).add, TraceSource.chunks)
     elif threads < 2:
-        array = ScannedArray(Scanner(library).scan)
-        yield _Decoding[Scanned](array, ScannedRows(rows).add)
+        array = ScannedArray(Scanner(library), block_bytes)
+        yield _Decoding[Scanned](array, ScannedRows(rows).add, TraceSource.views)
     else:
-        with _side_by_side(library, threads) as array:
-            yield _Decoding[Scanned](array, ScannedRows(rows).add)
+        with _side_by_side(library, threads, block_bytes) as array:
+            yield _Decoding[Scanned](array, ScannedRows(rows).add, TraceSource.views)
 
 
 @contextmanager
-def _side_by_side(library: ScannerLibrary, threads: int) -> Iterator[ScannedArray]:
+def _side_by_side(
+    library: ScannerLibrary, threads: int, block_bytes: int
+) -> Iterator[ScannedArray]:
     others = ScannerThreads(library, threads)
     try:
-        scan = Scanner(library).scan
-        yield ScannedArray(scan, others.later, _STRETCHES_PER_THREAD * threads)
+        stretches = _STRETCHES_PER_THREAD * threads
+        yield ScannedArray(Scanner(library), block_bytes, others, stretches)
     finally:
         others.close()

@@ -15,6 +15,7 @@ from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
+from chopperd.traces.text_buffer import Buffer
 
 DEFAULT_LIMITS: Final = ReadLimits()
 
@@ -46,10 +47,10 @@ def read_trace(
     rows = TraceRows()
     with (
         TraceSource(path, limits, progress, name=str(called)) as source,
-        decoding(rows, threads, native=native) as events,
+        decoding(rows, threads, limits.block_bytes, native=native) as events,
     ):
         document = _Document(source, limits, rows, events)
-        for data in source.chunks():
+        for data in events.pieces_of(source):
             document.feed(data)
         document.finish()
         return document.trace(called)
@@ -71,7 +72,7 @@ class _Document:
         self._array = events.array
         self._further = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take the next piece of the text."""
         if self._head is None:
             data = self._open(data)
@@ -121,7 +122,7 @@ class _Document:
         lost = self._array.damaged + self._array.undecodable + self._further
         return self._rows.counts.total() + lost
 
-    def _open(self, data: bytes) -> bytes:
+    def _open(self, data: Buffer) -> bytes:
         """What of the text so far belongs to the event array; nothing until it opens."""
         self._opening += data
         if len(self._opening) < self._wanted_bytes:

@@ -1,13 +1,15 @@
-"""What one scan of a stretch of events gives: rows of each table, and the texts they number."""
+"""What scans of some events give: columns of each table, and the texts that they number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Rows: TypeAlias = npt.NDArray[np.void]
+from chopperd.traces.columns import Column
+
+Columns: TypeAlias = Mapping[str, Column]
+"""Columns of one table by name, (n,) each; those that are numbered index `Texts`."""
 
 RECORD_ROW: Final = np.dtype(
     [
@@ -42,20 +44,43 @@ FLOW_ROW: Final = np.dtype(
 """Rows as the scanner lays them out (scanner.h)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a scan stopped, between two elements.
+
+    Attributes:
+        consumed: Offset in the text.
+        ended: Whether the array's end was seen there.
+        stuck: Whether a damaged element stands there that no event follows.
+    """
+
+    consumed: int
+    ended: bool
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts that a scanner has numbered so far.
+
+    Attributes:
+        known: Text i has number i. It grows with each scan; what is in it stays.
+        count: How many of them the rows that come with this may index.
+    """
+
+    known: Sequence[bytes]
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
     """Some events, in file order.
 
-    Numbers of names, threads, collectives and shapes are those of this stretch's own texts.
-
     Attributes:
-        records, calls, spans, device_spans, flows: (n,) rows, valid ones only, times in ns.
+        records, calls, spans, device_spans, flows: Valid rows only, times in ns.
         names: JSON texts, quotes included. threads: Of process and thread, joined by `JOIN`.
         collectives, shapes: Of each key, joined likewise; an absent one is empty.
         counts: Events by the JSON text of their category.
-        consumed: Where the scan stopped, between two elements.
-        ended: Whether the array's end was seen there. stuck: Whether a damaged element stands
-            there that no event follows.
         damaged: Elements that are not JSON.
         undecodable: Elements that are no events.
         undecodable_rows: Rows left out because a time or the device is missing or absurd.
@@ -63,19 +88,16 @@ class Scanned:
         has_queues: Whether a device record names its HSA queue.
     """
 
-    records: Rows
-    calls: Rows
-    spans: Rows
-    device_spans: Rows
-    flows: Rows
-    names: Sequence[bytes]
-    threads: Sequence[bytes]
-    collectives: Sequence[bytes]
-    shapes: Sequence[bytes]
+    records: Columns
+    calls: Columns
+    spans: Columns
+    device_spans: Columns
+    flows: Columns
+    names: Texts
+    threads: Texts
+    collectives: Texts
+    shapes: Texts
     counts: Mapping[bytes, int]
-    consumed: int
-    ended: bool
-    stuck: bool
     damaged: int
     undecodable: int
     undecodable_rows: int

@@ -6,36 +6,46 @@ cut, what came behind it is scanned again from there.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from chopperd.traces.salvage import EVENT_BORDER, array_end
-from chopperd.traces.scanned import Scanned
+from chopperd.traces.scanned import Scanned, Stop
+from chopperd.traces.text_buffer import Buffer, TextBuffer
 
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
 
 
-class Scan(Protocol):
-    """`native.scanner.Scanner.scan`, of a scanner that no other thread is using."""
+class OwnScanner(Protocol):
+    """`native.scanner.Scanner`, one that no other thread is using."""
 
-    def __call__(self, text: bytes, limit: int, *, final: bool) -> Scanned:
-        """The elements of `text` that start before `limit`."""
+    def scan(self, text: TextBuffer, limit: int, *, final: bool) -> Stop:
+        """Read the elements of `text` that start before `limit`."""
+
+    def take(self) -> Scanned:
+        """What the scans since the last call have read."""
 
 
-Later: TypeAlias = Callable[[bytes, int], "Future[Scanned]"]
-"""Starts a scan that is not the file's last in another thread."""
+class OtherThreads(Protocol):
+    """`native.threads.ScannerThreads`."""
+
+    def later(self, text: TextBuffer, limit: int) -> "Future[tuple[Stop, Scanned]]":
+        """Start a scan that is not the file's last."""
+
+    def forget(self) -> None:
+        """Number texts from 0 again in all scans that have not begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
     """Text up to `limit`, which is being scanned, and some of what follows it."""
 
-    text: bytes
+    text: TextBuffer
     limit: int
-    scanned: "Future[Scanned]"
+    scanned: "Future[tuple[Stop, Scanned]]"
 
 
 class ScannedArray:
@@ -47,42 +57,52 @@ class ScannedArray:
         truncated: Whether the data ended inside an element.
 
     Args:
-        scan: Scans in this thread.
-        later: Scans in other threads; None to do all in this one.
+        scanner: Scans in this thread.
+        block_bytes: Of how much text rows are given at once; one stretch.
+        others: Scan in other threads; None to do all in this one.
         side_by_side: How many stretches may be under way.
     """
 
-    def __init__(self, scan: Scan, later: Later | None = None, side_by_side: int = 0) -> None:
+    def __init__(
+        self,
+        scanner: OwnScanner,
+        block_bytes: int,
+        others: OtherThreads | None = None,
+        side_by_side: int = 0,
+    ) -> None:
         self.damaged = 0
         self.undecodable = 0
         self.tail: bytes | None = None
         self.truncated = False
-        self._scan = scan
-        self._later = later
+        self._scanner = scanner
+        self._scanned_bytes = 0
+        self._block_bytes = block_bytes
+        self._others = others
         self._side_by_side = side_by_side
         self._under_way: deque[_Stretch] = deque()
-        self._pending = b""
-        self._wanted_bytes = 0
+        self._pending = TextBuffer()
+        self._free: list[TextBuffer] = []
+        self._least_bytes = block_bytes if others else 0
+        self._wanted_bytes = self._least_bytes
 
     @property
     def pending_bytes(self) -> int:
         """How much waits for its end: part of an element, or the tail."""
         return len(self._pending) + len(self.tail or b"")
 
-    def feed(self, data: bytes) -> Iterator[Scanned]:
+    def feed(self, data: Buffer) -> Iterator[Scanned]:
         """The events that are read by now."""
         if self.tail is not None:
             self.tail += data
             return
-        self._pending += data
+        self._pending.append(data)
         if len(self._pending) < self._wanted_bytes:
             return
-        cut = _cut(self._pending) if self._later else None
-        if self._later and cut is not None:
-            scanned = self._later(self._pending, cut)
-            self._under_way.append(_Stretch(self._pending, cut, scanned))
-            self._pending = self._pending[cut:]
+        cut = _cut(self._pending) if self._others else None
+        if self._others and cut is not None:
+            self._start(self._others, cut)
             yield from self._done(at_most=self._side_by_side)
+            self._wanted_bytes = self._least_bytes
         else:
             yield from self._done(at_most=0)
             yield from self._read(final=False)
@@ -90,50 +110,72 @@ class ScannedArray:
     def finish(self) -> Iterator[Scanned]:
         """The events of what is left when the data have ended."""
         yield from self._done(at_most=0)
-        if self.tail is None:
-            yield from self._read(final=True)
-        self.truncated = self.tail is None and self._pending != b""
+        yield from self._read(final=True)
+        self.truncated = self.tail is None and len(self._pending) > 0
+
+    def _start(self, others: OtherThreads, cut: int) -> None:
+        """Have what is pending scanned up to a cut; what is behind it stays pending."""
+        text = self._pending
+        self._pending = self._free.pop() if self._free else TextBuffer()
+        self._pending.append(text.text(cut))
+        self._under_way.append(_Stretch(text, cut, others.later(text, cut)))
 
     def _done(self, *, at_most: int) -> Iterator[Scanned]:
         """What has been scanned, in order, until so many stretches are left under way."""
         while len(self._under_way) > at_most and self.tail is None:
             stretch = self._under_way.popleft()
-            found = stretch.scanned.result()
+            stop, found = stretch.scanned.result()
             yield self._counted(found)
-            if found.ended or found.consumed != stretch.limit:
-                self._go_back(stretch, found)
+            if stop.ended or stop.consumed != stretch.limit:
+                self._go_back(stretch, stop)
+            else:
+                stretch.text.clear()
+                self._free.append(stretch.text)
 
-    def _go_back(self, stretch: _Stretch, found: Scanned) -> None:
+    def _go_back(self, stretch: _Stretch, stop: Stop) -> None:
         """Take back all that was cut behind the place where a scan stopped."""
-        behind = [each.text[: each.limit] for each in self._under_way]
-        rest = b"".join((stretch.text[: stretch.limit], *behind, self._pending))
-        self._pending = rest[found.consumed :]
+        rest = TextBuffer(stretch.text.text(0, stretch.limit))
         for each in self._under_way:
+            rest.append(each.text.text(0, each.limit))
             each.scanned.cancel()
+        rest.append(self._pending.text())
+        rest.drop(stop.consumed)  # may be behind the limit
         self._under_way.clear()
-        if found.ended:
-            self.tail, self._pending = self._pending, b""
+        self._pending = rest
+        if self._others:
+            self._others.forget()
+        if stop.ended:
+            self._take_tail()
 
     def _read(self, *, final: bool) -> Iterator[Scanned]:
-        """The whole elements of what is pending."""
+        """Scan what is pending; the rows of all that is scanned, when there are enough."""
         if self.tail is not None:
             return
-        found = self._scan(self._pending, len(self._pending), final=final)
-        yield self._counted(found)
-        self._pending = self._pending[found.consumed :]
+        stop = self._scanner.scan(self._pending, len(self._pending), final=final)
+        self._scanned_bytes += stop.consumed
+        self._pending.drop(stop.consumed)
+        if final or stop.ended or self._others or self._scanned_bytes >= self._block_bytes:
+            self._scanned_bytes = 0
+            yield self._counted(self._scanner.take())
         # Text without an end in sight is looked at again when there is far more of it.
-        self._wanted_bytes = 0 if found.consumed else 4 * len(self._pending)
-        if found.ended:
-            self.tail, self._pending = self._pending, b""
-        elif found.stuck:
+        self._wanted_bytes = self._least_bytes if stop.consumed else 4 * len(self._pending)
+        if stop.ended:
+            self._take_tail()
+        elif stop.stuck:
             self._pass_last_damage()
 
     def _pass_last_damage(self) -> None:
         """The array's end behind a damaged element that no event follows, if it can be told."""
-        end = array_end(self._pending, 0)
+        end = array_end(self._pending.text(), 0)
         if end is not None:
             self.damaged += 1
-            self.tail, self._pending = self._pending[end + 1 :], b""
+            self._pending.drop(end + 1)
+            self._take_tail()
+
+    def _take_tail(self) -> None:
+        """What is pending is the tail."""
+        self.tail = self._pending.text()
+        self._pending.clear()
 
     def _counted(self, found: Scanned) -> Scanned:
         self.damaged += found.damaged
@@ -141,13 +183,13 @@ class ScannedArray:
         return found
 
 
-def _cut(text: bytes) -> int | None:
+def _cut(text: TextBuffer) -> int | None:
     """Where an event seems to start, with room to look ahead behind it; None where none does."""
     stop = len(text) - _LOOK_AHEAD_BYTES
     window = _LOOK_AHEAD_BYTES
     while stop > 0:
         begin = max(stop - window, 0)
-        starts = [border.end() for border in EVENT_BORDER.finditer(text, begin, stop)]
+        starts = [border.end() for border in EVENT_BORDER.finditer(text.memory, begin, stop)]
         if starts:
             return starts[-1]
         stop, window = begin, window * 8

@@ -6,14 +6,12 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from chopperd.model.arrays import Int32s
-from chopperd.traces.columns import ABSENT, Column, ColumnParts, Interner
+from chopperd.traces.columns import ABSENT, ColumnParts, Interner
 from chopperd.traces.decode import Scalar, scalars_of, values_of
 from chopperd.traces.rows import ShapesKey, TraceRows
-from chopperd.traces.scanned import JOIN, Rows, Scanned
+from chopperd.traces.scanned import JOIN, Columns, Scanned, Texts
 
 KeyT = TypeVar("KeyT", bound=Hashable)
-_SMALL: Final = frozenset({"kind", "is_end"})
-_UNUSED: Final = "unused"
 _NULL: Final = b"null"
 
 
@@ -35,8 +33,7 @@ class ScannedRows:
         """Take the rows of one scan."""
         rows = self._rows
         for category, count in found.counts.items():
-            if count:
-                rows.counts[_texts([category])[0]] += count
+            rows.counts[_texts([category])[0]] += count
         rows.undecodable += found.undecodable_rows
         rows.invalid_records += found.invalid_records
         rows.has_queues |= found.has_queues
@@ -54,36 +51,60 @@ class ScannedRows:
 
 
 class _Numbers(Generic[KeyT]):
-    """The file's numbers of texts that each scan numbers anew; a text is decoded once a file."""
+    """The file's numbers of texts that each scanner numbers on its own."""
 
     def __init__(
         self, interner: Interner[KeyT], decode: Callable[[Sequence[bytes]], Sequence[KeyT]]
     ) -> None:
         self._interner = interner
         self._decode = decode
-        self._known: dict[bytes, int] = {}
+        self._by_scanner: dict[int, _Translation] = {}
 
-    def of(self, texts: Sequence[bytes]) -> Int32s:
+    def of(self, texts: Texts) -> Int32s:
         """The number of each text, and last that of none."""
-        known = self._known
-        new = [text for text in texts if text not in known]
-        if new:
-            known.update(zip(new, map(self._interner.__getitem__, self._decode(new)), strict=True))
-        return np.array([*map(known.__getitem__, texts), ABSENT], np.int32)
+        known = texts.known
+        translation = self._by_scanner.setdefault(id(known), _Translation(known))
+        if texts.count > translation.count:
+            new = self._decode(known[translation.count : texts.count])
+            translation.add(list(map(self._interner.__getitem__, new)))
+        return translation.numbers
 
 
-def _add(table: ColumnParts, rows: Rows, numbers: dict[str, Int32s]) -> None:
-    """Take rows apart into columns. -1, which stands for none, takes the last number."""
-    if not len(rows):
-        return
-    columns: dict[str, Column] = {}
-    for name in rows.dtype.names or ():
-        column = rows[name]
-        columns[name] = numbers[name][column] if name in numbers else column.copy()
-    for name in _SMALL & columns.keys():
-        columns[name] = columns[name].astype(np.int8)
-    columns.pop(_UNUSED, None)
-    table.add(**columns)
+class _Translation:
+    """Numbers of a scanner's texts as the file's.
+
+    Attributes:
+        known: The texts; kept, so that no others take their place in memory.
+        count: How many are translated.
+    """
+
+    def __init__(self, known: Sequence[bytes]) -> None:
+        self.known = known
+        self.count = 0
+        self._room: Int32s = np.array([ABSENT], np.int32)
+
+    @property
+    def numbers(self) -> Int32s:
+        """(count + 1,) numbers, `ABSENT` last: that is where -1 leads."""
+        return self._room[: self.count + 1]
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Those of the next texts."""
+        start, self.count = self.count, self.count + len(numbers)
+        if self.count >= len(self._room):
+            self._room = np.resize(self._room, 2 * self.count + 1)
+        self._room[start : self.count] = numbers
+        self._room[self.count] = ABSENT
+
+
+def _add(table: ColumnParts, columns: Columns, numbers: dict[str, Int32s]) -> None:
+    """Take columns, numbered ones by the file's numbers."""
+    table.add(
+        **{
+            name: numbers[name][column] if name in numbers else column
+            for name, column in columns.items()
+        }
+    )
 
 
 def _texts(texts: Sequence[bytes]) -> list[str]:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, cast
@@ -13,6 +14,7 @@ from typing import Final, Self, cast
 from isal import isal_zlib
 
 from chopperd.errors import TraceFormatError
+from chopperd.traces.text_buffer import Buffer
 
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_WINDOW_BITS: Final = 31
@@ -24,6 +26,9 @@ _OTHER_FORMATS: Final = {
     b"BZh": "bzip2",
     b"PK\x03\x04": "zip",
 }
+_MAGIC_BYTES: Final = max(map(len, (_GZIP, *_OTHER_FORMATS)))
+_VIEW_BYTES: Final = 1 << 17
+"""Read at once: hashed and scanned it is still in the core's own cache."""
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
@@ -38,7 +43,7 @@ class ReadLimits:
         stored_bytes: Size of the file.
         expanded_bytes: Size after decompression.
         element_bytes: Size of one event, and of all text before or after the events.
-        block_bytes: How much is read and decoded at once; decides memory and nothing else.
+        block_bytes: How much is decoded at once; decides memory and nothing else.
     """
 
     stored_bytes: int = 8 * _GIB
@@ -74,6 +79,7 @@ class TraceSource:
         self._name = str(path) if name is None else name
         self._limits = limits
         self._progress = progress
+        self._view_bytes = min(limits.block_bytes, _VIEW_BYTES)
         self._hash = hashlib.sha256()
         with self._readable():
             # Without waiting for a pipe's writer: only regular files are read.
@@ -94,7 +100,22 @@ class TraceSource:
         os.close(self._file)
 
     def chunks(self) -> Iterator[bytes]:
-        """The text, decompressed where the content is gzip, in pieces of at most `block_bytes`.
+        """As `views`, but in pieces of about `block_bytes`, which may be kept."""
+        parts: list[bytes] = []
+        size = 0
+        for view in self.views():
+            parts.append(bytes(view))
+            size += len(view)
+            if size >= self._limits.block_bytes:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    def views(self) -> Iterator[Buffer]:
+        """The text, decompressed where the content is gzip, in pieces that a core's cache holds.
+
+        A piece is there until the next is asked for: it may be a view of memory that is used again.
 
         Raises:
             TraceFormatError: The file is no regular file, empty, too large, or compressed in a way
@@ -103,10 +124,13 @@ class TraceSource:
         self._check_kind()
         stored = self._stored()
         first = next(stored, b"")
+        begins = bytes(first[:_MAGIC_BYTES])
         for magic, name in _OTHER_FORMATS.items():
-            if first.startswith(magic):
+            if begins.startswith(magic):
                 raise self.error(f"is compressed with {name}; decompress it first")
-        pieces = self._expanded(first, stored) if first.startswith(_GZIP) else _chain(first, stored)
+        pieces: Iterator[Buffer] = chain([first] if first else [], stored)
+        if begins.startswith(_GZIP):
+            pieces = self._expanded(pieces)
         for piece in pieces:
             self.expanded_bytes += len(piece)
             self._check_size(self.expanded_bytes, self._limits.expanded_bytes, "decompressed text")
@@ -153,26 +177,28 @@ class TraceSource:
             reason = error.strerror or type(error).__name__
             raise self.error(f"can't be read: {reason}") from error
 
-    def _stored(self) -> Iterator[bytes]:
-        """The file's bytes as stored, hashed and reported."""
+    def _stored(self) -> Iterator[Buffer]:
+        """The file's bytes as stored, hashed and reported: views of the same memory each time."""
         taken = 0
+        memory = memoryview(bytearray(self._view_bytes))
         while True:
             with self._readable():
-                data = os.read(self._file, self._limits.block_bytes)
-            if not data:
+                count = os.readv(self._file, [memory])
+            if not count:
                 return
-            taken += len(data)
+            data = memory[:count]
+            taken += count
             self._check_size(taken, self._limits.stored_bytes, "file")
             self._hash.update(data)
             if self._progress:
                 self._progress(taken, self._opened.st_size)
             yield data
 
-    def _expanded(self, first: bytes, stored: Iterator[bytes]) -> Iterator[bytes]:
+    def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:
         """The decompressed text of all gzip members; ends early where the stream is broken."""
-        inflater = _Inflater(self._limits.block_bytes)
+        inflater = _Inflater(self._view_bytes)
         try:
-            for data in _chain(first, stored):
+            for data in stored:
                 yield from inflater.feed(data)
         except _BROKEN as error:
             if not self.expanded_bytes or _CHECKSUM in str(error):
@@ -197,7 +223,7 @@ class _Inflater:
         """Whether the last member is whole."""
         return self._member.eof
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: Buffer) -> Iterator[bytes]:
         """The text that `data` completes."""
         piece = b""
         while data or len(piece) == self._piece_bytes:
@@ -210,7 +236,7 @@ class _Inflater:
             if piece:
                 yield piece
 
-    def _next_member(self, data: bytes) -> bytes:
+    def _next_member(self, data: Buffer) -> bytes:
         """Begin another member and give its bytes; none if padding or something else follows."""
         begins = (self._between + data).lstrip(b"\0")
         if not begins.startswith(_GZIP):
@@ -219,9 +245,3 @@ class _Inflater:
         self._between = b""
         self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
         return begins
-
-
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from rest

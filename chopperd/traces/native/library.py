@@ -13,7 +13,7 @@ from chopperd.traces.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 TABLES: Final = (RECORD_ROW, CALL_ROW, SPAN_ROW, DEVICE_SPAN_ROW, FLOW_ROW)
@@ -30,7 +30,7 @@ class Table(Structure):
     _fields_ = [("rows", c_void_p), ("count", c_int64), ("room", c_int64), ("row_bytes", c_int64)]
 
 
-class Texts(Structure):
+class TextTable(Structure):
     """`strings_t`."""
 
     _fields_ = [
@@ -44,7 +44,7 @@ class Scan(Structure):
 
     _fields_ = [
         ("tables", Table * len(TABLES)),
-        ("texts", Texts * TEXTS),
+        ("texts", TextTable * TEXTS),
         ("category_counts", c_void_p),
         ("category_room", c_int64),
         ("consumed", c_int64),
@@ -55,6 +55,7 @@ class Scan(Structure):
         ("joined", c_void_p),
         ("joined_room", c_int64),
         ("shaped", c_void_p),
+        ("pieces", c_void_p),
     ]
 
 
@@ -84,10 +85,15 @@ class ScannerLibrary:
         library.scan_close.restype = None
         library.scan_close.argtypes = [POINTER(Scan)]
         library.scan_events.restype = c_int64
-        library.scan_events.argtypes = [POINTER(Scan), c_char_p, c_int64, c_int64, c_int64]
+        library.scan_events.argtypes = [POINTER(Scan), c_void_p, c_int64, c_int64, c_int64]
+        for function in (library.scan_empty, library.scan_forget):
+            function.restype = None
+            function.argtypes = [POINTER(Scan)]
         self.open = library.scan_open
         self.close = library.scan_close
         self.events = library.scan_events
+        self.empty = library.scan_empty
+        self.forget = library.scan_forget
 
 
 @cache

@@ -33,6 +33,7 @@ scan_t *scan_open(const char *shaped)
     if (scan == NULL)
         return NULL;
     scan->shaped = shaped;
+    scan->pieces = pieces_open(); /* does without, where there is no memory */
     for (int table = 0; table < TABLES; table++)
         scan->tables[table].row_bytes = scan_row_bytes(table);
     return scan;
@@ -46,6 +47,7 @@ void scan_close(scan_t *scan)
         free_strings(&scan->texts[which]);
     free(scan->category_counts);
     free(scan->joined);
+    pieces_close(scan->pieces);
     free(scan);
 }
 
@@ -101,7 +103,8 @@ typedef enum { STARTS, STARTS_NOT, NOT_IN_SIGHT } start_t;
 
 /* Behind the element at `at`. `is_event`: whether it is an object with a phase. */
 static const char *read_element(
-    const char *at, const char *end, event_t *event, state_t *state, bool *is_event)
+    const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state,
+    bool *is_event)
 {
     *is_event = false;
     if (*at == 'N' || *at == 'I' || (*at == '-' && at[1] == 'I')) {
@@ -110,7 +113,7 @@ static const char *read_element(
     }
     if (*at != '{')
         return after_value(at, end, state);
-    at = read_keys(at, end, event, state);
+    at = read_keys(at, end, pieces, event, state);
     *is_event = *state == WHOLE && event->keys[PH].kind == '"';
     return at;
 }
@@ -120,10 +123,10 @@ static const char *read_element(
 static start_t starts_event(const char *at, const char *end, bool final)
 {
     const char *border;
-    event_t event;
+    event_t event = {0};
     state_t state;
     bool is_event;
-    read_element(at, end, &event, &state, &is_event);
+    read_element(at, end, NULL, &event, &state, &is_event);
     if (state == WHOLE)
         return is_event ? STARTS : STARTS_NOT;
     if (state == CUT && !final)
@@ -150,27 +153,34 @@ static const char *behind_damage(const char *at, const char *end, bool final)
     return NULL;
 }
 
-static void reset(scan_t *scan)
+/* Number texts from 0 again. */
+void scan_forget(scan_t *scan)
+{
+    for (int which = 0; which < TEXTS; which++)
+        forget_strings(&scan->texts[which]);
+}
+
+/* Begin again with no rows, and nothing counted. */
+void scan_empty(scan_t *scan)
 {
     for (int table = 0; table < TABLES; table++)
         scan->tables[table].count = 0;
-    for (int which = 0; which < TEXTS; which++)
-        forget_strings(&scan->texts[which]);
-    scan->consumed = 0;
+    for (int64_t category = 0; category < scan->texts[CATEGORIES].count; category++)
+        scan->category_counts[category] = 0;
     scan->damaged = scan->undecodable = scan->undecodable_rows = 0;
     scan->invalid_records = scan->has_queues = scan->out_of_memory = 0;
 }
 
 /* Reads the elements of the array that start before `limit`; the text may go on behind it. `text`
- * starts between two elements. `final`: the file ends where the text does. */
+ * starts between two elements. `final`: the file ends where the text does. Rows and counts are added
+ * to those that are there. */
 int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final)
 {
     const char *at = text, *end = text + size, *stop = text + limit;
+    event_t event = {0};
     scan->outcome = MORE;
-    reset(scan);
     for (;;) {
         const char *next;
-        event_t event;
         state_t state;
         bool is_event;
         at = after_separators(at);
@@ -182,7 +192,7 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             scan->outcome = ENDED;
             break;
         }
-        next = read_element(at, end, &event, &state, &is_event);
+        next = read_element(at, end, scan->pieces, &event, &state, &is_event);
         if (state == CUT || (next == end && !final && *at != '{'))
             break; /* a number may go on */
         if (state == WHOLE) {

@@ -1,19 +1,35 @@
 """Scans stretches of events with the C library."""
 
-from ctypes import c_char
+from collections.abc import Mapping
+from ctypes import addressof, c_char
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from chopperd.traces.native.library import ENDED, STUCK, TABLES, ScannerLibrary, Table, Texts
+from chopperd.traces.columns import Column
+from chopperd.traces.native.library import (
+    ENDED,
+    STUCK,
+    TABLES,
+    TEXTS,
+    ScannerLibrary,
+    Table,
+    TextTable,
+)
 from chopperd.traces.rows import SHAPED
-from chopperd.traces.scanned import Rows, Scanned
+from chopperd.traces.scanned import Scanned, Stop, Texts
+from chopperd.traces.text_buffer import TextBuffer
 
 _SHAPED: Final = b"".join(word.encode() + b"\0" for word in SHAPED) + b"\0"
+_SMALL: Final = frozenset({"kind", "is_end"})
+_UNUSED: Final = "unused"
 
 
 class Scanner:
     """One scan at a time; its memory is used again by the next. Threads need one each.
+
+    Texts keep their numbers from one scan to the next.
 
     Args:
         library: The library.
@@ -21,6 +37,7 @@ class Scanner:
 
     def __init__(self, library: ScannerLibrary) -> None:
         self._library = library
+        self._known: list[list[bytes]] = [[] for _ in range(TEXTS)]
         self._scan = library.open(_SHAPED)
         if not self._scan:
             raise MemoryError
@@ -30,7 +47,12 @@ class Scanner:
         if self._scan:
             self._library.close(self._scan)
 
-    def scan(self, text: bytes, limit: int, *, final: bool) -> Scanned:
+    def forget(self) -> None:
+        """Number texts from 0 again."""
+        self._library.forget(self._scan)
+        self._known = [[] for _ in range(TEXTS)]
+
+    def scan(self, text: TextBuffer, limit: int, *, final: bool) -> Stop:
         """Read the elements of `text`, which starts between two, that start before `limit`.
 
         Lets go of Python's lock while it reads.
@@ -40,14 +62,20 @@ class Scanner:
             limit: Where to stop; `len(text)` to read all.
             final: Whether the file ends with the text.
         """
-        self._library.events(self._scan, text, len(text), limit, final)
+        start = c_char.from_buffer(text.memory)  # while it is there the memory can't move
+        self._library.events(self._scan, addressof(start), len(text), limit, final)
         scan = self._scan.contents
         if scan.out_of_memory:
             raise MemoryError
-        names, threads, collectives, shapes, categories = map(_texts, scan.texts)
-        counts = _numbers(scan.category_counts, len(categories))
-        records, calls, spans, device_spans, flows = map(_rows, scan.tables, TABLES)
-        return Scanned(
+        return Stop(scan.consumed, ended=scan.outcome == ENDED, stuck=scan.outcome == STUCK)
+
+    def take(self) -> Scanned:
+        """What the scans since the last call have read."""
+        scan = self._scan.contents
+        names, threads, collectives, shapes, categories = map(_texts, scan.texts, self._known)
+        counts = _numbers(scan.category_counts, 0, categories.count)
+        records, calls, spans, device_spans, flows = map(_columns, scan.tables, TABLES)
+        scanned = Scanned(
             records=records,
             calls=calls,
             spans=spans,
@@ -57,32 +85,50 @@ class Scanner:
             threads=threads,
             collectives=collectives,
             shapes=shapes,
-            counts=dict(zip(categories, counts, strict=True)),
-            consumed=scan.consumed,
-            ended=scan.outcome == ENDED,
-            stuck=scan.outcome == STUCK,
+            counts={known: n for known, n in zip(categories.known, counts, strict=True) if n},
             damaged=scan.damaged,
             undecodable=scan.undecodable,
             undecodable_rows=scan.undecodable_rows,
             invalid_records=scan.invalid_records,
             has_queues=bool(scan.has_queues),
         )
+        self._library.empty(self._scan)
+        return scanned
 
 
-def _rows(table: Table, row: "np.dtype[np.void]") -> Rows:
-    return np.frombuffer(_bytes(table.rows, table.count * row.itemsize), row)
+def _columns(table: Table, row: "np.dtype[np.void]") -> Mapping[str, Column]:
+    """Copies of a table's columns; none of a table without rows."""
+    if not table.count:
+        return {}
+    rows = np.frombuffer(_memory(table.rows, 0, table.count * row.itemsize), row)
+    return {
+        name: rows[name].astype(np.int8) if name in _SMALL else rows[name].copy()
+        for name in row.names or ()
+        if name != _UNUSED
+    }
 
 
-def _texts(texts: Texts) -> list[bytes]:
-    text, ends = _bytes(texts.bytes, texts.used), _numbers(texts.ends, texts.count)
-    return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+def _texts(texts: TextTable, known: list[bytes]) -> Texts:
+    """What is known by now: those that are new are put behind the others."""
+    first = len(known)
+    if texts.count > first:
+        ends = _numbers(texts.ends, first, texts.count)
+        begin = _numbers(texts.ends, first - 1, first)[0] if first else 0
+        new = bytes(_memory(texts.bytes, begin, ends[-1]))
+        known += [new[a - begin : b - begin] for a, b in pairwise((begin, *ends))]
+    return Texts(known, texts.count)
 
 
-def _numbers(address: int | None, count: int) -> list[int]:
-    numbers: list[int] = np.frombuffer(_bytes(address, count * 8), np.int64).tolist()
+def _numbers(address: int | None, start: int, end: int) -> list[int]:
+    """Some of the library's 64-bit numbers."""
+    size = np.dtype(np.int64).itemsize
+    memory = _memory(address, start * size, end * size)
+    numbers: list[int] = np.frombuffer(memory, np.int64).tolist()
     return numbers
 
 
-def _bytes(address: int | None, size: int) -> bytes:
-    """A copy of the library's memory."""
-    return bytes((c_char * size).from_address(address)) if address and size else b""
+def _memory(address: int | None, start: int, end: int) -> memoryview:
+    """The library's memory from one byte to another, as it is until the next scan."""
+    if not address or start == end:
+        return memoryview(b"")
+    return memoryview((c_char * (end - start)).from_address(address + start)).cast("B")

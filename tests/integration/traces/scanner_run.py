@@ -6,6 +6,7 @@ from pathlib import Path
 
 from chopperd.traces.native.library import ScannerLibrary
 from chopperd.traces.native.scanner import Scanner
+from chopperd.traces.text_buffer import TextBuffer
 from tests.mutations import mutated
 
 DONE = "scanned"
@@ -19,8 +20,9 @@ def main() -> None:
         text = mutated(rng)
         text = text[text.find(b"[") + 1 :]
         for final in (False, True):
-            scanner.scan(text, len(text), final=final)
-            scanner.scan(text[: rng.randrange(len(text) + 1)], rng.randrange(60), final=final)
+            scanner.scan(TextBuffer(text), len(text), final=final)
+            part = TextBuffer(text[: rng.randrange(len(text) + 1)])
+            scanner.scan(part, rng.randrange(60), final=final)
     print(DONE)
 
 
