@@ -26,8 +26,13 @@ Traces = Annotated[
 Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A Kineto trace.")]
 Command = Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to check.")]
-Samples = Annotated[Path | None, typer.Option("--samples", help="Clock samples.")]
-Step = Annotated[int | None, typer.Option("--step", help="Only this step.")]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        "--samples", help="Clock samples of its time; default: what the local agent recorded."
+    ),
+]
+Step = Annotated[int | None, typer.Option("--step", help="Only this step, on every device.")]
 Last = Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps.")]
 Job = Annotated[str | None, typer.Option("--job", help="Only of this job.")]
 Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
@@ -41,14 +46,25 @@ Stay = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
 By = Annotated[
     Literal["family", "operation", "layer", "phase"] | None,
-    typer.Option("--by", help="Break the device's work down."),
+    typer.Option("--by", help="Break the device's work down; the host's, where no device worked."),
 ]
 Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
+ReportForm = Annotated[
+    Format, typer.Option("--format", help="Form of the report; csv with --by is that table alone.")
+]
 ListForm = Annotated[ListFormat, typer.Option("--format", help="Form of the list.")]
 DeviceMap = Annotated[
-    str | None, typer.Option("--device-map", metavar="0=UUID,...", help="GPUs of trace devices.")
+    str | None,
+    typer.Option(
+        "--device-map", metavar="0=UUID,...", help="Which GPU each device of the trace is."
+    ),
 ]
-Reference = Annotated[float | None, typer.Option("--reference-mhz", min=1, help="Top clock.")]
+Reference = Annotated[
+    float | None,
+    typer.Option(
+        "--reference-mhz", min=1, help="Clock to measure losses against; default: the highest."
+    ),
+]
 Zone = Annotated[str | None, typer.Option("--tz", help="Time zone of nvidia-smi's local times.")]
 ConfigPath = Annotated[Path | None, typer.Option("--config", help=f"Default: {DEFAULT_PATH}")]
 Backend = Annotated[str | None, typer.Option("--backend", help="Driver to read GPUs through.")]

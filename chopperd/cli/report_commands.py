@@ -96,7 +96,7 @@ def report(
     step: options.Step = None,
     last: options.Last = None,
     by: options.By = None,
-    form: options.Form = "text",
+    form: options.ReportForm = "text",
     output: options.ReportTo = None,
     device_map: options.DeviceMap = None,
     reference_mhz: options.Reference = None,
