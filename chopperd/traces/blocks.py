@@ -17,11 +17,11 @@ from chopperd.traces.decode import (
     QuickEvent,
     Refusal,
     exact_events,
-    is_cut_short,
     quick_events,
 )
+from chopperd.traces.document import Texts, document_texts, is_cut_short
 from chopperd.traces.salvage import EVENT_BORDER, salvage
-from chopperd.traces.text import repaired
+from chopperd.traces.text import is_no_number, offset_without_nulls, valid_text, with_nulls
 from chopperd.traces.text_buffer import Buffer
 
 _EVENTS: Final = b'"traceEvents"'
@@ -29,9 +29,12 @@ _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CUTS_TRIED: Final = 4
 _OPENINGS_TRIED: Final = 8
+_HEADS_PASSED: Final = 2
+"""How many times the head's length may be passed over in looking for the array."""
 _DAMAGE_PASSED: Final = 8
 """Damaged events in a block that are passed singly; with more, all the rest is read singly."""
 _FIRST_SEARCH_BYTES: Final = 16 * 1024
+_SHORT_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,12 @@ class Opening:
     Attributes:
         head: The document up to the array; empty if the document is the array.
         position: Offset of the array's first byte after its bracket.
+        texts: The keys of the head; a refusal where it is damaged.
     """
 
     head: bytes
     position: int
+    texts: Texts | Refusal
 
 
 def find_opening(data: bytes) -> Opening | None:
@@ -69,12 +74,17 @@ def find_opening(data: bytes) -> Opening | None:
     """
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
-        return Opening(b"", start + 1)
+        return Opening(b"", start + 1, {})
     if _EVENTS not in data:
         return None
+    passed_bytes = 0
     for number, key in enumerate(_EVENTS_KEY.finditer(data, start)):
-        if number == _OPENINGS_TRIED or not is_cut_short(data[start : key.end()] + b"[]}"):
-            return Opening(data[start : key.end()], key.end() + 1)
+        head = data[start : key.end()]
+        texts = document_texts(head + b"[]}")
+        passed_bytes += len(head)
+        tried = number == _OPENINGS_TRIED or passed_bytes > _HEADS_PASSED * len(data) + _SHORT_BYTES
+        if tried or not is_cut_short(texts):
+            return Opening(head, key.end() + 1, texts)
     return None
 
 
@@ -191,6 +201,16 @@ class EventArray:
         return outcome
 
     def _decode(self, array: bytes) -> Batch | Refusal:
+        """The events of an array, in which NaN and infinities may stand for numbers."""
+        outcome = self._typed(array)
+        if not isinstance(outcome, Refusal) or not is_no_number(array, outcome.offset):
+            return outcome
+        outcome = self._typed(with_nulls(array))
+        if isinstance(outcome, Refusal) and outcome.offset is not None:
+            return Refusal(outcome.fault, offset_without_nulls(array, outcome.offset))
+        return outcome
+
+    def _typed(self, array: bytes) -> Batch | Refusal:
         """The events of an array, in the cheaper form of times as long as it holds them."""
         if not self._exact:
             quick = quick_events(array)
@@ -206,7 +226,7 @@ class EventArray:
 
     def _repair(self, *, final: bool) -> bool:
         """Repair the pending text; tells whether that changed it."""
-        text = repaired(self._pending, final=final)
+        text = valid_text(self._pending, final=final)
         changed, self._pending = text != self._pending, text
         return changed
 

@@ -16,6 +16,8 @@ KeyT = TypeVar("KeyT")
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
 ABSENT: Final = -1
+_LONGEST_TEXT: Final = 64
+"""That may be a number."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
 
@@ -27,6 +29,12 @@ class Interner(dict[KeyT, int]):
         """Number a new key."""
         self[key] = number = len(self)
         return number
+
+    def numbers(self, keys: Sequence[KeyT]) -> list[int]:
+        """The number of each, of many that are new."""
+        new = [key for key in dict.fromkeys(keys) if key not in self]
+        self.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
+        return list(map(self.__getitem__, keys))
 
 
 class ColumnParts:
@@ -58,7 +66,8 @@ class ColumnParts:
         parts = self._parts.pop(name, [])
         if not parts:
             return np.empty(0, dtype)
-        return np.concatenate(parts).astype(dtype, copy=False)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole.astype(dtype, copy=False)
 
 
 def integers(values: Iterable[Scalar]) -> Int64s:
@@ -87,7 +96,7 @@ def integer(value: Scalar) -> int:
 
 
 def _from_text(text: str) -> int:
-    text = text.strip(" ")
+    text = text.strip(" ") if len(text) <= _LONGEST_TEXT else ""
     if _HEX.fullmatch(text):
         return int(text, 16)
     decimal = _DECIMAL.fullmatch(text)

@@ -25,7 +25,7 @@ from chopperd.traces.decode import (
     Scalar,
 )
 from chopperd.traces.rows import MODULE_PREFIX, SHAPED, TraceRows
-from chopperd.traces.times import NO_TIME, ns_from_decimal_us, ns_from_us
+from chopperd.traces.times import NO_TIME, ns_from_texts_us, ns_from_us
 
 Rows: TypeAlias = Sequence[Complete[QuickTime] | Complete[ExactTime]]
 Flows: TypeAlias = Sequence[FlowEnd[QuickTime] | FlowEnd[ExactTime]]
@@ -222,7 +222,7 @@ def _times(rows: Rows, *, exact: bool) -> tuple[Int64s, Int64s]:
 
 def _ns(times: Sequence[QuickTime | ExactTime], *, exact: bool) -> Int64s:
     if exact:
-        return ns_from_decimal_us(cast("Sequence[ExactTime]", times))
+        return ns_from_texts_us(cast("Sequence[ExactTime]", times))
     return ns_from_us(cast("Sequence[QuickTime]", times))
 
 

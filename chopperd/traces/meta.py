@@ -1,28 +1,35 @@
 """What the document's keys beside its events say of the trace as a whole."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Raw, Struct
 
 from chopperd.model.trace import TraceDevice
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import Fault, Refusal, document_keys
-from chopperd.traces.text import repaired
+from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value, plain_value
+from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
 
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
 _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
-_ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
-_CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
 _LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
-_TEXTS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LONG_BYTES: Final = 1 << 20
-"""Longer values are passed over, as decoding them costs time; of longer objects, the long members.
+_LONG_BYTES: Final = 1 << 17
+"""Longer values are passed over, as decoding them costs time: none that is read here is so long."""
+_JOB: Final = "distributedInfo"
 
-None that is read here is so long.
-"""
+
+class _Job(Struct):
+    """What is read of the job's processes, whose groups may take megabytes."""
+
+    rank: Raw = NO_TEXT
+    world_size: Raw = NO_TEXT
+
+
+_JOBS: Final = msgspec.json.Decoder(_Job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +37,7 @@ class Keys:
     """The keys of a trace document, without its events.
 
     Attributes:
-        values: By key.
+        values: By key, of those that are read.
         closed: Whether the document ends with its bracket.
         readable: Whether all keys could be read.
     """
@@ -40,49 +47,50 @@ class Keys:
     readable: bool
 
 
-def read_keys(head: bytes, tail: bytes | None) -> Keys:
+def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = None) -> Keys:
     """The keys around the event array.
 
     Args:
         head: The document up to the array; empty if the document is the array.
         tail: What follows the array; None if its end is missing.
+        texts: The keys of the head, where they are known.
     """
     if not head:
         return Keys(values={}, closed=tail is not None, readable=True)
-    head, whole_tail = repaired(head, final=True), repaired(tail or b"", final=True)
-    whole = _keys_of(head + b"[]" + whole_tail)
-    if not isinstance(whole, Refusal):
-        return Keys(values=whole, closed=True, readable=True)
-    closed = tail is not None and whole.fault is not Fault.INCOMPLETE
-    front = _keys_of(head + b"[]}")
-    values = {} if isinstance(front, Refusal) else front
-    base = _BASE.search(head) or _BASE.search(whole_tail)
-    found = {"baseTimeNanoseconds": int(base[1])} if base else {}
-    return Keys(
-        values={**found, **values},
-        closed=closed,
-        readable=not closed and not isinstance(front, Refusal),
-    )
+    front = document_texts(head + b"[]}") if texts is None else texts
+    if isinstance(front, Refusal):
+        # With the array inside another object the head is not whole without the tail.
+        front, back = {}, document_texts(head + b"[]" + (tail or b""))
+        readable = False
+    else:
+        back = document_texts(b'{"":[]' + (tail or b""))
+        readable = True
+    if not isinstance(back, Refusal):
+        return Keys(values=_values({**front, **back}), closed=True, readable=True)
+    closed = tail is not None and back.fault is not Fault.INCOMPLETE
+    base = _BASE.search(tail or b"") or (None if readable else _BASE.search(head))
+    found = {BASE_TIME: base[1]} if base else {}
+    return Keys(values=_values({**found, **front}), closed=closed, readable=readable and not closed)
 
 
-def _keys_of(document: bytes) -> Mapping[str, object] | Refusal:
-    """The keys of a document and their values; None for values too long to be of use.
+def _values(texts: Texts) -> Mapping[str, object]:
+    """The values of keys; None for those that are too long to be of use, or can't be read.
 
     Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
     """
-    try:
-        return {key: _value(bytes(text)) for key, text in _TEXTS.decode(document).items()}
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return document_keys(document)
+    return {key: (_job if key == _JOB else _value)(text) for key, text in texts.items()}
 
 
 def _value(text: bytes) -> object:
-    if len(text) <= _LONG_BYTES:
-        return msgspec.json.decode(text)
-    if text[:1] != b"{":
+    return plain_value(text) if len(text) <= _LONG_BYTES else None
+
+
+def _job(text: bytes) -> object:
+    found = first_value(_JOBS, memoryview(text))
+    if isinstance(found, Refusal):
         return None
-    members = ((key, bytes(member)) for key, member in _TEXTS.decode(text).items())
-    return {key: msgspec.json.decode(one) for key, one in members if len(one) <= _LONG_BYTES}
+    members = msgspec.structs.asdict(found[0])
+    return {key: _value(bytes(member)) for key, member in members.items() if member}
 
 
 def base_time_unix_ns(values: Mapping[str, object]) -> int | None:
@@ -136,12 +144,23 @@ def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
 
 
 def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
-    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells."""
-    if any(name.startswith("hip") for name in call_names) or _ROCM_KEYS & values.keys():
+    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells.
+
+    Args:
+        values: As read.
+        call_names: In order.
+    """
+    if _has_prefix(call_names, "hip") or ROCM_KEYS & values.keys():
         return "rocm"
-    if any(name.startswith("cu") for name in call_names) or _CUDA_KEYS & values.keys():
+    if _has_prefix(call_names, "cu") or CUDA_KEYS & values.keys():
         return "cuda"
     return None
+
+
+def _has_prefix(names: Sequence[str], prefix: str) -> bool:
+    """Whether one of some names in order begins with a text."""
+    at = bisect_left(names, prefix)
+    return at < len(names) and names[at].startswith(prefix)
 
 
 def _whole_number(value: object) -> int | None:

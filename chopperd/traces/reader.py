@@ -9,9 +9,10 @@ from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.blocks import find_opening, without_mark
-from chopperd.traces.decode import Fault, Refusal, document_keys
+from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
+from chopperd.traces.document import Texts, document_texts
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -49,7 +50,7 @@ def read_trace(
         TraceSource(path, limits, progress, name=str(called)) as source,
         decoding(rows, threads, limits.block_bytes, native=native) as events,
     ):
-        document = _Document(source, limits, rows, events)
+        document = _Document(source, limits, rows, events, native=native)
         for data in events.pieces_of(source):
             document.feed(data)
         document.finish()
@@ -60,16 +61,24 @@ class _Document:
     """The document as it arrives: the keys before the events, the events, the keys after."""
 
     def __init__(
-        self, source: TraceSource, limits: ReadLimits, rows: TraceRows, events: Events
+        self,
+        source: TraceSource,
+        limits: ReadLimits,
+        rows: TraceRows,
+        events: Events,
+        *,
+        native: bool,
     ) -> None:
         self._source = source
         self._limits = limits
         self._opening = b""
         self._wanted_bytes = 0
         self._head: bytes | None = None
+        self._texts: Texts | Refusal = {}
         self._rows = rows
         self._events = events
         self._array = events.array
+        self._native = native
         self._further = 0
 
     def feed(self, data: Buffer) -> None:
@@ -99,8 +108,8 @@ class _Document:
 
     def trace(self, path: Path) -> Trace:
         """All that was read."""
-        keys = meta.read_keys(self._head or b"", self._array.tail)
-        self._further = further_events(self._array.tail or b"")
+        keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
+        self._further = further_events(self._array.tail or b"", native=self._native)
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         return Trace(
             meta=self._meta(path, keys, tables),
@@ -139,13 +148,13 @@ class _Document:
         if opening is None:
             return b""
         events = self._opening[opening.position :]
-        self._head, self._opening = opening.head, b""
+        self._head, self._texts, self._opening = opening.head, opening.texts, b""
         return events
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
         text = without_mark(self._opening)
-        keys = document_keys(text)
+        keys = document_texts(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
         if not text.strip():
@@ -157,7 +166,7 @@ class _Document:
     def _meta(self, path: Path, keys: meta.Keys, tables: Assembled) -> TraceMeta:
         values = keys.values
         rank, rank_source = meta.rank_of(values, path.name)
-        called = [tables.names[number] for number in set(tables.calls.name.tolist())]
+        called = [tables.names[number] for number in sorted(set(tables.calls.name.tolist()))]
         runtime = meta.runtime_of(values, called)
         return TraceMeta(
             path=str(path),

@@ -7,15 +7,31 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from chopperd.traces.decode import Element, ExactEvent, Fault, first_element, is_json
-from chopperd.traces.text import repaired
+from chopperd.traces.decode import Element, ExactEvent, Fault, Refusal, first_element, is_json
+from chopperd.traces.text import (
+    is_no_number,
+    offset_without_floats,
+    offset_without_nulls,
+    repaired,
+    with_floats,
+    with_nulls,
+)
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
+_WORD: Final = re.compile(rb"[\w.+-]+")
+_SCALAR: Final = re.compile(
+    rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null"
+)
+_CUT_SCALAR: Final = re.compile(
+    rb"-?(?:(?:0|[1-9][0-9]*)(?:\.|(?:\.[0-9]+)?[eE][-+]?))?|tr?u?|fa?l?s?|nu?l?"
+)
+"""The beginnings of such a one that are none."""
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
+_NESTING: Final = (b"{", b"[")
 _PHASE: Final = re.compile(rb'"ph"')
 _LONGEST_TAIL_BYTES: Final = 1 << 20
 _ENDS_TRIED: Final = 32
@@ -57,9 +73,12 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         damage_limit: After so many damaged elements to stop; None reads to the end.
     """
     found = Salvage(data)
-    view = memoryview(data)
     while found.damaged != damage_limit and _at_element(found):
-        element = first_element(view[found.position :])
+        if word := _WORD.match(data, found.position):
+            if not _take_word(found, word, final=final):
+                break
+            continue
+        element = element_at(data, found.position)
         if isinstance(element, Element):
             if element.event is None and not final and _reaches_end(found, element):
                 break  # A number may go on.
@@ -70,6 +89,46 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         if not _step_over(found, final=final):
             break
     return found
+
+
+def element_at(data: bytes, position: int) -> Element | Refusal:
+    """The element that starts at a position, whatever follows it.
+
+    NaN and infinities stand for numbers in it, but not in the place of one.
+    """
+    found = first_element(memoryview(data)[position:])
+    if isinstance(found, Element):
+        return found
+    is_nested = data[position : position + 1] in _NESTING
+    has_odd_number = found.fault is Fault.INVALID or is_no_number(
+        data, position + (found.offset or 0)
+    )
+    return _with_odd_numbers(data, position) if is_nested and has_odd_number else found
+
+
+def _with_odd_numbers(data: bytes, position: int) -> Element | Refusal:
+    """As `element_at`, of one that holds NaN, an infinity, or an integer of any length.
+
+    Where it ends is not known before: ever more of the text is taken, up to what may be its end.
+    """
+    borders = EVENT_BORDER.finditer(data, position)
+    found: Element | Refusal = Refusal(Fault.INCOMPLETE)
+    for number, border in enumerate(borders, 1):
+        if number & (number - 1) == 0:  # half as much again is looked at in vain at the most
+            found = _with_odd_numbers_before(data, position, border.start() + 1)
+            if isinstance(found, Element) or found.fault is not Fault.INCOMPLETE:
+                return found
+    return _with_odd_numbers_before(data, position, len(data))
+
+
+def _with_odd_numbers_before(data: bytes, position: int, end: int) -> Element | Refusal:
+    text = data[position:end]
+    whole = with_nulls(text)
+    found = first_element(memoryview(with_floats(whole)))
+    if isinstance(found, Refusal):
+        return found
+    size_bytes = offset_without_floats(whole, found.size_bytes)
+    return Element(found.event, offset_without_nulls(text, size_bytes))
 
 
 def _at_element(found: Salvage) -> bool:
@@ -87,6 +146,22 @@ def _reaches_end(found: Salvage, element: Element) -> bool:
     return found.position + element.size_bytes == len(found.data)
 
 
+def _take_word(found: Salvage, word: re.Match[bytes], *, final: bool) -> bool:
+    """Take a number or a word between events; False where it may go on, or was cut.
+
+    It ends where its letters do, and is damaged where it is no JSON value, as 00, nullx and NaN.
+    """
+    is_last = word.end() == len(found.data)
+    if is_last and (not final or _CUT_SCALAR.fullmatch(word[0])):
+        return False
+    if _SCALAR.fullmatch(word[0]):
+        found.undecodable += 1
+    else:
+        found.damaged += 1
+    found.position = word.end()
+    return True
+
+
 def _take(found: Salvage, element: Element) -> None:
     found.position += element.size_bytes
     if element.event is None:
@@ -97,7 +172,7 @@ def _take(found: Salvage, element: Element) -> None:
 
 def _step_over(found: Salvage, *, final: bool) -> bool:
     """Move behind a damaged element and count it; False if its end is not in sight."""
-    end = _next_event(found.data, found.position)
+    end = _next_event(found.data, found.position, final=final)
     if end is None and final:
         end = array_end(found.data, found.position)
     if end is None:
@@ -107,21 +182,26 @@ def _step_over(found: Salvage, *, final: bool) -> bool:
     return True
 
 
-def _next_event(data: bytes, position: int) -> int | None:
-    """Where the next event starts after a damaged one; None if none does."""
-    borders = EVENT_BORDER.finditer(data, position)
-    return next((b.end() for b in borders if _starts_event(data, b.end())), None)
+def _next_event(data: bytes, position: int, *, final: bool) -> int | None:
+    """Where the next event starts after a damaged one; None if none does, or none in sight."""
+    for border in EVENT_BORDER.finditer(data, position):
+        starts = _starts_event(data, border.end(), final=final)
+        if starts or starts is None:
+            return border.end() if starts else None
+    return None
 
 
-def _starts_event(data: bytes, position: int) -> bool:
-    """Whether an event, damaged or not, starts here.
+def _starts_event(data: bytes, position: int, *, final: bool) -> bool | None:
+    """Whether an event, damaged or not, starts here; None if what follows decides that.
 
     Objects nested in a damaged event look like events too, but have no phase.
     """
-    element = first_element(memoryview(data)[position:])
+    element = element_at(data, position)
     if isinstance(element, Element):
         return element.event is not None
     border = EVENT_BORDER.search(data, position)
+    if not final and (element.fault is Fault.INCOMPLETE or border is None):
+        return None
     return _PHASE.search(data, position, border.start() if border else len(data)) is not None
 
 

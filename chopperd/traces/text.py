@@ -7,52 +7,131 @@ import codecs
 import re
 from typing import Final
 
-_ESCAPE: Final = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    rb"|\\u(?P<lone>[dD][89a-fA-F][0-9a-fA-F]{2})"
-    rb"|\\.",
-    re.DOTALL,
-)
+import numpy as np
+
+_VALUE: Final = rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])"
 _NUMBER: Final = re.compile(
-    rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'
-    rb"|(?P<before>[:,\[]\s*)-?(?:NaN|Infinity)(?=\s*[,\]}])",
+    rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!' + _VALUE + rb")[NI-])*+"
+    rb"(?:(?P<value>" + _VALUE + rb")|\Z)",
     re.DOTALL,
 )
-"""Strings, and what is no number where a value stands: quotes in damaged text mislead."""
-_NO_NUMBER: Final = re.compile(rb"NaN|Infinity")
-_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_PAIR_BYTES: Final = len(rb"\ud83d\ude00")
+"""All up to what is no number where a value stands: not in a string.
+
+Quotes in damaged text mislead.
+"""
+_NULL: Final = b"null"
+_LONG_DIGITS: Final = re.compile(rb"[0-9]{4301}")
+_LONG_INTEGER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+    rb"|(?<![0-9.eE+])(?<![eE]-)(?P<digits>[0-9]{4301,}+)(?![.eE])",
+    re.DOTALL,
+)
+"""Strings, and integers of more digits than Python makes an integer of."""
+_NO_EXPONENT: Final = b"e0"
+_ESCAPE_BYTES: Final = len(rb"\ud83d")
+_BACKSLASH: Final = ord("\\")
+_REPLACEMENT: Final = np.frombuffer(b"fffd", np.uint8)
+
+
+def _nibbles() -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+    """What each byte is as a hex digit, 16 for none, (256,) uint8."""
+    values = np.full(256, 16, np.uint8)
+    for digit in range(16):
+        for byte in (b"%x" % digit, b"%X" % digit):
+            values[ord(byte)] = digit
+    return values
 
 
 def repaired(data: bytes, *, final: bool) -> bytes:
-    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
+    """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
 
-    NaN and infinities, which Python's json writes, become null.
+    Args:
+        data: As for `valid_text`; up to what is damaged in it, strings are told from what is not.
+        final: Whether nothing follows.
+    """
+    return with_nulls(valid_text(data, final=final))
+
+
+def valid_text(data: bytes, *, final: bool) -> bytes:
+    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
 
     Args:
         data: Text that may end inside a character or an escape, when it is not the last.
         final: Whether nothing follows.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data, final).encode()
-    rest, _ = decoder.getstate()
-    if _SURROGATE.search(text):
-        end = len(text) if final else max(len(text) - _PAIR_BYTES, 0)
+    text, rest = (data, b"") if data.isascii() else _valid(data, final=final)
+    if rb"\ud" in text or rb"\uD" in text:
+        end = len(text) if final else max(len(text) - 2 * _ESCAPE_BYTES, 0)
         text = _without_lone_surrogates(text, end)
-    if _NO_NUMBER.search(text):
-        text = _NUMBER.sub(_with_null, text)
     return text + rest
 
 
+def with_nulls(text: bytes) -> bytes:
+    """`text` with null for NaN and infinities, which Python's json writes as numbers."""
+    return _NUMBER.sub(_with_null, text) if (b"NaN" in text or b"Infinity" in text) else text
+
+
+def with_floats(text: bytes) -> bytes:
+    """`text` with integers longer than Python's as floats, which may have any length."""
+    return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
+
+
+def is_no_number(text: bytes, offset: int | None) -> bool:
+    """Whether NaN or an infinity may be what a parser refuses at an offset."""
+    return offset is not None and text[offset : offset + 1] in (b"N", b"I")
+
+
+def offset_without_nulls(text: bytes, offset: int) -> int:
+    """Where an offset into `with_nulls(text)` lies in `text`."""
+    for found in _NUMBER.finditer(text):
+        if found["value"] is None or found.start("value") >= offset:
+            break
+        offset += len(found["value"]) - len(_NULL)
+    return offset
+
+
+def offset_without_floats(text: bytes, offset: int) -> int:
+    """Where an offset into `with_floats(text)` lies in `text`."""
+    for found in _LONG_INTEGER.finditer(text) if _LONG_DIGITS.search(text) else ():
+        if found.start() >= offset:
+            break
+        offset -= len(_NO_EXPONENT) if found["digits"] else 0
+    return offset
+
+
+def _with_float(found: re.Match[bytes]) -> bytes:
+    return found[0] + _NO_EXPONENT if found["digits"] else found[0]
+
+
+def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
+    """Valid UTF-8, and the beginning of a character that is left."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final).encode()
+    rest, _ = decoder.getstate()
+    return text, rest
+
+
 def _with_null(found: re.Match[bytes]) -> bytes:
-    before: bytes | None = found["before"]
-    return found[0] if before is None else before + b"null"
+    value: bytes | None = found["value"]
+    return found[0] if value is None else found[0].removesuffix(value) + _NULL
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:
-    """`text` with the escapes that begin before `end` made valid."""
-
-    def valid(escape: re.Match[bytes]) -> bytes:
-        return rb"\ufffd" if escape["lone"] and escape.start() < end else escape[0]
-
-    return _ESCAPE.sub(valid, text)
+    """`text` with U+FFFD for the lone surrogates whose escapes begin before `end`."""
+    codes, digits = np.frombuffer(text, np.uint8), _nibbles()
+    slashes = np.flatnonzero(codes == _BACKSLASH)
+    # The first of a run of backslashes begins an escape, and every other one after it.
+    run = np.concatenate(([True], np.diff(slashes) != 1))
+    since = slashes[np.maximum.accumulate(np.where(run, np.arange(len(slashes)), 0))]
+    at = slashes[((slashes - since) % 2 == 0) & (slashes <= len(codes) - _ESCAPE_BYTES)]
+    at = at[(codes[at + 1] == ord("u")) & (digits[codes[at + 2]] == 0xD)]
+    at = at[
+        (digits[codes[at + 3]] & 0x18 == 0x8) & (digits[codes[at + 4]] | digits[codes[at + 5]] < 16)
+    ]
+    low = digits[codes[at + 3]] >= 0xC
+    pairs = np.flatnonzero(~low[:-1] & low[1:] & (np.diff(at) == _ESCAPE_BYTES))
+    lone = at < end
+    lone[pairs] = lone[pairs + 1] = False
+    valid = codes.copy()
+    valid[at[lone][:, None] + np.arange(2, _ESCAPE_BYTES)] = _REPLACEMENT
+    return valid.tobytes()

@@ -1,78 +1,76 @@
-"""`make fuzz`: reads mutated traces, says what does not hold, keeps the smallest inputs of it."""
+"""`make fuzz`: reads mutated traces, says what does not hold, keeps the inputs of it.
+
+What is asked of an input stands in `oracles.py`. An input is known by its number and the seed of
+the run, whatever the number of processes.
+"""
 
 import argparse
 import os
 import resource
 import sys
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Final
 
-from tests.fuzz.mutations import Mutated, Mutator
-from tests.fuzz.oracles import Failure, Oracles, smallest
+from tests.fuzz.findings import Findings, Found, saved, small
+from tests.fuzz.mutations import Mutator
+from tests.fuzz.oracles import Failure, Oracles
 from tests.fuzz.seeds import seeds
 
-_EACH: Final = 5000
-_KEPT_OF_A_KIND: Final = 3
+_EACH: Final = 2500
+"""Inputs at once to a process."""
+_TELL_EACH_S: Final = 10.0
 _MAX_GROWTH_MIB: Final = 64
-
-
-@dataclass(slots=True)
-class Findings:
-    """Failures by kind, and the first inputs of each."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    kept: dict[str, list[tuple[int, Mutated, Failure]]] = field(default_factory=dict)
-
-    def add(self, number: int, one: Mutated, failure: Failure) -> None:
-        """Count a failure."""
-        self.counts[failure.kind] += 1
-        kept = self.kept.setdefault(failure.kind, [])
-        if len(kept) < _KEPT_OF_A_KIND:
-            kept.append((number, one, failure))
-
-    def include(self, other: "Findings") -> None:
-        """Count those of another process too."""
-        self.counts += other.counts
-        for kind, kept in other.kept.items():
-            mine = self.kept.setdefault(kind, [])
-            mine += kept[: _KEPT_OF_A_KIND - len(mine)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The inputs of one process: every `step`-th number from `first` on, before `end`."""
+    """The inputs `[first, end)` of a run; processes write theirs into a folder."""
 
     first: int
     end: int
-    step: int
     seed: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a share, and of the process that read it."""
+
+    share: Share
+    findings: Findings
+    process: int
+    most_mib: float
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run; 1 if anything failed."""
     options = _options(arguments)
-    end = options.first + options.count
-    shares = [
-        Share(first=options.first + n, end=end, step=options.processes, seed=options.seed)
-        for n in range(options.processes)
-    ]
     begin_s = monotonic()
-    findings = Findings()
-    with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as processes:
-        for found in processes.map(_found, shares):
-            findings.include(found)
+    findings, whole = Findings(), True
+    try:
+        with TemporaryDirectory(dir=_in_memory()) as folder:
+            for done in _all_done(options, Path(folder)):
+                for found in findings.include(done.findings):
+                    _tell(found, options)
+    except BrokenProcessPool:
+        print("a process died: see above which inputs it may have been reading")
+        whole = False
     took_s = monotonic() - begin_s
-    print(f"{options.count} inputs in {took_s:.0f} s: {options.count / took_s:.0f} a second")
-    with TemporaryDirectory(dir=_in_memory()) as folder:
-        _tell(findings, Oracles(Path(folder), seeds(), timed=True), options.out)
-    return 1 if findings.counts else 0
+    for line in findings.table():
+        print(line)
+    print(f"\n{options.count} inputs in {took_s:.0f} s: {options.count / took_s:.0f} a second")
+    if findings.failures:
+        print(f"{findings.failures.total()} failures: {dict(findings.failures.most_common())}")
+        _tell_small(findings, options.out)
+    return 0 if whole and not findings.failures else 1
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -91,54 +89,85 @@ def _in_memory() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _found(share: Share) -> Findings:
-    """What fails of the inputs of one process."""
+def _all_done(options: argparse.Namespace, folder: Path) -> Iterator[Done]:
+    """All shares as they are done; says how far it is and what grows."""
+    end, told_s, done_count, most_mib = options.first + options.count, 0.0, 0, dict[int, float]()
+    shares = [
+        Share(first=first, end=min(first + _EACH, end), seed=options.seed, folder=folder)
+        for first in range(options.first, end, _EACH)
+    ]
+    begin_s = monotonic()
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as processes:
+        under_way = {processes.submit(_done, share): share for share in shares}
+        try:
+            for future in as_completed(under_way):
+                done = future.result()
+                done_count += done.share.end - done.share.first
+                _watch_memory(done, most_mib)
+                yield done
+                passed_s = monotonic() - begin_s
+                if passed_s > told_s + _TELL_EACH_S:
+                    told_s, rate = passed_s, done_count / passed_s
+                    left_s = (options.count - done_count) / rate
+                    print(
+                        f"{done_count} inputs, {rate:.0f} a second, {left_s:.0f} s left", flush=True
+                    )
+        except BrokenProcessPool:
+            waiting = [share.first for future, share in under_way.items() if not future.done()]
+            print(f"not read: {_EACH} inputs each from {waiting[: options.processes]}")
+            raise
+
+
+def _watch_memory(done: Done, most_mib: dict[int, float]) -> None:
+    """Count it as a failure where a process that has settled needs far more than before."""
+    before_mib = most_mib.get(done.process)
+    most_mib[done.process] = max(done.most_mib, before_mib or 0.0)
+    if before_mib and done.most_mib > before_mib + _MAX_GROWTH_MIB:
+        last = Mutator(seeds()).mutated(done.share.end - 1, done.share.seed)
+        failure = Failure("memory", f"{before_mib:.0f}, then {done.most_mib:.0f} MiB")
+        done.findings.add(Found(done.share.first, last, failure))
+
+
+@cache
+def _own(folder: Path) -> tuple[Mutator, Oracles]:
+    """What a process uses over and over."""
+    own = folder / str(os.getpid())
+    own.mkdir()
     every = seeds()
-    mutator, findings = Mutator(every), Findings()
-    begin_s, settled_mib = monotonic(), 0.0
-    with TemporaryDirectory(dir=_in_memory()) as folder:
-        oracles = Oracles(Path(folder), every, timed=True)
-        for done, number in enumerate(range(share.first, share.end, share.step), 1):
-            one = mutator.mutated(number, share.seed)
-            for failure in oracles.failures(one, number):
-                findings.add(number, one, failure)
-            if done % _EACH == 0:
-                now_mib = _most_resident_mib()
-                if settled_mib and now_mib > settled_mib + _MAX_GROWTH_MIB:
-                    findings.add(number, one, Failure("memory", f"{now_mib:.0f} MiB"))
-                settled_mib = max(settled_mib, now_mib)
-                rate = done / (monotonic() - begin_s)
-                print(f"{done} inputs, {rate:.0f} a second, {dict(findings.counts)}", flush=True)
-    return findings
+    return Mutator(every), Oracles(own, every, timed=True)
 
 
-def _most_resident_mib() -> float:
-    """The most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def _done(share: Share) -> Done:
+    """Reads the inputs of a share."""
+    mutator, oracles = _own(share.folder)
+    findings = Findings()
+    oracles.seen.clear()
+    for number in range(share.first, share.end):
+        one = mutator.mutated(number, share.seed)
+        findings.take(number, one, oracles.failures(one, number))
+    findings.seen.update(oracles.seen)
+    most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Done(share=share, findings=findings, process=os.getpid(), most_mib=most_mib)
 
 
-def _tell(findings: Findings, oracles: Oracles, out: Path) -> None:
-    """Print each kind of failure with its first inputs, made small, and write these."""
-    for kind, count in findings.counts.most_common():
-        print(f"\n{kind}: {count}")
-        for number, one, failure in findings.kept[kind]:
-            data = _small(one, number, kind, oracles)
-            out.mkdir(parents=True, exist_ok=True)
-            path = out / f"{kind.replace(' ', '-').replace(':', '')}-{number}.json"
+def _tell(found: Found, options: argparse.Namespace) -> None:
+    """Save an input that fails, and say how to read it again."""
+    path = saved(found, options.out)
+    print(f"\n{found.failure.kind}: {found.failure.detail[:600]}")
+    print(f"  {', '.join(found.input.kinds)}, of {found.input.seed.name}; saved as {path}")
+    again = f"--seed {options.seed} --first {found.number} --count 1 --processes 1"
+    print(f"  again: python -m tests.fuzz {again}", flush=True)
+
+
+def _tell_small(findings: Findings, out: Path) -> None:
+    """Say, and save, the smallest inputs that fail in the same ways."""
+    with TemporaryDirectory() as folder:
+        oracles = Oracles(Path(folder), seeds(), timed=True)
+        for found in (one for kept in findings.kept.values() for one in kept):
+            data = small(found, oracles)
+            path = out / f"small-{found.number}.json"
             path.write_bytes(data)
-            print(f"  {number} ({one.seed.name}): {failure.detail}\n    {path}: {data[:300]!r}")
-
-
-def _small(one: Mutated, number: int, kind: str, oracles: Oracles) -> bytes:
-    """The smallest input found that fails in the same way, where that can be judged alone."""
-    if kind in {"memory", "refused", "lost sound events"}:
-        return one.data
-
-    def fails(data: bytes) -> bool:
-        other = Mutated(data=data, seed=one.seed, sound=0)
-        return any(failure.kind == kind for failure in oracles.failures(other, number))
-
-    return smallest(one.data, fails)
+            print(f"{found.failure.kind}: {path}: {data[:300]!r}")
 
 
 if __name__ == "__main__":

@@ -1,65 +1,23 @@
-"""Seeded changes to a trace, of its bytes and of its structure: a pure function of the numbers."""
+"""Seeded changes to a trace, of its bytes, events and document: a pure function of the numbers."""
 
-import gzip
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from json import JSONDecoder
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
+from tests.fuzz.documents import WRAPPINGS, packed
+from tests.fuzz.fragments import FRAGMENTS, NUMBERS, STAND_INS
 from tests.fuzz.seeds import Seed
-from tests.layouts import Event
+from tests.fuzz.structure import CHANGES
 
 _NUMBER: Final = re.compile(rb"-?\d+(?:\.\d+)?")
 _STRING: Final = re.compile(rb'"[^"\\]*"')
-_OPENING: Final = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[')
+_ENDING_QUOTE: Final = re.compile(rb'[^\\]"')
 
-_FRAGMENTS: Final = (
-    *(b'"', b"\\", b'\\"', b"\\u00", b"\\ud83d", b"\\ude00", b"\\x", b"'", b"`"),
-    *(b"\0", b"\x01", b"\x1f", b"\x7f", b"\t", b"\n", b"\r\n", b" " * 50),
-    *(b"\xff", b"\xc3", b"\xe2\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf"),
-    *(b"{", b"}", b"[", b"]", b",", b":", b",,", b"{}", b"[]", b"}}", b"]]", b"]}", b"},", b"},{"),
-    *(b'},{"ph":"X"', b'"},\n  {\n    "ph": "X", "cat": "kernel"', b'}],"x":[', b'"traceEvents":['),
-    *(b"NaN", b"-Infinity", b"null", b"true", b"nul", b"-", b"+1", b"01", b".5", b"5.", b"1e5"),
-    *(b"1e999", b"-1e999", b"1e-999", b"9" * 19, b"9" * 40, b"9" * 400, b"0x7", b"1E+2", b"-0"),
-    *(b"/* x */", b"// x\n", b"#", b"[" * 40, b"[" * 3000, b'{"a":' * 40, b'{"a":' * 3000),
-    *(b'"args":{"device":0},', b'"ph":"X",', b'"name":"x",', b'"ts":5,', b'"a' * 100, b"a" * 3000),
-)
-_NUMBERS: Final = (
-    *(b"0", b"-1", b"-0.0", b"1e3", b"1E-3", b"1e400", b"9223372036854775807"),
-    *(b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616", b"1099511627776"),
-    *(b"0.0000000000000000000000001", b"1.5e15", b"4000000000000001", b"25300000000000000001"),
-    *(
-        b"NaN",
-        b"Infinity",
-        b"null",
-        b'"7"',
-        b"[7]",
-        b"{}",
-        b"true",
-        b"7.5",
-        b"1" * 300,
-        b"1790857026000000.1234",
-    ),
-)
-_VALUES: Final[tuple[object, ...]] = (
-    *(None, True, 0, -1, 7.5, 2**31, 2**40, 2**62, 2**63, 2**64, 10**19, 1e300, 4e15, -4e15),
-    *("", "7", "0x7", "stream 7", "x" * 1000, "\0\x01\x1f", 'a"b\\c', "\ud7ff\U0001f600"),
-    *([], {}, [[]], [None], [{"ph": "X", "cat": "kernel"}], {"ph": "X"}, [["},{"]], [[[[[[]]]]]]),
-)
-_ELEMENTS: Final[tuple[object, ...]] = (
-    None,
-    7,
-    "x",
-    True,
-    [],
-    {},
-    [[]],
-    {"ph": 7},
-    {"cat": "kernel"},
-)
+ChangeT = TypeVar("ChangeT")
+ByteChange: TypeAlias = Callable[[bytes, int, Random], tuple[bytes, int]]
+"""Changes bytes at a place, or behind it, and gives the first that is no longer as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +27,21 @@ class Mutated:
     Attributes:
         data: The file.
         seed: What it was made of.
+        kinds: What was done to it.
         sound: How many events of the seed, from the first, are as they were.
+        packed: Whether it is compressed.
         broken_stream: Whether its compressed stream is damaged itself: how much of the text before
             the damage can be had then depends on how it is read.
+        changed_at: Offset of a change, about where reading is hard.
     """
 
     data: bytes
     seed: Seed
+    kinds: tuple[str, ...]
     sound: int
+    packed: bool = False
     broken_stream: bool = False
+    changed_at: int = 0
 
 
 class Mutator:
@@ -89,8 +53,8 @@ class Mutator:
 
     def __init__(self, seeds: Sequence[Seed]) -> None:
         self._seeds = seeds
-        self._texts = [seed.text for seed in seeds]
-        self._ends = [event_ends(text) for text in self._texts]
+        self._byte_changes = _weighted(BYTE_CHANGES)
+        self._event_changes = _weighted(CHANGES)
 
     def mutated(self, number: int, run: int) -> Mutated:
         """The mutated trace of a number; of equal numbers it is equal.
@@ -100,176 +64,187 @@ class Mutator:
             run: Of the run, which changes all inputs.
         """
         random = Random(number * 1_000_003 + run)
-        which = random.randrange(len(self._seeds))
-        seed = self._seeds[which]
-        if random.random() < 0.3:
-            found = _structure(seed, random)
+        seed = random.choice(self._seeds)
+        way = random.random()
+        if way < 0.40:
+            found = self._structure(seed, random)
+        elif way < 0.47:
+            found = _document(seed, random)
         else:
-            found = _bytes(seed, self._texts[which], self._ends[which], random)
+            found = self._bytes(seed, seed.text, len(seed.events), random)
+        if way < 0.1:  # both: what is odd already is damaged too
+            found = self._bytes(seed, found.data, found.sound, random, found.kinds)
         return _packed(found, random) if random.random() < 0.05 else found
 
+    def _structure(self, seed: Seed, random: Random) -> Mutated:
+        events: list[object] = list(seed.events)
+        first, kinds = len(events), []
+        for _ in range(random.choice((1, 1, 2, 4))):
+            kind, change = random.choice(self._event_changes)
+            at = random.randrange(len(events)) if events else 0
+            first = min(first, change(events, at, random))
+            kinds.append(kind)
+        data = seed.layout(events, seed.keys)
+        at = seed.ends[min(first, len(seed.events))]
+        return Mutated(data=data, seed=seed, kinds=tuple(kinds), sound=first, changed_at=at)
 
-def event_ends(text: bytes) -> list[int]:
-    """Where each element of a sound document's event array ends, in its bytes; first, it opens."""
-    opening = _OPENING.search(text)
-    assert opening is not None
-    ends, decoder = [opening.end()], JSONDecoder()
-    whole = text.decode()
-    at = len(text[: opening.end()].decode())
-    separators = re.compile(r"[\s,]*")
-    while True:
-        gap = separators.match(whole, at)
-        at = gap.end() if gap else at
-        if whole[at : at + 1] == "]":
-            return ends
-        _, at = decoder.raw_decode(whole, at)
-        ends.append(len(whole[:at].encode()))
+    def _bytes(
+        self,
+        seed: Seed,
+        data: bytes,
+        sound: int,
+        random: Random,
+        kinds: tuple[str, ...] = (),
+    ) -> Mutated:
+        first = len(data)
+        for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
+            at = random.randrange(len(data)) if data else 0
+            kind, change = random.choice(self._byte_changes)
+            data, at = change(data, at, random)
+            kinds, first = (*kinds, kind), min(first, at)
+        whole = sum(end <= first for end in seed.ends) - 1
+        return Mutated(
+            data=data,
+            seed=seed,
+            kinds=kinds,
+            sound=max(min(sound, whole), 0),
+            changed_at=first,
+        )
 
 
-def _bytes(seed: Seed, text: bytes, ends: Sequence[int], random: Random) -> Mutated:
-    data, first = text, len(text)
-    for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
-        at = random.randrange(len(data)) if data else 0
-        data, at = random.choice(_BYTE_CHANGES)(data, at, random)
-        first = min(first, at)
-    sound = sum(end <= first for end in ends) - 1
-    return Mutated(data=data, seed=seed, sound=max(sound, 0))
+def _document(seed: Seed, random: Random) -> Mutated:
+    kind, change = random.choice(tuple(WRAPPINGS.items()))
+    wrapped = change(seed.text, seed, random)
+    return Mutated(
+        data=wrapped.data,
+        seed=seed,
+        kinds=(kind,),
+        sound=len(seed.events) if wrapped.sound else 0,
+        changed_at=random.randrange(len(wrapped.data) + 1),
+    )
 
 
-def _insert(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
-    return data[:at] + random.choice(_FRAGMENTS) + data[at:], at
+def _packed(found: Mutated, random: Random) -> Mutated:
+    stream = packed(found.data, random)
+    return Mutated(
+        data=stream.data,
+        seed=found.seed,
+        kinds=(*found.kinds, stream.kind),
+        sound=found.sound if stream.whole else 0,
+        packed=True,
+        broken_stream=stream.broken,
+    )
 
 
-def _overwrite(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
-    fragment = random.choice(_FRAGMENTS)
+def insert(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A fragment more."""
+    return data[:at] + random.choice(FRAGMENTS) + data[at:], at
+
+
+def overwrite(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A fragment in the place of others."""
+    fragment = random.choice(FRAGMENTS)
     return data[:at] + fragment + data[at + len(fragment) :], at
 
 
-def _flip(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def flip(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """Another bit."""
     if not data:
         return data, at
     return data[:at] + bytes([data[at] ^ (1 << random.randrange(8))]) + data[at + 1 :], at
 
 
-def _delete(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def delete(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A hole."""
     return data[:at] + data[at + random.choice((1, 1, 2, 8, 60, 400)) :], at
 
 
-def _repeat(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def repeat(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A stretch twice or more."""
     length = random.choice((1, 2, 8, 60, 400))
     part = data[at : at + length]
     return data[: at + length] + part * random.choice((1, 1, 5)) + data[at + length :], at
 
 
-def _move(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def move(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A stretch elsewhere."""
     length = random.choice((1, 8, 60, 400))
     part, rest = data[at : at + length], data[:at] + data[at + length :]
     to = random.randrange(len(rest) + 1)
     return rest[:to] + part + rest[to:], min(at, to)
 
 
-def _cut(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def cut(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """No more from here on."""
     del random
     return data[:at], at
 
 
-def _other_number(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def other_number(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """Another number, or what stands in the place of one."""
     found = _NUMBER.search(data, at)
     if found is None:
         return data, at
-    return data[: found.start()] + random.choice(_NUMBERS) + data[found.end() :], found.start()
+    number = random.choice(NUMBERS if random.random() < 0.6 else STAND_INS)
+    return data[: found.start()] + number + data[found.end() :], found.start()
 
 
-def _other_string(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+def other_string(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
     """Another text between two quotes, or nothing between them, or none of the quotes."""
     found = _STRING.search(data, at)
     if found is None:
         return data, at
-    text = random.choice((b'""', b'"' + random.choice(_FRAGMENTS) + b'"', b"x", b'"\xff\0"'))
+    text = random.choice((b'""', b'"' + random.choice(FRAGMENTS) + b'"', b"x", b'"\xff\0"'))
     return data[: found.start()] + text + data[found.end() :], found.start()
 
 
-_BYTE_CHANGES: Final[tuple[Callable[[bytes, int, Random], tuple[bytes, int]], ...]] = (
-    *(_insert, _insert, _insert, _overwrite, _flip, _delete, _repeat, _move, _cut),
-    *(_other_number, _other_number, _other_string, _other_string),
-)
+def quote_in_text(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """Quotes in a text that no backslash is before, as in names of Python stacks."""
+    found = _STRING.search(data, at)
+    if found is None:
+        return data, at
+    to = random.randint(found.start() + 1, found.end() - 1)
+    return data[:to] + random.choice((b'"', b'"x"', b'", "', b'":"', b'":NaN,"')) + data[to:], to
 
 
-def _structure(seed: Seed, random: Random) -> Mutated:
-    events: list[object] = list(seed.events)
-    first = len(events)
-    for _ in range(random.choice((1, 1, 2, 4))):
-        at = random.randrange(len(events)) if events else 0
-        first = min(first, random.choice(_EVENT_CHANGES)(events, at, random))
-    return Mutated(data=seed.layout(events, seed.keys), seed=seed, sound=first)
+def escape(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A letter of a text or of a key, written as an escape."""
+    found = _STRING.search(data, at)
+    if found is None or found.end() - found.start() < 3:
+        return data, at
+    to = random.randint(found.start() + 1, found.end() - 2)
+    letter = data[to : to + 1]
+    if letter >= b"\x80":
+        return data, to
+    written = random.choice((b"\\u%04x" % letter[0], b"\\u%04X" % letter[0], b"\\" + letter))
+    return data[:to] + written + data[to + 1 :], to
 
 
-def _drop_key(events: list[object], at: int, random: Random) -> int:
-    event = _copied(events, at)
-    if event:
-        del event[random.choice(list(event))]
-    return at
-
-
-def _change_value(events: list[object], at: int, random: Random) -> int:
-    event = _copied(events, at)
-    args = event.get("args")
-    if isinstance(args, dict) and args and random.random() < 0.5:
-        event["args"] = {**args, random.choice(list(args)): random.choice(_VALUES)}
-    elif event:
-        event[random.choice(list(event))] = random.choice(_VALUES)
-    return at
-
-
-def _swap(events: list[object], at: int, random: Random) -> int:
-    other = random.randrange(len(events)) if events else 0
-    if events:
-        events[at], events[other] = events[other], events[at]
-    return min(at, other)
-
-
-def _repeat_event(events: list[object], at: int, random: Random) -> int:
-    events[at:at] = events[at : at + 1] * random.choice((1, 1, 3))
-    return at
-
-
-def _foreign_element(events: list[object], at: int, random: Random) -> int:
-    events.insert(at, random.choice(_ELEMENTS))
-    return at
-
-
-def _drop_event(events: list[object], at: int, random: Random) -> int:
+def no_closing_quote(data: bytes, at: int, random: Random) -> tuple[bytes, int]:
+    """A quote less."""
     del random
-    del events[at : at + 1]
-    return at
+    found = _ENDING_QUOTE.search(data, at)
+    if found is None:
+        return data, at
+    return data[: found.end() - 1] + data[found.end() :], found.end() - 1
 
 
-_EVENT_CHANGES: Final[tuple[Callable[[list[object], int, Random], int], ...]] = (
-    *(_drop_key, _change_value, _change_value, _change_value, _swap, _repeat_event),
-    *(_foreign_element, _drop_event),
-)
+BYTE_CHANGES: Final[dict[str, tuple[int, ByteChange]]] = {
+    "insert": (4, insert),
+    "overwrite": (1, overwrite),
+    "flip a bit": (2, flip),
+    "delete": (2, delete),
+    "repeat": (1, repeat),
+    "move": (1, move),
+    "cut": (1, cut),
+    "other number": (4, other_number),
+    "other string": (2, other_string),
+    "quote in a text": (2, quote_in_text),
+    "escape": (1, escape),
+    "no closing quote": (1, no_closing_quote),
+}
+"""How often each is made, beside the others."""
 
 
-def _copied(events: list[object], at: int) -> Event:
-    """The event at a place, as a copy that may be changed; an empty one where there is none."""
-    event = events[at] if events else None
-    if not isinstance(event, dict):
-        return {}
-    events[at] = copy = dict(event)
-    return copy
-
-
-def _packed(found: Mutated, random: Random) -> Mutated:
-    """The same compressed, whole, cut, or damaged itself."""
-    packed = gzip.compress(found.data, compresslevel=1, mtime=0)
-    at = random.randrange(len(packed))
-    choice = random.randrange(4)
-    if choice == 0:
-        return Mutated(data=packed, seed=found.seed, sound=found.sound)
-    if choice == 1:
-        packed += gzip.compress(b"" if at % 2 else found.data, compresslevel=1, mtime=0)[: at + 9]
-    elif choice == 2:
-        packed = packed[:at]
-    else:
-        packed = packed[:at] + zlib.compress(packed[at:])[at % 3 :]
-    return Mutated(data=packed, seed=found.seed, sound=0, broken_stream=choice == 3)
+def _weighted(changes: dict[str, tuple[int, ChangeT]]) -> list[tuple[str, ChangeT]]:
+    return [(kind, change) for kind, (weight, change) in changes.items() for _ in range(weight)]

@@ -1,39 +1,61 @@
-"""What must hold of the reading of any input, however damaged."""
+"""What must hold of the reading of any input, however damaged.
+
+Of every input that is not compressed the event array is read by both decoders, by the scanner also
+cut into pieces: all readings are the same, and hold the events before the first change. The rest
+takes ten times as long and is asked of some inputs:
+
+* of one in eight, and of all that are compressed, the file is read as a program would: nothing but
+  a refusal is raised, and every row that was read is in a table or counted as lost;
+* of one in 20, and of all that are compressed, the file is read another way as well: by the other
+  decoder, in small blocks, by two threads; each in turn;
+* of one in 40 the whole report is made;
+* one in 64 stands amid so many sound events that two threads share it.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from time import process_time
-from typing import Final, TypeAlias
-
-import numpy as np
+from typing import Final, TypeAlias, TypeVar
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.trace_report import report_trace
+from chopperd.traces.blocks import find_opening
 from chopperd.traces.native.library import scanner_library
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import lay_out
+from tests.fuzz.likeness import unlike_traces
 from tests.fuzz.mutations import Mutated
+from tests.fuzz.readings import ArrayReading, Row, read_array, unlike
 from tests.fuzz.seeds import Seed
 
-Key: TypeAlias = tuple[object, ...]
+ReadT = TypeVar("ReadT")
+Outcome: TypeAlias = Trace | TraceFormatError
 
 #: Sizes of blocks that cut a small file at many places.
 BLOCKS: Final = (64, 97, 251, 509, 1021, 4093)
 
-_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
 _USUAL: Final = ReadLimits()
-_REPORTED_EACH: Final = 32
-_RARER_EACH: Final = 16
-"""Checks that take longer, or ask much the same as another, are made of one input in so many."""
+_FILE_EACH: Final = 8
+_OTHERWISE_EACH: Final = 20
+_REPORTED_EACH: Final = 40
+_PYTHON_IN_PIECES_EACH: Final = 4
+_LONG_EACH: Final = 64
+_LONG_BYTES: Final = 30_000
+_LONG_PIECE_BYTES: Final = 9_000
+"""Threads share what is longer than the 8 KiB that they look ahead."""
 _MAX_RATIO: Final = 3.0
 _FLOOR_S: Final = 0.010
 """What single readings may cost more than others: caches, collection of garbage."""
 _TIMED_AGAIN: Final = 5
+_TABLES: Final = ("records", "calls", "spans", "device_spans", "flows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +69,28 @@ class Failure:
 class Oracles:
     """Reads inputs and tells what does not hold.
 
+    Attributes:
+        seen: Of how many inputs what was seen: what the mutations reach.
+
     Args:
         folder: Where a file may be written over and over.
         seeds: Sound traces: how long they take is what others are measured by.
         timed: Whether to judge times.
+        thorough: Whether to make every check of every input.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[Seed], *, timed: bool) -> None:
+    def __init__(
+        self, folder: Path, seeds: Sequence[Seed], *, timed: bool, thorough: bool = False
+    ) -> None:
+        self.seen: Counter[str] = Counter()
         self._path = folder / "input.json"
         self._timed = timed
-        self._sound = {seed.name: self._sound_prefix(seed) for seed in seeds}
-        # All inputs are small: what a reading costs at least is most of what they cost.
-        clean_s = max(self._least_s(seed.text) for seed in seeds) if timed else 0.0
-        self._limit_s = _MAX_RATIO * clean_s + _FLOOR_S
+        self._thorough = thorough
+        self._sound: dict[tuple[str, int], Counter[Row]] = {}
+        # Inputs are small: what a reading costs at least is most of what they cost.
+        some = sorted(seeds, key=lambda seed: len(seed.text))[-3:]
+        self._clean_bytes = len(some[0].text)
+        self._clean_s = max(self._least_s(self._file_reading(seed.text)) for seed in some)
 
     def failures(self, one: Mutated, number: int) -> Iterator[Failure]:
         """All that does not hold of an input.
@@ -68,128 +99,207 @@ class Oracles:
             one: The input.
             number: Decides which of the rarer checks are made.
         """
-        begin_s = process_time()
-        usual = self._read(one.data)
-        took_s = process_time() - begin_s
-        if isinstance(usual, Failure):
-            yield usual
-            return
-        if self._timed and took_s > self._limit_s:
-            yield from self._slow(one.data)
-        yield from self._whole_before_damage(one, usual)
-        if not one.broken_stream:
-            yield from self._otherwise(one.data, usual, number)
-        if number % _REPORTED_EACH == 0 and isinstance(usual, Trace):
-            yield from _reported(usual)
+        opening = None if one.packed else find_opening(one.data)
+        found: ArrayReading | None = None
+        if opening is not None:
+            array, at = one.data[opening.position :], one.changed_at - opening.position
+            read = partial(read_array, [array], native=True)
+            first = self._in_time(read, len(array))
+            if isinstance(first, Failure):
+                yield first
+                return
+            found = first
+            self._see(found)
+            if lost := self.sound_rows(one.seed, one.sound) - found.rows:
+                yield Failure("lost sound events", str(list(lost)[:3]))
+            yield from self._array_otherwise(array, found, _pieces(array, at, number), number)
+            if self._is_due(number, _LONG_EACH):
+                yield from self._by_threads(_amid_others(array, one.seed), number)
+        elif not one.packed:
+            self.seen["no list of events"] += 1
+        if one.packed or self._is_due(number, _FILE_EACH):
+            yield from self._file(one, found, number)
 
-    def _otherwise(
-        self, data: bytes, usual: Trace | TraceFormatError, number: int
+    def sound_rows(self, seed: Seed, count: int) -> Counter[Row]:
+        """What is read of the first events of a seed."""
+        rows = self._sound.get((seed.name, count))
+        if rows is None:
+            array = seed.text[seed.ends[0] : seed.ends[count]] + b"]"
+            rows = self._sound[seed.name, count] = read_array([array], native=False).rows
+        return rows
+
+    def _is_due(self, number: int, each: int) -> bool:
+        return self._thorough or number % each == 0
+
+    def _array_otherwise(
+        self, array: bytes, usual: ArrayReading, pieces: Sequence[bytes], number: int
     ) -> Iterator[Failure]:
-        """Read by the other decoder, in small blocks, by several threads: always the same."""
-        blocks = ReadLimits(block_bytes=BLOCKS[number % len(BLOCKS)])
-        ways: dict[str, tuple[ReadLimits, bool, int]] = {"in blocks": (blocks, True, 1)}
+        """Read by the other decoder, and in pieces."""
+        ways = {"in pieces": partial(read_array, pieces, native=True)}
         if scanner_library() is not None:
-            ways["by Python"] = (_USUAL, False, 1)
-        if number % _RARER_EACH == 0:
-            ways["by Python, in blocks"] = (blocks, False, 1)
-        if number % _RARER_EACH == 1:
-            ways["by threads, in blocks"] = (blocks, True, 2)
-        for way, (limits, native, threads) in ways.items():
-            found = self._read(data, limits, native=native, threads=threads)
+            ways["by Python"] = partial(read_array, [array], native=False)
+        if self._is_due(number, _PYTHON_IN_PIECES_EACH):
+            ways["by Python, in pieces"] = partial(read_array, pieces, native=False)
+        for way, read in ways.items():
+            found = self._in_time(read, len(array), in_pieces=way.endswith("in pieces"))
             if isinstance(found, Failure):
                 yield Failure(f"{way}: {found.kind}", found.detail)
             elif difference := unlike(usual, found):
-                yield Failure(f"{way}", f"{limits.block_bytes} bytes: {difference}")
+                yield Failure(way, f"{difference} (pieces {[len(one) for one in pieces][:9]})")
 
-    def sound_rows(self, seed: Seed, count: int) -> Counter[Key]:
-        """What the tables hold of the first events of a seed."""
-        return self._sound[seed.name][count]
+    def _by_threads(self, array: bytes, number: int) -> Iterator[Failure]:
+        """A long array is read alike by two threads, and by the other decoder."""
+        size = Random(number).randint(_LONG_PIECE_BYTES, 2 * _LONG_PIECE_BYTES)
+        pieces = [array[at : at + size] for at in range(0, len(array), size)]
+        usual = read_array([array], native=True)
+        for way, found in (
+            ("long, by threads", read_array(pieces, native=True, threads=2)),
+            ("long, by Python", read_array(pieces, native=False)),
+        ):
+            if difference := unlike(usual, found):
+                yield Failure(way, f"pieces of {size} bytes: {difference}")
 
-    def _read(
+    def _file(self, one: Mutated, array: ArrayReading | None, number: int) -> Iterator[Failure]:
+        usual = self._in_time(self._file_reading(one.data), len(one.data))
+        if isinstance(usual, Failure):
+            yield usual
+            return
+        self._see_outcome(usual)
+        if isinstance(usual, TraceFormatError):
+            if one.sound and self.sound_rows(one.seed, one.sound):
+                yield Failure("refused", f"{one.sound} sound events first: {usual}")
+        elif array is not None and (difference := _not_told(array, usual)):
+            yield Failure("rows not told of", difference)
+        due = one.packed or self._is_due(number, _OTHERWISE_EACH)
+        if due and not one.broken_stream:
+            yield from self._file_otherwise(one.data, usual, number)
+        if self._is_due(number, _REPORTED_EACH) and isinstance(usual, Trace):
+            yield from _reported(usual)
+
+    def _file_otherwise(self, data: bytes, usual: Outcome, number: int) -> Iterator[Failure]:
+        """Read by the other decoder, in small blocks, by several threads: always the same."""
+        block_bytes = Random(number).choice((*BLOCKS, max(len(data) // 3, 1)))
+        blocks = ReadLimits(block_bytes=block_bytes)
+        ways: list[tuple[str, Callable[[], Outcome]]] = [
+            ("file by Python", self._file_reading(data, native=False)),
+            ("file in blocks", self._file_reading(data, blocks)),
+            ("file by Python, in blocks", self._file_reading(data, blocks, native=False)),
+            ("file by threads, in blocks", self._file_reading(data, blocks, threads=2)),
+        ]
+        turn = number // _OTHERWISE_EACH % len(ways)
+        for way, read in ways if self._thorough else ways[turn : turn + 1]:
+            found = self._in_time(read, len(data), in_pieces=way.endswith("in blocks"))
+            if isinstance(found, Failure):
+                yield Failure(f"{way}: {found.kind}", found.detail)
+            elif difference := unlike_traces(usual, found):
+                yield Failure(way, f"{block_bytes} bytes: {difference}")
+
+    def _file_reading(
         self, data: bytes, limits: ReadLimits = _USUAL, *, native: bool = True, threads: int = 1
-    ) -> Trace | TraceFormatError | Failure:
-        self._path.write_bytes(data)
-        try:
-            return read_trace(self._path, limits=limits, native=native, threads=threads)
-        except TraceFormatError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 (any other is what is looked for)
-            return Failure(f"raised {type(error).__name__}", repr(error))
+    ) -> Callable[[], Outcome]:
+        """What writes a file and reads it."""
 
-    def _sound_prefix(self, seed: Seed) -> list[Counter[Key]]:
-        """By the number of events taken, what the tables hold of the first events of a seed."""
-        found = []
-        for count in range(len(seed.events) + 1):
-            trace = self._read(seed.layout(seed.events[:count], seed.keys))
-            found.append(rows(trace) if isinstance(trace, Trace) else Counter())
+        def read() -> Outcome:
+            self._path.write_bytes(data)
+            try:
+                return read_trace(self._path, limits=limits, native=native, threads=threads)
+            except TraceFormatError as error:
+                return error
+
+        return read
+
+    def _in_time(
+        self, read: Callable[[], ReadT], size_bytes: int, *, in_pieces: bool = False
+    ) -> ReadT | Failure:
+        """What a reading gives, if nothing is raised and it does not take too long.
+
+        In pieces of a few bytes it may: each is looked at together with all that waits.
+        """
+        begin_s = process_time()
+        try:
+            found = read()
+        except Exception as error:  # noqa: BLE001 (any is what is looked for)
+            return Failure(f"raised {type(error).__name__}", repr(error))
+        took_s = process_time() - begin_s
+        limit_s = _FLOOR_S + _MAX_RATIO * self._clean_s * max(size_bytes / self._clean_bytes, 1.0)
+        if self._timed and not in_pieces and took_s > limit_s:
+            least_s = self._least_s(read)
+            if least_s > limit_s:
+                return Failure("slow", f"{1e3 * least_s:.1f} ms for {size_bytes} bytes")
         return found
 
-    def _whole_before_damage(
-        self, one: Mutated, found: Trace | TraceFormatError
-    ) -> Iterator[Failure]:
-        wanted = self.sound_rows(one.seed, one.sound)
-        if not wanted:
-            return
-        if isinstance(found, TraceFormatError):
-            yield Failure("refused", f"{one.sound} sound events first: {found}")
-        elif lost := wanted - rows(found):
-            yield Failure("lost sound events", str(list(lost)[:3]))
-
-    def _slow(self, data: bytes) -> Iterator[Failure]:
-        least_s = self._least_s(data)
-        if least_s > self._limit_s:
-            yield Failure("slow", f"{1e3 * least_s:.1f} ms for {len(data)} bytes")
-
-    def _least_s(self, data: bytes) -> float:
+    @staticmethod
+    def _least_s(read: Callable[[], object]) -> float:
         """The least processor time of several readings, on a machine that others use too."""
 
         def took_s() -> float:
             begin_s = process_time()
-            self._read(data)
+            read()
             return process_time() - begin_s
 
         return min(took_s() for _ in range(_TIMED_AGAIN))
 
+    def _see(self, found: ArrayReading) -> None:
+        self.seen["arrays"] += 1
+        kinds = {kind for kind, count in found.lost.items() if count}
+        if found.rows:
+            kinds.add("some rows")
+            kinds.update(str(row[0]) for row in found.rows)
+        if not found.event_count:
+            kinds.add("no events")
+        if found.truncated:
+            kinds.add("truncated")
+        self.seen.update(kinds)
 
-def rows(trace: Trace) -> Counter[Key]:
-    """What tells the rows of all tables apart, without times that count from a base."""
-    kinds: dict[str, tuple[str, ...]] = {
-        "records": ("kind", "device", "stream", "correlation"),
-        "calls": ("correlation",),
-        "spans": ("external_id", "sequence"),
-        "device_spans": ("device", "stream"),
-    }
-    found: Counter[Key] = Counter()
-    for name, columns in kinds.items():
-        table = getattr(trace, name)
-        names = [trace.names[number] for number in table.name.tolist()]
-        numbers = [getattr(table, column).tolist() for column in columns]
-        lengths = (table.end_ns - table.start_ns).tolist()
-        found.update(zip([name] * len(names), names, lengths, *numbers, strict=True))
-    return found
+    def _see_outcome(self, found: Outcome) -> None:
+        self.seen["files"] += 1
+        if isinstance(found, TraceFormatError):
+            self.seen["files: refused"] += 1
+            return
+        damage = found.damage
+        names = (*damage.__dataclass_fields__, "collectives", "shapes")
+        values = {name: getattr(damage, name, None) or getattr(found, name, ()) for name in names}
+        self.seen.update(f"files: {name}" for name, value in values.items() if value)
 
 
-def unlike(one: Trace | TraceFormatError, other: Trace | TraceFormatError) -> str:
-    """The first difference of two readings of a file; "" where there is none."""
-    if isinstance(one, TraceFormatError) or isinstance(other, TraceFormatError):
-        same = isinstance(one, TraceFormatError) and isinstance(other, TraceFormatError)
-        return "" if same else f"{_outcome(one)} / {_outcome(other)}"
-    for table in _TABLES:
-        first, second = getattr(one, table), getattr(other, table)
-        if len(first) != len(second):
-            return f"{table}: {len(first)} / {len(second)} rows; {one.damage} / {other.damage}"
-        for field in fields(first):
-            if not np.array_equal(getattr(first, field.name), getattr(second, field.name)):
-                return f"{table}.{field.name}"
-    for attribute in ("names", "threads", "collectives", "shapes", "span_ns", "damage", "meta"):
-        values = getattr(one, attribute), getattr(other, attribute)
-        if values[0] != values[1]:
-            return f"{attribute}: {values[0]} / {values[1]}"
+def _pieces(text: bytes, changed_at: int, number: int) -> list[bytes]:
+    """A text cut somewhere: about where it was changed, into three or five, or very small."""
+    random, size = Random(number), len(text)
+    choice = random.randrange(16)
+    if choice == 0:
+        cuts = list(range(64, size, 64))
+    elif choice < 3:
+        cuts = list(range(0, size, size // 5 + 1))
+    elif choice < 7:
+        cuts = [random.randrange(size + 1) for _ in range(random.choice((1, 3)))]
+    else:
+        cuts = [changed_at + random.randint(-24, 24) for _ in range(random.choice((1, 2, 4)))]
+    ends = [0, *sorted(min(max(cut, 0), size) for cut in cuts), size]
+    return [text[a:b] for a, b in pairwise(ends)]
+
+
+def _amid_others(array: bytes, seed: Seed) -> bytes:
+    """An array with many sound events before its own and behind them, for stretches to be cut."""
+    events = seed.text[seed.ends[0] : seed.ends[-1]] + b","
+    many = events * (_LONG_BYTES // len(events))
+    own, bracket, rest = array.rpartition(b"]")
+    return many + own + b"," + many[:-1] + bracket + rest
+
+
+def _not_told(array: ArrayReading, trace: Trace) -> str:
+    """Rows that are neither in a table nor counted as lost; "" where there are none."""
+    damage, lost = trace.damage, array.lost
+    kept = sum(len(getattr(trace, table)) for table in _TABLES)
+    invalid = damage.invalid_records - lost["invalid records"]
+    undecodable = damage.undecodable_events - lost["undecodable"] - lost["undecodable rows"]
+    copies = damage.duplicate_records + damage.duplicate_rows
+    left_out, read = invalid + undecodable + copies, array.rows.total()
+    if kept + left_out != read:
+        return f"{read} read, {kept} kept, {left_out} left out"
+    elements = array.event_count + lost["damaged"] + lost["undecodable"] + damage.further_events
+    if elements != trace.meta.event_count:
+        return f"{elements} elements, {trace.meta.event_count} told"
     return ""
-
-
-def _outcome(found: Trace | TraceFormatError) -> str:
-    return str(found) if isinstance(found, TraceFormatError) else str(found.damage)
 
 
 def _reported(trace: Trace) -> Iterator[Failure]:
@@ -198,27 +308,3 @@ def _reported(trace: Trace) -> Iterator[Failure]:
         report_trace(trace, lay_out(trace), None, JoinOptions())
     except Exception as error:  # noqa: BLE001 (any is what is looked for)
         yield Failure(f"report raised {type(error).__name__}", repr(error))
-
-
-def smallest(data: bytes, fails: Callable[[bytes], bool], tries: int = 2000) -> bytes:
-    """A smaller input that fails likewise: ever shorter pieces are left out.
-
-    Args:
-        data: An input that fails.
-        fails: Whether another one fails in the same way.
-        tries: How many others to try.
-    """
-    size = max(len(data) // 2, 1)
-    while tries > 0:
-        at, shrunk = 0, False
-        while at < len(data) and tries > 0:
-            smaller = data[:at] + data[at + size :]
-            tries -= 1
-            if fails(smaller):
-                data, shrunk = smaller, True
-            else:
-                at += size
-        if size == 1 and not shrunk:
-            break
-        size = max(size // 2, 1)
-    return data

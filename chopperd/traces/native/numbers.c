@@ -1,14 +1,13 @@
 /* Decimals to whole ns, exactly; fields of mixed type to integers. */
 #include "scanner.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NS_DIGITS 3             /* of a microsecond */
 #define FARTHEST_US 4000000000000000 /* the year 2096; such times add up within int64 ns */
 #define MOST_DIGITS 36          /* what 128 bits hold */
-#define PLAIN_DIGITS 18         /* what 64 bits hold */
+#define PLAIN_DIGITS 19         /* what 64 bits hold */
 #define MOST_EXPONENT 100000
 #define LONGEST_TEXT 64         /* that may be a number */
 
@@ -95,23 +94,24 @@ static bool rounded(const decimal_t *decimal, int64_t exponent, int64_t most, in
 /* A time as profilers write it, digits and at most three more behind a point; false for others. */
 static bool plain_ns(const char *at, const char *end, int64_t *ns)
 {
-    int64_t number = 0;
+    uint64_t number = 0;
+    int64_t digits = end - at;
     int decimals = 0;
-    if (end - at > PLAIN_DIGITS + 1)
-        return false;
     for (; at < end && is_digit(*at); at++)
-        number = number * 10 + (*at - '0');
-    if (at < end && *at == '.')
+        number = number * 10 + (unsigned)(*at - '0');
+    if (at < end && *at == '.') {
+        digits--;
         for (at++; at < end && is_digit(*at); at++, decimals++)
-            number = number * 10 + (*at - '0');
-    if (at != end || decimals > NS_DIGITS)
+            number = number * 10 + (unsigned)(*at - '0');
+    }
+    if (at != end || digits > PLAIN_DIGITS || decimals > NS_DIGITS)
         return false;
-    for (; decimals < NS_DIGITS; decimals++)
+    for (; decimals < NS_DIGITS; decimals++) {
         if (number > FARTHEST_US)
             return false;
-        else
-            number *= 10;
-    *ns = number;
+        number *= 10;
+    }
+    *ns = (int64_t)number;
     return number <= FARTHEST_US * 1000;
 }
 
@@ -121,6 +121,7 @@ int64_t ns_from_us(const token_t *token)
     char plain[LONGEST_TEXT + 1];
     const char *at, *end;
     decimal_t decimal;
+    state_t state = WHOLE;
     int64_t ns;
     if (token->kind == '"') {
         int64_t size = plain_text(plain, LONGEST_TEXT, token);
@@ -129,6 +130,8 @@ int64_t ns_from_us(const token_t *token)
         plain[size] = '\0';
         at = plain;
         end = plain + size;
+        if (after_number(at, end, &state) != end || state != WHOLE)
+            return NO_TIME;
     } else if (token->kind == '-' || is_digit(token->kind)) {
         at = token->at;
         end = at + token->size;
@@ -214,7 +217,7 @@ int64_t integer_from(const token_t *token)
     for (const char *at = token->at; at < end; at++)
         if (*at == '.' || *at == 'e' || *at == 'E') {
             double number = strtod(token->at, NULL);
-            return fabs(number) < 0x1p63 ? (int64_t)number : ABSENT;
+            return number >= -0x1p63 && number < 0x1p63 ? (int64_t)number : ABSENT;
         }
     return integer_of(token->at, end);
 }

@@ -99,6 +99,25 @@ static const char *next_start(const char *at, const char *end, const char **bord
     return NULL;
 }
 
+static bool is_of_word(char byte)
+{
+    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
+           (byte && strchr("_.+-", byte));
+}
+
+/* Behind a number or a word, which ends where its letters do: damaged where it is no JSON value, as
+ * 00 and nullx, and where it is a value only in the place of a number, as NaN. */
+static const char *read_word(const char *at, const char *end, state_t *state)
+{
+    const char *behind = at, *value_end = after_value(at, end, state);
+    while (is_of_word(*behind))
+        behind++;
+    if (*at == 'N' || *at == 'I' || (*at == '-' && at[1] == 'I') ||
+        (*state == WHOLE && value_end != behind))
+        *state = DAMAGED;
+    return behind;
+}
+
 typedef enum { STARTS, STARTS_NOT, NOT_IN_SIGHT } start_t;
 
 /* Behind the element at `at`. `is_event`: whether it is an object with a phase. */
@@ -107,10 +126,6 @@ static const char *read_element(
     bool *is_event)
 {
     *is_event = false;
-    if (*at == 'N' || *at == 'I' || (*at == '-' && at[1] == 'I')) {
-        *state = DAMAGED; /* no number, and no value in the place of one either */
-        return at;
-    }
     if (*at != '{')
         return after_value(at, end, state);
     at = read_keys(at, end, pieces, event, state);
@@ -182,7 +197,7 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
     for (;;) {
         const char *next;
         state_t state;
-        bool is_event;
+        bool is_event, is_word;
         at = after_separators(at);
         scan->consumed = at - text;
         if (at >= stop || at >= end || scan->out_of_memory)
@@ -192,7 +207,10 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             scan->outcome = ENDED;
             break;
         }
-        next = read_element(at, end, scan->pieces, &event, &state, &is_event);
+        is_word = is_of_word(*at);
+        is_event = false;
+        next = is_word ? read_word(at, end, &state)
+                       : read_element(at, end, scan->pieces, &event, &state, &is_event);
         if (state == CUT || (next == end && !final && *at != '{'))
             break; /* a number may go on */
         if (state == WHOLE) {
@@ -203,7 +221,8 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             at = next;
             continue;
         }
-        next = behind_damage(at, end, final);
+        if (!is_word)
+            next = behind_damage(at, end, final);
         if (next == NULL) {
             scan->outcome = final ? STUCK : MORE;
             break;

@@ -4,35 +4,62 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.mutations import Mutator, event_ends
-from tests.fuzz.oracles import Oracles, smallest
-from tests.fuzz.seeds import Seed, seeds
+from tests.fuzz.likeness import smallest
+from tests.fuzz.mutations import BYTE_CHANGES, Mutator
+from tests.fuzz.oracles import Oracles
+from tests.fuzz.seeds import bare_array, compact, keys_last, native, pretty, seeds, windows
+from tests.fuzz.structure import CHANGES
 
 RUN = 3
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", range(0, 600, 200))
 def test_mutated_traces_are_read_as_far_as_they_are_sound(tmp_path: Path, first: int) -> None:
-    mutator, oracles = Mutator(seeds()), Oracles(tmp_path, seeds(), timed=False)
-    for number in range(first, first + 100):
+    """The rarer checks are made of every input here."""
+    every = seeds()
+    mutator, oracles = Mutator(every), Oracles(tmp_path, every, timed=False, thorough=True)
+    for number in range(first, first + 200):
         one = mutator.mutated(number, RUN)
         assert list(oracles.failures(one, number)) == [], (number, one.data)
 
 
-@pytest.mark.parametrize("seed", seeds(), ids=lambda seed: str(seed.name))
-def test_the_seeds_are_sound_and_their_ends_known(tmp_path: Path, seed: Seed) -> None:
-    ends = event_ends(seed.text)
-    assert len(ends) == len(seed.events) + 1
-    assert all(seed.text[end - 1 : end] == b"}" for end in ends[1:])
-    assert 1000 < len(seed.text) < 10_000
-    found = Oracles(tmp_path, [seed], timed=False).sound_rows(seed, len(seed.events))
-    assert len(found) >= 5
+@pytest.mark.parametrize("layout", [native, keys_last, compact, windows, pretty, bare_array])
+def test_the_seeds_are_sound_and_their_ends_known(tmp_path: Path, layout: object) -> None:
+    every = seeds()
+    oracles = Oracles(tmp_path, every, timed=False)
+    some = [seed for seed in every if seed.layout is layout]
+    assert len(some) > 50
+    for seed in some:
+        assert len(seed.ends) == len(seed.events) + 1
+        assert all(seed.text[end - 1 : end] == b"}" for end in seed.ends[1:])
+        assert 200 < len(seed.text) < 6000
+    assert all(oracles.sound_rows(seed, len(seed.events)) for seed in some[:13:2])
 
 
 def test_an_input_is_the_same_whenever_it_is_asked_for() -> None:
     one, other = Mutator(seeds()), Mutator(seeds())
     assert [one.mutated(n, 5) for n in range(50)] == [other.mutated(n, 5) for n in range(50)]
     assert one.mutated(3, 5) != one.mutated(3, 6)
+
+
+def test_every_change_is_made_and_reaches_what_it_is_for(tmp_path: Path) -> None:
+    """Most inputs are still partly read; each kind of damage and of loss is among them."""
+    every = seeds()
+    mutator, oracles = Mutator(every), Oracles(tmp_path, every, timed=False)
+    kinds: set[str] = set()
+    for number in range(1500):
+        one = mutator.mutated(number, RUN)
+        kinds.update(one.kinds)
+        list(oracles.failures(one, number))
+    assert kinds >= {*CHANGES, *BYTE_CHANGES}
+    seen = oracles.seen
+    assert seen["some rows"] > seen["arrays"] / 2
+    assert seen["damaged"] > seen["arrays"] / 5
+    for kind in ("undecodable", "undecodable rows", "invalid records", "truncated", "flows"):
+        assert seen[kind] > 10, kind
+    lost = ("damaged_events", "duplicate_records", "further_events", "overrun_records", "truncated")
+    for kind in (*lost, "unreadable_keys", "collectives", "shapes", "refused"):
+        assert seen[f"files: {kind}"], kind
 
 
 def test_the_smallest_input_that_fails_has_what_makes_it_fail() -> None:

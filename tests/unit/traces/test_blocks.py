@@ -4,6 +4,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from chopperd.traces.blocks import EventArray, find_opening
 from chopperd.traces.decode import Complete
@@ -56,7 +57,8 @@ def summary(events: Sequence[object]) -> list[tuple[object, ...]]:
 
 def us(value: object) -> Decimal:
     """A time to the ns; floats of the quick decoder are off by less."""
-    return round(Decimal(str(value)), 3)
+    text = bytes(value).decode() if isinstance(value, Raw) else str(value)
+    return round(Decimal(text), 3)
 
 
 @settings(max_examples=25, deadline=None)

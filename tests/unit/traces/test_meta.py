@@ -7,8 +7,8 @@ BASE = 1_700_000_000_000_000_000
 
 
 def test_keys_before_and_after_the_events_are_read_together() -> None:
-    keys = meta.read_keys(b'{"a": 1, "traceEvents": ', b', "b": 2}\n')
-    assert (keys.values["a"], keys.values["b"]) == (1, 2)
+    keys = meta.read_keys(b'{"trace_id": 1, "a": 3, "traceEvents": ', b', "chopperd_job": 2}\n')
+    assert keys.values == {"trace_id": 1, "chopperd_job": 2}
     assert keys.closed
     assert keys.readable
 
@@ -21,8 +21,8 @@ def test_a_bare_array_has_no_keys() -> None:
 
 @pytest.mark.parametrize("tail", [None, b"", b', "traceName": "x', b', "x": 1'])
 def test_keys_of_a_cut_document_are_those_before_the_events(tail: bytes | None) -> None:
-    keys = meta.read_keys(b'{"a": 1, "traceEvents": ', tail)
-    assert keys.values["a"] == 1
+    keys = meta.read_keys(b'{"trace_id": 1, "traceEvents": ', tail)
+    assert keys.values["trace_id"] == 1
     assert not keys.closed
     assert keys.readable
 
@@ -35,9 +35,9 @@ def test_a_base_time_whose_digits_are_cut_is_not_believed(cut: int) -> None:
 
 def test_a_base_time_beside_damaged_text_is_found() -> None:
     tail = b', "INFO": ["a "quoted" word"],\n  "baseTimeNanoseconds": %d\n}' % BASE
-    keys = meta.read_keys(b'{"rank": 1, "traceEvents": ', tail)
+    keys = meta.read_keys(b'{"trace_id": 1, "traceEvents": ', tail)
     assert meta.base_time_unix_ns(keys.values) == BASE
-    assert keys.values["rank"] == 1
+    assert keys.values["trace_id"] == 1
     assert not keys.readable
 
 
@@ -98,7 +98,7 @@ def test_the_run_is_ours_else_the_profiler_s_trace_id() -> None:
     ("values", "calls", "runtime"),
     [
         ({}, ["hipLaunchKernel"], "rocm"),
-        ({}, ["cudaLaunchKernel", "cuLaunchKernel"], "cuda"),
+        ({}, ["cuLaunchKernel", "cudaLaunchKernel"], "cuda"),
         ({"roctracer_version": 4.1}, [], "rocm"),
         ({"cupti_version": 22}, [], "cuda"),
         ({}, [], None),
@@ -111,14 +111,28 @@ def test_the_runtime_is_told_by_calls_or_header(
 
 
 def test_of_values_too_long_to_be_of_use_the_short_members_are_read() -> None:
-    groups = b",".join(b'{"pg_name": "%d", "ranks": [%d]}' % (n, n) for n in range(40_000))
-    head = b'{"distributedInfo": {"pg_config": [' + groups + b'], "rank": 5}, "long": ['
-    keys = meta.read_keys(head + groups + b'], "traceEvents": ', b', "a": 1}')
+    groups = b",".join(b'{"pg_name": "%d", "ranks": [%d]}' % (n, n) for n in range(4_000))
+    head = b'{"distributedInfo": {"pg_config": [' + groups + b'], "rank": 5}, "trace_id": ['
+    keys = meta.read_keys(head + groups + b'], "traceEvents": ', b', "chopperd_job": 1}')
     assert meta.rank_of(keys.values, "x.json") == (5, "distributedInfo")
-    assert (keys.values["long"], keys.values["a"], keys.readable) == (None, 1, True)
+    assert (keys.values["trace_id"], keys.values["chopperd_job"], keys.readable) == (None, 1, True)
 
 
 @pytest.mark.parametrize("value", [b"1e999", b'"\\ud800"', b"[" * 2000, b"[" * 2000 + b"]" * 2000])
 def test_a_value_that_cannot_be_read_is_said_to_be_so_or_does_no_harm(value: bytes) -> None:
-    keys = meta.read_keys(b'{"rank": 1, "bad": ' + value + b', "traceEvents": ', b"}")
-    assert keys.values.get("rank") == 1 or not keys.readable or not keys.closed
+    head = b'{"trace_id": 1, "chopperd_run": ' + value + b', "traceEvents": '
+    keys = meta.read_keys(head, b"}")
+    assert keys.values.get("trace_id") == 1 or not keys.readable or not keys.closed
+
+
+@pytest.mark.parametrize("bad", [b'"a\xff"', rb'"\ud83d"', b"NaN", b"[-Infinity]"])
+def test_text_that_strict_readers_refuse_leaves_the_keys_beside_it(bad: bytes) -> None:
+    keys = meta.read_keys(
+        b'{"a": ' + bad + b', "trace_id": 1, "traceEvents": ', b', "b": ' + bad + b"}"
+    )
+    assert (keys.values, keys.closed, keys.readable) == ({"trace_id": 1}, True, True)
+
+
+def test_keys_around_an_array_within_an_object_are_read() -> None:
+    keys = meta.read_keys(b'{"a": {"traceEvents": ', b'}, "trace_id": 1}')
+    assert (keys.values, keys.closed, keys.readable) == ({"trace_id": 1}, True, True)

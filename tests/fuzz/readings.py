@@ -1,0 +1,131 @@
+"""An event array as one of the decoders reads it, in a form that is fast to compare.
+
+Rows are taken before they become a trace's tables: these are made of them by the same code,
+whoever read them, and that costs more than the reading itself.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from chopperd.traces.columns import ColumnParts
+from chopperd.traces.decode import compact
+from chopperd.traces.decoding import Array, decoding
+from chopperd.traces.rows import ShapesKey, TraceRows
+from chopperd.traces.text import repaired
+
+Row: TypeAlias = tuple[object, ...]
+
+_TIMES: Final = ("start_ns", "end_ns")
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "records": (
+        *("kind", "device", "stream", *_TIMES, "correlation", "external_id", "copied_bytes"),
+        *("name", "collective"),
+    ),
+    "calls": (*_TIMES, "correlation", "external_id", "size_bytes", "name", "thread"),
+    "spans": (
+        *("kind", *_TIMES, "external_id", "sequence", "forward_thread"),
+        *("name", "thread", "shapes", "collective"),
+    ),
+    "device_spans": ("device", "stream", *_TIMES, "name"),
+    "flows": ("flow", "is_end", "t_ns", "thread"),
+}
+
+
+@dataclass(slots=True)
+class ArrayReading:
+    """What a decoder made of an event array.
+
+    Attributes:
+        rows: Of all tables, each with its table's name, numbers of texts replaced by the texts.
+        counts: Events by category.
+        lost: Elements and rows that became none, by kind.
+        ending: What follows the array; None where its end is missing.
+        truncated: Whether the text ended inside an element.
+    """
+
+    rows: Counter[Row]
+    counts: Mapping[str, int]
+    lost: Mapping[str, int]
+    ending: bytes | None
+    truncated: bool
+
+    @property
+    def event_count(self) -> int:
+        """Events that were read."""
+        return sum(self.counts.values())
+
+
+def read_array(pieces: Sequence[bytes], *, native: bool, threads: int = 1) -> ArrayReading:
+    """The events of an array whose text comes in pieces, a block being as long as the longest."""
+    rows = TraceRows()
+    with decoding(rows, threads, max(map(len, pieces)), native=native) as events:
+        for piece in pieces:
+            events.feed(piece)
+        events.finish()
+        return _reading(rows, events.array)
+
+
+def _reading(rows: TraceRows, array: Array[object]) -> ArrayReading:
+    return ArrayReading(
+        rows=rows_of(rows),
+        counts=rows.counts,
+        lost={
+            "damaged": array.damaged,
+            "undecodable": array.undecodable,
+            "undecodable rows": rows.undecodable,
+            "invalid records": rows.invalid_records,
+            "queues": int(rows.has_queues),
+        },
+        ending=array.tail,
+        truncated=array.truncated,
+    )
+
+
+def rows_of(rows: TraceRows) -> Counter[Row]:
+    """The rows of all tables; their columns are given up."""
+    texts: dict[str, Sequence[object]] = {
+        "name": list(rows.names),
+        "thread": list(rows.threads),
+        "collective": [*rows.collectives, None],
+        "shapes": [*map(_plain, rows.shapes), None],
+    }
+    found: Counter[Row] = Counter()
+    for table, columns in _COLUMNS.items():
+        parts: ColumnParts = getattr(rows, table)
+        starts = parts.take(columns[0], np.int64).tolist()
+        if starts:
+            others = (parts.take(column, np.int64).tolist() for column in columns[1:])
+            values = (
+                map(texts[column].__getitem__, one) if column in texts else one
+                for column, one in zip(columns[1:], others, strict=True)
+            )
+            found.update(zip(repeat(table), starts, *values))
+    return found
+
+
+def _plain(texts: ShapesKey) -> tuple[str, ...]:
+    """Shapes without blanks: they are kept as they were written, or as they were decoded."""
+    return tuple(map(compact, texts))
+
+
+def unlike(one: ArrayReading, other: ArrayReading) -> str:
+    """The first difference of two readings; "" where there is none."""
+    if one.rows != other.rows:
+        left, right = one.rows - other.rows, other.rows - one.rows
+        return f"rows: {dict(left)} / {dict(right)}; {one.lost} / {other.lost}"
+    for name in ("counts", "lost", "truncated"):
+        values = getattr(one, name), getattr(other, name)
+        if values[0] != values[1]:
+            return f"{name}: {values[0]} / {values[1]}"
+    if one.ending != other.ending and _bare(one.ending) != _bare(other.ending):
+        return f"ending: {one.ending!r} / {other.ending!r}"
+    return ""
+
+
+def _bare(ending: bytes | None) -> bytes | None:
+    return None if ending is None else repaired(ending, final=True).strip()

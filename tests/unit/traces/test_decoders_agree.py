@@ -1,0 +1,107 @@
+"""The smallest documents that the two decoders once read otherwise, found by `make fuzz`.
+
+What is right is said by JSON, and by the readers' own rules for what is damaged.
+"""
+
+import pytest
+
+from chopperd.traces.native.library import scanner_library
+from tests.decoders import Reading, assert_alike, reading
+
+CALL = b'{"ph":"X","cat":"cuda_runtime","name":"c","pid":1,"tid":2,"ts":%s,"dur":%s}'
+GOOD = CALL % (b"1", b"2")
+
+
+def read_alike(elements: bytes) -> Reading:
+    """What both decoders read, whole and in pieces."""
+    text = b'{"traceEvents":[' + elements + b"]}"
+    found = reading(text, native=False)
+    for native in (False, True) if scanner_library() else (False,):
+        for piece_bytes in (1 << 20, 7, 40):
+            assert_alike(found, reading(text, native=native, piece_bytes=piece_bytes))
+    return found
+
+
+def starts_ns(found: Reading) -> list[int]:
+    return [int(start_ns) for start_ns in found.tables.calls.start_ns]
+
+
+@pytest.mark.parametrize(
+    ("us", "ns"),
+    [
+        (b"10.0005", 10000), (b"10.0015", 10002), (b"5e-4", 0), (b"105e-4", 10), (b"1.5E-3", 2),
+        (b'"10.0005"', 10000), (b"8796093022208.0005", 8796093022208000), (b"1e1", 10000),
+        (b"8796093022207.9995", 8796093022208000), (b"   10.00051", 10001),
+    ],
+)  # fmt: skip
+def test_halves_of_a_ns_go_to_the_even_one(us: bytes, ns: int) -> None:
+    assert starts_ns(read_alike(CALL % (us, b"1"))) == [ns]
+
+
+@pytest.mark.parametrize("us", [b'"+7"', b'" 7"', b'".5"', b'"7."', b'"1_0"', b'"07"', b'"x"'])
+def test_a_text_that_is_no_json_number_is_no_time(us: bytes) -> None:
+    found = read_alike(CALL % (us, b"1"))
+    assert (starts_ns(found), found.lost["undecodable_rows"]) == ([], 1)
+
+
+@pytest.mark.parametrize("number", [b"00", b"01", b"-01", b"1.e5", b"7x", b"truex", b"1_0"])
+def test_a_number_or_word_that_goes_on_is_one_damaged_element(number: bytes) -> None:
+    found = read_alike(GOOD + b"," + number + b"," + GOOD.replace(b'"ts":1', b'"ts":5'))
+    assert (starts_ns(found), found.lost["damaged"], found.lost["undecodable"]) == (
+        [1000, 5000],
+        1,
+        0,
+    )
+
+
+def test_not_a_number_is_a_value_wherever_a_stray_quote_stood_before() -> None:
+    """The quote of the damaged name opens no string that the next event lies in."""
+    damaged = GOOD.replace(b'"c"', b'"c"c"')
+    odd = CALL % (b"9", b'3,"x":[NaN]')
+    found = read_alike(b",".join((damaged, odd, CALL % (b"11", b"NaN"), GOOD)))
+    assert starts_ns(found) == [1000, 9000]
+    assert (found.lost["damaged"], found.lost["undecodable_rows"]) == (1, 1)
+
+
+def test_not_a_number_in_a_text_stays_behind_a_stray_quote() -> None:
+    damaged = GOOD.replace(b'"c"', b'"c"c"')
+    named = GOOD.replace(b'"c"', b'"a[NaN] :NaN,"')
+    found = read_alike(b",".join((damaged, named)))
+    assert found.tables.names == ("a[NaN] :NaN,",)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-NaN", b"Infinity", b"[NaN]", b"nan", b"-Infinity"])
+def test_not_a_number_between_events_is_damage_unless_it_is_in_a_list(value: bytes) -> None:
+    found = read_alike(b",".join((GOOD, value, GOOD)))
+    assert found.lost["damaged"] == (value != b"[NaN]")
+    assert starts_ns(found) == [1000]  # the other one is a copy
+
+
+def test_a_minus_before_nan_is_damage() -> None:
+    found = read_alike(CALL % (b"1", b"-NaN") + b"," + GOOD)
+    assert (starts_ns(found), found.lost["damaged"]) == ([1000], 1)
+
+
+def test_letters_of_names_may_be_escapes() -> None:
+    product = (
+        b'{"ph":"X","cat":"cpu_op","name":"aten::m\\u006d","pid":1,"tid":2,"ts":1,"dur":2,'
+        b'"args":{"Input Dims":[[1,2]]}}'
+    )
+    module = (
+        b'{"ph":"X","cat":"python_function","name":"nn.\\u004dodule: Linear","pid":1,"tid":2,'
+        b'"ts":5,"dur":2}'
+    )
+    found = read_alike(product + b"," + module)
+    assert found.tables.names == ("aten::mm", "nn.Module: Linear")
+    assert [shapes.dims for shapes in found.tables.shapes] == ["[[1,2]]"]
+
+
+def test_the_least_integer_is_one_however_it_is_written() -> None:
+    arguments = b'3,"args":{"correlation":5},"tid":-9223372036854775808.0'
+    assert read_alike(CALL % (b"1", arguments)).tables.threads == ((1, -(2**63)),)
+
+
+def test_what_follows_damage_is_judged_whole() -> None:
+    """An object whose phase is no text is no event, which may not be seen in its first bytes."""
+    found = read_alike(b"},{" + b'"ph":5,"args":{"x":1}},' + GOOD)
+    assert (starts_ns(found), found.lost["damaged"], found.lost["undecodable"]) == ([1000], 1, 0)
