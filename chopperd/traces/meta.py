@@ -60,8 +60,9 @@ def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = N
     front = document_texts(head + b"[]}") if texts is None else texts
     if isinstance(front, Refusal):
         # With the array inside another object the head is not whole without the tail.
-        front, back = {}, document_texts(head + b"[]" + (tail or b""))
-        readable = False
+        inside = front.fault is Fault.INCOMPLETE
+        back = document_texts(head + b"[]" + (tail or b"")) if inside else front
+        front, readable = {}, False
     else:
         back = document_texts(b'{"":[]' + (tail or b""))
         readable = True
