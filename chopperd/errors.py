@@ -115,6 +115,12 @@ class IngestError(ChopperdError):
         self.reason = reason
 
 
+class StepNotFoundError(ChopperdError):
+    """A report has no such step; says which it has."""
+
+    exit_code = 1
+
+
 class AgentUnreachableError(ChopperdError):
     """No agent answers where one was looked for."""
 

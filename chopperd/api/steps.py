@@ -161,4 +161,5 @@ def _brief(document: ReportDocument) -> ReportDocument:
         document,
         totals=_brief_rows(document.totals),
         steps=_brief_rows(document.steps),
+        host=(),
     )

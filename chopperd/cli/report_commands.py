@@ -26,6 +26,7 @@ from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
+    from chopperd.model.row_parts import By
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
     from chopperd.traces.ahead import ReadsTrace
@@ -122,6 +123,19 @@ def report(
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
     print_report(document, form, by=by, output=output)
+    _say_why_none(document, form, by)
+
+
+def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> None:
+    """Say on stderr why a CSV has no lines, as it can't itself; other forms can."""
+    if form != "csv" or by is None:
+        return
+    from chopperd.model.row_parts import has_parts
+
+    if not has_parts(document, by):
+        from chopperd.report.part_titles import why_none
+
+        complain(f"--by {by}: {why_none(document)}")
 
 
 def _read_ahead(config: Config, trace: Path) -> "ReadsTrace":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chopperd.correlate.row_sums import row_of_steps
+from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.classes import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
@@ -63,8 +63,9 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
     kernels = kernels[np.argsort(group[kernels], kind="stable")]
     parts = _parts_ns(timeline, group, kernels)
     shared_ns = _beside_comm_ns(timeline, kernels)
-    sums = {name: _by_row(timeline, group[kernels], each) for name, each in parts.items()}
-    beside = _by_row(timeline, group[kernels], shared_ns)
+    rows = RowSums(timeline, kernels)
+    sums = {name: rows.whole(each) for name, each in parts.items()}
+    beside = rows.of(shared_ns)
     unknown = np.full(len(beside), np.nan)
     time_ns = sums["kernel_ns"]
     ratio = np.divide(beside, time_ns, out=unknown, where=time_ns > 0)
@@ -129,13 +130,3 @@ def _since(events_ns: Int64s, t_ns: Int64s) -> Int64s:
     sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
     since_ns: Int64s = before * t_ns - sums_ns[before]
     return since_ns
-
-
-def _by_row(timeline: DeviceTimeline, group: Int64s, values: Int64s) -> Int64s:
-    """(r,) int64: the sum of each row's step, then of all."""
-    rows = len(timeline.windows)
-    of_rows = np.zeros(rows, np.int64)
-    if rows:
-        row = row_of_steps(timeline)[group]
-        of_rows = np.bincount(row[row >= 0], values[row >= 0], rows).astype(np.int64)
-    return np.concatenate((of_rows, values.sum(keepdims=True)))

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.row_sums import row_sums
+from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Int64s
 from chopperd.model.classes import COMM_CLASSES
@@ -30,6 +30,9 @@ _DTYPE_BYTES: Final = {
 _SHARED: Final = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
 _ONE_WAY: Final = frozenset({"broadcast", "reduce", "send", "recv", "sendrecv"})
 UNKNOWN_COLLECTIVE: Final = Collective(name="unknown")
+#: Kinds of a device, a line each; those with the least time are one beyond that.
+MOST_KINDS: Final = 64
+OTHER_COLLECTIVES: Final = Collective(name="other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class CollectiveTotals:
     """Sums over the communication kernels of each row, (r, k) int64: a column for each of `kinds`.
 
     Attributes:
-        kinds: A name, a process group with its description and its size; nothing else is set.
+        kinds: A name, a process group with its description, size and ranks; nothing else is set.
+            Only those that occur; `OTHER_COLLECTIVES` for those with the least time of very many.
         count: Kernels.
         time_ns: Their durations; no union.
         sized_count, sized_time_ns, moved_bytes: Of those whose size is known.
@@ -63,25 +67,38 @@ def collective_totals(
     comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES))
     number_of: dict[Collective, int] = {}
     every = (*collectives, UNKNOWN_COLLECTIVE)
-    kinds = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
-    kind = np.array(kinds, np.int64)[timeline.collective[comm]]
+    numbers = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
+    number = np.array(numbers, np.int64)[timeline.collective[comm]]
     size = np.array([_known(collective_bytes(each)) for each in every])[timeline.collective[comm]]
     duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
-    sized = size >= 0
-
-    def sums(chosen: Int64s, values: Int64s | None = None) -> Int64s:
-        picked = None if values is None else values[chosen]
-        return row_sums(timeline, comm[chosen], kind[chosen], len(number_of), picked)
-
-    every_one, sized_ones = np.arange(len(comm)), np.flatnonzero(sized)
+    kinds, kind = _bounded(tuple(number_of), number, duration_ns)
+    sized = np.flatnonzero(size >= 0)
+    sums, sized_sums = RowSums(timeline, comm), RowSums(timeline, comm[sized])
+    count = len(kinds)
     return CollectiveTotals(
-        kinds=tuple(number_of),
-        count=sums(every_one),
-        time_ns=sums(every_one, duration_ns),
-        sized_count=sums(sized_ones),
-        sized_time_ns=sums(sized_ones, duration_ns),
-        moved_bytes=sums(sized_ones, size),
+        kinds=kinds,
+        count=sums.apart(kind, count),
+        time_ns=sums.apart(kind, count, duration_ns),
+        sized_count=sized_sums.apart(kind[sized], count),
+        sized_time_ns=sized_sums.apart(kind[sized], count, duration_ns[sized]),
+        moved_bytes=sized_sums.apart(kind[sized], count, size[sized]),
     )
+
+
+def _bounded(
+    kinds: tuple[Collective, ...], number: Int64s, duration_ns: Int64s
+) -> tuple[tuple[Collective, ...], Int64s]:
+    """The kinds that occur, of at most `MOST_KINDS` with the most time, and the place of each.
+
+    Every row has a figure of each kind: anyone can make a trace of thousands of both.
+    """
+    time_ns = np.bincount(number, duration_ns, len(kinds))
+    there = np.flatnonzero(np.bincount(number, minlength=len(kinds)))
+    own = np.sort(there[np.argsort(-time_ns[there], kind="stable")][:MOST_KINDS])
+    place = np.full(len(kinds), len(own))
+    place[own] = np.arange(len(own))
+    others = (OTHER_COLLECTIVES,) if len(own) < len(there) else ()
+    return (*(kinds[one] for one in own.tolist()), *others), place[number]
 
 
 def _kind(collective: Collective) -> Collective:
@@ -90,6 +107,7 @@ def _kind(collective: Collective) -> Collective:
         group=collective.group,
         group_description=collective.group_description,
         group_size=collective.group_size,
+        ranks=collective.ranks,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chopperd.correlate.row_sums import row_sums
+from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import COPY_DIRECTIONS, copy_ways, is_class
 from chopperd.model.arrays import Int64s
 from chopperd.model.classes import COPY_CLASSES
@@ -32,17 +32,15 @@ def copy_totals(timeline: DeviceTimeline) -> CopyTotals:
     """What each row's copies and fills moved, by direction."""
     copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
     way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies]).astype(np.int64)
-    sized = copies[timeline.copied_bytes[copies] >= 0]
-    sized_way = way[timeline.copied_bytes[copies] >= 0]
+    known = timeline.copied_bytes[copies] >= 0
+    sized, sized_way = copies[known], way[known]
     duration_ns = timeline.end_ns - timeline.start_ns
-
-    def sums(records: Int64s, ways: Int64s, values: Int64s | None = None) -> Int64s:
-        return row_sums(timeline, records, ways, len(COPY_DIRECTIONS), values)
-
+    sums, sized_sums = RowSums(timeline, copies), RowSums(timeline, sized)
+    ways = len(COPY_DIRECTIONS)
     return CopyTotals(
-        count=sums(copies, way),
-        time_ns=sums(copies, way, duration_ns[copies]),
-        sized_count=sums(sized, sized_way),
-        sized_time_ns=sums(sized, sized_way, duration_ns[sized]),
-        copied_bytes=sums(sized, sized_way, timeline.copied_bytes[sized]),
+        count=sums.apart(way, ways),
+        time_ns=sums.apart(way, ways, duration_ns[copies]),
+        sized_count=sized_sums.apart(sized_way, ways),
+        sized_time_ns=sized_sums.apart(sized_way, ways, duration_ns[sized]),
+        copied_bytes=sized_sums.apart(sized_way, ways, timeline.copied_bytes[sized]),
     )

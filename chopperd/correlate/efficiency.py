@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.row_sums import row_of_steps
+from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import KernelClass
@@ -92,17 +92,18 @@ def efficiency_totals(
     rated = shaped[np.isfinite(rates.flops_per_ns[timeline.matrix_dtype[shaped]])]
     flops = np.nan_to_num(timeline.flops)
     theoretical = flops[rated] / rates.flops_per_ns[timeline.matrix_dtype[rated]]
-    rated_ns = _sums(timeline, rated, duration_ns[rated])
-    theoretical_ns = _sums(timeline, rated, theoretical)
+    sums, shaped_sums = RowSums(timeline, rated), RowSums(timeline, shaped)
+    rated_ns = sums.of(duration_ns[rated])
+    theoretical_ns = sums.of(theoretical)
     overlap, overlap_share = _overlap(timeline, rated, comm, rated_ns)
     frequency, clock_share = _frequency(timeline, rated, pieces, rates, rated_ns)
     known = theoretical_ns > 0
     return EfficiencyTotals(
-        flops=_sums(timeline, shaped, flops[shaped]),
-        matrix_ns=_whole(_sums(timeline, matrix, duration_ns[matrix])),
-        shaped_ns=_whole(_sums(timeline, shaped, duration_ns[shaped])),
-        rated_ns=_whole(rated_ns),
-        dtype=_most(timeline, shaped, flops[shaped]),
+        flops=shaped_sums.of(flops[shaped]),
+        matrix_ns=RowSums(timeline, matrix).whole(duration_ns[matrix]),
+        shaped_ns=shaped_sums.whole(duration_ns[shaped]),
+        rated_ns=sums.whole(duration_ns[rated]),
+        dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops[shaped]),
         theoretical_ns=theoretical_ns,
         utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
         overlap=np.where(known, overlap, np.nan),
@@ -124,19 +125,6 @@ def _rates(spec: GpuSpec | None) -> _Rates:
     return _Rates(flops_per_ns=flops_per_ns, mhz=mhz)
 
 
-def _sums(timeline: DeviceTimeline, records: Int64s, values: Float64s | Int64s) -> Float64s:
-    """(r,) float64: the sum of the values of each row's records, then of all."""
-    rows = len(timeline.windows)
-    row = row_of_steps(timeline)[timeline.step[records]]
-    own = row >= 0
-    of_rows = np.bincount(row[own], values[own], rows)[:rows]
-    return np.append(of_rows, values.sum()).astype(np.float64)
-
-
-def _whole(values: Float64s) -> Int64s:
-    return np.rint(values).astype(np.int64)
-
-
 def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
     """Quotients; NaN where the divisor is 0 or unknown."""
     usable = (to > 0) if known is None else (to > 0) & known
@@ -144,13 +132,12 @@ def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
     return quotient
 
 
-def _most(timeline: DeviceTimeline, shaped: Int64s, flops: Float64s) -> Int8s:
+def _most(sums: RowSums, dtype: Int8s, flops: Float64s) -> Int8s:
     """(r,) int8: the type with the most FLOPs in each row."""
-    dtype = timeline.matrix_dtype[shaped]
-    most = np.full(len(timeline.windows) + 1, DType.NONE, np.int8)
-    most_flops = np.zeros(len(most))
+    most_flops = np.zeros_like(sums.of(flops))
+    most = np.full(len(most_flops), DType.NONE, np.int8)
     for each in np.flatnonzero(np.bincount(dtype, minlength=1)).tolist():
-        its_flops = _sums(timeline, shaped, np.where(dtype == each, flops, 0.0))
+        its_flops = sums.of(np.where(dtype == each, flops, 0.0))
         more = its_flops > most_flops
         most[more], most_flops[more] = each, its_flops[more]
     return most
@@ -170,9 +157,10 @@ def _frequency(
     spans = pieces.locate_spans(timeline.start_ns[rated], timeline.end_ns[rated])
     covered = pieces.coverage().over(spans)
     at_peak = pieces.clock().over(spans) / rates.mhz[timeline.matrix_dtype[rated]]
-    covered_ns = _sums(timeline, rated, covered)
+    sums = RowSums(timeline, rated)
+    covered_ns = sums.of(covered)
     share = _ratio(covered_ns, rated_ns)
-    factor = _ratio(covered_ns, _sums(timeline, rated, at_peak))
+    factor = _ratio(covered_ns, sums.of(at_peak))
     return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
 
 
@@ -193,7 +181,7 @@ def _overlap(
     measured = beside & np.isfinite(alone_ns)
 
     def sums(values: Float64s, chosen: Bools) -> Float64s:
-        return _sums(timeline, rated[chosen], values[chosen])
+        return RowSums(timeline, rated[chosen]).of(values[chosen])
 
     beside_ns, measured_ns = sums(duration_ns, beside), sums(duration_ns, measured)
     slowed = _ratio(measured_ns, sums(alone_ns, measured))

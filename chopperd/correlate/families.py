@@ -12,12 +12,14 @@ class FamilyTotals:
     """Figures of each family that occurs on a device, (f,) each, longest first.
 
     Attributes:
-        family: (f,) int64, index into `Timeline.families`.
+        family: (f,) int64, index into `Timeline.families`; `OTHER` for several of one class.
+        merged: (f,) int64, how many families `OTHER` holds; 0 for others.
         kernel_class: (f,) int8.
         count, time_ns, samples, mean_mhz, lost_ns: As of `GroupTotals`.
     """
 
     family: Int64s
+    merged: Int64s
     kernel_class: Int8s
     count: Int64s
     time_ns: Int64s
@@ -28,9 +30,10 @@ class FamilyTotals:
 
 def family_totals(timeline: DeviceTimeline, figures: RecordFigures) -> FamilyTotals:
     """The figures of each family of the device."""
-    totals = group_totals(timeline.family, figures)
+    totals = group_totals(timeline.family, figures, timeline.kernel_class)
     return FamilyTotals(
         family=totals.group,
+        merged=totals.merged,
         kernel_class=timeline.kernel_class[totals.first],
         count=totals.count,
         time_ns=totals.time_ns,

@@ -17,8 +17,10 @@ from chopperd.model.row_work import (
     Contention,
     CopyTraffic,
     Efficiency,
+    HostTime,
     Part,
 )
+from chopperd.model.trace_summary import TraceSummary
 
 SCHEMA: Final = "chopperd.report/1"
 
@@ -41,26 +43,6 @@ class Generated:
     driver: str | None
     simulated: bool
     time: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
-    """One trace file as read; `lost` counts what is missing or was left out of it, by kind."""
-
-    path: str
-    sha256: str
-    job: str | None
-    run: str | None
-    rank: int | None
-    rank_source: str | None
-    world_size: int | None
-    base_time_unix_ns: int | None
-    complete: bool
-    events: int
-    damaged_events: int
-    invalid_records: int
-    unlinked_kernels: int
-    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +209,9 @@ class Phases:
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of one normalised name; `time_ns` is their sum, not a union.
 
+    `merged` is how many families "(other)" holds, of its class those with the least time of very
+    many; 0 for all others.
+
     A `msgspec.Struct`, as the published name `class` is a keyword of Python.
     """
 
@@ -242,6 +227,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     beta_high: float | None = None
     beta_reason: str | None = None
     contention: Contention | None = None
+    merged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +363,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDocument:
-    """The whole document; `trace` is the first of `traces`, which rows refer to by rank."""
+    """The whole document; `trace` is the first of `traces`, which rows refer to by rank.
+
+    `host` has the host's time of each trace without device work.
+    """
 
     schema: str
     generated: Generated
@@ -394,3 +383,4 @@ class ReportDocument:
     steps: tuple[Row, ...]
     drops: tuple[None, ...]
     notes: tuple[Note, ...]
+    host: tuple[HostTime, ...] = ()

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, get_args
 
-from chopperd.model.report import Row
+from chopperd.model.report import ReportDocument, Row
 
 By: TypeAlias = Literal["family", "operation", "layer", "phase"]
+PartsBy: TypeAlias = Literal["operation", "layer", "phase"]
 PARTS_BY: Final[tuple[By, ...]] = get_args(By)
 #: The field of a row that has its work by each.
 FIELDS: Final[Mapping[By, str]] = {
@@ -15,6 +16,14 @@ FIELDS: Final[Mapping[By, str]] = {
     "layer": "by_layer",
     "phase": "by_phase",
 }
+
+
+def has_parts(document: ReportDocument, by: By) -> bool:
+    """Whether a report has work by this, of devices or of hosts without any."""
+    field = FIELDS[by]
+    return any(getattr(row, field) for row in (*document.steps, *document.totals)) or any(
+        getattr(host, field, ()) for host in document.host
+    )
 
 
 def without_parts(row: Row) -> Row:

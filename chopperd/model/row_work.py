@@ -5,6 +5,8 @@ from typing import Final
 
 #: `Part.name` of the records of which the operation, layer or phase is not known.
 UNKNOWN_PART: Final = "(unknown)"
+#: `Part.name` and `Family.name` of those with the least time, where there are very many.
+OTHER_PARTS: Final = "(other)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +16,8 @@ class Part:
     `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute, of
     which kernels that run at once share the loss. `samples` counts clock samples inside. What is
     not known to be of any is "(unknown)", so that parts sum to all records of the device.
+    `merged` is how many operations or layers "(other)" holds, those with the least time of very
+    many; 0 for all others.
     """
 
     name: str
@@ -22,6 +26,33 @@ class Part:
     mean_mhz: float | None
     samples: int
     lost_ns: int | None
+    merged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPart:
+    """Operators on the host that share a name, a layer or a phase.
+
+    `host_ns` sums for how long each ran while no operator in it did, over all threads. "(unknown)",
+    "(other)" and `merged` are as of `Part`.
+    """
+
+    name: str
+    count: int
+    host_ns: int
+    merged: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """Host time of a trace without device work, longest first; each list is of all operators."""
+
+    job: str | None
+    run: str | None
+    rank: int | None
+    by_operation: tuple[HostPart, ...] = ()
+    by_layer: tuple[HostPart, ...] = ()
+    by_phase: tuple[HostPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +75,8 @@ class CopyTraffic:
 class CollectiveTraffic:
     """Communication kernels of one collective in one process group.
 
+    `group_ranks` are the group's members in short, "0-7" or "0-56 by 8", as far as the trace tells
+    them. A collective called "other" is several, those with the least time of very many.
     `time_ns` sums durations and counts from this rank's kernel start: it holds the wait for other
     ranks, so that bandwidths are lower bounds of what the links do. They are over the `sized_count`
     kernels whose size is known, None without any: `algorithm` is the collective's bytes over time,
@@ -54,6 +87,7 @@ class CollectiveTraffic:
     group: str | None
     group_description: str | None
     group_size: int | None
+    group_ranks: str | None = None
     count: int
     time_ns: int
     sized_count: int

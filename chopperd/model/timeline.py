@@ -36,6 +36,10 @@ class Phase(IntEnum):
         return self.name.lower()
 
 
+#: What a phase's code indexes, from 0 on.
+PHASE_LABELS: Final = tuple(phase.label for phase in Phase if phase >= 0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """One CPU marker: a step, or one micro-batch of a step under gradient accumulation."""
@@ -197,6 +201,27 @@ class DeviceTimeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostWork:
+    """What the operators of a trace did on the host, one row each, in order of their starts.
+
+    Attributes:
+        operation: (n,) int32, index into `operations`.
+        layer: (n,) int32, index into `layers`; -1 unknown.
+        phase: (n,) int8, `Phase`.
+        own_ns: (n,) int64, for how long it ran and no operator in it did. Over all operators this
+            adds up to the time in which threads were in one.
+        operations, layers: Names.
+    """
+
+    operation: Int32s
+    layer: Int32s
+    phase: Int8s
+    own_ns: Int64s
+    operations: tuple[str, ...]
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """Which data-parallel framework a trace shows, and by what."""
 
@@ -221,6 +246,7 @@ class Timeline:
         unlinked_records: Device records with no launch in the file.
         launch_count, recorded_launch_count: Kernel launches, and those with a record.
         framework: By evidence.
+        host: What operators did on the host, where no device record tells of any work; else None.
     """
 
     steps: tuple[Step, ...]
@@ -236,3 +262,4 @@ class Timeline:
     launch_count: int
     recorded_launch_count: int
     framework: Framework
+    host: HostWork | None = None

@@ -122,6 +122,7 @@ def report_files(
 
     Raises:
         TraceFormatError: None of the files can be read.
+        StepNotFoundError: There is no step of the number asked for.
     """
     reports, notes = _report_each(paths, samples, options, progress, read)
     for note in notes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chopperd.correlate.families import FamilyTotals
-from chopperd.correlate.groups import GroupTotals
+from chopperd.correlate.groups import OTHER, GroupTotals
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
@@ -15,7 +15,7 @@ from chopperd.model.causes import CAUSES
 from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.report import Dvfs, Family, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
-from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
 from chopperd.model.samples import GpuSamples
 from chopperd.units import NS_PER_S
 
@@ -176,7 +176,7 @@ def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, .
     """The families, longest first."""
     return tuple(
         Family(
-            name=names[int(totals.family[f])],
+            name=group_name(int(totals.family[f]), names),
             class_=KERNEL_CLASSES[int(totals.kernel_class[f])].label,
             count=int(totals.count[f]),
             time_ns=int(totals.time_ns[f]),
@@ -184,13 +184,14 @@ def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, .
             samples=int(totals.samples[f]),
             lost_ns=_whole_or_none(float(totals.lost_ns[f])),
             beta_reason="not measured in this version",
+            merged=int(totals.merged[f]),
         )
         for f in range(len(totals.family))
     )
 
 
 def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
-    """The groups, longest first; what is of none is `UNKNOWN_PART`.
+    """The groups, longest first; what is of none is `UNKNOWN_PART`, of several `OTHER_PARTS`.
 
     Args:
         totals: The groups.
@@ -198,15 +199,23 @@ def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
     """
     return tuple(
         Part(
-            name=UNKNOWN_PART if totals.group[g] < 0 else names[int(totals.group[g])],
+            name=group_name(int(totals.group[g]), names),
             count=int(totals.count[g]),
             time_ns=int(totals.time_ns[g]),
             mean_mhz=known_or_none(float(totals.mean_mhz[g])),
             samples=int(totals.samples[g]),
             lost_ns=_whole_or_none(float(totals.lost_ns[g])),
+            merged=int(totals.merged[g]),
         )
         for g in range(len(totals.group))
     )
+
+
+def group_name(group: int, names: Sequence[str]) -> str:
+    """What a group of `GroupTotals` is called."""
+    if group < 0:
+        return OTHER_PARTS if group == OTHER else UNKNOWN_PART
+    return names[group]
 
 
 def _whole_or_none(value: float) -> int | None:

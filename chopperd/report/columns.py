@@ -15,6 +15,7 @@ import msgspec
 
 from chopperd.model.causes import CAUSES
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.row_work import HostPart, HostTime
 
 Value: TypeAlias = int | float | bool | str | None
 Kind: TypeAlias = type[int] | type[float] | type[bool] | type[str]
@@ -111,6 +112,24 @@ def list_table(document: ReportDocument, field: str) -> Table:
             "row": [rows[number][0] for number, _ in items],
             **{name: [key.of(rows[n][1]) for n, _ in items] for name, key in keys.items()},
             **{own_name(column.name): [column.of(item) for _, item in items] for column in own},
+        },
+    )
+
+
+def host_table(document: ReportDocument, field: str) -> Table:
+    """Host time of the traces without device work, one part a line, each with whose it is.
+
+    Args:
+        document: The report.
+        field: A list of `HostTime` ("by_layer").
+    """
+    items = [(host, part) for host in document.host for part in getattr(host, field)]
+    whose, own = columns_of(HostTime), columns_of(HostPart)
+    return Table(
+        kinds={column.name: column.kind for column in (*whose, *own)},
+        columns={
+            **{column.name: [column.of(host) for host, _ in items] for column in whose},
+            **{column.name: [column.of(part) for _, part in items] for column in own},
         },
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from chopperd.model.report import ReportDocument, Row
-from chopperd.report.columns import Table, Value, list_table, row_table, rows_table
+from chopperd.report.columns import Table, Value, host_table, list_table, row_table, rows_table
 
 
 def render_csv(document: ReportDocument) -> str:
@@ -25,10 +25,14 @@ def render_steps_csv(steps: Sequence[Row], *, simulated: bool | None) -> str:
 def render_list_csv(document: ReportDocument, field: str) -> str:
     """A list in the rows as a table: a line an item, each with the key of its row.
 
+    Where there is no device work but the host's is known, that: `host_ns` instead of `time_ns`.
+
     Args:
         document: The report.
         field: The field of a row that holds it ("families").
     """
+    if not document.totals and any(getattr(host, field, ()) for host in document.host):
+        return _csv(host_table(document, field))
     return _csv(list_table(document, field))
 
 

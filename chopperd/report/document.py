@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from chopperd.correlate.peers import MIN_PEERS
+from chopperd.errors import StepNotFoundError
 from chopperd.model.report import (
     SCHEMA,
     Alignment,
@@ -27,6 +28,9 @@ from chopperd.report.trace_report import SampledBy, TraceReport
 from chopperd.units import NS_PER_S, ms_from_ns
 
 Value = TypeVar("Value")
+
+#: Stretches of consecutive steps that an error names.
+_STRETCHES_NAMED: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,9 @@ def build_document(
         time: Now, RFC 3339.
         selection: Which steps to show.
         notes: What else is to be said.
+
+    Raises:
+        StepNotFoundError: There is no step of the number asked for.
     """
     devices = tuple(device for report in reports for device in report.devices)
     numbers = processes(reports)
@@ -79,15 +86,18 @@ def build_document(
         steps=(*(each.row for each in steps), *_host_steps(reports)),
         drops=(),
         notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
+        host=tuple(report.host for report in reports if report.host is not None),
     )
     return with_selection(document, selection)
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
-    """The document with the selected steps only, in order; a note where there are none such."""
-    selected = _selected(document.steps, selection)
-    notes = dict.fromkeys((*document.notes, *_selection_notes(document.steps, selected)))
-    return replace(document, steps=selected, notes=tuple(notes))
+    """The document with the selected steps only, in order.
+
+    Raises:
+        StepNotFoundError: There is no step of the number asked for.
+    """
+    return replace(document, steps=_selected(document.steps, selection))
 
 
 def _placed(
@@ -184,7 +194,9 @@ def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
     """Rows of the selected steps, by step, rank and device."""
     numbers = sorted({row.step for row in rows if row.step is not None})
     if selection.step is not None:
-        numbers = [number for number in numbers if number == selection.step]
+        if selection.step not in numbers:
+            raise StepNotFoundError(_no_step(selection.step, numbers))
+        numbers = [selection.step]
     if selection.last is not None:
         numbers = numbers[-selection.last :]
     wanted = set(numbers)
@@ -248,10 +260,16 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
     return [Note(code="peers_untraced", text=text)]
 
 
-def _selection_notes(rows: Sequence[Row], selected: Sequence[Row]) -> list[Note]:
-    """Says so where steps were asked for that are not there."""
-    numbers = sorted({row.step for row in rows if row.step is not None})
-    if selected or not numbers:
-        return []
-    text = f"no such step: the traces have {numbers[0]} to {numbers[-1]}"
-    return [Note(code="step_not_found", text=text)]
+def _no_step(wanted: int, numbers: Sequence[int]) -> str:
+    """Which steps there are instead of the one asked for, stretches of them in short."""
+    if not numbers:
+        return f"there is no step {wanted}: no steps are marked in what the traces hold"
+    breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    firsts, ends = [0, *breaks], [*breaks, len(numbers)]
+    stretches = [
+        f"{numbers[first]}" if end - first == 1 else f"{numbers[first]} to {numbers[end - 1]}"
+        for first, end in zip(firsts, ends, strict=True)
+    ]
+    if len(stretches) > _STRETCHES_NAMED:
+        stretches = [*stretches[: _STRETCHES_NAMED - 1], f"... {numbers[-1]}"]
+    return f"there is no step {wanted}: the steps are {', '.join(stretches)}"

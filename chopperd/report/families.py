@@ -51,6 +51,20 @@ def summed_loss(lost_ns: Sequence[int | None]) -> str:
     return ("" if len(told) == len(lost_ns) else "≥ ") + milliseconds(sum(told))
 
 
+def cut(shown: int, lines: int, *, merged: bool) -> str:
+    """What a title says where not all lines are shown.
+
+    Args:
+        shown: How many are.
+        lines: How many there are.
+        merged: Whether one of them holds several.
+    """
+    if shown == lines:
+        return ""
+    there = f"{'more than ' if merged else ''}{count(lines)}"
+    return f", {shown} with the most time of {there} (--format json)"
+
+
 def classes(document: ReportDocument) -> Group | None:
     """One line a class: kernel time, its share, and what the clock cost there at most."""
     groups = _grouped(document, by_name=False)
@@ -75,9 +89,8 @@ def families(document: ReportDocument, width: int) -> Group | None:
     if not groups:
         return None
     shown = groups[:_FAMILIES_SHOWN]
-    title = "FAMILIES  whole file"
-    if len(shown) < len(groups):
-        title += f", {len(shown)} with the most time of {count(len(groups))} (--format json)"
+    merged = any(family.merged for group in groups for family in group.members)
+    title = f"FAMILIES  whole file{cut(len(shown), len(groups), merged=merged)}"
     columns = ("<name", "<class", "count", "ms", "MHz", "samples", "lost ms", "<beta")
     reason = _shared_reason(groups)
     cells = [_family_cells(group, width, with_reason=reason is None) for group in shown]

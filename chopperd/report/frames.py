@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument, TraceSummary
-from chopperd.report.columns import KEYS, Table, Value, record_table
+from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument
+from chopperd.model.trace_summary import TraceSummary
+from chopperd.report.columns import KEYS, Table, Value, host_table, record_table
 from chopperd.report.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
 
 if TYPE_CHECKING:
@@ -79,6 +80,21 @@ class Report:
         return self._list("by_phase")
 
     @cached_property
+    def host_operations(self) -> "pandas.DataFrame":
+        """Host time by operator, of traces without device work."""
+        return self._host("by_operation")
+
+    @cached_property
+    def host_layers(self) -> "pandas.DataFrame":
+        """Host time by layer, of traces without device work."""
+        return self._host("by_layer")
+
+    @cached_property
+    def host_phases(self) -> "pandas.DataFrame":
+        """Host time by phase, of traces without device work."""
+        return self._host("by_phase")
+
+    @cached_property
     def copies(self) -> "pandas.DataFrame":
         """Copies and fills by direction in each row."""
         return self._list("copies")
@@ -129,6 +145,9 @@ class Report:
         at = [number for number, row in enumerate(rows.columns["row"]) if row == word]
         columns = {name: [values[k] for k in at] for name, values in rows.columns.items()}
         return _frame(Table(kinds=rows.kinds, columns=columns))
+
+    def _host(self, field: str) -> "pandas.DataFrame":
+        return _frame(host_table(self.document, field))
 
     def _list(self, field: str) -> "pandas.DataFrame":
         return _frame(self._tables.lists[field])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from chopperd.model.report import Note
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Damage
+from chopperd.model.trace_summary import LostKind
 from chopperd.report.wording import count, plural
 
 
@@ -16,15 +17,15 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
         timeline: Its launches without a record are what the profiler lost, or reading did.
     """
     kinds = {
-        "damaged_events": damage.damaged_events,
-        "undecodable_events": damage.undecodable_events,
-        "further_events": damage.further_events,
+        LostKind.DAMAGED_EVENTS: damage.damaged_events,
+        LostKind.UNDECODABLE_EVENTS: damage.undecodable_events,
+        LostKind.FURTHER_EVENTS: damage.further_events,
         **_invalid_records(damage),
-        "duplicate_records": damage.duplicate_records,
-        "duplicate_rows": damage.duplicate_rows,
-        "launches_without_record": timeline.launch_count - timeline.recorded_launch_count,
+        LostKind.DUPLICATE_RECORDS: damage.duplicate_records,
+        LostKind.DUPLICATE_ROWS: damage.duplicate_rows,
+        LostKind.LAUNCHES_WITHOUT_RECORD: timeline.launch_count - timeline.recorded_launch_count,
     }
-    return {kind: number for kind, number in kinds.items() if number}
+    return {kind.value: number for kind, number in kinds.items() if number}
 
 
 def damage_notes(damage: Damage) -> list[Note]:
@@ -94,21 +95,21 @@ def _rows(damage: Damage) -> tuple[tuple[int, str, str], ...]:
     )
 
 
-def _invalid_records(damage: Damage) -> dict[str, int]:
+def _invalid_records(damage: Damage) -> dict[LostKind, int]:
     """The records left out for their times, by what is wrong with them."""
     known = damage.zeroed_records + damage.outlying_records
     return {
-        "negative_records": damage.invalid_records - known,
-        "zeroed_records": damage.zeroed_records,
-        "outlying_records": damage.outlying_records,
+        LostKind.NEGATIVE_RECORDS: damage.invalid_records - known,
+        LostKind.ZEROED_RECORDS: damage.zeroed_records,
+        LostKind.OUTLYING_RECORDS: damage.outlying_records,
     }
 
 
 def _of_which(damage: Damage) -> str:
     words = {
-        "negative_records": "with a negative duration or none",
-        "zeroed_records": "with neither start nor length",
-        "outlying_records": "far beyond all other rows",
+        LostKind.NEGATIVE_RECORDS: "with a negative duration or none",
+        LostKind.ZEROED_RECORDS: "with neither start nor length",
+        LostKind.OUTLYING_RECORDS: "far beyond all other rows",
     }
     parts = [
         f"{count(number)} {words[kind]}"

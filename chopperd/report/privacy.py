@@ -4,15 +4,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
-from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
 from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import TraceReport
 
+PartT = TypeVar("PartT", Part, HostPart)
 Names: TypeAlias = Literal["full", "hashed", "classes"]
 
 _HASH_DIGITS = 12
@@ -21,8 +22,8 @@ _HASH_DIGITS = 12
 def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     """The document with names as the site wants them shown.
 
-    Evidence of a framework and what a program calls its process groups, which may be names of
-    modules, are shown in full or not at all.
+    Evidence of a framework, what a program calls its process groups, which may be names of modules,
+    and which ranks are in them are shown in full or not at all.
 
     Args:
         document: With full names.
@@ -37,6 +38,7 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
         framework=_bare(document.framework),
         totals=tuple(_covered(row, names) for row in document.totals),
         steps=tuple(_covered(row, names) for row in document.steps),
+        host=tuple(_covered_host(each, names) for each in document.host),
     )
 
 
@@ -53,6 +55,7 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
         framework=_bare(report.framework),
         totals=tuple(covered(draft) for draft in report.totals),
         steps=tuple(covered(draft) for draft in report.steps),
+        host=None if report.host is None else _covered_host(report.host, names),
     )
 
 
@@ -62,7 +65,17 @@ def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
         families=_SHOWN[names](row.families),
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
-        collectives=tuple(replace(each, group_description=None) for each in row.collectives),
+        collectives=tuple(
+            replace(each, group_description=None, group_ranks=None) for each in row.collectives
+        ),
+    )
+
+
+def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTime:
+    return replace(
+        host,
+        by_operation=_parts(host.by_operation, "operation", names),
+        by_layer=_parts(host.by_layer, "layer", names),
     )
 
 
@@ -73,19 +86,23 @@ def _bare(framework: FrameworkSummary) -> FrameworkSummary:
 
 def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
     return tuple(
-        msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
+        family
+        if family.name == OTHER_PARTS
+        else msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
         for family in families
     )
 
 
 def _parts(
-    parts: Sequence[Part], what: str, names: Literal["hashed", "classes"]
-) -> tuple[Part, ...]:
+    parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
+) -> tuple[PartT, ...]:
     """Operations or layers with hashes for names; none at all beside classes."""
     if names == "classes":
         return ()
     return tuple(
-        part if part.name == UNKNOWN_PART else replace(part, name=f"{what}-{_digest(part.name)}")
+        part
+        if part.name in {UNKNOWN_PART, OTHER_PARTS}
+        else replace(part, name=f"{what}-{_digest(part.name)}")
         for part in parts
     )
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
 
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.work import marker_busy_ns
@@ -19,7 +18,7 @@ from chopperd.model.report import (
 )
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
-from chopperd.model.timeline import DeviceTimeline, Phase, Step, Timeline
+from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, Timeline
 from chopperd.report.clocks import (
     class_samples,
     clock_of,
@@ -36,9 +35,6 @@ from chopperd.report.dies import dies_of
 from chopperd.report.efficiency import efficiency_of
 from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
-
-#: What a record's phase indexes.
-_PHASES: Final = tuple(phase.label for phase in Phase if phase >= 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +139,7 @@ def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline) -> Row:
         families=with_contention(families, joined.families, joined.traffic.contention),
         by_operation=parts_of(joined.operations, timeline.operations),
         by_layer=parts_of(joined.layers, timeline.layers),
-        by_phase=parts_of(joined.phases, _PHASES),
+        by_phase=parts_of(joined.phases, PHASE_LABELS),
     )
 
 

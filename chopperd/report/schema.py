@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chopperd.model.report import SCHEMA, ReportDocument
+from chopperd.model.trace_summary import LostKind
 
 SCHEMA_FILE: Final = "report.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -22,6 +23,7 @@ def report_schema() -> dict[str, _Json]:
     """The JSON Schema of `ReportDocument`; keys it does not name are allowed."""
     schema = msgspec.json.schema(ReportDocument)
     schema["$defs"]["ReportDocument"]["properties"]["schema"] = {"const": SCHEMA}
+    schema["$defs"]["TraceSummary"]["properties"]["lost"] = _lost()
     definitions = {name: _with_clean_description(body) for name, body in schema["$defs"].items()}
     return {
         "$schema": _DIALECT,
@@ -35,6 +37,20 @@ def report_schema() -> dict[str, _Json]:
 def encode_schema() -> bytes:
     """The schema as the bytes of the published file."""
     return msgspec.json.format(msgspec.json.encode(report_schema()), indent=2) + b"\n"
+
+
+def _lost() -> dict[str, _Json]:
+    """Counts by kind, those known by name; a kind of which there is nothing is not there."""
+    kinds: dict[str, _Json] = {
+        kind.value: {"type": "integer", "minimum": 1, "description": kind.meaning}
+        for kind in LostKind
+    }
+    return {
+        "type": "object",
+        "properties": kinds,
+        "additionalProperties": {"type": "integer"},
+        "default": {},
+    }
 
 
 def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:

@@ -11,7 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, Row, TraceSummary
+from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, Row
+from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.headline import gpu_name, unresolved
 from chopperd.report.resolution import pooled_share, row_share
 from chopperd.report.wording import (

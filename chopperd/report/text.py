@@ -16,6 +16,8 @@ from chopperd.report import sections
 from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
+from chopperd.report.host_work import host_parts
+from chopperd.report.part_titles import TITLES, why_none
 from chopperd.report.parts import parts
 from chopperd.report.traffic_tables import collectives, contention, copies
 
@@ -53,11 +55,11 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
 
 def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:
     """The report as something a rich console prints; styles show on a terminal only."""
-    parts: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
-    parts.append(_headline(headline(document), width))
+    page: list[RenderableType] = [simulated_mark()] if document.generated.simulated else []
+    page.append(_headline(headline(document), width))
     for section in _sections(document, width, by=by):
-        parts += ["", section]
-    return Group(*parts)
+        page += ["", section]
+    return Group(*page)
 
 
 def simulated_mark() -> Text:
@@ -70,7 +72,7 @@ def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterato
         sections.waterfall(document),
         sections.steps(document),
         _beside(sections.gpus(document), classes(document)),
-        _parts(document, width, by),
+        *_by(document, width, by),
         contention(document, width) if by == "family" else None,
         copies(document),
         collectives(document),
@@ -82,11 +84,15 @@ def _sections(document: ReportDocument, width: int, *, by: By | None) -> Iterato
     yield from (table for table in tables if table is not None)
 
 
-def _parts(document: ReportDocument, width: int, by: By | None) -> Group | None:
-    """The table that was asked for."""
+def _by(document: ReportDocument, width: int, by: By | None) -> tuple[RenderableType, ...]:
+    """The tables asked for, of devices and of hosts without any; or why there are none."""
     if by is None:
-        return None
-    return families(document, width) if by == "family" else parts(document, by, width)
+        return ()
+    found = [families(document, width)] if by == "family" else []
+    if by != "family":
+        found += [parts(document, by, width), host_parts(document, by, width)]
+    tables = tuple(each for each in found if each is not None)
+    return tables or (Group(Text(TITLES[by], style="bold"), Text(why_none(document))),)
 
 
 def _beside(left: Group | None, right: Group | None) -> RenderableType | None:

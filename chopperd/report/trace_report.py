@@ -9,12 +9,14 @@ from chopperd.model.report import (
     FrameworkSummary,
     Note,
     Row,
-    TraceSummary,
 )
+from chopperd.model.row_work import HostTime
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace
+from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.clocked_device import ClockedDevice, JoinOptions, clocked_device
+from chopperd.report.host_work import host_time
 from chopperd.report.lost import lost_by_kind
 from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rocm_notes import rocm_notes
@@ -63,7 +65,7 @@ class SampledBy:
 class TraceReport:
     """Everything of one trace that goes into a document; the trace itself is no longer needed.
 
-    `sampled` is None where there were no samples.
+    `sampled` is None where there were no samples, `host` where there is device work.
     """
 
     trace: TraceSummary
@@ -77,6 +79,7 @@ class TraceReport:
     realtime_step: bool | None
     sampled: SampledBy | None
     notes: tuple[Note, ...]
+    host: HostTime | None = None
 
 
 def report_trace(
@@ -112,7 +115,14 @@ def report_trace(
             *trace_notes(trace, timeline, samples, stepped=bool(stepped)),
             *(note for each in joined for note in each.notes),
         ),
+        host=_host_time(timeline, context),
     )
+
+
+def _host_time(timeline: Timeline, context: RowContext) -> HostTime | None:
+    if timeline.host is None:
+        return None
+    return host_time(timeline.host, context.job, context.run, context.rank)
 
 
 def _sampled_by(samples: SampleSet) -> SampledBy:
@@ -218,4 +228,5 @@ def _summary(trace: Trace, timeline: Timeline) -> TraceSummary:
         invalid_records=damage.invalid_records,
         unlinked_kernels=timeline.unlinked_records,
         lost=lost_by_kind(damage, timeline),
+        overrun_records=damage.overrun_records,
     )

@@ -15,6 +15,7 @@ from chopperd.correlate.waterfall import COPY_DIRECTIONS
 from chopperd.model.report import Family, Row
 from chopperd.model.row_work import ChopperTimes, CollectiveTraffic, Contention, CopyTraffic
 from chopperd.report.clocks import known_or_none
+from chopperd.report.ranks import ranks_in_short
 from chopperd.units import NS_PER_S
 
 _REASONS: Final = {
@@ -96,6 +97,7 @@ def _collective(totals: CollectiveTotals, index: int, at: int) -> CollectiveTraf
         group=kind.group,
         group_description=kind.group_description,
         group_size=kind.group_size,
+        group_ranks=None if kind.ranks is None else ranks_in_short(kind.ranks),
         count=int(totals.count[index, at]),
         time_ns=int(totals.time_ns[index, at]),
         sized_count=sized_count,

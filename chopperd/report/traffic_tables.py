@@ -22,7 +22,9 @@ from chopperd.report.wording import (
 
 _SHOWN: Final = 8
 _GIGA: Final = 1e9
-_NAME_WIDTH: Final = 22
+_COLLECTIVE_WIDTH: Final = 16
+_GROUP_WIDTH: Final = 18
+_RANKS_WIDTH: Final = 13
 _SIZED: Final = "moved, GB/s: of those whose size the trace tells"
 _WAITS: Final = "ms hold the wait for late ranks; bus: what a rank's links carry"
 
@@ -82,15 +84,27 @@ def _collective_cells(members: Sequence[CollectiveTraffic]) -> tuple[str, ...]:
     names = sorted({each.group for each in members if each.group is not None})
     label = first.group_description or ", ".join(names) or UNKNOWN
     return (
-        shorten(first.name, _NAME_WIDTH),
-        shorten(label, _NAME_WIDTH),
-        UNKNOWN if first.group_size is None else count(first.group_size),
+        shorten(first.name, _COLLECTIVE_WIDTH),
+        shorten(label, _GROUP_WIDTH),
+        _ranks(members),
         count(sum(each.count for each in members)),
         milliseconds(sum(each.time_ns for each in members)),
         _moved(each.bytes for each in members),
         _rates(each.algorithm_bytes_per_s for each in members),
         _rates(each.bus_bytes_per_s for each in members),
     )
+
+
+def _ranks(members: Sequence[CollectiveTraffic]) -> str:
+    """The size of the groups, and their ranks where all are one group: "8: 0-7"."""
+    size_of_group = members[0].group_size
+    told = {each.group_ranks for each in members}
+    only = told.pop() if len(told) == 1 else None
+    if size_of_group is None:
+        return only or UNKNOWN
+    text = count(size_of_group)
+    fits = only is not None and len(text) + 2 + len(only) <= _RANKS_WIDTH
+    return f"{text}: {only}" if fits else text
 
 
 def contention(document: ReportDocument, width: int) -> Group | None:

@@ -105,10 +105,14 @@ def bar(share: float | None, width: int) -> str:
     return "█" * full + (_EIGHTHS[rest - 1] if rest else "")
 
 
-def size(value_bytes: float) -> str:
-    """A number of bytes in MiB, or GiB where it is that many."""
-    in_mib = value_bytes / 2**20
-    return f"{decimal(in_mib / 1024, 1)} GiB" if in_mib >= 1024 else f"{decimal(in_mib, 1)} MiB"
+def size(value_bytes: int) -> str:
+    """A number of bytes in the largest unit of which it is one: "512 B", "1.5 KiB", "70.0 GiB"."""
+    value, unit = float(value_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 - (0.5 if unit == "B" else 0.05):  # as it would be printed
+            break
+        value, unit = value / 1024, larger
+    return f"{decimal(value, 0 if unit == 'B' else 1)} {unit}"
 
 
 def duration(value_s: float) -> str:

@@ -19,6 +19,7 @@ from chopperd.model.trace import (
     Shapes,
     SpanKind,
 )
+from chopperd.traces.bearing_out import last_of_stream
 from chopperd.traces.columns import ABSENT, ColumnParts
 from chopperd.traces.duplicates import overrun_count, without_copies
 from chopperd.traces.numbering import (
@@ -30,7 +31,7 @@ from chopperd.traces.numbering import (
     threads_of,
 )
 from chopperd.traces.rows import TraceRows, annotation_names
-from chopperd.traces.validity import Stretch, believable, capture, outlying
+from chopperd.traces.validity import Stretch, TimesOfTrace, believable, capture, outlying
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
@@ -119,7 +120,23 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
     """Leave out rows that lie or last far beyond all others; how many of each table."""
-    masks = outlying([one.times for one in tables])
+    records, calls, spans, device_spans = tables
+
+    def answered(rows: Int64s) -> Bools:
+        device, stream = records.peek("device", np.int32), records.peek("stream", np.int64)
+        correlation = records.peek("correlation", np.int64)[rows]
+        launched = (correlation > 0) & np.isin(correlation, calls.peek("correlation", np.int64))
+        return launched & last_of_stream(device, stream, records.start_ns)[rows]
+
+    masks = outlying(
+        TimesOfTrace(
+            records=records.times,
+            calls=calls.times,
+            spans=spans.times,
+            device_spans=device_spans.times,
+            answered=answered,
+        )
+    )
     return [table.leave_out(mask) for table, mask in zip(tables, masks, strict=True)]
 
 
@@ -183,6 +200,10 @@ class _Table:
         keys = (self._sign * self._then[rows], self._sign * self.end_ns[rows], self.start_ns[rows])
         order[tied] = rows[np.lexsort(keys)]
         return order
+
+    def peek(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
+        """Another column, in order, which stays to be asked for again."""
+        return self._parts.whole(name, dtype)[self._order]
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""

@@ -10,8 +10,8 @@ import numpy as np
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import Collective, Trace
-from chopperd.traces.names import names_matching, used_names
-from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.names import bounded, names_matching, used_names
+from chopperd.traces.nesting import Moments, Nesting, beginnings
 
 #: RCCL's kernel for all collectives; NCCL's names say the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
@@ -75,12 +75,13 @@ def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectiv
     if not len(comm):
         return Collectives(column=np.full(len(call), -1, np.int32), distinct=())
     told = trace.records.collective[comm]
-    operator = _span_around(trace, call[comm], _described(trace))
+    launched = beginnings(trace.calls, call[comm])
+    operator = Nesting(trace.spans, _described(trace)).innermost(launched)
     untold = np.flatnonzero((told < 0) & (operator >= 0))
     told[untold] = trace.spans.collective[operator[untold]]
     found = _Numbering(trace.collectives)
     numbers = found.described(told, crowded=_crowded(operator))
-    numbers = found.named(numbers, _names_around(trace, call[comm]))
+    numbers = found.named(numbers, _names_around(trace, launched))
     numbers = found.named(numbers, _own_names(trace, trace.records.name[comm]))
     column = np.full(len(call), -1, np.int32)
     column[comm] = numbers
@@ -137,7 +138,9 @@ class _Numbering:
         open_ = (numbers < 0) & (names.column >= 0)
         of_text = np.full(len(names.texts) + 1, -1, np.int32)
         for index in used_names(names.column[open_], len(names.texts)).tolist():
-            of_text[index] = self._number(Collective(name=collective_name(names.texts[index])))
+            of_text[index] = self._number(
+                Collective(name=bounded(collective_name(names.texts[index])))
+            )
         return np.where(open_, of_text[names.column], numbers)
 
     def _number(self, collective: Collective) -> int:
@@ -146,7 +149,12 @@ class _Numbering:
     def _plain(self, index: int, *, sized: bool) -> Collective:
         told = self._recorded[index]
         called = None if told.group_description == _NOT_CALLED else told.group_description
-        plain = replace(told, name=collective_name(told.name), group_description=called)
+        plain = replace(
+            told,
+            name=bounded(collective_name(told.name)),
+            group=None if told.group is None else bounded(told.group),
+            group_description=None if called is None else bounded(called),
+        )
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
 
 
@@ -165,17 +173,6 @@ def _described(trace: Trace) -> Int64s:
     return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
 
 
-def _span_around(trace: Trace, call: Int64s, candidates: Int64s) -> Int64s:
-    """(n,) int64: of the spans `candidates`, the innermost around each call; -1 none, unlinked."""
-    around = np.full(len(call), -1, np.int64)
-    linked = np.flatnonzero(call >= 0)
-    if len(linked) and len(candidates):
-        calls = trace.calls
-        began = Moments(thread=calls.thread[call[linked]], at_ns=calls.start_ns[call[linked]])
-        around[linked] = Nesting(trace.spans, candidates).innermost(began)
-    return around
-
-
 def _crowded(operator: Int64s) -> Bools:
     """(n,) bool: whether another kernel was launched by the same operator."""
     known = operator >= 0
@@ -184,11 +181,11 @@ def _crowded(operator: Int64s) -> Bools:
     return several
 
 
-def _names_around(trace: Trace, call: Int64s) -> _Named:
+def _names_around(trace: Trace, launched: Moments) -> _Named:
     spans = trace.spans
     annotation = names_matching(trace.names, _ANNOTATION)[spans.name]
-    around = _span_around(trace, call, np.flatnonzero(annotation))
-    column = np.full(len(call), -1, np.int32)
+    around = Nesting(spans, np.flatnonzero(annotation)).innermost(launched)
+    column = np.full(len(around), -1, np.int32)
     column[around >= 0] = spans.name[around[around >= 0]]
     return _Named(column=column, texts=trace.names)
 

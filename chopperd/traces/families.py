@@ -1,12 +1,11 @@
 """Kernel families: one name for all launches of one kernel, whatever its parameters' types."""
 
 import re
-import zlib
 from typing import Final
 
 from chopperd.traces.kernel_names import LONGEST_READ, bare_name
+from chopperd.traces.names import LONGEST_NAME, checksum
 
-LONGEST_NAME: Final = 200
 UNNAMED: Final = "(no name)"
 
 #: Kinds of kernels as Inductor writes them: pointwise, reductions, templates, foreach, mixed.
@@ -42,7 +41,7 @@ def family(kernel_name: str) -> str:
     if len(name) <= LONGEST_NAME and len(kernel_name) <= LONGEST_READ:
         return name or UNNAMED
     whole = name if len(kernel_name) <= LONGEST_READ else kernel_name
-    return f"{name[:LONGEST_NAME]}~{zlib.crc32(whole.encode('utf-8', 'surrogatepass')):08x}"
+    return f"{name[:LONGEST_NAME]}~{checksum(whole)}"
 
 
 def _without_numbers(name: str) -> str:

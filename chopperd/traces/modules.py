@@ -9,6 +9,7 @@ import numpy as np
 
 from chopperd.model.arrays import Int64s
 from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.names import bounded
 from chopperd.traces.nesting import Nesting
 from chopperd.traces.rows import MODULE_PREFIX
 
@@ -71,7 +72,7 @@ def _places(trace: Trace) -> tuple[list[_Path], Int64s]:
         place[level] = len(paths) + which
         for one in distinct.tolist():
             of, name = divmod(one, len(trace.names))
-            own = trace.names[name].removeprefix(MODULE_PREFIX)
+            own = bounded(trace.names[name].removeprefix(MODULE_PREFIX))
             paths.append((*paths[of - 1], own) if of else (own,))
         inside = (parent >= 0) & (place[chosen] < 0)
         inside[inside] = place[parent[inside]] >= 0
@@ -104,7 +105,7 @@ def _layer_classes(paths: Iterable[_Path]) -> set[str]:
 
 def _layer(path: _Path, layered: Collection[str]) -> str:
     depth = next((at for at, name in enumerate(path) if _class(name) in layered), len(path) - 1)
-    return "/".join(path[: depth + 1])
+    return bounded("/".join(path[: depth + 1]))
 
 
 def _class(instance: str) -> str:

@@ -1,11 +1,32 @@
 """Questions about interned names, answered once a name instead of once a row."""
 
 import re
+import zlib
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s
+
+#: Characters of a name that a report has, whatever a trace calls things.
+LONGEST_NAME: Final = 200
+
+
+def bounded(name: str) -> str:
+    """The name, cut where it is longer than `LONGEST_NAME`, a checksum telling it from its like.
+
+    The middle is left out: paths of modules differ at their ends.
+    """
+    if len(name) <= LONGEST_NAME:
+        return name
+    half = LONGEST_NAME // 2
+    return f"{name[:half]}~{checksum(name)}~{name[-half:]}"
+
+
+def checksum(text: str) -> str:
+    """Eight digits that tell long names apart."""
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from chopperd.model.arrays import Int32s, Int64s
+from chopperd.model.trace import RuntimeCalls
 
 #: Times of all threads are laid on one axis as far as int64 reaches; else ranks take their place.
 _AXIS_LIMIT: Final = 2**62
@@ -37,6 +38,17 @@ class Moments:
     def of(self, rows: Int64s) -> "Moments":
         """Some of the moments, by their indices."""
         return Moments(thread=self.thread[rows], at_ns=self.at_ns[rows])
+
+
+def beginnings(calls: RuntimeCalls, call: Int64s) -> Moments:
+    """When calls began, on their threads; on thread -1 where there is none.
+
+    Args:
+        calls: All calls.
+        call: (n,) int64, indices of calls; -1 none.
+    """
+    thread = np.append(calls.thread, np.int32(-1))[call]
+    return Moments(thread=thread, at_ns=np.append(calls.start_ns, 0)[call])
 
 
 class Spans(Protocol):

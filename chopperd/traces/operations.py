@@ -8,6 +8,7 @@ the correlation ids over again.
 
 import re
 from dataclasses import dataclass
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -16,11 +17,13 @@ from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.classes import class_by_operation
-from chopperd.traces.names import names_matching, used_names
-from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.names import bounded, names_matching, used_names
+from chopperd.traces.nesting import Moments, Nesting, beginnings
 
-#: External ids are those of operators where at least this share of linked records says so.
+#: External ids are those of operators where, with 95 % confidence, at least this share of them is.
+#: So at least 268 that linked records show, all of them right.
 _VALID_SHARE: Final = 0.99
+_ONE_SIDED_Z: Final = 1.6449
 
 #: torch's record around every collective: an operator that says less than what is around it.
 _RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
@@ -61,7 +64,7 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
         call: (records,) int64, the call that launched each record; -1 unlinked.
     """
     spans = trace.spans
-    linked = _launched(trace, call)
+    linked = beginnings(trace.calls, call)
     by_id = _operator_by_id(trace, call, linked)
     known = by_id >= 0
     launched = Moments(
@@ -82,15 +85,6 @@ def attribute(trace: Trace, call: Int64s) -> Attribution:
     )
 
 
-def _launched(trace: Trace, call: Int64s) -> Moments:
-    """(records,) when and where the call of each record began; thread -1 without one."""
-    linked = call >= 0
-    thread, at_ns = np.full(len(call), -1, np.int32), np.zeros(len(call), np.int64)
-    thread[linked] = trace.calls.thread[call[linked]]
-    at_ns[linked] = trace.calls.start_ns[call[linked]]
-    return Moments(thread=thread, at_ns=at_ns)
-
-
 def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
     """(records,) int64: the operator of the External id of each record without a call; -1 none.
 
@@ -104,12 +98,26 @@ def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
     if not unlinked.any():
         return np.full(len(call), -1, np.int64)
     operator = _by_unique_id(spans.external_id, spans.kind == SpanKind.OP, external_id)
+    # Each id once: the records of one operator are one witness.
     shown = np.flatnonzero((call >= 0) & (external_id >= 0))
+    shown = shown[np.unique(external_id[shown], return_index=True)[1]]
     of, when = operator[shown], launched.at_ns[shown]
     right = (of >= 0) & (spans.thread[of] == launched.thread[shown])
     right &= (spans.start_ns[of] <= when) & (when < spans.end_ns[of])
-    valid = len(shown) > 0 and np.count_nonzero(right) >= _VALID_SHARE * len(shown)
+    valid = _least_share(int(np.count_nonzero(right)), len(shown)) >= _VALID_SHARE
     return np.where(unlinked & valid, operator, -1)
+
+
+def _least_share(right: int, shown: int) -> float:
+    """The lower end of the one-sided 95 % interval of a share; 0 of nothing.
+
+    Source: Wilson (1927), the score interval of a binomial share.
+    """
+    if not shown:
+        return 0.0
+    share, z2 = right / shown, _ONE_SIDED_Z**2 / shown
+    spread = sqrt(share * (1 - share) * z2 + z2 * z2 / 4)
+    return (share + z2 / 2 - spread) / (1 + z2)
 
 
 def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
@@ -144,7 +152,7 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     number[used] = np.arange(len(used))
     column = np.full(len(shown), -1, np.int32)
     column[shown >= 0] = number[name]
-    return tuple(trace.names[index] for index in used.tolist()), column
+    return tuple(bounded(trace.names[index]) for index in used.tolist()), column
 
 
 def with_operation_classes(

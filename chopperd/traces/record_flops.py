@@ -12,7 +12,7 @@ from chopperd.model.spec import DType
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.flops import Work, work_of
 from chopperd.traces.names import names_matching
-from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.nesting import Nesting, beginnings
 
 #: What names of kernels that multiply TF32 have in them (cuBLAS, cuDNN, CUTLASS).
 _TF32: Final = re.compile(r"tf32|s1688")
@@ -50,7 +50,9 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) 
     rows = np.flatnonzero(matrix & (op >= 0))
     rows = rows[spans.shapes[op[rows]] >= 0]
     if len(rows) and len(missing):
-        rows = rows[~np.isin(op[rows], _operators(trace, missing))]
+        operators = Nesting(spans, np.flatnonzero(spans.kind == SpanKind.OP))
+        lacking = operators.innermost(beginnings(trace.calls, missing))
+        rows = rows[~np.isin(op[rows], lacking)]
     if not len(rows):
         return RecordWork(flops=flops, matrix_dtype=dtype)
     # By operator, longest kernel first; of equal ones the first.
@@ -65,13 +67,6 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) 
     flops[rows[first]] = counts[which[first]]
     _tell_floats(trace, dtype, rows[first], np.cumsum(first) - 1, rows)
     return RecordWork(flops=flops, matrix_dtype=dtype)
-
-
-def _operators(trace: Trace, calls: Int64s) -> Int64s:
-    """(m,) int64: the innermost operator around each call, a row in `Trace.spans`; -1 none."""
-    of_kind = np.flatnonzero(trace.spans.kind == SpanKind.OP)
-    at = Moments(thread=trace.calls.thread[calls], at_ns=trace.calls.start_ns[calls])
-    return Nesting(trace.spans, of_kind).innermost(at)
 
 
 def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:

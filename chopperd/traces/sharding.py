@@ -8,7 +8,7 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import SpanKind, Trace
-from chopperd.traces.names import used_names
+from chopperd.traces.names import bounded, used_names
 
 #: The group of parameters that is in no group of its own: embedding, last norm, head.
 ROOT: Final = "(root)"
@@ -64,18 +64,19 @@ def sharding(trace: Trace) -> Sharding:
         name = trace.names[index]
         if found := _OF_GROUP.match(name) or _PREFETCH.match(name):
             hook_of[index] = found["hook"]
-            module_of[index] = numbers.setdefault(found["module"] or ROOT, len(numbers))
-    module = np.where(spans.kind == SpanKind.ANNOTATION, module_of[spans.name], -1)
+            module = bounded(found["module"] or ROOT)
+            module_of[index] = numbers.setdefault(module, len(numbers))
+    about = np.where(spans.kind == SpanKind.ANNOTATION, module_of[spans.name], -1)
     starts = {hook: hook_of == hook for hook in ("pre_forward", "post_forward", "pre_backward")}
     ends = np.array([hook.startswith("post_backward_") for hook in hook_of], np.bool_)
-    told = module >= 0
+    told = about >= 0
     masks = {hook: told & mask[spans.name] for hook, mask in starts.items()}
     return Sharding(
         modules=tuple(numbers),
-        module=module.astype(np.int32),
+        module=about.astype(np.int32),
         before_forward=masks["pre_forward"],
-        forward=_stretches(trace, module, masks["pre_forward"], masks["post_forward"]),
-        backward=_stretches(trace, module, masks["pre_backward"], told & ends[spans.name]),
+        forward=_stretches(trace, about, masks["pre_forward"], masks["post_forward"]),
+        backward=_stretches(trace, about, masks["pre_backward"], told & ends[spans.name]),
     )
 
 

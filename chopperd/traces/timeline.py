@@ -25,9 +25,10 @@ from chopperd.traces.classes import classed_by_site, copy_directions, record_cla
 from chopperd.traces.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
+from chopperd.traces.host_work import host_work
 from chopperd.traces.layers import layers
 from chopperd.traces.links import link
-from chopperd.traces.names import used_names
+from chopperd.traces.names import bounded, used_names
 from chopperd.traces.operations import attribute, operation_names, with_operation_classes
 from chopperd.traces.phases import phases
 from chopperd.traces.record_flops import RecordWork, record_work
@@ -132,6 +133,7 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         launch_count=int(links.launch.sum()),
         recorded_launch_count=int((links.launch & links.recorded).sum()),
         framework=framework(trace.names),
+        host=None if len(trace.records) else host_work(trace, marked.steps),
     )
 
 
@@ -145,7 +147,7 @@ def _families(trace: Trace, collectives: Collectives) -> tuple[tuple[str, ...], 
     index_of: dict[str, int] = {}
     of_name = np.full(len(names), -1, np.int32)
     for name in used_names(records.name, len(names)).tolist():
-        text = family(names[name]) if name in kernels else names[name]
+        text = family(names[name]) if name in kernels else bounded(names[name])
         of_name[name] = index_of.setdefault(text, len(index_of))
     column = of_name[records.name]
     for rows, name, collective in generic_collectives(trace, collectives):

@@ -7,17 +7,15 @@ Source: github.com/pytorch/kineto issue 109: under load the profiler writes devi
 start 0 and length 0, and Kineto sets times before its base to 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int64s
+from chopperd.traces.bearing_out import Times, ending, lengths_ok, told
 from chopperd.units import NS_PER_S
-
-Times: TypeAlias = tuple[Int64s, Int64s]
-"""Starts and ends of a table's rows, (n,) int64 each, on the file's own axis."""
 
 _LEAST_MARGIN_NS: Final = NS_PER_S
 
@@ -41,16 +39,42 @@ class Stretch:
     end_ns: int
 
 
-def outlying(tables: Sequence[Times]) -> list[Bools]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesOfTrace:
+    """The times of all tables of a trace.
+
+    Attributes:
+        records, device_spans: What is told of devices; spans' times are those of records.
+        calls, spans: What is told of the host.
+        answered: For rows of `records`, (n,) int64: which nothing follows on their stream, though
+            their launches are in the file.
+    """
+
+    records: Times
+    calls: Times
+    spans: Times
+    device_spans: Times
+    answered: Callable[[Int64s], Bools]
+
+    @property
+    def tables(self) -> tuple[Times, Times, Times, Times]:
+        """All of them."""
+        return self.records, self.calls, self.spans, self.device_spans
+
+
+def outlying(times: TimesOfTrace) -> list[Bools]:
     """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
 
     That is farther from where the trace's rows start than that stretch is long, and than ten
     minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
-    such as records by a device's own clock, none. Rows may last into whatever stays.
+    such as records by a device's own clock, none. Rows may last into whatever stays. What another
+    row bears out stays too: a collective that hangs until the job is killed, and what runs after
+    one that hung for long.
 
     Args:
-        tables: All tables of the trace.
+        times: All tables of the trace.
     """
+    tables = times.tables
     sure = [start[~_doubtful(start, end)] for start, end in tables]
     starts = [start for start in sure if len(start)]
     if not starts:
@@ -59,14 +83,16 @@ def outlying(tables: Sequence[Times]) -> list[Bools]:
     far_ns = max(begin.end_ns - begin.start_ns, _LONGEST_NS)
     first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
     elsewhere = [_few_elsewhere(start, end, first_ns, last_ns) for start, end in tables]
+    if any(mask.any() for mask in elsewhere):
+        _keep_told(elsewhere, times, begin)
     # A row may last into another stretch of rows that stay: they tell that time went on.
     for (start, end), out in zip(tables, elsewhere, strict=True):
         stays = start[~out & ~_doubtful(start, end)]
         last_ns = max(last_ns, int(stays.max(initial=begin.end_ns)) + far_ns)
-    return [
-        out | _endless(start, end, first_ns, last_ns)
-        for (start, end), out in zip(tables, elsewhere, strict=True)
-    ]
+    endless = [_endless(start, end, first_ns, last_ns) for start, end in tables]
+    if any(mask.any() for mask in endless):
+        _keep_awaited(endless, times)
+    return [out | lasts for out, lasts in zip(elsewhere, endless, strict=True)]
 
 
 def capture(tables: Sequence[Times]) -> Stretch | None:
@@ -115,6 +141,41 @@ def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> B
     early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
     endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
     return endless
+
+
+def _keep_told(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> None:
+    """Unmarks rows far away at times of which host and device both tell, or which a row reaches."""
+    host, device = (times.calls, times.spans), (times.records,)
+    within = [(start >= begin.start_ns) & (start <= begin.end_ns) for start, _ in times.tables]
+    reaching = [
+        (start[mine], end[mine]) for (start, end), mine in zip(times.tables, within, strict=True)
+    ]
+    others = (host, device, device, host)
+    for mask, (start, _), other in zip(elsewhere, times.tables, others, strict=True):
+        rows = np.flatnonzero(mask)
+        mask[rows[told(start[rows], (*other, *reaching))]] = False
+
+
+def _keep_awaited(endless: list[Bools], times: TimesOfTrace) -> None:
+    """Unmarks rows that last long and end where another row says that something did.
+
+    A device's record where the host has such a row, or where nothing follows it on its stream and
+    its launch is known; a row of the host where another of the host, or a record, ends then too.
+    """
+    host = (times.calls, times.spans)
+    records, calls, spans, device_spans = (
+        np.flatnonzero(mask & lengths_ok(start, end))
+        for mask, (start, end) in zip(endless, times.tables, strict=True)
+    )
+    for mask, (_, end), rows in zip(endless[1:3], host, (calls, spans), strict=True):
+        awaited = (ending(end[rows], host) > 1) | (ending(end[rows], (times.records,)) > 0)
+        mask[rows[awaited]] = False
+    start, end = times.records
+    stay = records[(ending(end[records], host) > 0) | times.answered(records)]
+    endless[0][stay] = False
+    end = times.device_spans[1]
+    spanned = ending(end[device_spans], (*host, (start[stay], times.records[1][stay]))) > 0
+    endless[3][device_spans[spanned]] = False
 
 
 def _densest(starts: Sequence[Int64s]) -> Stretch:

@@ -346,5 +346,9 @@ class FakeAgent:
 def _rendered(document: ReportDocument, form: DocumentForm) -> str:
     """The form, and how many families, operations, layers and phases the document has."""
     rows = (*document.totals, *document.steps)
-    parts = sum(len(getattr(row, field)) for row in rows for field in FIELDS.values())
+    parts = sum(
+        len(getattr(each, field, ()))
+        for each in (*rows, *document.host)
+        for field in FIELDS.values()
+    )
     return f'{{"form": "{form}", "parts": {parts}}}'

@@ -177,10 +177,12 @@ def test_report_without_a_file_is_the_agents_in_every_form(
 
 @pytest.mark.usefixtures("agent")
 def test_a_step_that_the_agents_report_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["report", "--step", "999999", "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["steps"] == []
-    assert "step_not_found" in {note["code"] for note in document["notes"]}
+    assert cli.run(["report", "--step", "999999", "--format", "json"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    first, last = eight_gpus().steps[0].step, eight_gpus().steps[-1].step
+    assert line == f"chopperd: there is no step 999999: the steps are {first} to {last}"
 
 
 @pytest.mark.parametrize(

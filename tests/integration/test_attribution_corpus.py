@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.model.timeline import Phase
 from chopperd.model.trace import Trace
-from chopperd.traces.host_layers import host_layers
 from chopperd.traces.links import link
 from chopperd.traces.operations import attribute
 from chopperd.traces.timeline import lay_out
@@ -248,8 +248,11 @@ def test_the_host_time_of_fsdp2_s_layers_is_that_of_plain_stacks(
         total = theirs[layers.of(one, phase), phase]
         total[0] += 1
         total[1] += own_ns[id(one)]
-    ours = {
-        (row.layer, row.phase.label): [row.operator_count, row.own_ns]
-        for row in host_layers(real_trace(name))
-    }
+    work = lay_out(real_trace(name)).host
+    assert work is not None
+    ours: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0, 0])
+    for layer, phase, time_ns in zip(work.layer, work.phase, work.own_ns.tolist(), strict=True):
+        total = ours[work.layers[layer] if layer >= 0 else None, Phase(phase).label]
+        total[0] += 1
+        total[1] += time_ns
     assert ours == theirs

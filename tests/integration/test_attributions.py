@@ -20,7 +20,6 @@ from chopperd.model.report import ReportDocument, Row
 from chopperd.model.timeline import Phase, Timeline
 from chopperd.model.trace import Trace
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.traces.host_layers import host_layers
 from chopperd.traces.timeline import lay_out
 from tests.integration.plain_events import (
     Plain,
@@ -111,21 +110,31 @@ def test_the_arrow_leads_from_the_forward_mm_to_its_node(files: Files, page: str
     tell(page, MM_ARROW, MM_SEQUENCE, ends["s"]["ts"], ends["f"]["ts"], *MM_OWN_US.values())
 
 
-def test_own_times_of_one_layer_are_those_of_host_layers(
-    files: Files, real_trace: Callable[[str], Trace], page: str
+def test_own_times_of_one_layer_are_those_of_the_report(
+    files: Files, laid_out: LaidOut, page: str
 ) -> None:
     found: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
     for layer, phase, own_ns in fsdp_operators(files(FSDP2)):
         found[layer, phase].append(own_ns)
     mine = {key: (len(each), sum(each)) for key, each in found.items() if key[0] is not None}
-    rows = {
-        (each.layer, each.phase.name.lower()): (each.operator_count, each.own_ns)
-        for each in host_layers(real_trace(FSDP2))
-        if each.layer not in (None, "(root)")
-    }
-    assert mine == rows
-    assert (rows["layers.1", "forward"], rows["layers.1", "backward"]) == (FORWARD, BACKWARD)
+    work = laid_out(FSDP2).host
+    assert work is not None
+    rows: defaultdict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for layer, phase, time_ns in zip(work.layer, work.phase, work.own_ns.tolist(), strict=True):
+        if layer >= 0 and work.layers[layer] != "(root)":
+            rows[work.layers[layer], Phase(phase).label].append(time_ns)
+    theirs = {key: (len(each), sum(each)) for key, each in rows.items()}
+    assert mine == theirs
+    assert (theirs["layers.1", "forward"], theirs["layers.1", "backward"]) == (FORWARD, BACKWARD)
     tell(page, *FORWARD, *BACKWARD)
+
+
+def test_the_report_has_the_host_time_of_the_page(reports: Reports, page: str) -> None:
+    (host,) = reports(FSDP2).host
+    (layer,) = [each for each in host.by_layer if each.name == "layers.1"]
+    assert layer.count == FORWARD[0] + BACKWARD[0]
+    assert layer.host_ns == FORWARD[1] + BACKWARD[1]
+    tell(page, layer.count, layer.host_ns)
 
 
 def test_the_hooks_of_the_page_are_in_the_file(files: Files, page: str) -> None:

@@ -26,7 +26,7 @@ from chopperd.errors import (
     StoreError,
     TraceFormatError,
 )
-from tests.unit.report.documents import eight_gpus
+from tests.unit.report.documents import eight_gpus, host_timed
 
 PYTHON = sys.executable
 RUN = (
@@ -165,6 +165,19 @@ def test_report_prints_text_with_families_on_request(capsys: pytest.CaptureFixtu
     assert cli.run(["report", "x.json", "--by", "family"]) == 0
     assert "FAMILIES" in capsys.readouterr().out
     assert cli.run(["report", "x.json", "--by", "stream"]) == 2
+
+
+@pytest.mark.usefixtures("document")
+def test_a_csv_without_lines_says_why_beside_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_commands, "_document", lambda *_: host_timed())
+    assert cli.run(["report", "x.json", "--format", "csv", "--by", "layer"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.run(["report", "x.json", "--format", "csv", "--by", "family"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 1
+    assert shown.err == "chopperd: --by family: no device work in the trace\n"
 
 
 @pytest.mark.usefixtures("document")

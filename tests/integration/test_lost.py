@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.pipeline.reports import ReportOptions, report_files
 from tests.integration.test_bad_input import document, run
 from tests.layouts import Event, complete_event, encode
 
@@ -119,3 +120,37 @@ def test_a_trace_told_twice_over_is_that_trace(tmp_path: Path) -> None:
         assert json.dumps(made["once"][part]) == json.dumps(made["twice"][part])
     assert made["twice"]["trace"]["lost"] == {"duplicate_records": 2, "duplicate_rows": 3}  # type: ignore[index]
     assert made["twice"]["trace"]["complete"]  # type: ignore[index]
+
+
+HANG_US = 11 * 60 * 1_000_000
+IN_PROCESS = {"pid": 42, "tid": 42}
+
+
+def hung(*, waited_for: bool, launched: bool) -> bytes:
+    """200 kernels of a quarter of a ms, then a collective that ends 11 minutes later."""
+    events = [complete_event("user_annotation", "ProfilerStep#1", T, 200_000) | IN_PROCESS]
+    for n in range(1, 201):
+        events += [host("cudaLaunchKernel", 1000 * n, n), kernel("k", 1000 * n + 100, 250, n)]
+    events.append(kernel("ncclDevKernel_AllReduce", 202_000, HANG_US, 201))
+    if launched:
+        events.append(host("cudaLaunchKernel", 201_000, 201))
+    if waited_for:
+        wait = complete_event("cuda_runtime", "cudaStreamSynchronize", T + 201_500, HANG_US + 700)
+        events.append(wait | IN_PROCESS)
+    return encode({"schemaVersion": 1, "traceEvents": events})
+
+
+@pytest.mark.parametrize(
+    ("waited_for", "launched", "stays"),
+    [(True, False, True), (False, True, True), (True, True, True), (False, False, False)],
+)
+def test_a_collective_that_hangs_until_the_job_is_killed_is_in_the_report(
+    tmp_path: Path, *, waited_for: bool, launched: bool, stays: bool
+) -> None:
+    path = tmp_path / "hung.json"
+    path.write_bytes(hung(waited_for=waited_for, launched=launched))
+    made = report_files([path], samples=None, options=ReportOptions())
+    (total,) = made.totals
+    assert total.comm_ns == (HANG_US * 1000 if stays else 0)
+    assert total.compute_ns == 200 * 250_000
+    assert made.trace.lost == ({} if stays else {"outlying_records": 1})

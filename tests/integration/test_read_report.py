@@ -24,10 +24,11 @@ from chopperd.report.csv_table import render_list_csv
 from chopperd.report.formats import formatted
 from chopperd.report.frames import Report
 from chopperd.report.parquet import parquet_bytes
-from tests.unit.report.documents import eight_gpus, host_only
+from tests.unit.report.documents import eight_gpus, host_only, host_timed
 
 FRAMES = (
     *("steps", "totals", "families", "operations", "layers", "phases", "copies", "collectives"),
+    *("host_operations", "host_layers", "host_phases"),
     *("micro_steps", "causes", "waterfall", "devices", "gpus", "traces", "notes"),
 )
 #: Large enough that a float64 would lose its last digits.
@@ -123,6 +124,17 @@ def test_lists_are_frames_with_the_keys_of_their_rows(report: Report) -> None:
     }  # each has a frame
 
 
+def test_host_time_has_frames_of_its_own(as_json: Written) -> None:
+    report = chopperd.read_report(as_json(host_timed()))
+    assert report.host_layers[["rank", "name", "count", "host_ns"]].values.tolist() == [
+        [0, "layers.0", 5, 3_000_000],
+        [0, "(unknown)", 1, 1_000_000],
+    ]
+    assert report.layers.empty
+    assert report.host_operations["name"].tolist() == ["aten::mm"]
+    assert report.host_phases["host_ns"].sum() == report.host_layers["host_ns"].sum()
+
+
 def test_causes_and_parts_sum_to_their_wholes(report: Report) -> None:
     for frame in (report.steps, report.totals):
         row = frame["row"].iloc[0]
@@ -147,7 +159,7 @@ def test_the_rest_of_the_document_is_there(report: Report) -> None:
     assert report.document == replace(document, steps=(), totals=())
 
 
-@pytest.mark.parametrize("document", [whole, host_only])
+@pytest.mark.parametrize("document", [whole, host_only, host_timed])
 def test_json_gzip_and_parquet_give_the_same_frames(
     as_json: Written, tmp_path: Path, document: Callable[[], ReportDocument]
 ) -> None:

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS, Setting
+from chopperd.model.trace_summary import LostKind
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,6 +22,12 @@ def test_every_setting_is_listed_with_its_default(setting: Setting) -> None:
     shown = "not set" if setting.default is None else f"`{json.dumps(setting.default)}`"
     assert line.split("|")[2].strip() == shown
     assert setting.help in line
+
+
+def test_every_kind_of_loss_is_listed_with_its_meaning() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    for kind in LostKind:
+        assert f"| `{kind.value}` | {kind.meaning} |" in rows
 
 
 def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:

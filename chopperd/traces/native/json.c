@@ -57,24 +57,17 @@ static bool is_digit(char byte)
     return byte >= '0' && byte <= '9';
 }
 
-static const char *after_digits(const char *at)
-{
-    while (is_digit(*at))
-        at++;
-    return at;
-}
-
 const char *after_number(const char *at, const char *end, state_t *state)
 {
     if (*at == '-')
         at++;
     if (!is_digit(*at))
         return stop(at, end, state);
-    at = *at == '0' ? at + 1 : after_digits(at);
+    at = *at == '0' ? at + 1 : after_digits(at, end);
     if (*at == '.') {
         if (!is_digit(*++at))
             return stop(at, end, state);
-        at = after_digits(at);
+        at = after_digits(at, end);
     }
     if (*at == 'e' || *at == 'E') {
         at++;
@@ -82,7 +75,7 @@ const char *after_number(const char *at, const char *end, state_t *state)
             at++;
         if (!is_digit(*at))
             return stop(at, end, state);
-        at = after_digits(at);
+        at = after_digits(at, end);
     }
     return at;
 }

@@ -1,4 +1,5 @@
 /* The keys of an event. Of a key that comes twice the last counts. */
+#include "between.h"
 #include "scanner.h"
 #include "text.h"
 
@@ -97,10 +98,10 @@ int64_t plain_text(char *to, int64_t room, const token_t *token)
     return token->size - 2;
 }
 
-static void forget(token_t *tokens, int count)
+static void forget(token_t *tokens, uint32_t *found)
 {
-    for (int i = 0; i < count; i++)
-        tokens[i].kind = 0;
+    for (; *found; *found &= *found - 1)
+        tokens[__builtin_ctz(*found)].kind = 0;
 }
 
 static int key_number(const token_t *key, bool has_escape, bool in_args)
@@ -136,19 +137,25 @@ static const char *broken(const char *at, const char *end, state_t *state)
     return at;
 }
 
-/* Behind an object whose values of known keys are found. */
-static const char *read_object(
-    const char *at, const char *end, event_t *event, bool in_args, state_t *state)
+/* The piece at `at`: at the brace of an object if it `opens`, else behind one of its values. */
+static const char *read_piece(
+    const char *at, const char *end, bool opens, piece_t *piece, state_t *state)
 {
-    token_t *found = in_args ? event->args : event->keys;
-    at = after_blanks(at + 1, end);
+    const char *start = at;
+    bool has_escape;
+    token_t key;
     *state = WHOLE;
-    if (*at == '}')
-        return at + 1;
-    for (;;) {
-        token_t key = {at, 0, *at}, value;
-        bool has_escape;
-        int number;
+    at = after_blanks(opens ? at + 1 : at, end);
+    if (*at == '}') {
+        piece->key = CLOSES;
+        at++;
+    } else {
+        if (!opens) {
+            if (*at != ',')
+                return broken(at, end, state);
+            at = after_blanks(at + 1, end);
+        }
+        key.at = at;
         if (*at != '"')
             return broken(at, end, state);
         at = next_special(at + 1, end);
@@ -161,35 +168,74 @@ static const char *read_object(
         if (*at != ':')
             return broken(at, end, state);
         at = after_blanks(at + 1, end);
-        number = key_number(&key, has_escape, in_args);
+        piece->key = (int16_t)key_number(&key, has_escape, piece->in_args);
+    }
+    piece->size = at - start > PIECE_BYTES ? PIECE_BYTES + 1 : (int16_t)(at - start);
+    return at;
+}
+
+/* Behind the next piece, which is read where it is not known; its number becomes that before. */
+static inline const char *next_piece(
+    const char *at, const char *end, bool opens, pieces_t *pieces, piece_t *piece, state_t *state)
+{
+    const char *start = at;
+    int before = piece->number;
+    const piece_t *known = known_piece(pieces, before, at, end);
+    if (known) {
+        *piece = *known;
+        *state = WHOLE;
+        at += piece->size;
+        return piece->key == CLOSES ? at : after_blanks(at, end);
+    }
+    at = read_piece(at, end, opens, piece, state);
+    if (*state == WHOLE)
+        piece->number = remember_piece(pieces, before, start, piece);
+    return at;
+}
+
+const char *read_keys(
+    const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state)
+{
+    piece_t piece = {.number = pieces ? FIRST_PIECE : NO_PIECE};
+    token_t *args = &event->keys[ARGS];
+    bool opens = true;
+    forget(event->keys, &event->keys_found);
+    forget(event->args, &event->args_found);
+    for (;;) {
+        bool in_args = piece.in_args;
+        token_t value;
+        at = next_piece(at, end, opens, pieces, &piece, state);
+        if (*state != WHOLE)
+            return at;
+        opens = false;
+        if (piece.key == CLOSES) {
+            if (!in_args)
+                return at;
+            args->size = at - args->at;
+            piece.in_args = false;
+            continue;
+        }
         value.at = at;
         value.kind = *at;
-        if (!in_args && number == ARGS) {
-            forget(event->args, ARG_KEYS);
-            at = *at == '{' ? read_object(at, end, event, true, state) : after_value(at, end, state);
-        } else {
-            at = after_common_value(at, end, state);
+        if (piece.key == ARGS && !in_args) {
+            forget(event->args, &event->args_found);
+            event->keys_found |= 1u << ARGS;
+            if (*at == '{') {
+                *args = value;
+                piece.in_args = opens = true;
+                continue;
+            }
+            piece.number = NO_PIECE; /* what follows it is known only behind the other kind */
         }
+        at = after_common_value(at, end, state);
         if (*state != WHOLE)
             return at;
         value.size = at - value.at;
-        if (number >= 0)
-            found[number] = value;
-        at = after_blanks(at, end);
-        if (*at == '}')
-            return at + 1;
-        if (*at != ',')
-            return broken(at, end, state);
-        at = after_blanks(at + 1, end);
+        if (piece.key < 0)
+            continue;
+        (in_args ? event->args : event->keys)[piece.key] = value;
+        *(in_args ? &event->args_found : &event->keys_found) |= 1u << piece.key;
     }
-}
-
-/* Behind the object at `at`; WHOLE where all of it is JSON. */
-const char *read_keys(const char *at, const char *end, event_t *event, state_t *state)
-{
-    forget(event->keys, EVENT_KEYS);
-    forget(event->args, ARG_KEYS);
-    return read_object(at, end, event, false, state);
 }
 
 /* Whether a value is one of those that a field of mixed type may have. */

@@ -55,6 +55,7 @@ class Scan(Structure):
         ("joined", c_void_p),
         ("joined_room", c_int64),
         ("shaped", c_void_p),
+        ("pieces", c_void_p),
     ]
 
 

@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const FIRST_KEYS[] = {
-    "ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", NULL,
-};
-
 int64_t scanner_version(void)
 {
     return SCANNER_VERSION;
@@ -33,6 +29,7 @@ scan_t *scan_open(const char *shaped)
     if (scan == NULL)
         return NULL;
     scan->shaped = shaped;
+    scan->pieces = pieces_open(); /* does without, where there is no memory */
     for (int table = 0; table < TABLES; table++)
         scan->tables[table].row_bytes = scan_row_bytes(table);
     return scan;
@@ -46,6 +43,7 @@ void scan_close(scan_t *scan)
         free_strings(&scan->texts[which]);
     free(scan->category_counts);
     free(scan->joined);
+    pieces_close(scan->pieces);
     free(scan);
 }
 
@@ -64,16 +62,40 @@ static const char *after_spaces(const char *at)
     return at;
 }
 
+static bool begins(const char *at, const char *word)
+{
+    while (*word && *at == *word)
+        at++, word++;
+    return !*word;
+}
+
+/* Whether one of the keys with which events begin is here: those of salvage.py. */
 static bool is_event_key(const char *at)
 {
     if (*at++ != '"')
         return false;
-    for (const char *const *key = FIRST_KEYS; *key; key++) {
-        size_t size = strlen(*key);
-        if (strncmp(at, *key, size) == 0 && at[size] == '"')
-            return true;
+    switch (*at) {
+    case 'a':
+        return begins(at, "args\"");
+    case 'b':
+        return begins(at, "bp\"");
+    case 'c':
+        return begins(at, "cat\"");
+    case 'd':
+        return begins(at, "dur\"");
+    case 'i':
+        return begins(at, "id\"");
+    case 'n':
+        return begins(at, "name\"");
+    case 'p':
+        return begins(at, "ph\"") || begins(at, "pid\"");
+    case 's':
+        return begins(at, "s\"");
+    case 't':
+        return begins(at, "tid\"") || begins(at, "ts\"");
+    default:
+        return false;
     }
-    return false;
 }
 
 /* Where the next event seems to start: behind a brace and a comma, a brace and a key of events.
@@ -120,12 +142,13 @@ typedef enum { STARTS, STARTS_NOT, NOT_IN_SIGHT } start_t;
 
 /* Behind the element at `at`. `is_event`: whether it is an object with a phase. */
 static const char *read_element(
-    const char *at, const char *end, event_t *event, state_t *state, bool *is_event)
+    const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state,
+    bool *is_event)
 {
     *is_event = false;
     if (*at != '{')
         return after_value(at, end, state);
-    at = read_keys(at, end, event, state);
+    at = read_keys(at, end, pieces, event, state);
     *is_event = *state == WHOLE && event->keys[PH].kind == '"';
     return at;
 }
@@ -135,10 +158,10 @@ static const char *read_element(
 static start_t starts_event(const char *at, const char *end, bool final)
 {
     const char *border;
-    event_t event;
+    event_t event = {0};
     state_t state;
     bool is_event;
-    read_element(at, end, &event, &state, &is_event);
+    read_element(at, end, NULL, &event, &state, &is_event);
     if (state == WHOLE)
         return is_event ? STARTS : STARTS_NOT;
     if (state == CUT && !final)
@@ -189,10 +212,10 @@ void scan_empty(scan_t *scan)
 int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final)
 {
     const char *at = text, *end = text + size, *stop = text + limit;
+    event_t event = {0};
     scan->outcome = MORE;
     for (;;) {
         const char *next;
-        event_t event;
         state_t state;
         bool is_event, is_word;
         at = after_separators(at);
@@ -206,7 +229,8 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
         }
         is_word = is_of_word(*at);
         is_event = false;
-        next = is_word ? read_word(at, end, &state) : read_element(at, end, &event, &state, &is_event);
+        next = is_word ? read_word(at, end, &state)
+                       : read_element(at, end, scan->pieces, &event, &state, &is_event);
         if (state == CUT || (next == end && !final && *at != '{'))
             break; /* a number may go on */
         if (state == WHOLE) {

@@ -1,9 +1,10 @@
 /* A scanner of Kineto's events: JSON text in, rows of a trace's tables out.
  *
- * text.h       blanks and strings, many bytes at a time
+ * text.h       blanks, digits, strings, many bytes at a time
  * json.c       where a JSON value ends
  * numbers.c    decimals to whole ns, fields of mixed type to integers
  * strings.c    texts numbered in the order in which they come
+ * between.h    what stands between two values, known after it was read once
  * keys.c       the keys of an event
  * rows.c       the row that an event becomes
  * scan.c       one event after another, past those that are damaged
@@ -69,6 +70,13 @@ int32_t number_of(strings_t *strings, const char *text, int64_t size, bool *is_n
 void forget_strings(strings_t *strings);
 void free_strings(strings_t *strings);
 
+/* ---- between.c ---- */
+
+typedef struct pieces pieces_t;
+
+pieces_t *pieces_open(void);
+void pieces_close(pieces_t *pieces);
+
 /* ---- keys.c ---- */
 
 typedef enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, EVENT_KEYS } event_key_t;
@@ -80,16 +88,20 @@ typedef enum {
     GROUP_SIZE, RANKS, DIMS, TYPES, VALUES, ARG_KEYS
 } arg_key_t;
 
-/* Of an absent key only `kind` is set. */
+/* Of an absent key only `kind` is set. Bits of `keys_found` and `args_found`: those that are there.
+ * All zero before the first event. */
 typedef struct {
     token_t keys[EVENT_KEYS];
     token_t args[ARG_KEYS];
+    uint32_t keys_found, args_found;
 } event_t;
 
 /* A text without quotes and escapes, as far as these stand for ASCII: its length, or -1 where it is
  * longer than there is room. */
 int64_t plain_text(char *to, int64_t room, const token_t *token);
-const char *read_keys(const char *at, const char *end, event_t *event, state_t *state);
+/* Behind the object at `at`; WHOLE where all of it is JSON. `pieces`: NULL to know none. */
+const char *read_keys(
+    const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state);
 char phase_of(const event_t *event);
 bool is_scalar(const token_t *token);
 
@@ -142,6 +154,7 @@ typedef struct {
     char *joined;
     int64_t joined_room;
     const char *shaped;
+    pieces_t *pieces;
 } scan_t;
 
 /* Count an event and take its row, where it makes one. */

@@ -1,8 +1,11 @@
-/* The innermost loops of the scanner: blanks, and the special bytes of strings, 16 at a time. */
+/* The innermost loops of the scanner: blanks, digits, the special bytes of strings, known pieces;
+ * 16 bytes at a time. */
 #ifndef CHOPPERD_TEXT_H
 #define CHOPPERD_TEXT_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -55,6 +58,44 @@ static inline const char *next_special(const char *at, const char *end)
     while (*at != '"' && *at != '\\' && (unsigned char)*at >= 0x20)
         at++;
     return at;
+}
+
+static inline const char *after_digits(const char *at, const char *end)
+{
+#if defined(LANES)
+    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
+    for (; end - at >= LANES; at += LANES) {
+        __m128i digits = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)(const void *)at), zero);
+        __m128i are_digits = _mm_cmpeq_epi8(_mm_min_epu8(digits, nine), digits);
+        unsigned others = ~(unsigned)_mm_movemask_epi8(are_digits) & 0xffff;
+        if (others)
+            return at + __builtin_ctz(others);
+    }
+#else
+    (void)end;
+#endif
+    while (*at >= '0' && *at <= '9')
+        at++;
+    return at;
+}
+
+/* Whether the text at `at` starts with the first `size` bytes of a piece. Either has PIECE_BYTES that
+ * can be read. */
+static inline bool starts_with(const char *at, const char *piece, int size)
+{
+#if defined(LANES)
+    for (; size > 0; at += LANES, piece += LANES, size -= LANES) {
+        __m128i one = _mm_loadu_si128((const __m128i *)(const void *)at);
+        __m128i other = _mm_loadu_si128((const __m128i *)(const void *)piece);
+        unsigned same = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(one, other));
+        unsigned wanted = size < LANES ? (1u << size) - 1 : 0xffff;
+        if ((same & wanted) != wanted)
+            return false;
+    }
+    return true;
+#else
+    return memcmp(at, piece, (size_t)size) == 0;
+#endif
 }
 
 #endif

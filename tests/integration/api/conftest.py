@@ -1,5 +1,7 @@
 """An agent with a little to tell, and the API over it."""
 
+from dataclasses import replace
+
 import pytest
 from starlette.applications import Starlette
 
@@ -7,14 +9,14 @@ from chopperd.api.app import build_api
 from chopperd.model.captures import DeviceKernels
 from tests.fakes.api_services import FakeAgent, step_row, trace_entry
 from tests.fakes.samples import recording
-from tests.unit.report.documents import eight_gpus
+from tests.unit.report.documents import eight_gpus, host_timed
 
 
 @pytest.fixture
 def agent() -> FakeAgent:
     agent = FakeAgent()
     agent.steps.rows = [step_row(4), step_row(3), step_row(3, job="other", run=None)]
-    agent.steps.document = eight_gpus()
+    agent.steps.document = replace(eight_gpus(), host=host_timed().host)
     agent.steps.entries = [trace_entry("0123456789abcdef")]
     totals = eight_gpus().totals
     agent.steps.device_kernels = [

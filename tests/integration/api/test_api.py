@@ -269,8 +269,8 @@ def test_other_forms_of_a_report_are_not_to_be_had(api: Starlette) -> None:
 
 
 def test_families_and_the_like_come_only_where_they_are_asked_for(api: Starlette) -> None:
-    """Of each of 8 devices 3 families, 3 operations, 2 layers and 1 phase."""
-    for query, count in (("", 0), ("?include=families", 8 * (3 + 3 + 2 + 1))):
+    """Of each of 8 devices 3 families, 3 operations, 2 layers and 1 phase; of a host 1, 2, 1."""
+    for query, count in (("", 0), ("?include=families", 8 * (3 + 3 + 2 + 1) + (1 + 2 + 1))):
         answer = ask(api, "GET", f"{V1}/report/latest{query}", uid=OWNER_UID)
         assert answer.json()["parts"] == count
 

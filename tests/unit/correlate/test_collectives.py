@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from chopperd.correlate.collectives import (
+    MOST_KINDS,
+    OTHER_COLLECTIVES,
     UNKNOWN_COLLECTIVE,
     bus_factor,
     collective_bytes,
@@ -125,3 +127,29 @@ def test_kernels_are_put_together_by_name_and_group_whatever_their_size() -> Non
 
 def test_a_device_that_does_not_communicate_has_none() -> None:
     assert not collective_totals(device([Rec(0, 10)]), ()).count.any()
+
+
+def test_of_very_many_groups_those_with_the_least_time_are_one_of_no_group() -> None:
+    """Group k's kernel takes k + 1 ns; beyond the 64 longest are those of 1, 2 and 3 ns."""
+    groups = tuple(replace(REDUCE, group=str(at)) for at in range(MOST_KINDS + 3))
+    records = [Rec(100 * at, 101 * at + 1, COMM, collective=at) for at in range(len(groups))]
+    totals = collective_totals(device(records), groups)
+    assert len(totals.kinds) == MOST_KINDS + 1
+    assert totals.kinds[-1] == OTHER_COLLECTIVES
+    assert totals.kinds[0].group == "3"
+    assert (totals.count[-1, -1], totals.time_ns[-1, -1]) == (3, 6)
+    assert totals.moved_bytes[-1, -1] == 3 * 2000
+    assert totals.time_ns[-1].sum() == sum(range(1, MOST_KINDS + 4))
+
+
+def test_collectives_of_other_devices_take_no_place() -> None:
+    totals = collective_totals(device([Rec(0, 10, COMM, collective=1)]), (REDUCE, GATHER))
+    assert [each.name for each in totals.kinds] == ["allgather"]
+
+
+def test_groups_of_one_name_with_other_ranks_are_apart() -> None:
+    groups = (replace(REDUCE, ranks="[0, 1]"), replace(REDUCE, ranks="[2, 3]"))
+    records = [Rec(0, 10, COMM, collective=0), Rec(20, 31, COMM, collective=1)]
+    totals = collective_totals(device(records), groups)
+    assert [each.ranks for each in totals.kinds] == ["[0, 1]", "[2, 3]"]
+    assert totals.time_ns[-1].tolist() == [10, 11]

@@ -1,12 +1,21 @@
 """Groups of records: what is not known is a group, and any grouping shares the same losses."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.families import family_totals
-from chopperd.correlate.groups import GroupTotals, RecordFigures, group_totals, record_figures
+from chopperd.correlate.groups import (
+    MOST_GROUPS,
+    OTHER,
+    GroupTotals,
+    RecordFigures,
+    group_totals,
+    record_figures,
+)
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import class_clock
 from chopperd.model.classes import KernelClass
@@ -129,3 +138,59 @@ def test_every_grouping_sums_to_the_same_records(made: list[Rec]) -> None:
         assert totals.samples.sum() == families.samples.sum()
         assert np.nansum(totals.lost_ns) == pytest.approx(np.nansum(families.lost_ns))
         assert np.all(np.diff(totals.time_ns) <= 0)
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_of_very_many_groups_those_with_the_least_time_are_one(unknown: int) -> None:
+    """Layer k takes k + 1 ns, so that those up to 4 are the least; the sample at 0 is in layer 0's.
+
+    Of the 1 + 2 + ... + 5 ns all but the first 100 ns before the first sample is covered.
+    """
+    lengths = list(range(1, MOST_GROUPS + 6))
+    starts = np.cumsum([0, *lengths])
+    records = [
+        Rec(int(start), int(start) + length, layer=layer)
+        for layer, (start, length) in enumerate(zip(starts, lengths, strict=False))
+    ]
+    records += [Rec(int(starts[-1]), int(starts[-1]) + 1)] * unknown
+    timeline = device(records)
+    found = group_totals(timeline.layer, figures(timeline))
+    assert len(found) == MOST_GROUPS + 1 + unknown
+    (other,) = np.flatnonzero(found.group == OTHER)
+    assert found.merged[other] == 5
+    assert found.merged.sum() == 5
+    assert (found.count[other], found.time_ns[other], found.first[other]) == (5, 15, 0)
+    assert found.samples[other] == 1
+    assert found.lost_ns[other] == pytest.approx(7.5)
+    assert found.mean_mhz[other] == pytest.approx(990.0)
+    assert (found.group == UNKNOWN).sum() == unknown
+    assert found.group[0] == MOST_GROUPS + 4
+
+
+def test_as_many_groups_as_there_may_be_stay_apart() -> None:
+    records = [Rec(at, at + 1, layer=at) for at in range(MOST_GROUPS)]
+    found = by_layer([*records, Rec(MOST_GROUPS, MOST_GROUPS + 9)])
+    assert len(found) == MOST_GROUPS + 1
+    assert not found.merged.any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_sums_stay_whole_where_families_are_put_together_by_class(seed: int) -> None:
+    dice = Random(seed)
+    classes = [KernelClass.GEMM, KernelClass.NORM, KernelClass.COMM]
+    records = [
+        Rec(at, at + dice.randint(0, 3), classes[family % 3], family=family)
+        for at, family in enumerate(dice.choices(range(4 * MOST_GROUPS), k=3 * MOST_GROUPS))
+    ]
+    timeline = device(records)
+    found = family_totals(timeline, figures(timeline))
+    assert len(found.family) <= MOST_GROUPS + len(classes)
+    for each in classes:
+        of_class = found.kernel_class == each
+        mine = [rec for rec in records if rec.kind == each]
+        assert found.count[of_class].sum() == len(mine)
+        assert found.time_ns[of_class].sum() == sum(rec.end - rec.start for rec in mine)
+        families = {rec.family for rec in mine}
+        own = np.count_nonzero(found.family[of_class] >= 0)
+        assert own + found.merged[of_class].sum() == len(families)

@@ -28,11 +28,11 @@ from chopperd.model.report import (
     Sampling,
     Summary,
     Temperature,
-    TraceSummary,
     Waterfall,
 )
 from chopperd.model.row_clock import ClockStats, RowClock
-from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.model.row_work import UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.model.trace_summary import TraceSummary
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")
@@ -436,3 +436,21 @@ def host_only() -> ReportDocument:
         is_critical=None,
     )
     return replace(full, summary=None, devices=(), totals=(), steps=(marker,), notes=())
+
+
+@cache
+def host_timed() -> ReportDocument:
+    """The same where the trace tells operators, whose layers are known but for one."""
+    layers = (
+        HostPart(name="layers.0", count=5, host_ns=3 * MS),
+        HostPart(name=UNKNOWN_PART, count=1, host_ns=MS),
+    )
+    host = HostTime(
+        job=None,
+        run="run",
+        rank=0,
+        by_operation=(HostPart(name="aten::mm", count=6, host_ns=4 * MS),),
+        by_layer=layers,
+        by_phase=(HostPart(name="forward", count=6, host_ns=4 * MS),),
+    )
+    return replace(host_only(), host=(host,))

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, replace
 
-from chopperd.model.report import Row, TraceSummary
+from chopperd.model.report import Row
+from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.columns import (
     KEYS,
     columns_of,

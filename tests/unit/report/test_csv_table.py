@@ -4,8 +4,14 @@ from io import StringIO
 from math import nan
 
 from chopperd.model.report import ReportDocument
-from chopperd.report.csv_table import render_csv, render_steps_csv
-from tests.unit.report.documents import eight_gpus, host_only, single_gpu, without_clocks
+from chopperd.report.csv_table import render_csv, render_list_csv, render_steps_csv
+from tests.unit.report.documents import (
+    eight_gpus,
+    host_only,
+    host_timed,
+    single_gpu,
+    without_clocks,
+)
 
 
 def lines(document: ReportDocument) -> list[dict[str, str]]:
@@ -65,3 +71,18 @@ def test_steps_alone_have_the_same_columns_and_may_be_of_unknown_origin() -> Non
     assert table[0].keys() == lines(document)[0].keys()
     assert [line["row"] for line in table] == ["step"] * len(document.steps)
     assert {line["simulated"] for line in table} == {""}
+
+
+def test_without_device_work_a_list_is_of_the_hosts_time_and_says_so() -> None:
+    assert render_list_csv(host_timed(), "by_layer").splitlines() == [
+        "job,run,rank,name,count,host_ns,merged",
+        ",run,0,layers.0,5,3000000,0",
+        ",run,0,(unknown),1,1000000,0",
+    ]
+    (header,) = render_list_csv(host_timed(), "families").splitlines()
+    assert "time_ns" in header.split(",")
+
+
+def test_beside_device_work_a_list_is_of_the_devices() -> None:
+    mixed = replace(eight_gpus(), host=host_timed().host)
+    assert render_list_csv(mixed, "by_layer") == render_list_csv(eight_gpus(), "by_layer")

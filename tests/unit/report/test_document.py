@@ -1,10 +1,11 @@
 """Documents of one and of several traces: selection, notes, and what is common to all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
+from chopperd.errors import StepNotFoundError
 from chopperd.model.report import Note
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document, with_selection
@@ -22,7 +23,6 @@ from tests.unit.report.traced import Job, document, node, reported, sample_set, 
         (StepSelection(last=2), [2, 2, 3, 3]),
         (StepSelection(last=9), [1, 1, 2, 2, 3, 3]),
         (StepSelection(step=1, last=1), [1, 1]),
-        (StepSelection(step=9), []),
     ],
 )
 def test_the_selection_shows_steps_and_leaves_the_summary(
@@ -36,16 +36,29 @@ def test_the_selection_shows_steps_and_leaves_the_summary(
     check_document(made)
 
 
-@pytest.mark.parametrize("selection", [StepSelection(last=2), StepSelection(step=9)])
+@pytest.mark.parametrize("selection", [StepSelection(last=2), StepSelection(step=3)])
 def test_selecting_later_gives_the_same_document(selection: StepSelection) -> None:
     jobs = [Job(rank=0), Job(rank=1)]
     assert with_selection(document(jobs), selection) == document(jobs, selection=selection)
 
 
-def test_a_step_that_is_not_there_is_noted() -> None:
-    made = document([Job()], selection=StepSelection(step=9))
-    assert Note(code="step_not_found", text="no such step: the traces have 1 to 3") in made.notes
-    assert "step_not_found" not in {note.code for note in document([Job()]).notes}
+@pytest.mark.parametrize(
+    ("steps", "there"),
+    [
+        ([1, 2, 3], "the steps are 1 to 3"),
+        ([5], "the steps are 5"),
+        ([1, 3, 4, 8], "the steps are 1, 3 to 4, 8"),
+        (range(2, 18, 2), "the steps are 2, 4, 6, 8, 10, ... 16"),
+        ([], "no steps are marked in what the traces hold"),
+    ],
+)
+def test_a_step_that_is_not_there_is_refused_and_those_there_are_named(
+    steps: Sequence[int], there: str
+) -> None:
+    reports = [replace(reported(Job(steps=(1,), host_only_steps=tuple(steps))), steps=())]
+    with pytest.raises(StepNotFoundError) as refused:
+        build_document(reports, version="", time="", selection=StepSelection(step=9))
+    assert str(refused.value) == f"there is no step 9: {there}"
 
 
 def test_rows_come_by_step_rank_and_device() -> None:

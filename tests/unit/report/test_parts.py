@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import ReportDocument
-from chopperd.model.row_parts import By, without_parts
-from chopperd.model.row_work import UNKNOWN_PART, Part
+from chopperd.model.row_parts import PARTS_BY, By, without_parts
+from chopperd.model.row_work import UNKNOWN_PART, HostPart, HostTime, Part
 from chopperd.report.text import render_text
-from tests.unit.report.documents import MS, eight_gpus, part, single_gpu
+from tests.unit.report.documents import MS, eight_gpus, host_only, part, single_gpu
 
 
 def documented(by: By, *devices: tuple[Part, ...]) -> ReportDocument:
@@ -80,7 +80,50 @@ def test_one_table_is_shown_and_only_on_request() -> None:
     assert "LAYERS" not in render_text(document)
     assert "LAYERS" not in render_text(document, by="family")
     assert "FAMILIES" not in render_text(document, by="layer")
-    assert block(document, "phase", "PHASES") == []
+    assert "PHASES" not in render_text(document)
+
+
+def host_time(**lists: tuple[HostPart, ...]) -> HostTime:
+    return HostTime(job=None, run=None, rank=0, **lists)
+
+
+def test_a_trace_without_device_work_says_so() -> None:
+    """In place of the table that was asked for."""
+    for by in PARTS_BY:
+        assert "no device work in the trace" in render_text(host_only(), by=by).splitlines()
+    two = replace(host_only(), traces=host_only().traces * 2)
+    assert "no device work in the traces" in render_text(two, by="family").splitlines()
+
+
+def test_a_report_that_does_not_show_its_names_says_so() -> None:
+    (_, why) = block(documented("layer", ()), "layer", "LAYERS")
+    assert why.startswith("not in this report: names are not shown (privacy.names)")
+
+
+def test_without_device_work_the_hosts_time_is_shown_and_called_so() -> None:
+    """3 and 1 ms of layer 0 in two traces, 1 ms of no known layer: 80 % and 20 %."""
+    first = host_time(by_layer=(HostPart(name="layers.0", count=5, host_ns=3 * MS),))
+    second = host_time(
+        by_layer=(
+            HostPart(name="layers.0", count=2, host_ns=MS),
+            HostPart(name=UNKNOWN_PART, count=7, host_ns=MS),
+        )
+    )
+    document = replace(host_only(), host=(first, second))
+    assert block(document, "layer", "LAYERS") == [
+        "LAYERS  host, whole file",
+        "layer      count  host ms     %",
+        "layers.0       7     4.00  80.0",
+        "(unknown)      7     1.00  20.0",
+        "of traces without device work; host ms: while an operator ran and no operator in it",
+    ]
+    assert "no device work in the trace" in render_text(document, by="family")
+
+
+def test_where_the_trace_tells_no_module_the_hosts_table_says_why() -> None:
+    untold = host_time(by_layer=(HostPart(name=UNKNOWN_PART, count=7, host_ns=MS),))
+    lines = block(replace(host_only(), host=(untold,)), "layer", "LAYERS")
+    assert lines[-1] == "the trace tells no module of any operator (with_stack=True does)"
 
 
 def test_a_row_without_parts_has_none_of_the_lists() -> None:
@@ -89,3 +132,13 @@ def test_a_row_without_parts_has_none_of_the_lists() -> None:
     assert (bare.families, bare.by_operation, bare.by_layer, bare.by_phase) == ((), (), (), ())
     assert bare.window_ns == 1412 * MS
     assert without_parts(bare) is bare
+
+
+def test_where_a_line_holds_several_the_title_says_more_than_there_are_lines() -> None:
+    parts = [part(f"aten::op{n}", 100 - n) for n in range(20)]
+    other = replace(part("(other)", 1000), merged=40)
+    lines = block(documented("operation", (other, *parts)), "operation", "OPERATIONS")
+    assert (
+        lines[0] == "OPERATIONS  whole file, 20 with the most time of more than 21 (--format json)"
+    )
+    assert lines[2].split()[:2] == ["(other)", "40"]

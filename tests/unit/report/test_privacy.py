@@ -3,15 +3,16 @@
 import hashlib
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from chopperd.model.report import Family, ReportDocument
-from chopperd.model.row_work import UNKNOWN_PART
+from chopperd.model.report import Family, ReportDocument, Row
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import part, totals_only
+from tests.unit.report.documents import host_timed, part, totals_only
 from tests.unit.report.traced import Job
 from tests.unit.report.traced import reported as traced_report
 
@@ -108,3 +109,55 @@ def test_module_names_in_the_evidence_are_not_shown() -> None:
     assert document().framework.evidence
     assert with_names(document(), "hashed").framework.evidence == ()
     assert with_names(document(), "hashed").framework.name == document().framework.name
+
+
+@pytest.mark.parametrize("names", ["hashed", "classes"])
+def test_of_a_process_group_its_size_alone_is_shown(names: Names) -> None:
+    shown = with_names(replace(document(), totals=(talking(),)), names)
+    (each,) = shown.totals[0].collectives
+    assert (each.group_description, each.group_ranks, each.group_size) == (None, None, 4)
+
+
+def test_what_is_put_together_has_no_name_to_hide() -> None:
+    other = replace(part(OTHER_PARTS), merged=7)
+    row = replace(document().totals[0], by_layer=(other,), families=(several(),))
+    (hashed,) = with_names(replace(document(), totals=(row,)), "hashed").totals
+    assert (hashed.by_layer, hashed.families) == ((other,), (several(),))
+
+
+def talking() -> Row:
+    """A row with a collective of four ranks."""
+    reduced = CollectiveTraffic(
+        name="allreduce",
+        group="1",
+        group_description="secret_mesh",
+        group_size=4,
+        group_ranks="0-3",
+        count=1,
+        time_ns=1,
+        sized_count=0,
+        bytes=None,
+        algorithm_bytes_per_s=None,
+        bus_bytes_per_s=None,
+    )
+    return replace(document().totals[0], collectives=(reduced,))
+
+
+def several() -> Family:
+    return msgspec.structs.replace(family(OTHER_PARTS, "gemm", 3, 1, 1500.0), merged=3)
+
+
+def test_names_of_the_hosts_work_are_hashed_or_left_out() -> None:
+    (hashed,) = with_names(host_timed(), "hashed").host
+    digest = hashlib.sha256(b"layers.0").hexdigest()[:12]
+    assert [each.name for each in hashed.by_layer] == [f"layer-{digest}", UNKNOWN_PART]
+    assert hashed.by_operation[0].name.startswith("operation-")
+    (classes,) = with_names(host_timed(), "classes").host
+    assert (classes.by_operation, classes.by_layer) == ((), ())
+    assert classes.by_phase == hashed.by_phase == host_timed().host[0].by_phase
+
+
+def test_the_hosts_work_of_a_trace_is_covered_as_that_of_the_document() -> None:
+    report = replace(traced_report(Job(rank=0, steps=(1,))), host=host_timed().host[0])
+    early = trace_with_names(report, "hashed").host
+    assert (early,) == with_names(host_timed(), "hashed").host

@@ -12,13 +12,14 @@ from chopperd.report.schema import SCHEMA_FILE, encode_json, encode_schema, repo
 from tests.unit.report.documents import (
     eight_gpus,
     host_only,
+    host_timed,
     single_gpu,
     totals_only,
     without_clocks,
 )
 
 EVERY_DOCUMENT = pytest.mark.parametrize(
-    "build", [eight_gpus, single_gpu, without_clocks, totals_only, host_only]
+    "build", [eight_gpus, single_gpu, without_clocks, totals_only, host_only, host_timed]
 )
 
 

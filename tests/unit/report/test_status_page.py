@@ -35,7 +35,7 @@ def test_the_agent_says_how_its_parts_stand() -> None:
     assert said["sampler"] == "running, nvml, driver 560.35.03, 2 restarts"
     assert said["recorder"] == f"300.0 MiB, samples since {STARTED}"
     assert said["store"] == "3.0 GiB, 12,345 step rows, 97 traces"
-    assert said["traces"] == "analysis here, 2 waiting, spool 0 MiB; 95 analysed, 2 rejected"
+    assert said["traces"] == "analysis here, 2 waiting, spool 0 B; 95 analysed, 2 rejected"
     assert "paused" not in said
     assert "trouble" not in said
 
@@ -65,8 +65,8 @@ def test_what_was_lost_or_could_not_be_written_is_said() -> None:
         store=StoreLive(bytes=2**19, in_memory=7),
     )
     said = lines(page_text(status_page(now, [])))
-    assert said["recorder"] == "0 MiB, samples since -, 1,234 samples lost, 1 damaged chunks"
-    assert said["store"] == "0.5 MiB, 0 step rows, 0 traces, 7 rows in memory only"
+    assert said["recorder"] == "0 B, samples since -, 1,234 samples lost, 1 damaged chunks"
+    assert said["store"] == "512.0 KiB, 0 step rows, 0 traces, 7 rows in memory only"
 
 
 def test_a_gpu_shows_its_loss_as_a_share_of_busy_time() -> None:

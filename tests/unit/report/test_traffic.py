@@ -1,5 +1,6 @@
 """Traffic of a whole report's rows and its tables, from a trace whose figures are round."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -113,7 +114,7 @@ def lines(text: str) -> list[list[str]]:
 
 def test_the_text_lists_copies_and_collectives_with_their_rates() -> None:
     text = lines(render_text(document()))
-    assert ["h2d", "1", "0.100", "1.0", "MiB", "10.0"] in text
+    assert ["h2d", "1", "0.100", "976.6", "KiB", "10.0"] in text
     assert ["allreduce", "default_pg", "4", "2", "0.450", "3.8", "MiB", "10.0", "15.0"] in text
 
 
@@ -209,3 +210,26 @@ def test_what_a_program_calls_its_groups_is_hidden_with_names(names: str) -> Non
     for row in (*hidden.steps, *hidden.totals):
         assert all(each.group_description is None for each in row.collectives)
     assert hidden.totals[0].collectives == (replace(REDUCED, group_description=None),)
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "shown"),
+    [
+        (8, ("0-7",), ["8:", "0-7"]),
+        (2, ("0-1", "2-3"), ["2"]),
+        (8, (None,), ["8"]),
+        (30, ("0-7, 16-23, 32-39, ...",), ["30"]),
+        (None, ("0-3",), ["0-3"]),
+        (None, (None,), ["-"]),
+    ],
+)
+def test_the_ranks_of_a_group_stand_beside_its_size_where_they_are_one_groups(
+    size: int | None, ranks: Sequence[str | None], shown: list[str]
+) -> None:
+    whole = totals_only()
+    groups = tuple(replace(REDUCED, group_size=size, group_ranks=each) for each in ranks)
+    table = collectives(replace(whole, totals=(replace(whole.totals[0], collectives=groups),)))
+    assert table is not None
+    (line,) = [each for each in lines(page_text(table)) if each[:1] == ["allreduce"]]
+    assert line[2 : 2 + len(shown)] == shown
+    assert line[2 + len(shown)] == str(2 * len(ranks))

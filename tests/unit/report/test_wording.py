@@ -100,9 +100,19 @@ def test_a_count_of_one_is_singular() -> None:
 
 @pytest.mark.parametrize(
     ("value_bytes", "text"),
-    [(0, "0 MiB"), (100, "<0.1 MiB"), (3 * 2**20, "3.0 MiB"), (2**30, "1.0 GiB")],
+    [
+        *((0, "0 B"), (4, "4 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB")),
+        # Rounded, never 1024.0 of a unit.
+        *((2**20 - 52, "1023.9 KiB"), (2**20 - 51, "1.0 MiB"), (3 * 2**20, "3.0 MiB")),
+        *(
+            (2**30 - 1, "1.0 GiB"),
+            (2**30, "1.0 GiB"),
+            (5 * 2**40, "5.0 TiB"),
+            (2**60, "1,048,576.0 TiB"),
+        ),
+    ],
 )
-def test_a_size_is_in_mib_or_gib(value_bytes: int, text: str) -> None:
+def test_a_size_is_in_the_largest_unit_of_which_it_is_one(value_bytes: int, text: str) -> None:
     assert size(value_bytes) == text
 
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.families import LONGEST_NAME, UNNAMED, family
+from chopperd.traces.families import UNNAMED, family
 from chopperd.traces.kernel_names import LONGEST_READ
+from chopperd.traces.names import LONGEST_NAME
 from tests.unit.traces.named import NAMED
 
 NAMES = [name for named in NAMED for name in named.names]

@@ -113,3 +113,16 @@ def test_calls_nested_absurdly_deep_have_no_layer() -> None:
     _, column = module_layers(made.build())
     assert (column[:32] >= 0).all()
     assert (column[32:] == -1).all()
+
+
+def test_names_of_layers_are_bounded_however_long_and_deep_modules_are() -> None:
+    """31 modules of long names around 2,000: 31 x 10,000 characters in each path."""
+    made = TraceBuilder()
+    for depth in range(31):
+        name = f"nn.Module: Outer{'x' * 10_000}_{depth}"
+        made.span(name, depth, 100_000 - 2 * depth, kind=SpanKind.MODULE)
+    for at in range(2000):
+        made.span(f"nn.Module: Leaf{at}", 100 + 10 * at, 5, kind=SpanKind.MODULE)
+    names, column = module_layers(made.build())
+    assert len(names) == len(set(column.tolist())) == 31 + 2000
+    assert max(map(len, names)) < 250

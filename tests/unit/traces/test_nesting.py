@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.arrays import Int64s
 from chopperd.model.trace import HostSpans
-from chopperd.traces.nesting import Moments, Nesting
+from chopperd.traces.nesting import Moments, Nesting, beginnings
 from tests.trace_building import MAIN, Thread, TraceBuilder
 
 OTHER: Thread = (100, 101)
@@ -173,3 +173,19 @@ def test_of_nested_spans_it_is_what_a_stack_holds(moves: list[tuple[bool, int]])
     for start, end in opened:
         made.span("s", start, end - start)
     assert at(made, *(when for when, _ in tops)) == [top for _, top in tops]
+
+
+def test_calls_begin_on_their_threads_and_no_call_is_on_none() -> None:
+    made = TraceBuilder()
+    made.span("outer", 0, 100)
+    made.call("cudaLaunchKernel", 10, 5)
+    made.call("cudaLaunchKernel", 20, 5, thread=OTHER)
+    trace = made.build()
+    moments = beginnings(trace.calls, np.array([1, -1, 0]))
+    assert moments.at_ns[moments.thread >= 0].tolist() == [20, 10]
+    assert whole(trace.spans).innermost(moments).tolist() == [-1, -1, 0]
+
+
+def test_in_a_file_without_calls_no_call_begins() -> None:
+    moments = beginnings(TraceBuilder().build().calls, np.array([-1]))
+    assert moments.thread.tolist() == [-1]

@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.timeline import Phase
+from chopperd.model.timeline import HostWork, Phase
 from chopperd.model.trace import SpanKind
-from chopperd.traces.host_layers import HostLayer, host_layers, own_times
+from chopperd.traces.host_work import own_times
+from chopperd.traces.timeline import lay_out
 from tests.trace_building import MAIN, Thread, TraceBuilder
 
 OTHER: Thread = (100, 101)
@@ -25,22 +26,34 @@ def test_own_time_goes_to_the_layer_and_phase_that_each_operator_began_in() -> N
     made.span("aten::norm", 300, 7, kind=SpanKind.OP)
     made.span("Optimizer.step#SGD.step", 400, 100)
     made.span("aten::add_", 410, 5, kind=SpanKind.OP)
-    rows = host_layers(made.build())
-    told = {(row.layer, row.phase, row.operator_count, row.own_ns) for row in rows}
-    assert told == {
-        ("Net_0", Phase.FORWARD, 2, 50),
-        (None, Phase.FORWARD, 1, 10),
-        ("Net_0", Phase.BACKWARD, 2, 40),
-        (None, Phase.UNKNOWN, 1, 7),
-        (None, Phase.OPTIMIZER, 1, 5),
-    }
-    assert [row.own_ns for row in rows] == [50, 40, 10, 7, 5]
-    first = HostLayer(layer="Net_0", phase=Phase.FORWARD, operator_count=2, own_ns=50)
-    assert rows[0] == first
+    work = lay_out(made.build()).host
+    assert work is not None
+    layers = [None if each < 0 else work.layers[each] for each in work.layer.tolist()]
+    operations = [work.operations[each] for each in work.operation.tolist()]
+    assert list(zip(operations, layers, work.phase, work.own_ns, strict=True)) == [
+        ("aten::linear", "Net_0", Phase.FORWARD, 20),
+        ("aten::addmm", "Net_0", Phase.FORWARD, 30),
+        ("aten::loss", None, Phase.FORWARD, 10),
+        (name, "Net_0", Phase.BACKWARD, 15),
+        ("aten::mm", "Net_0", Phase.BACKWARD, 25),
+        ("aten::norm", None, Phase.UNKNOWN, 7),
+        ("aten::add_", None, Phase.OPTIMIZER, 5),
+    ]
 
 
 def test_without_operators_there_is_no_time() -> None:
-    assert host_layers(TraceBuilder().build()) == ()
+    made = TraceBuilder()
+    made.span("ProfilerStep#1", 0, 1000)
+    work = lay_out(made.build()).host
+    assert isinstance(work, HostWork)
+    assert (len(work.own_ns), work.operations, work.layers) == (0, (), ())
+
+
+def test_where_a_device_works_its_records_tell_and_not_the_host() -> None:
+    made = TraceBuilder()
+    made.span("aten::mm", 0, 10, kind=SpanKind.OP)
+    made.kernel("gemm", 5, 20, 10)
+    assert lay_out(made.build()).host is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.booleans()), max_size=20))
