@@ -74,10 +74,8 @@ def find_opening(data: bytes) -> Opening | None:
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
         return Opening(b"", start + 1, {})
-    if _EVENTS not in data:
-        return None
     passed_bytes = 0
-    for number, key in enumerate(_EVENTS_KEY.finditer(data, start)):
+    for number, key in enumerate(_keys_of_events(data, start)):
         head = data[start : key.end()]
         if number == _OPENINGS_TRIED or passed_bytes > _LONG_BYTES:
             return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
@@ -86,6 +84,14 @@ def find_opening(data: bytes) -> Opening | None:
             return Opening(head, key.end() + 1, texts)
         passed_bytes += len(head)
     return None
+
+
+def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+    """What looks like the key of the event array, and its colon."""
+    while (start := data.find(_EVENTS, start)) >= 0:
+        if key := _EVENTS_KEY.match(data, start):
+            yield key
+        start += len(_EVENTS)
 
 
 def without_mark(data: bytes) -> bytes:

@@ -28,6 +28,8 @@ _TEXTS: Final = msgspec.json.Decoder(
 
 _ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
 """No numbers, halves of pairs of surrogates; and what may stand there, in a text as elsewhere."""
+_ODD_BYTES: Final = 16
+"""From where a parser refuses one of them to its end, or its beginning, at the most."""
 
 Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
@@ -39,15 +41,23 @@ def document_texts(text: bytes) -> Texts | Refusal:
     They are as they stand in the document, with whatever strict readers refuse in them.
     """
     found = first_value(_TEXTS, memoryview(text))
-    if isinstance(found, Refusal) and (strict := _strict(text)) != text:
+    strict = text
+    if isinstance(found, Refusal) and _may_be_odd(text, found):
+        strict = _strict(text)
         found = first_value(_TEXTS, memoryview(strict))
-    else:
-        strict = text
     if isinstance(found, Refusal):
         return found
     values = {key: one for key, one in msgspec.structs.asdict(found[0]).items() if bytes(one)}
     starts = {key: _address(one) - _address(strict) for key, one in values.items()}
     return {key: text[at : at + len(bytes(values[key]))] for key, at in starts.items()}
+
+
+def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
+    """Whether a parser may have refused what strict readers refuse in sound text."""
+    if refusal.offset is None:  # as for half a pair
+        return True
+    around = text[max(refusal.offset - _ODD_BYTES, 0) : refusal.offset + _ODD_BYTES]
+    return any(odd in around for odd in _ODD)
 
 
 def _strict(text: bytes) -> bytes:

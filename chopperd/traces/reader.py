@@ -139,7 +139,7 @@ class _Document:
         if len(self._opening) < self._wanted_bytes:
             return b""
         # A text without the array in sight is looked at again when there is far more of it.
-        self._wanted_bytes = 4 * len(self._opening)
+        self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
         if start and start[:1] not in b"{[":

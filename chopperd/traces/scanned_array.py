@@ -17,12 +17,13 @@ from chopperd.traces.text_buffer import Buffer, TextBuffer
 
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
+_FAR_MORE: Final = 8
 
 
 class OwnScanner(Protocol):
     """`native.scanner.Scanner`, one that no other thread is using."""
 
-    def scan(self, text: TextBuffer, limit: int, *, final: bool) -> Stop:
+    def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int) -> Stop:
         """Read the elements of `text` that start before `limit`."""
 
     def take(self) -> Scanned:
@@ -76,6 +77,7 @@ class ScannedArray:
         self.truncated = False
         self._scanner = scanner
         self._scanned_bytes = 0
+        self._searched_bytes = 0
         self._block_bytes = block_bytes
         self._others = others
         self._side_by_side = side_by_side
@@ -116,6 +118,7 @@ class ScannedArray:
     def _start(self, others: OtherThreads, cut: int) -> None:
         """Have what is pending scanned up to a cut; what is behind it stays pending."""
         text = self._pending
+        self._searched_bytes = 0
         self._pending = self._free.pop() if self._free else TextBuffer()
         self._pending.append(text.text(cut))
         self._under_way.append(_Stretch(text, cut, others.later(text, cut)))
@@ -142,6 +145,7 @@ class ScannedArray:
         rest.drop(stop.consumed)  # may be behind the limit
         self._under_way.clear()
         self._pending = rest
+        self._searched_bytes = 0
         if self._others:
             self._others.forget()
         if stop.ended:
@@ -151,14 +155,16 @@ class ScannedArray:
         """Scan what is pending; the rows of all that is scanned, when there are enough."""
         if self.tail is not None:
             return
-        stop = self._scanner.scan(self._pending, len(self._pending), final=final)
+        text, searched = self._pending, self._searched_bytes
+        stop = self._scanner.scan(text, len(text), final=final, searched=searched)
+        self._searched_bytes = stop.searched
         self._scanned_bytes += stop.consumed
         self._pending.drop(stop.consumed)
         if final or stop.ended or self._others or self._scanned_bytes >= self._block_bytes:
             self._scanned_bytes = 0
             yield self._counted(self._scanner.take())
         # Text without an end in sight is looked at again when there is far more of it.
-        self._wanted_bytes = self._least_bytes if stop.consumed else 4 * len(self._pending)
+        self._wanted_bytes = self._least_bytes if stop.consumed else _FAR_MORE * len(self._pending)
         if stop.ended:
             self._take_tail()
         elif stop.stuck:
