@@ -17,6 +17,7 @@ from chopperd.traces.text_buffer import Buffer, TextBuffer
 
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
+_CUT_WITHIN_BYTES: Final = 1 << 17
 _FAR_MORE: Final = 8
 
 
@@ -103,8 +104,8 @@ class ScannedArray:
         cut = _cut(self._pending) if self._others else None
         if self._others and cut is not None:
             self._start(self._others, cut)
-            yield from self._done(at_most=self._side_by_side)
             self._wanted_bytes = self._least_bytes
+            yield from self._done(at_most=self._side_by_side)
         else:
             yield from self._done(at_most=0)
             yield from self._read(final=False)
@@ -145,6 +146,8 @@ class ScannedArray:
         rest.drop(stop.consumed)  # may be behind the limit
         self._under_way.clear()
         self._pending = rest
+        if not stop.consumed:
+            self._wanted_bytes = _FAR_MORE * len(rest)
         self._searched_bytes = 0
         if self._others:
             self._others.forget()
@@ -192,8 +195,8 @@ class ScannedArray:
 def _cut(text: TextBuffer) -> int | None:
     """Where an event seems to start, with room to look ahead behind it; None where none does."""
     stop = len(text) - _LOOK_AHEAD_BYTES
-    window = _LOOK_AHEAD_BYTES
-    while stop > 0:
+    window, least = _LOOK_AHEAD_BYTES, max(stop - _CUT_WITHIN_BYTES, 0)
+    while stop > least:
         begin = max(stop - window, 0)
         starts = [border.end() for border in EVENT_BORDER.finditer(text.memory, begin, stop)]
         if starts:

@@ -29,7 +29,7 @@ _OTHER_FORMATS: Final = {
 _MAGIC_BYTES: Final = max(map(len, (_GZIP, *_OTHER_FORMATS)))
 _WINDOW_BYTES: Final = 1 << 11
 _WINDOW_GROWTH: Final = 4
-"""Behind the end of a gzip member little is given to the next, as it may end soon too; then more."""
+"""Behind the end of a gzip member the next is given little, as it may end soon too; then more."""
 _VIEW_BYTES: Final = 1 << 17
 """Read at once: hashed and scanned it is still in the core's own cache."""
 _MIB: Final = 1 << 20
