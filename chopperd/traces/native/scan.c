@@ -105,6 +105,16 @@ static bool is_of_word(char byte)
            (byte && strchr("_.+-", byte));
 }
 
+/* Whether a number or a word is an element on its own; without a separator behind it, it is a piece
+ * of something else. */
+static bool is_word(const char *at, const char *end)
+{
+    const char *behind = at;
+    while (is_of_word(*behind))
+        behind++;
+    return behind > at && (behind == end || *behind == ']' || after_separators(behind) > behind);
+}
+
 /* Behind a number or a word, which ends where its letters do: damaged where it is no JSON value, as
  * 00 and nullx, and where it is a value only in the place of a number, as NaN. */
 static const char *read_word(const char *at, const char *end, state_t *state)
@@ -126,6 +136,10 @@ static const char *read_element(
     bool *is_event)
 {
     *is_event = false;
+    if (is_of_word(*at)) {
+        *state = DAMAGED;
+        return at;
+    }
     if (*at != '{')
         return after_value(at, end, state);
     at = read_keys(at, end, pieces, event, state);
@@ -197,7 +211,7 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
     for (;;) {
         const char *next;
         state_t state;
-        bool is_event, is_word;
+        bool is_event = false, alone;
         at = after_separators(at);
         scan->consumed = at - text;
         if (at >= stop || at >= end || scan->out_of_memory)
@@ -207,10 +221,9 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             scan->outcome = ENDED;
             break;
         }
-        is_word = is_of_word(*at);
-        is_event = false;
-        next = is_word ? read_word(at, end, &state)
-                       : read_element(at, end, scan->pieces, &event, &state, &is_event);
+        alone = is_word(at, end);
+        next = alone ? read_word(at, end, &state)
+                     : read_element(at, end, scan->pieces, &event, &state, &is_event);
         if (state == CUT || (next == end && !final && *at != '{'))
             break; /* a number may go on */
         if (state == WHOLE) {
@@ -221,7 +234,7 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             at = next;
             continue;
         }
-        if (!is_word)
+        if (!alone)
             next = behind_damage(at, end, final);
         if (next == NULL) {
             scan->outcome = final ? STUCK : MORE;
