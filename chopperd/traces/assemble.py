@@ -1,13 +1,13 @@
 """Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, Generic, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Bools, Int32s, Int64s
+from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.trace import (
     Collective,
     Damage,
@@ -20,10 +20,17 @@ from chopperd.model.trace import (
     SpanKind,
 )
 from chopperd.traces.bearing_out import last_of_stream
-from chopperd.traces.columns import ABSENT, ColumnParts, integer
-from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.columns import ABSENT, ColumnParts
 from chopperd.traces.duplicates import overrun_count, without_copies
-from chopperd.traces.rows import CollectiveKey, ShapesKey, TraceRows, annotation_names
+from chopperd.traces.numbering import (
+    Numbering,
+    Thread,
+    collectives_of,
+    names_of,
+    shapes_of,
+    threads_of,
+)
+from chopperd.traces.rows import TraceRows, annotation_names
 from chopperd.traces.validity import Stretch, TimesOfTrace, believable, capture, outlying
 
 _EPOCH_NS: Final = 10**18
@@ -33,10 +40,6 @@ _MOST_BYTES: Final = 1 << 44
 """16 TiB: more than a machine's memory; half a million of them still fit int64."""
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
-RawT = TypeVar("RawT")
-PlainT = TypeVar("PlainT", str, tuple[int | str, int | str], Collective, Shapes)
-Thread: TypeAlias = tuple[int | str, int | str]
-SortKey: TypeAlias = str | tuple[tuple[bool, int, str], ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +87,8 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
     offset_ns = 0 if epoch or base_ns is None else base_ns
     doubtful = [one.settle(within, offset_ns) for one in tables]
     records, calls, spans, device_spans = tables
-    names = _Numbering(rows.names, plain=str, key=str)
-    threads = _Numbering(rows.threads, plain=_thread, key=_thread_key)
-    collectives = _Numbering(rows.collectives, plain=_collective, key=_collective_key)
-    shapes = _Numbering(rows.shapes, plain=_shapes_of, key=_shapes_key)
+    names, threads = names_of(rows.names), threads_of(rows.threads)
+    collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
     device_records, copied_records = without_copies(_records(records, names, collectives))
     runtime_calls, copied_calls = without_copies(_calls(calls, names, threads))
     host_spans, copied_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
@@ -214,29 +215,8 @@ class _Table:
         self.start_ns, self.end_ns = self.start_ns[rows], self.end_ns[rows]
 
 
-class _Numbering(Generic[PlainT]):
-    """Interned values in an order that does not depend on how the file was cut into blocks."""
-
-    def __init__(
-        self,
-        interned: Mapping[RawT, int],
-        plain: Callable[[RawT], PlainT],
-        key: Callable[[PlainT], SortKey],
-    ) -> None:
-        plain_values = [plain(raw) for raw in interned]
-        self.values: tuple[PlainT, ...] = tuple(sorted(set(plain_values), key=key))
-        number = {value: number for number, value in enumerate(self.values)}
-        self._number = np.array([number[value] for value in plain_values], dtype=np.int32)
-
-    def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`; -1 stays."""
-        if not len(self._number):
-            return numbers
-        return np.where(numbers < 0, numbers, self._number[numbers])
-
-
 def _records(
-    table: _Table, names: _Numbering[str], collectives: _Numbering[Collective]
+    table: _Table, names: Numbering[str], collectives: Numbering[Collective]
 ) -> DeviceRecords:
     return DeviceRecords(
         device=table.column("device", np.int32),
@@ -252,7 +232,7 @@ def _records(
     )
 
 
-def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -> RuntimeCalls:
+def _calls(table: _Table, names: Numbering[str], threads: Numbering[Thread]) -> RuntimeCalls:
     return RuntimeCalls(
         thread=threads.column(table.column("thread", np.int32)),
         start_ns=table.start_ns,
@@ -266,9 +246,9 @@ def _calls(table: _Table, names: _Numbering[str], threads: _Numbering[Thread]) -
 
 def _spans(
     table: _Table,
-    names: _Numbering[str],
-    threads: _Numbering[Thread],
-    details: tuple[_Numbering[Shapes], _Numbering[Collective]],
+    names: Numbering[str],
+    threads: Numbering[Thread],
+    details: tuple[Numbering[Shapes], Numbering[Collective]],
 ) -> HostSpans:
     shapes, collectives = details
     name = names.column(table.column("name", np.int32))
@@ -288,7 +268,7 @@ def _spans(
     )
 
 
-def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
+def _device_spans(table: _Table, names: Numbering[str]) -> DeviceSpans:
     return DeviceSpans(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
@@ -298,7 +278,7 @@ def _device_spans(table: _Table, names: _Numbering[str]) -> DeviceSpans:
     )
 
 
-def _flows(parts: ColumnParts, threads: _Numbering[Thread], offset_ns: int) -> FlowEnds:
+def _flows(parts: ColumnParts, threads: Numbering[Thread], offset_ns: int) -> FlowEnds:
     t_ns = parts.take("t_ns", np.int64)
     order = np.argsort(t_ns, kind="stable")
     return FlowEnds(
@@ -321,56 +301,3 @@ def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:
         return 0, 0
     start_ns = min(int(one.start_ns[0]) for one in filled)
     return start_ns, max(int(one.end_ns.max()) for one in filled)
-
-
-def _thread(raw: tuple[Scalar, Scalar]) -> Thread:
-    """A thread's process and thread id as the model has them."""
-    return _identity(raw[0]), _identity(raw[1])
-
-
-def _identity(value: Scalar) -> int | str:
-    """An id; a missing one is the empty text, which Kineto writes itself for "none"."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else str(value)
-    return "" if value is None else value
-
-
-def _thread_key(thread: Thread) -> tuple[tuple[bool, int, str], ...]:
-    """Numbers before texts, each in its own order."""
-    return tuple((True, 0, part) if isinstance(part, str) else (False, part, "") for part in thread)
-
-
-def _collective(raw: CollectiveKey) -> Collective:
-    name, dtype, in_elements, out_elements, group, group_description, group_size, ranks = raw
-    return Collective(
-        name=str(name),
-        dtype=_text(dtype),
-        in_elements=_count(in_elements),
-        out_elements=_count(out_elements),
-        group=_text(group),
-        group_description=_text(group_description),
-        group_size=_count(group_size),
-        ranks=_text(ranks),
-    )
-
-
-def _collective_key(collective: Collective) -> tuple[str, ...]:
-    return tuple(str(getattr(collective, one.name)) for one in fields(collective))
-
-
-def _text(value: Scalar) -> str | None:
-    return None if value is None else str(value)
-
-
-def _count(value: Scalar) -> int | None:
-    number = ABSENT if value is None else integer(value)
-    return number if number >= 0 else None
-
-
-def _shapes_of(raw: ShapesKey) -> Shapes:
-    dims, types, values = (compact(text) for text in raw)
-    return Shapes(dims=dims, types=types, values=values)
-
-
-def _shapes_key(shapes: Shapes) -> tuple[str, ...]:
-    return shapes.dims, shapes.types, shapes.values

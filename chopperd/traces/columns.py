@@ -30,6 +30,12 @@ class Interner(dict[KeyT, int]):
         self[key] = number = len(self)
         return number
 
+    def numbers(self, keys: Sequence[KeyT]) -> list[int]:
+        """The number of each, of many that are new."""
+        new = [key for key in dict.fromkeys(keys) if key not in self]
+        self.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
+        return list(map(self.__getitem__, keys))
+
 
 class ColumnParts:
     """The columns of some rows, kept as one array per block."""

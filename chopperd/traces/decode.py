@@ -159,6 +159,8 @@ _SKIPPED: Final = msgspec.json.Decoder(Raw)
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
+_SCALARS: Final = frozenset({int, bool, str, type(None)})
+"""What is decoded as what it is."""
 _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)
 """What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
@@ -327,7 +329,10 @@ def plain_value(text: bytes) -> object:
 
 def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
     """Values of fields of mixed type; None for any other."""
-    return list(map(_scalar, values_of(texts)))
+    values = values_of(texts)
+    if _SCALARS.issuperset(map(type, values)):
+        return list(cast("Sequence[Scalar]", values))
+    return list(map(_scalar, values))
 
 
 def event_from(value: object) -> ExactEvent | None:

@@ -1,6 +1,7 @@
 """What the document's keys beside its events say of the trace as a whole."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -143,12 +144,23 @@ def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
 
 
 def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
-    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells."""
-    if any(name.startswith("hip") for name in call_names) or ROCM_KEYS & values.keys():
+    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells.
+
+    Args:
+        values: As read.
+        call_names: In order.
+    """
+    if _has_prefix(call_names, "hip") or ROCM_KEYS & values.keys():
         return "rocm"
-    if any(name.startswith("cu") for name in call_names) or CUDA_KEYS & values.keys():
+    if _has_prefix(call_names, "cu") or CUDA_KEYS & values.keys():
         return "cuda"
     return None
+
+
+def _has_prefix(names: Sequence[str], prefix: str) -> bool:
+    """Whether one of some names in order begins with a text."""
+    at = bisect_left(names, prefix)
+    return at < len(names) and names[at].startswith(prefix)
 
 
 def _whole_number(value: object) -> int | None:

@@ -166,7 +166,7 @@ class _Document:
     def _meta(self, path: Path, keys: meta.Keys, tables: Assembled) -> TraceMeta:
         values = keys.values
         rank, rank_source = meta.rank_of(values, path.name)
-        called = [tables.names[number] for number in set(tables.calls.name.tolist())]
+        called = [tables.names[number] for number in sorted(set(tables.calls.name.tolist()))]
         runtime = meta.runtime_of(values, called)
         return TraceMeta(
             path=str(path),

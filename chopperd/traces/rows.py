@@ -1,6 +1,7 @@
 """The rows of a trace as they are read, unsorted, by whichever decoder reads them."""
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -33,6 +34,7 @@ SHAPED: Final = (
 )
 """Shapes are kept of operators whose name holds one of these: those that FLOPs are counted of."""
 
+_ANNOTATION_PREFIXES: Final = ("ProfilerStep#", "Iteration<", "Optimizer.")
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
 
 
@@ -68,5 +70,14 @@ def annotation_names(names: Sequence[str]) -> Bools:
     """Which names are annotations of torch's profiler and optimizers, (n,) bool.
 
     In 2021 these were operators by category.
+
+    Args:
+        names: In order.
     """
-    return np.array([_ANNOTATION.match(name) is not None for name in names], dtype=np.bool_)
+    found = np.zeros(len(names), np.bool_)
+    for prefix in _ANNOTATION_PREFIXES:
+        first = last = bisect_left(names, prefix)
+        while last < len(names) and names[last].startswith(prefix):
+            last += 1
+        found[first:last] = [_ANNOTATION.match(name) is not None for name in names[first:last]]
+    return found

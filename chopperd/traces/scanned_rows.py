@@ -66,7 +66,7 @@ class _Numbers(Generic[KeyT]):
         translation = self._by_scanner.setdefault(id(known), _Translation(known))
         if texts.count > translation.count:
             new = self._decode(known[translation.count : texts.count])
-            translation.add(list(map(self._interner.__getitem__, new)))
+            translation.add(self._interner.numbers(new))
         return translation.numbers
 
 

@@ -94,25 +94,23 @@ static bool rounded(const decimal_t *decimal, int64_t exponent, int64_t most, in
 /* A time as profilers write it, digits and at most three more behind a point; false for others. */
 static bool plain_ns(const char *at, const char *end, int64_t *ns)
 {
-    const char *start = at;
     uint64_t number = 0;
+    int64_t digits = end - at;
     int decimals = 0;
-    if (end - at > PLAIN_DIGITS + 1)
-        return false;
     for (; at < end && is_digit(*at); at++)
         number = number * 10 + (unsigned)(*at - '0');
-    if (at - start > PLAIN_DIGITS)
-        return false;
-    if (at < end && *at == '.')
+    if (at < end && *at == '.') {
+        digits--;
         for (at++; at < end && is_digit(*at); at++, decimals++)
             number = number * 10 + (unsigned)(*at - '0');
-    if (at != end || decimals > NS_DIGITS)
+    }
+    if (at != end || digits > PLAIN_DIGITS || decimals > NS_DIGITS)
         return false;
-    for (; decimals < NS_DIGITS; decimals++)
+    for (; decimals < NS_DIGITS; decimals++) {
         if (number > FARTHEST_US)
             return false;
-        else
-            number *= 10;
+        number *= 10;
+    }
     *ns = (int64_t)number;
     return number <= FARTHEST_US * 1000;
 }

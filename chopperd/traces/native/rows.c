@@ -8,8 +8,8 @@ typedef enum {
     COUNTED, KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, PYTHON, DEVICE_SPAN, FLOW
 } category_t;
 
-/* Marks of names and categories, worked out once a text. */
-enum { IS_SHAPED = 1 };
+/* Marks of names, worked out where they are asked for; those of categories are `category_t`. */
+enum { NOT_SHAPED = 1, SHAPED };
 /* `SpanKind` of model/trace.py. */
 enum { OP_SPAN, ANNOTATION_SPAN, MODULE_SPAN };
 
@@ -99,9 +99,23 @@ static int32_t joined_number(
     return text_number(scan, which, scan->joined, size, &is_new);
 }
 
-static bool holds(const char *text, int64_t size, const char *word)
+/* Whether a text holds one of some words of two letters or more. */
+static bool holds_any(const char *text, int64_t size, const char *words)
 {
-    return memmem(text, (size_t)size, word, strlen(word)) != NULL;
+    bool first[256] = {false}, second[256] = {false};
+    const char *end = text + size;
+    for (const char *word = words; *word; word += strlen(word) + 1) {
+        first[(unsigned char)word[0]] = true;
+        second[(unsigned char)word[1]] = true;
+    }
+    for (const char *at = text; end - at > 1; at++) {
+        if (!first[(unsigned char)at[0]] || !second[(unsigned char)at[1]])
+            continue;
+        for (const char *word = words; *word; word += strlen(word) + 1)
+            if (end - at >= (int64_t)strlen(word) && memcmp(at, word, strlen(word)) == 0)
+                return true;
+    }
+    return false;
 }
 
 /* Whether shapes are kept of operators of a name. */
@@ -114,10 +128,16 @@ static bool is_shaped(scan_t *scan, const char *text, int64_t size)
         size = plain_text(scan->joined, size, &name);
         text = scan->joined;
     }
-    for (const char *word = scan->shaped; *word; word += strlen(word) + 1)
-        if (holds(text, size, word))
-            return true;
-    return false;
+    return holds_any(text, size, scan->shaped);
+}
+
+/* As `is_shaped`, of an operator's name and its number; looked at once. */
+static bool keeps_shapes(scan_t *scan, const token_t *name, int32_t number)
+{
+    uint8_t *mark = &scan->texts[NAMES].marks[number];
+    if (!*mark)
+        *mark = name->kind && is_shaped(scan, name->at, name->size) ? SHAPED : NOT_SHAPED;
+    return *mark == SHAPED;
 }
 
 /* Whether a name is that of a call of a module, in which a writer may have escaped letters. */
@@ -143,10 +163,7 @@ static int32_t name_number(scan_t *scan, const event_t *event)
     bool is_new, has_name = name->kind != 0;
     const char *text = has_name ? name->at : no_name;
     int64_t size = has_name ? name->size : (int64_t)sizeof(no_name) - 1;
-    int32_t number = text_number(scan, NAMES, text, size, &is_new);
-    if (is_new && !scan->out_of_memory)
-        scan->texts[NAMES].marks[number] = is_shaped(scan, text, size) ? IS_SHAPED : 0;
-    return number;
+    return text_number(scan, NAMES, text, size, &is_new);
 }
 
 static int32_t thread_number(scan_t *scan, const event_t *event)
@@ -254,12 +271,11 @@ static void take_call(scan_t *scan, const event_t *event)
 static void take_span(scan_t *scan, const event_t *event, int32_t name, int32_t kind)
 {
     const token_t *args = event->args;
-    bool is_shaped = kind == OP_SPAN && name >= 0 && scan->texts[NAMES].marks[name] & IS_SHAPED;
     int32_t thread = thread_number(scan, event), shapes = ABSENT;
     int32_t collective = collective_number(scan, event);
     int64_t start_ns, end_ns;
     span_row_t *row;
-    if (is_shaped && args[DIMS].kind)
+    if (kind == OP_SPAN && args[DIMS].kind && name >= 0 && keeps_shapes(scan, &event->keys[NAME], name))
         shapes = joined_number(scan, SHAPES, &args[DIMS], VALUES - DIMS + 1, true);
     if (!host_times(scan, event, &start_ns, &end_ns) || (row = next_row(scan, SPANS)) == NULL)
         return;

@@ -98,7 +98,7 @@ def test_the_run_is_ours_else_the_profiler_s_trace_id() -> None:
     ("values", "calls", "runtime"),
     [
         ({}, ["hipLaunchKernel"], "rocm"),
-        ({}, ["cudaLaunchKernel", "cuLaunchKernel"], "cuda"),
+        ({}, ["cuLaunchKernel", "cudaLaunchKernel"], "cuda"),
         ({"roctracer_version": 4.1}, [], "rocm"),
         ({"cupti_version": 22}, [], "cuda"),
         ({}, [], None),

@@ -1,0 +1,148 @@
+"""Values that columns number (names, threads, collectives, shapes), told apart and put in order.
+
+A file may make every one of them another: what is done for each is done for all of them at once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from chopperd.model.arrays import Int32s, Int64s
+from chopperd.model.trace import Collective, Shapes
+from chopperd.traces.columns import ABSENT, integer
+from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.rows import CollectiveKey, ShapesKey
+
+RawT = TypeVar("RawT")
+PlainT = TypeVar("PlainT")
+Part: TypeAlias = int | str | None
+Thread: TypeAlias = tuple[int | str, int | str]
+
+_TOLD_APART: Final = frozenset({int, str, bytes, type(None)})
+"""Types of which no two values are equal; 1 equals 1.0, and true."""
+
+
+class Numbering(Generic[PlainT]):
+    """Interned values in an order that does not depend on how the file was cut into blocks.
+
+    Attributes:
+        values: In order, each once.
+
+    Args:
+        columns: Of each part that a value consists of, that part of every interned value.
+        plain: A value of its parts.
+    """
+
+    def __init__(self, columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> None:
+        ranks = np.stack([_ranked(column) for column in columns])
+        order = np.lexsort(ranks[::-1])
+        ranks = ranks[:, order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (ranks[:, 1:] != ranks[:, :-1]).any(axis=0)
+        distinct = order[first].tolist()
+        self.values: tuple[PlainT, ...] = tuple(
+            map(plain, *(map(column.__getitem__, distinct) for column in columns))
+        )
+        self._number = np.empty(len(order), np.int32)
+        self._number[order] = np.cumsum(first, dtype=np.int32) - 1
+
+    def column(self, numbers: Int32s) -> Int32s:
+        """A column of interned numbers, as indices into `values`; -1 stays."""
+        if not len(self._number):
+            return numbers
+        return np.where(numbers < 0, numbers, self._number[numbers])
+
+
+def _ranked(column: Sequence[Part]) -> Int64s:
+    """The place of each in their order, (n,) int64: numbers before texts, then what is absent."""
+    parts = dict.fromkeys(column)
+    texts = sorted([part for part in parts if isinstance(part, str)])
+    numbers = sorted([part for part in parts if isinstance(part, int)])
+    rank = dict(zip((*numbers, *texts, None), range(len(parts) + 1), strict=False))
+    return np.fromiter(map(rank.__getitem__, column), np.int64, len(column))
+
+
+def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
+    """What each stands for; texts and whole numbers are looked at once, however often they come."""
+    if not _TOLD_APART.issuperset(map(type, raw)):
+        return [plain(one) for one in raw]
+    known = {one: plain(one) for one in set(raw)}
+    return [known[one] for one in raw]
+
+
+def names_of(names: Iterable[str]) -> Numbering[str]:
+    """The numbering of names."""
+    return Numbering([list(names)], plain=str)
+
+
+def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
+    """The numbering of threads."""
+    columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
+    return Numbering(columns, plain=_thread)
+
+
+def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
+    """The numbering of collectives."""
+    columns = [
+        _plainly(column, plain)
+        for column, plain in zip(
+            _columns(collectives, len(_COLLECTIVE)), _COLLECTIVE.values(), strict=True
+        )
+    ]
+    return Numbering(columns, plain=_collective)
+
+
+def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
+    """The numbering of shapes."""
+    columns = [_plainly(column, compact) for column in _columns(shapes, 3)]
+    return Numbering(columns, plain=_shapes_of)
+
+
+def _columns(rows: Iterable[Sequence[RawT]], count: int) -> list[list[RawT]]:
+    """The columns of some rows."""
+    whole = list(rows)
+    return [list(map(itemgetter(at), whole)) for at in range(count)]
+
+
+def _identity(value: Scalar) -> int | str:
+    """A process's or thread's id; a missing one is the empty text, as Kineto writes for "none"."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else str(value)
+    return "" if value is None else value
+
+
+def _thread(process: int | str, thread: int | str) -> Thread:
+    return process, thread
+
+
+def _shapes_of(dims: str, types: str, values: str) -> Shapes:
+    return Shapes(dims=dims, types=types, values=values)
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else str(value)
+
+
+def _count(value: Scalar) -> int | None:
+    number = ABSENT if value is None else integer(value)
+    return number if number >= 0 else None
+
+
+_COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
+    "name": str,
+    "dtype": _text,
+    "in_elements": _count,
+    "out_elements": _count,
+    "group": _text,
+    "group_description": _text,
+    "group_size": _count,
+    "ranks": _text,
+}
+"""What each field of a collective is made of, in the order of `CollectiveKey`."""
+
+
+def _collective(*values: Part) -> Collective:
+    made: Callable[..., Collective] = Collective
+    return made(**dict(zip(_COLLECTIVE, values, strict=True)))
