@@ -35,7 +35,7 @@ _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _NESTING: Final = (b"{", b"[")
 _PHASE: Final = re.compile(rb'"ph"')
-_LONGEST_TAIL_BYTES: Final = 1 << 20
+_LONGEST_TAIL_BYTES: Final = 1 << 17
 _ENDS_TRIED: Final = 32
 
 
@@ -213,7 +213,7 @@ def array_end(data: bytes, position: int) -> int | None:
     """Where the array's closing bracket stands behind a damaged last event; None if nowhere.
 
     With what follows it, it closes the document; lists in the damaged event do not. It is sought
-    in the last MiB, as keys behind the events are short, and among few brackets there.
+    in the last 128 KiB, as keys behind the events are short, and among few brackets there.
     """
     since = max(position, len(data) - _LONGEST_TAIL_BYTES)
     ends = [end.end() for end in _ARRAY_END.finditer(data, since)]
