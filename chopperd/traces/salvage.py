@@ -22,8 +22,8 @@ EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
 _WORD: Final = re.compile(rb"[\w.+-]++(?=[\s,\]]|\Z)")
-"""A number or a word that is an element on its own; without a separator behind it it is a piece."""
-_NO_WORD: Final = re.compile(rb"[\w.+-]")
+"""An element on its own; without a separator behind it, it is a piece of something else."""
+_LETTER: Final = re.compile(rb"[\w.+-]")
 _SCALAR: Final = re.compile(
     rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null"
 )
@@ -98,7 +98,7 @@ def element_at(data: bytes, position: int) -> Element | Refusal:
 
     NaN and infinities stand for numbers in it, but not in the place of one.
     """
-    if _NO_WORD.match(data, position):
+    if _LETTER.match(data, position):
         return Refusal(Fault.MALFORMED, 0)
     found = first_element(memoryview(data)[position:])
     if isinstance(found, Element):
