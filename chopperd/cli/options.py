@@ -46,8 +46,12 @@ command = click.argument(
 config_file = click.argument(
     "file", required=False, type=PATH, metavar="[FILE]", help="The file to check."
 )
-samples = click.option("--samples", type=PATH, help="Clock samples.")
-step = click.option("--step", type=int, help="Only this step.")
+samples = click.option(
+    "--samples",
+    type=PATH,
+    help="Clock samples of its time; default: what the local agent recorded.",
+)
+step = click.option("--step", type=int, help="Only this step, on every device.")
 last = click.option("--last", type=click.IntRange(min=1), help="Only the last N steps.")
 job = click.option("--job", help="Only of this job.")
 run = click.option("--run", help="Only of this run.")
@@ -58,13 +62,30 @@ stay = click.option(
     "--stay/--no-stay", default=None, help="Go on until Ctrl-C; the default at a terminal."
 )
 once = click.option("--once", is_flag=True, help="Print one table and end.")
-by = click.option("--by", type=_BREAKDOWNS, help="Break the device's work down.")
+by = click.option(
+    "--by",
+    type=_BREAKDOWNS,
+    help="Break the device's work down; the host's, where no device worked.",
+)
 form = click.option("--format", "form", type=_FORMATS, default="text", help="Form of the report.")
+report_form = click.option(
+    "--format",
+    "form",
+    type=_FORMATS,
+    default="text",
+    help="Form of the report; csv with --by is that table alone.",
+)
 list_form = click.option(
     "--format", "form", type=_LIST_FORMATS, default="text", help="Form of the list."
 )
-device_map = click.option("--device-map", metavar="0=UUID,...", help="GPUs of trace devices.")
-reference = click.option("--reference-mhz", type=click.FloatRange(min=1), help="Top clock.")
+device_map = click.option(
+    "--device-map", metavar="0=UUID,...", help="Which GPU each device of the trace is."
+)
+reference = click.option(
+    "--reference-mhz",
+    type=click.FloatRange(min=1),
+    help="Clock to measure losses against; default: the highest.",
+)
 zone = click.option("--tz", help="Time zone of nvidia-smi's local times.")
 config_path = click.option("--config", type=PATH, help=f"Default: {DEFAULT_PATH}")
 backend = click.option("--backend", help="Driver to read GPUs through.")

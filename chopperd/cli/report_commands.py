@@ -105,7 +105,7 @@ def _report_recorded(
 @options.step
 @options.last
 @options.by
-@options.form
+@options.report_form
 @options.report_to
 @options.device_map
 @options.reference

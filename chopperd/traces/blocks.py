@@ -29,12 +29,11 @@ _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CUTS_TRIED: Final = 4
 _OPENINGS_TRIED: Final = 8
-_HEADS_PASSED: Final = 2
-"""How many times the head's length may be passed over in looking for the array."""
 _DAMAGE_PASSED: Final = 8
 """Damaged events in a block that are passed singly; with more, all the rest is read singly."""
 _FIRST_SEARCH_BYTES: Final = 16 * 1024
-_SHORT_BYTES: Final = 1 << 20
+_LONG_BYTES: Final = 1 << 20
+"""How much of heads is passed over before the next place where the array may open is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +74,24 @@ def find_opening(data: bytes) -> Opening | None:
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
         return Opening(b"", start + 1, {})
-    if _EVENTS not in data:
-        return None
     passed_bytes = 0
-    for number, key in enumerate(_EVENTS_KEY.finditer(data, start)):
+    for number, key in enumerate(_keys_of_events(data, start)):
         head = data[start : key.end()]
+        if number == _OPENINGS_TRIED or passed_bytes > _LONG_BYTES:
+            return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
         texts = document_texts(head + b"[]}")
-        passed_bytes += len(head)
-        tried = number == _OPENINGS_TRIED or passed_bytes > _HEADS_PASSED * len(data) + _SHORT_BYTES
-        if tried or not is_cut_short(texts):
+        if not is_cut_short(texts):
             return Opening(head, key.end() + 1, texts)
+        passed_bytes += len(head)
     return None
+
+
+def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+    """What looks like the key of the event array, and its colon."""
+    while (start := data.find(_EVENTS, start)) >= 0:
+        if key := _EVENTS_KEY.match(data, start):
+            yield key
+        start += len(_EVENTS)
 
 
 def without_mark(data: bytes) -> bytes:

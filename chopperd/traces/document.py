@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Raw
 
 from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
-from chopperd.traces.text import repaired
 
 BASE_TIME: Final = "baseTimeNanoseconds"
 ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
@@ -26,6 +26,11 @@ _TEXTS: Final = msgspec.json.Decoder(
     msgspec.defstruct("_Texts", [(key, Raw, NO_TEXT) for key in _KEYS])
 )
 
+_ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
+"""No numbers, halves of pairs of surrogates; and what may stand there, in a text as elsewhere."""
+_ODD_BYTES: Final = 16
+"""From where a parser refuses one of them to its end, or its beginning, at the most."""
+
 Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
 
@@ -33,15 +38,39 @@ Texts: TypeAlias = Mapping[str, bytes]
 def document_texts(text: bytes) -> Texts | Refusal:
     """The texts of the keys that are read, of a JSON object; what follows the object is ignored.
 
-    Bytes that are no UTF-8 may be left in them, and half surrogates where no others are.
+    They are as they stand in the document, with whatever strict readers refuse in them.
     """
     found = first_value(_TEXTS, memoryview(text))
-    if isinstance(found, Refusal) and found.fault is not Fault.INVALID:
-        sound = repaired(text, final=True)
-        found = found if sound == text else first_value(_TEXTS, memoryview(sound))
+    strict = text
+    if isinstance(found, Refusal) and _may_be_odd(text, found):
+        strict = _strict(text)
+        found = first_value(_TEXTS, memoryview(strict))
     if isinstance(found, Refusal):
         return found
-    return {key: bytes(value) for key, value in msgspec.structs.asdict(found[0]).items() if value}
+    values = {key: one for key, one in msgspec.structs.asdict(found[0]).items() if bytes(one)}
+    starts = {key: _address(one) - _address(strict) for key, one in values.items()}
+    return {key: text[at : at + len(bytes(values[key]))] for key, at in starts.items()}
+
+
+def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
+    """Whether a parser may have refused what strict readers refuse in sound text."""
+    if refusal.offset is None:  # as for half a pair
+        return True
+    around = text[max(refusal.offset - _ODD_BYTES, 0) : refusal.offset + _ODD_BYTES]
+    return any(odd in around for odd in _ODD)
+
+
+def _strict(text: bytes) -> bytes:
+    """Text of the same form and length without what strict readers refuse in sound text."""
+    for odd, plain in _ODD.items():
+        text = text.replace(odd, plain)
+    return text
+
+
+def _address(text: bytes | Raw) -> int:
+    """Where a text lies: values are views of the document."""
+    address: int = np.frombuffer(text, np.uint8).ctypes.data
+    return address
 
 
 def is_cut_short(texts: Texts | Refusal) -> bool:

@@ -12,7 +12,10 @@ from chopperd.traces.rows import TraceRows
 
 _LISTS_COUNTED: Final = 8
 """More are not looked for: each costs a look at all that is left."""
-_PIECE_BYTES: Final = 2 << 20
+_FIRST_PIECE_BYTES: Final = 1 << 12
+_PIECE_BYTES: Final = 1 << 20
+_BEFORE: Final = b'{"":[]'
+"""With it before them, keys that follow a list are a document."""
 
 
 def further_events(tail: bytes, *, native: bool = True) -> int:
@@ -24,21 +27,22 @@ def further_events(tail: bytes, *, native: bool = True) -> int:
     """
     count = 0
     for _ in range(_LISTS_COUNTED):
-        text = b'{"":[]' + tail
-        opening = find_opening(text)
+        opening = find_opening(_BEFORE + tail)
         if opening is None:
             break
-        found, tail = _counted(text[opening.position :], native=native)
+        found, tail = _counted(memoryview(tail)[opening.position - len(_BEFORE) :], native=native)
         count += found
     return count
 
 
-def _counted(text: bytes, *, native: bool) -> tuple[int, bytes]:
+def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
     """How many events a list has, and what follows it. Their rows are made, and given up."""
-    rows = TraceRows()
+    rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
     with decoding(rows, threads=1, block_bytes=_PIECE_BYTES, native=native) as events:
-        for at in range(0, len(text), _PIECE_BYTES):
-            events.feed(text[at : at + _PIECE_BYTES])
+        array = events.array
+        while at < len(text) and array.tail is None:
+            events.feed(bytes(text[at : at + size]))
+            at, size = at + size, min(4 * size, _PIECE_BYTES)
         events.finish()
-    array = events.array
-    return rows.counts.total() + array.damaged + array.undecodable, array.tail or b""
+    tail = (array.tail or b"") + text[at:]
+    return rows.counts.total() + array.damaged + array.undecodable, tail

@@ -14,6 +14,7 @@ from chopperd.traces.columns import ABSENT, integer
 from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value, plain_value
 from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
 
+_BASE_KEY: Final = b'"baseTimeNanoseconds"'
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
 _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
@@ -60,17 +61,25 @@ def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = N
     front = document_texts(head + b"[]}") if texts is None else texts
     if isinstance(front, Refusal):
         # With the array inside another object the head is not whole without the tail.
-        front, back = {}, document_texts(head + b"[]" + (tail or b""))
-        readable = False
+        inside = front.fault is Fault.INCOMPLETE
+        back = document_texts(head + b"[]" + (tail or b"")) if inside else front
+        front, readable = {}, False
     else:
         back = document_texts(b'{"":[]' + (tail or b""))
         readable = True
     if not isinstance(back, Refusal):
         return Keys(values=_values({**front, **back}), closed=True, readable=True)
     closed = tail is not None and back.fault is not Fault.INCOMPLETE
-    base = _BASE.search(tail or b"") or (None if readable else _BASE.search(head))
-    found = {BASE_TIME: base[1]} if base else {}
+    base = _base(tail or b"") or (None if readable else _base(head))
+    found = {BASE_TIME: base} if base else {}
     return Keys(values=_values({**found, **front}), closed=closed, readable=readable and not closed)
+
+
+def _base(text: bytes) -> bytes | None:
+    """The base time in damaged text."""
+    first = text.find(_BASE_KEY)
+    found = None if first < 0 else _BASE.search(text, first)
+    return found and found[1]
 
 
 def _values(texts: Texts) -> Mapping[str, object]:

@@ -21,6 +21,8 @@ from chopperd.traces.source import Progress, ReadLimits, TraceSource
 from chopperd.traces.text_buffer import Buffer
 
 DEFAULT_LIMITS: Final = ReadLimits()
+_FIRST_BYTES: Final = 4096
+"""Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
 
 def read_trace(
@@ -73,7 +75,7 @@ class _Document:
     ) -> None:
         self._source = source
         self._limits = limits
-        self._opening = b""
+        self._opening = bytearray()
         self._wanted_bytes = 0
         self._head: bytes | None = None
         self._texts: Texts | Refusal = {}
@@ -100,7 +102,7 @@ class _Document:
         Raises:
             TraceFormatError: There was no event array, or nothing in it was an event.
         """
-        if self._head is None and (events := self._opened()):
+        if self._head is None and (events := self._opened(bytes(self._opening))):
             self._events.feed(events)
         if self._head is None:
             raise self._no_events()
@@ -139,23 +141,23 @@ class _Document:
         if len(self._opening) < self._wanted_bytes:
             return b""
         # A text without the array in sight is looked at again when there is far more of it.
-        self._wanted_bytes = 4 * len(self._opening)
-        start = without_mark(self._opening).lstrip()
+        self._wanted_bytes = 8 * len(self._opening)
+        text = bytes(self._opening)
+        start = without_mark(text[:_FIRST_BYTES]).lstrip()
         if start and start[:1] not in b"{[":
-            raise self._source.error("is not JSON", len(self._opening) - len(start))
-        return self._opened()
+            raise self._source.error("is not JSON", len(text[:_FIRST_BYTES]) - len(start))
+        return self._opened(text)
 
-    def _opened(self) -> bytes:
-        opening = find_opening(self._opening)
+    def _opened(self, text: bytes) -> bytes:
+        opening = find_opening(text)
         if opening is None:
             return b""
-        events = self._opening[opening.position :]
-        self._head, self._texts, self._opening = opening.head, opening.texts, b""
-        return events
+        self._head, self._texts, self._opening = opening.head, opening.texts, bytearray()
+        return text[opening.position :]
 
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
-        text = without_mark(self._opening)
+        text = without_mark(bytes(self._opening))
         keys = document_texts(text)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")

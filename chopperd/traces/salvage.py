@@ -21,7 +21,9 @@ EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
-_WORD: Final = re.compile(rb"[\w.+-]+")
+_WORD: Final = re.compile(rb"[\w.+-]++(?=[\s,\]]|\Z)")
+"""An element on its own; without a separator behind it, it is a piece of something else."""
+_LETTER: Final = re.compile(rb"[\w.+-]")
 _SCALAR: Final = re.compile(
     rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null"
 )
@@ -33,7 +35,7 @@ _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _NESTING: Final = (b"{", b"[")
 _PHASE: Final = re.compile(rb'"ph"')
-_LONGEST_TAIL_BYTES: Final = 1 << 20
+_LONGEST_TAIL_BYTES: Final = 1 << 17
 _ENDS_TRIED: Final = 32
 
 
@@ -96,6 +98,8 @@ def element_at(data: bytes, position: int) -> Element | Refusal:
 
     NaN and infinities stand for numbers in it, but not in the place of one.
     """
+    if _LETTER.match(data, position):
+        return Refusal(Fault.MALFORMED, 0)
     found = first_element(memoryview(data)[position:])
     if isinstance(found, Element):
         return found
@@ -209,7 +213,7 @@ def array_end(data: bytes, position: int) -> int | None:
     """Where the array's closing bracket stands behind a damaged last event; None if nowhere.
 
     With what follows it, it closes the document; lists in the damaged event do not. It is sought
-    in the last MiB, as keys behind the events are short, and among few brackets there.
+    in the last 128 KiB, as keys behind the events are short, and among few brackets there.
     """
     since = max(position, len(data) - _LONGEST_TAIL_BYTES)
     ends = [end.end() for end in _ARRAY_END.finditer(data, since)]

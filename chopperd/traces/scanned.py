@@ -50,11 +50,14 @@ class Stop:
 
     Attributes:
         consumed: Offset in the text.
+        searched: How far behind it no event starts, where a damaged element stands there whose end
+            is not in sight; else 0.
         ended: Whether the array's end was seen there.
         stuck: Whether a damaged element stands there that no event follows.
     """
 
     consumed: int
+    searched: int
     ended: bool
     stuck: bool
 

@@ -17,12 +17,14 @@ from chopperd.traces.text_buffer import Buffer, TextBuffer
 
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
+_CUT_WITHIN_BYTES: Final = 1 << 17
+_FAR_MORE: Final = 8
 
 
 class OwnScanner(Protocol):
     """`native.scanner.Scanner`, one that no other thread is using."""
 
-    def scan(self, text: TextBuffer, limit: int, *, final: bool) -> Stop:
+    def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int) -> Stop:
         """Read the elements of `text` that start before `limit`."""
 
     def take(self) -> Scanned:
@@ -76,6 +78,7 @@ class ScannedArray:
         self.truncated = False
         self._scanner = scanner
         self._scanned_bytes = 0
+        self._searched_bytes = 0
         self._block_bytes = block_bytes
         self._others = others
         self._side_by_side = side_by_side
@@ -101,8 +104,8 @@ class ScannedArray:
         cut = _cut(self._pending) if self._others else None
         if self._others and cut is not None:
             self._start(self._others, cut)
-            yield from self._done(at_most=self._side_by_side)
             self._wanted_bytes = self._least_bytes
+            yield from self._done(at_most=self._side_by_side)
         else:
             yield from self._done(at_most=0)
             yield from self._read(final=False)
@@ -116,6 +119,7 @@ class ScannedArray:
     def _start(self, others: OtherThreads, cut: int) -> None:
         """Have what is pending scanned up to a cut; what is behind it stays pending."""
         text = self._pending
+        self._searched_bytes = 0
         self._pending = self._free.pop() if self._free else TextBuffer()
         self._pending.append(text.text(cut))
         self._under_way.append(_Stretch(text, cut, others.later(text, cut)))
@@ -142,6 +146,9 @@ class ScannedArray:
         rest.drop(stop.consumed)  # may be behind the limit
         self._under_way.clear()
         self._pending = rest
+        if not stop.consumed:
+            self._wanted_bytes = _FAR_MORE * len(rest)
+        self._searched_bytes = 0
         if self._others:
             self._others.forget()
         if stop.ended:
@@ -151,14 +158,16 @@ class ScannedArray:
         """Scan what is pending; the rows of all that is scanned, when there are enough."""
         if self.tail is not None:
             return
-        stop = self._scanner.scan(self._pending, len(self._pending), final=final)
+        text, searched = self._pending, self._searched_bytes
+        stop = self._scanner.scan(text, len(text), final=final, searched=searched)
+        self._searched_bytes = stop.searched
         self._scanned_bytes += stop.consumed
         self._pending.drop(stop.consumed)
         if final or stop.ended or self._others or self._scanned_bytes >= self._block_bytes:
             self._scanned_bytes = 0
             yield self._counted(self._scanner.take())
         # Text without an end in sight is looked at again when there is far more of it.
-        self._wanted_bytes = self._least_bytes if stop.consumed else 4 * len(self._pending)
+        self._wanted_bytes = self._least_bytes if stop.consumed else _FAR_MORE * len(self._pending)
         if stop.ended:
             self._take_tail()
         elif stop.stuck:
@@ -186,8 +195,8 @@ class ScannedArray:
 def _cut(text: TextBuffer) -> int | None:
     """Where an event seems to start, with room to look ahead behind it; None where none does."""
     stop = len(text) - _LOOK_AHEAD_BYTES
-    window = _LOOK_AHEAD_BYTES
-    while stop > 0:
+    window, least = _LOOK_AHEAD_BYTES, max(stop - _CUT_WITHIN_BYTES, 0)
+    while stop > least:
         begin = max(stop - window, 0)
         starts = [border.end() for border in EVENT_BORDER.finditer(text.memory, begin, stop)]
         if starts:

@@ -27,6 +27,9 @@ _OTHER_FORMATS: Final = {
     b"PK\x03\x04": "zip",
 }
 _MAGIC_BYTES: Final = max(map(len, (_GZIP, *_OTHER_FORMATS)))
+_WINDOW_BYTES: Final = 1 << 11
+_WINDOW_GROWTH: Final = 4
+"""Behind the end of a gzip member the next is given little, as it may end soon too; then more."""
 _VIEW_BYTES: Final = 1 << 17
 """Read at once: hashed and scanned it is still in the core's own cache."""
 _MIB: Final = 1 << 20
@@ -217,6 +220,7 @@ class _Inflater:
         self._piece_bytes = piece_bytes
         self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
         self._between = b""
+        self._window_bytes = _WINDOW_BYTES
 
     @property
     def at_end(self) -> bool:
@@ -224,10 +228,32 @@ class _Inflater:
         return self._member.eof
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """The text that `data` completes."""
+        """The text that `data` completes, small pieces put together."""
+        parts: list[bytes] = []
+        size = 0
+        for piece in self._pieces(data):
+            parts.append(piece)
+            size += len(piece)
+            if size >= self._piece_bytes:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    def _pieces(self, data: Buffer) -> Iterator[bytes]:
+        """The text of a file's next bytes; what is left of them behind a member is copied."""
+        view, at = memoryview(data), 0
+        while at < len(view):
+            window = view[at : at + self._window_bytes]
+            at += len(window)
+            self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, _VIEW_BYTES)
+            yield from self._window(window)
+
+    def _window(self, data: Buffer) -> Iterator[bytes]:
         piece = b""
         while data or len(piece) == self._piece_bytes:
             if self._member.eof:
+                self._window_bytes = _WINDOW_BYTES
                 data = self._next_member(data)
                 if not data:
                     return

@@ -104,6 +104,71 @@ def _cut_sound(size_bytes: int) -> bytes:
     return sound(size_bytes)[:-100]
 
 
+def _in_second_list(size_bytes: int) -> bytes:
+    return _HEAD + _event(0) + b'\n], "traceEvents": [' + sound(size_bytes)[len(_HEAD) :]
+
+
+def _in_lists(events: int) -> Attack:
+    """One list after another, each of some events."""
+
+    def text(size_bytes: int) -> bytes:
+        one = b',\n"traceEvents": [' + b",".join(map(_event, range(events))) + b"]"
+        return _HEAD + _event(0) + b"\n]" + one * (size_bytes // len(one)) + b"}"
+
+    return text
+
+
+def _in_documents(size_bytes: int) -> bytes:
+    one = _HEAD + _event(0) + _TAIL
+    return one * (size_bytes // len(one))
+
+
+def _no_events(piece: bytes) -> Attack:
+    def text(size_bytes: int) -> bytes:
+        return b'{"a": [' + piece * (size_bytes // len(piece)) + b"0]}"
+
+    return text
+
+
+def _head_of_keys(size_bytes: int) -> bytes:
+    keys = b"".join(b'"key_%d": 1,' % number for number in range(size_bytes // 14))
+    return b"{" + keys + _HEAD[1:] + _event(0) + _TAIL
+
+
+def _damaged_head(piece: bytes) -> Attack:
+    """A long head whose end is damaged, so that it is no JSON."""
+
+    def text(size_bytes: int) -> bytes:
+        head = b'{"a": [' + piece * (size_bytes // len(piece)) + b'0], "b" 1,'
+        return head + _HEAD[1:] + _event(0) + _TAIL
+
+    return text
+
+
+def _nested_lists_behind_head(size_bytes: int) -> bytes:
+    head = b'{"a": [' + b'{"a": [1, 2]}, ' * (size_bytes // 15) + b'{"traceEvents": [1]}, ' * 9
+    return head + b"0],\n" + _HEAD[1:] + _event(0) + _TAIL
+
+
+def _kept(category: bytes, name: bytes, args: Callable[[int], bytes]) -> Attack:
+    """Events of one category and name, by their arguments."""
+    return _of_events(cat=lambda _: b'"%s"' % category, name=lambda _: name, args=args)
+
+
+def _flow(number: int) -> bytes:
+    """One end of an arrow, all of one id."""
+    start = b'"ph": "s"' if number % 2 == 0 else b'"ph": "f", "bp": "e"'
+    return b'{%s, "id": 7, "pid": 1, "tid": 2, "ts": %d, "cat": "fwdbwd", "name": "a"}' % (
+        start,
+        number,
+    )
+
+
+def _mixed(number: int) -> int:
+    """Numbers in no order, each once."""
+    return number * 7919 % 1000003
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     "a quote in every name": _of_events(name=lambda n: b'"a"b_%d"' % n),
     "a quote in every 10th name": _of_events(name=lambda n: b'"a"b"' if n % 10 == 0 else b'"ab"'),
@@ -180,6 +245,102 @@ ATTACKS: Final[dict[str, Attack]] = {
     "a long tail": _in_tail(b'{"a": [1, 2]}, '),
     "a tail of brackets": _in_tail(b"[], "),
     "no end": _cut_sound,
+    "all events in a second list": _in_second_list,
+    "lists of one event": _in_lists(1),
+    "lists of no event": _in_lists(0),
+    "lists of 100 events": _in_lists(100),
+    "documents of one event": _in_documents,
+    "no list of events": _no_events(b"{}, "),
+    "a head of keys": _head_of_keys,
+    "a damaged head": _damaged_head(b'{"a": [1, 2]}, '),
+    "a head of NaN": _in_head(b"NaN, "),
+    "a head of NaN and numbers": _in_head(b"NaN, 1, "),
+    "a head of half surrogates": _in_head(rb'"\ud83d", '),
+    "a head of escapes": _damaged_head(b'"' + rb"\n" * 20 + b'", '),
+    "a head of stray bytes": _in_head(b'"\xff\xff\xff", '),
+    "a head of nested event lists at its end": _nested_lists_behind_head,
+    "a tail of NaN": _in_tail(b"NaN, "),
+    "every name another one, in no order": _of_events(name=lambda n: b'"%d_kernel"' % _mixed(n)),
+    "every name another one, not ASCII": _of_events(
+        name=lambda n: '"\N{GREEK SMALL LETTER ALPHA}%d"'.encode() % _mixed(n)
+    ),
+    "every thread another text": _of_events(tid=lambda n: b'"t%d"' % _mixed(n)),
+    "every category another one": _of_events(cat=lambda n: b'"category %d"' % _mixed(n)),
+    "every collective another one": _kept(
+        b"kernel",
+        b'"nccl"',
+        lambda n: b'{"Collective name": "a%d", "In msg nelems": %d}' % (_mixed(n), n),
+    ),
+    "every field of collectives another one": _kept(
+        b"kernel",
+        b'"nccl"',
+        lambda n: (
+            b'{"Collective name": "a%d", "In msg nelems": %d, "dtype": "%d", "Group size": %d,'
+            b'"Out msg nelems": %d, "Process Group Name": "%d", "Process Group Description": "%d",'
+            b'"Process Group Ranks": "[%d]"}' % ((_mixed(n),) * 8)
+        ),
+    ),
+    "every shape another one": _kept(
+        b"cpu_op",
+        b'"aten::mm"',
+        lambda n: (
+            b'{"Input Dims": [[%d, %d]], "Input type": ["%d"], "Concrete Inputs": ["%d"]}'
+            % ((_mixed(n),) * 4)
+        ),
+    ),
+    "every operator another one, with shapes": _of_events(
+        cat=lambda _: b'"cpu_op"',
+        name=lambda n: b'"aten::mm_%d"' % _mixed(n),
+        args=lambda n: b'{"Input Dims": [[%d]]}' % n,
+    ),
+    "shapes of 100 kB": _kept(
+        b"cpu_op", b'"aten::mm"', lambda _: b'{"Input Dims": [%s0]}' % (b"[1],[]," * 14000)
+    ),
+    "shapes nested deep": _kept(
+        b"cpu_op",
+        b'"aten::mm"',
+        lambda n: b'{"Input Dims": %s%d%s}' % (b"[" * 500, n, b"]" * 500),
+    ),
+    "arguments nested deep": _of_events(
+        args=lambda _: b"{" + b'"a":[' * 1 + b"[" * 500 + b"]" * 501 + b"}"
+    ),
+    "arguments nested too deep": _of_events(
+        args=lambda _: b'{"a":' + b"[" * 600 + b"]" * 600 + b"}"
+    ),
+    "names of 100 kB": _of_events(name=lambda n: b'"%d%s"' % (n, b"ma" * 50000)),
+    "names of 1 MB": _of_events(name=lambda n: b'"%d%s"' % (n, b"a" * 1000000)),
+    "operators of 1 MB": _of_events(
+        cat=lambda _: b'"cpu_op"',
+        name=lambda n: b'"%d%s"' % (n, b"mamha" * 200000),
+        args=lambda _: b'{"Input Dims": []}',
+    ),
+    "all times equal": _of_events(ts=lambda _: b"1000.5"),
+    "all times falling": _of_events(ts=lambda n: b"%d.5" % (10**9 - n)),
+    "times in no order": _of_events(ts=lambda n: b"%d.5" % _mixed(n)),
+    "copies of one event": lambda size: _document(lambda _: _event(1), size),
+    "copies of one launch": lambda size: _document(lambda _: _event(0), size),
+    "one correlation": _of_events(args=lambda _: b'{"device": 0, "stream": 7, "correlation": 1}'),
+    "every stream another one": _of_events(
+        args=lambda n: b'{"device": 0, "stream": %d, "correlation": %d}' % (n, n // 2 + 1)
+    ),
+    "every device another one": _of_events(
+        args=lambda n: b'{"device": %d, "stream": 7, "correlation": %d}' % (n, n // 2 + 1)
+    ),
+    "flows of one id": lambda size: _document(_flow, size),
+    "zeros between events": lambda size: sound(size).replace(b"},\n  {", b"},00,{"),
+    "a damaged event in 3": _of_events(name=lambda n: b'"a"b"' if n % 3 == 0 else b'"ab"'),
+    "annotations": _of_events(
+        cat=lambda _: b'"user_annotation"', name=lambda n: b'"ProfilerStep#%d"' % n
+    ),
+    "modules": _of_events(
+        cat=lambda _: b'"python_function"', name=lambda n: b'"nn.Module: M_%d"' % (n % 100)
+    ),
+    "nested modules": _of_events(
+        cat=lambda _: b'"python_function"',
+        name=lambda n: b'"nn.Module: M_%d"' % (n % 100),
+        ts=lambda n: b"%d" % n,
+        dur=lambda n: b"%d" % (10**7 - 2 * n),
+    ),
 }
 
 

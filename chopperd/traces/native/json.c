@@ -3,8 +3,6 @@
 #include "scanner.h"
 #include "text.h"
 
-#include <string.h>
-
 #define DEEPEST 512
 
 static const char *stop(const char *at, const char *end, state_t *state)
@@ -29,9 +27,19 @@ static const char *after_escape(const char *at, const char *end, state_t *state)
                 return stop(at + digit, end, state);
         return at + 5;
     }
-    if (*at == '\0' || strchr("\"\\/bfnrt", *at) == NULL)
+    switch (*at) {
+    case '"':
+    case '\\':
+    case '/':
+    case 'b':
+    case 'f':
+    case 'n':
+    case 'r':
+    case 't':
+        return at + 1;
+    default:
         return stop(at, end, state);
-    return at + 1;
+    }
 }
 
 const char *after_string(const char *at, const char *end, state_t *state)

@@ -13,7 +13,7 @@ from chopperd.traces.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 TABLES: Final = (RECORD_ROW, CALL_ROW, SPAN_ROW, DEVICE_SPAN_ROW, FLOW_ROW)
@@ -48,6 +48,7 @@ class Scan(Structure):
         ("category_counts", c_void_p),
         ("category_room", c_int64),
         ("consumed", c_int64),
+        ("searched", c_int64),
         ("outcome", c_int64),
         *((name, c_int64) for name in ("damaged", "undecodable", "undecodable_rows")),
         *((name, c_int64) for name in ("invalid_records", "has_queues")),
@@ -85,7 +86,7 @@ class ScannerLibrary:
         library.scan_close.restype = None
         library.scan_close.argtypes = [POINTER(Scan)]
         library.scan_events.restype = c_int64
-        library.scan_events.argtypes = [POINTER(Scan), c_void_p, c_int64, c_int64, c_int64]
+        library.scan_events.argtypes = [POINTER(Scan), c_void_p, *[c_int64] * 4]
         for function in (library.scan_empty, library.scan_forget):
             function.restype = None
             function.argtypes = [POINTER(Scan)]

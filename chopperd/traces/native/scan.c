@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const FIRST_KEYS[] = {
-    "ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", NULL,
-};
-
 int64_t scanner_version(void)
 {
     return SCANNER_VERSION;
@@ -66,16 +62,40 @@ static const char *after_spaces(const char *at)
     return at;
 }
 
+static bool begins(const char *at, const char *word)
+{
+    while (*word && *at == *word)
+        at++, word++;
+    return !*word;
+}
+
+/* Whether one of the keys with which events begin is here: those of salvage.py. */
 static bool is_event_key(const char *at)
 {
     if (*at++ != '"')
         return false;
-    for (const char *const *key = FIRST_KEYS; *key; key++) {
-        size_t size = strlen(*key);
-        if (strncmp(at, *key, size) == 0 && at[size] == '"')
-            return true;
+    switch (*at) {
+    case 'a':
+        return begins(at, "args\"");
+    case 'b':
+        return begins(at, "bp\"");
+    case 'c':
+        return begins(at, "cat\"");
+    case 'd':
+        return begins(at, "dur\"");
+    case 'i':
+        return begins(at, "id\"");
+    case 'n':
+        return begins(at, "name\"");
+    case 'p':
+        return begins(at, "ph\"") || begins(at, "pid\"");
+    case 's':
+        return begins(at, "s\"");
+    case 't':
+        return begins(at, "tid\"") || begins(at, "ts\"");
+    default:
+        return false;
     }
-    return false;
 }
 
 /* Where the next event seems to start: behind a brace and a comma, a brace and a key of events.
@@ -102,7 +122,17 @@ static const char *next_start(const char *at, const char *end, const char **bord
 static bool is_of_word(char byte)
 {
     return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
-           (byte && strchr("_.+-", byte));
+           byte == '-' || byte == '.' || byte == '_' || byte == '+';
+}
+
+/* Whether a number or a word is an element on its own; without a separator behind it, it is a piece
+ * of something else. */
+static bool is_word(const char *at, const char *end)
+{
+    const char *behind = at;
+    while (is_of_word(*behind))
+        behind++;
+    return behind > at && (behind == end || *behind == ']' || after_separators(behind) > behind);
 }
 
 /* Behind a number or a word, which ends where its letters do: damaged where it is no JSON value, as
@@ -126,8 +156,12 @@ static const char *read_element(
     bool *is_event)
 {
     *is_event = false;
+    if (is_of_word(*at)) {
+        *state = DAMAGED;
+        return at;
+    }
     if (*at != '{')
-        return after_value(at, end, state);
+        return *at == '"' ? after_string(at, end, state) : after_value(at, end, state);
     at = read_keys(at, end, pieces, event, state);
     *is_event = *state == WHOLE && event->keys[PH].kind == '"';
     return at;
@@ -154,16 +188,21 @@ static start_t starts_event(const char *at, const char *end, bool final)
     return memmem(at, (size_t)(border - at), "\"ph\"", 4) ? STARTS : STARTS_NOT;
 }
 
-/* Where the next event starts behind a damaged element; NULL where none is in sight. */
-static const char *behind_damage(const char *at, const char *end, bool final)
+/* Where the next event starts behind a damaged element; NULL where none is in sight: then one may
+ * start behind `*searched` only. */
+static const char *behind_damage(
+    const char *at, const char *end, bool final, const char **searched)
 {
-    const char *border;
+    const char *border, *last = memrchr(at, '}', (size_t)(end - at));
+    *searched = last ? last : end;
     while ((at = next_start(at, end, &border)) != NULL) {
         start_t start = starts_event(at, end, final);
         if (start == STARTS)
             return at;
-        if (start == NOT_IN_SIGHT)
+        if (start == NOT_IN_SIGHT) {
+            *searched = border;
             return NULL;
+        }
     }
     return NULL;
 }
@@ -187,17 +226,20 @@ void scan_empty(scan_t *scan)
 }
 
 /* Reads the elements of the array that start before `limit`; the text may go on behind it. `text`
- * starts between two elements. `final`: the file ends where the text does. Rows and counts are added
- * to those that are there. */
-int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final)
+ * starts between two elements. `final`: the file ends where the text does. `searched`: the first
+ * element is damaged, and before there no event starts behind it; 0 where that is not known. Rows and
+ * counts are added to those that are there. */
+int64_t scan_events(
+    scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final, int64_t searched)
 {
     const char *at = text, *end = text + size, *stop = text + limit;
     event_t event = {0};
     scan->outcome = MORE;
-    for (;;) {
-        const char *next;
-        state_t state;
-        bool is_event, is_word;
+    scan->searched = 0;
+    for (;; searched = 0) {
+        const char *next, *behind = at;
+        state_t state = DAMAGED;
+        bool is_event = false, alone = false;
         at = after_separators(at);
         scan->consumed = at - text;
         if (at >= stop || at >= end || scan->out_of_memory)
@@ -207,11 +249,13 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             scan->outcome = ENDED;
             break;
         }
-        is_word = is_of_word(*at);
-        is_event = false;
-        next = is_word ? read_word(at, end, &state)
-                       : read_element(at, end, scan->pieces, &event, &state, &is_event);
-        if (state == CUT || (next == end && !final && *at != '{'))
+        if (searched)
+            next = text + searched;
+        else if ((alone = is_word(at, end)))
+            next = read_word(at, end, &state);
+        else
+            next = read_element(at, end, scan->pieces, &event, &state, &is_event);
+        if (state == CUT || (next == end && !final && *at != '{' && !searched))
             break; /* a number may go on */
         if (state == WHOLE) {
             if (is_event)
@@ -221,9 +265,10 @@ int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit,
             at = next;
             continue;
         }
-        if (!is_word)
-            next = behind_damage(at, end, final);
+        if (!alone)
+            next = behind_damage(searched ? next : at, end, final, &behind);
         if (next == NULL) {
+            scan->searched = behind - at;
             scan->outcome = final ? STUCK : MORE;
             break;
         }

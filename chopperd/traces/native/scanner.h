@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 2
+#define SCANNER_VERSION 3
 #endif
 
 #define ABSENT (-1)
@@ -148,6 +148,7 @@ typedef struct {
     int64_t *category_counts;
     int64_t category_room;
     int64_t consumed;
+    int64_t searched;
     int64_t outcome;
     int64_t damaged, undecodable, undecodable_rows, invalid_records, has_queues;
     int64_t out_of_memory;
@@ -173,6 +174,7 @@ scan_t *scan_open(const char *shaped);
 void scan_close(scan_t *scan);
 void scan_empty(scan_t *scan);
 void scan_forget(scan_t *scan);
-int64_t scan_events(scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final);
+int64_t scan_events(
+    scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final, int64_t searched);
 
 #endif

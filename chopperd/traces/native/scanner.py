@@ -52,7 +52,7 @@ class Scanner:
         self._library.forget(self._scan)
         self._known = [[] for _ in range(TEXTS)]
 
-    def scan(self, text: TextBuffer, limit: int, *, final: bool) -> Stop:
+    def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int = 0) -> Stop:
         """Read the elements of `text`, which starts between two, that start before `limit`.
 
         Lets go of Python's lock while it reads.
@@ -61,13 +61,19 @@ class Scanner:
             text: JSON text; behind `limit` it is looked at only where an element goes on there.
             limit: Where to stop; `len(text)` to read all.
             final: Whether the file ends with the text.
+            searched: As an earlier scan of the beginning of the text gave it.
         """
         start = c_char.from_buffer(text.memory)  # while it is there the memory can't move
-        self._library.events(self._scan, addressof(start), len(text), limit, final)
+        self._library.events(self._scan, addressof(start), len(text), limit, final, searched)
         scan = self._scan.contents
         if scan.out_of_memory:
             raise MemoryError
-        return Stop(scan.consumed, ended=scan.outcome == ENDED, stuck=scan.outcome == STUCK)
+        return Stop(
+            scan.consumed,
+            searched=scan.searched,
+            ended=scan.outcome == ENDED,
+            stuck=scan.outcome == STUCK,
+        )
 
     def take(self) -> Scanned:
         """What the scans since the last call have read."""

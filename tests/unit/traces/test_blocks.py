@@ -192,4 +192,4 @@ def test_no_edit_of_a_document_makes_reading_fail(
         text = text[:at] + inserted + text[at + removed :]
     if find_opening(text) is not None:
         found, array = read(text, piece_bytes)
-        assert len(found) + array.damaged + array.undecodable <= 40
+        assert len(found) + array.damaged + array.undecodable <= len(text) // 2
