@@ -83,15 +83,16 @@ def _run_agent(options: AgentOptions) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    import typer
-    from typer.exceptions import TyperException
+    import click
 
     from chopperd.cli.commands import app
 
     try:
-        status = app(list(arguments), prog_name="chopperd", standalone_mode=False)
-    except TyperException as error:
+        # Not by `app()`, which says of an interrupt what a command has said.
+        with app.make_context("chopperd", list(arguments)) as context:
+            app.invoke(context)
+    except click.ClickException as error:
         return complain(error.format_message(), status=error.exit_code)
-    except typer.Abort:
-        return _EXIT_INTERRUPTED
-    return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    return 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from chopperd.cli import options
 from chopperd.cli.agent import AgentOptions, run_agent
@@ -14,12 +14,24 @@ if TYPE_CHECKING:
     from chopperd.client.agent import AgentClient
 
 
-def run(backend: options.Backend = None, config: options.ConfigPath = None) -> None:
+@click.command()
+@options.backend
+@options.config_path
+def run(
+    backend: str | None,
+    config: Path | None,
+) -> None:
     """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
-    raise typer.Exit(run_agent(AgentOptions(config=config, backend=backend)))
+    raise click.exceptions.Exit(run_agent(AgentOptions(config=config, backend=backend)))
 
 
-def status(form: options.ListForm = "text", config: options.ConfigPath = None) -> None:
+@click.command()
+@options.list_form
+@options.config_path
+def status(
+    form: options.ListFormat,
+    config: Path | None,
+) -> None:
     """Say how the agent and its GPUs stand; exits with 1 where something is not well."""
     from chopperd.client.node import snapshot_of
     from chopperd.report.status_page import node_troubles, status_page
@@ -32,17 +44,25 @@ def status(form: options.ListForm = "text", config: options.ConfigPath = None) -
         _write_json(body)
     else:
         print_page(status_page(now, troubles))
-    raise typer.Exit(1 if troubles else 0)
+    raise click.exceptions.Exit(1 if troubles else 0)
 
 
+@click.command()
+@options.job
+@options.run
+@options.rank
+@options.gpu
+@options.last_steps
+@options.form
+@options.config_path
 def steps(
-    job: options.Job = None,
-    run: options.Run = None,
-    rank: options.Rank = None,
-    gpu: options.Gpu = None,
-    last: options.LastSteps = 10,
-    form: options.Form = "text",
-    config: options.ConfigPath = None,
+    job: str | None,
+    run: str | None,
+    rank: int | None,
+    gpu: str | None,
+    last: int,
+    form: options.Format,
+    config: Path | None,
 ) -> None:
     """List the last steps that the agent has seen in traces."""
     from chopperd.model.captures import StepQuery
@@ -65,7 +85,11 @@ def steps(
     print_page(render_steps(critical_rows(rows) if is_of_all else rows, simulated=simulated))
 
 
-def metrics(config: options.ConfigPath = None) -> None:
+@click.command()
+@options.config_path
+def metrics(
+    config: Path | None,
+) -> None:
     """Print what the agent gives to Prometheus."""
     write(agent_client(config).metrics())
 

@@ -1,6 +1,9 @@
 """`annotate`: a trace with the clocks of its GPUs beside its streams."""
 
 import sys
+from pathlib import Path
+
+import click
 
 from chopperd.cli import options
 from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
@@ -9,14 +12,22 @@ from chopperd.cli.samples import samples_to_join
 from chopperd.config.load import DEFAULT_PATH, load_config
 
 
+@click.command()
+@options.trace
+@options.copy_to
+@options.samples
+@options.device_map
+@options.reference
+@options.zone
+@options.config_path
 def annotate(
-    trace: options.Trace,
-    output: options.CopyTo,
-    samples: options.Samples = None,
-    device_map: options.DeviceMap = None,
-    reference_mhz: options.Reference = None,
-    tz: options.Zone = None,
-    config: options.ConfigPath = None,
+    trace: Path,
+    output: Path,
+    samples: Path | None,
+    device_map: str | None,
+    reference_mhz: float | None,
+    tz: str | None,
+    config: Path | None,
 ) -> None:
     """Write TRACE again with counter tracks: clock, power, temperature, causes, loss."""
     settings = load_config(config or DEFAULT_PATH)

@@ -1,67 +1,75 @@
 """The command line's commands, in the order of the help; each stands in a module by subject.
 
-Heavy imports stand inside the commands, so that `chopperd version` and usage errors are quick.
+A command's module is loaded when it is asked for, and what only its work needs inside of it: so
+`chopperd version` and usage errors are quick, and so is the start of a report.
 """
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Final
 
-import typer
+import click
 
 from chopperd import __version__
 from chopperd.cli import options
 from chopperd.cli.agent import COMMAND as AGENT
-from chopperd.cli.agent_commands import metrics, run, status, steps
-from chopperd.cli.annotate_command import annotate
-from chopperd.cli.demo_command import demo
-from chopperd.cli.doctor_command import doctor
-from chopperd.cli.node_commands import check_config, devices
 from chopperd.cli.output import write
-from chopperd.cli.report_commands import record, report
-from chopperd.cli.selftest_command import selftest
-from chopperd.cli.top_command import top
 from chopperd.logs import configure_logging
 
 _EXIT_USAGE: Final = 2
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+#: Where each command stands: in a module of `chopperd.cli`, under its own name.
+_MODULES: Final[Mapping[str, str]] = {
+    AGENT: "agent_commands",
+    "demo": "demo_command",
+    "record": "report_commands",
+    "report": "report_commands",
+    "annotate": "annotate_command",
+    "top": "top_command",
+    "status": "agent_commands",
+    "steps": "agent_commands",
+    "metrics": "agent_commands",
+    "devices": "node_commands",
+    "doctor": "doctor_command",
+    "selftest": "selftest_command",
+    "check-config": "node_commands",
+}
+
+
+class _Commands(click.Group):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        """All names, in the order of the help."""
+        return [*self.commands, *_MODULES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; None if there is none."""
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"chopperd.cli.{_MODULES[cmd_name]}")
+        found: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return found
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    log_json: options.LogForm = False,
-    log_level: options.LogFrom = None,
-) -> None:
+@options.log_form
+@options.log_from
+@click.pass_context
+def app(context: click.Context, log_json: bool, log_level: options.LogLevel | None) -> None:
     """Say what the GPU clock costs each training step, and why."""
     is_agent = context.invoked_subcommand == AGENT
     configure_logging(log_level or ("info" if is_agent else "warning"), as_json=log_json)
     if context.invoked_subcommand is None:
         write(f"{context.get_help()}\n")
-        raise typer.Exit(_EXIT_USAGE)
+        raise click.exceptions.Exit(_EXIT_USAGE)
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     write(f"{__version__}\n")
-
-
-app.command(AGENT)(run)
-app.command()(demo)
-# What follows CMD is CMD's.
-app.command(context_settings={"allow_interspersed_args": False})(record)
-app.command()(report)
-app.command()(annotate)
-app.command()(top)
-app.command()(status)
-app.command()(steps)
-app.command()(metrics)
-app.command()(devices)
-app.command()(doctor)
-app.command()(selftest)
-app.command("check-config")(check_config)

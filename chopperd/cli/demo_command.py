@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from chopperd.cli import options
 from chopperd.cli.output import print_report, write
@@ -20,12 +20,18 @@ _NAME_WIDTH: Final = 9
 _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
+@click.command()
+@options.seconds
+@options.preset
+@options.seed
+@options.form
+@options.stay
 def demo(
-    seconds: options.Seconds = 5.0,
-    preset: options.Preset = "fsdp2-h100",
-    seed: options.Seed = 0,
-    form: options.Form = "text",
-    stay: options.Stay = None,
+    seconds: float,
+    preset: str,
+    seed: int,
+    form: options.Format,
+    stay: bool | None,
 ) -> None:
     """Run the agent on a simulated training job and show its report; needs no GPU."""
     from chopperd.agent.service import Agent
@@ -49,7 +55,7 @@ def demo(
         agent.run()
         demonstration.finish()
     if agent.stopped_by is not None and not demonstration.is_shown:
-        raise typer.Exit(_EXIT_SIGNAL + agent.stopped_by)
+        raise click.exceptions.Exit(_EXIT_SIGNAL + agent.stopped_by)
 
 
 def _print_addresses(addresses: "Addresses") -> None:

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from chopperd.cli import options
 from chopperd.cli.output import print_page, write
@@ -22,10 +22,14 @@ _ROOT: Final = Path("/")
 _AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
 
+@click.command()
+@options.backend
+@options.list_form
+@options.config_path
 def doctor(
-    backend: options.Backend = None,
-    form: options.ListForm = "text",
-    config: options.ConfigPath = None,
+    backend: str | None,
+    form: options.ListFormat,
+    config: Path | None,
 ) -> None:
     """Say what is missing on this machine, and the fix; exits with 1 where there is a problem."""
     from chopperd.diagnosis.checks import findings
@@ -37,7 +41,7 @@ def doctor(
         write(encode_findings(found).decode())
     else:
         print_page(diagnosis_page(found))
-    raise typer.Exit(int(any(each.verdict is Verdict.PROBLEM for each in found)))
+    raise click.exceptions.Exit(int(any(each.verdict is Verdict.PROBLEM for each in found)))
 
 
 def _facts(backend: str | None, path: Path) -> "Facts":

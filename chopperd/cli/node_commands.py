@@ -1,14 +1,22 @@
 """What this machine and its configuration offer."""
 
+from pathlib import Path
+
+import click
+
 from chopperd.cli import options
 from chopperd.cli.output import print_page, write
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
 
 
+@click.command()
+@options.backend
+@options.list_form
+@options.config_path
 def devices(
-    backend: options.Backend = None,
-    form: options.ListForm = "text",
-    config: options.ConfigPath = None,
+    backend: str | None,
+    form: options.ListFormat,
+    config: Path | None,
 ) -> None:
     """List the GPUs and, field by field, what answers, by which call, and how fast."""
     from chopperd.cli.probing import surveyed
@@ -21,7 +29,11 @@ def devices(
         print_page(render_inventory(found))
 
 
-def check_config(file: options.ConfigFile = None) -> None:
+@click.command("check-config")
+@options.config_file
+def check_config(
+    file: Path | None,
+) -> None:
     """Check the configuration and print what is in force, and where each value comes from."""
     from chopperd.report.settings import render_settings
 

@@ -1,12 +1,12 @@
-"""The options of all commands, and what their texts mean; every command names those it takes."""
+"""The options of all commands, and what their texts mean; commands are decorated with theirs."""
 
 import os
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-import typer
+import click
 
 from chopperd.config.load import DEFAULT_PATH
 from chopperd.config.sections import Config
@@ -17,51 +17,92 @@ if TYPE_CHECKING:
 
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 ListFormat: TypeAlias = Literal["text", "json"]
+Breakdown: TypeAlias = Literal["family", "operation", "layer", "phase"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
-Traces = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[TRACE]...", help="Kineto traces; without any the agent is asked."),
-]
-Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="A Kineto trace.")]
-Command = Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run.")]
-ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="The file to check.")]
-Samples = Annotated[Path | None, typer.Option("--samples", help="Clock samples.")]
-Step = Annotated[int | None, typer.Option("--step", help="Only this step.")]
-Last = Annotated[int | None, typer.Option("--last", min=1, help="Only the last N steps.")]
-Job = Annotated[str | None, typer.Option("--job", help="Only of this job.")]
-Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
-Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")]
-Gpu = Annotated[str | None, typer.Option("--gpu", help="Only the GPU of this label.")]
-LastSteps = Annotated[int, typer.Option("--last", min=1, help="How many steps.")]
-Stay = Annotated[
-    bool | None,
-    typer.Option("--stay/--no-stay", help="Go on until Ctrl-C; the default at a terminal."),
-]
-Once = Annotated[bool, typer.Option("--once", help="Print one table and end.")]
-By = Annotated[
-    Literal["family", "operation", "layer", "phase"] | None,
-    typer.Option("--by", help="Break the device's work down."),
-]
-Form = Annotated[Format, typer.Option("--format", help="Form of the report.")]
-ListForm = Annotated[ListFormat, typer.Option("--format", help="Form of the list.")]
-DeviceMap = Annotated[
-    str | None, typer.Option("--device-map", metavar="0=UUID,...", help="GPUs of trace devices.")
-]
-Reference = Annotated[float | None, typer.Option("--reference-mhz", min=1, help="Top clock.")]
-Zone = Annotated[str | None, typer.Option("--tz", help="Time zone of nvidia-smi's local times.")]
-ConfigPath = Annotated[Path | None, typer.Option("--config", help=f"Default: {DEFAULT_PATH}")]
-Backend = Annotated[str | None, typer.Option("--backend", help="Driver to read GPUs through.")]
-Hz = Annotated[float | None, typer.Option("--hz", min=0.1, max=1000, help="Samples a second.")]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.5, max=600, help="How long.")]
-Preset = Annotated[str, typer.Option("--preset", help="Which simulated node.")]
-Seed = Annotated[int, typer.Option("--seed", help="Which course of events.")]
-TraceFolder = Annotated[Path, typer.Option("--traces", help="Where CMD writes its traces.")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
-CopyTo = Annotated[Path, typer.Option("-o", "--output", help="Write it here; .gz compresses.")]
-ReportTo = Annotated[Path | None, typer.Option("-o", "--output", help="Write the report here.")]
-LogForm = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")]
-LogFrom = Annotated[LogLevel | None, typer.Option("--log-level", help="Least severe to show.")]
+PATH: Final = click.Path(path_type=Path)
+HZ: Final = click.FloatRange(0.1, 1000)
+_FORMATS: Final = click.Choice(get_args(Format))
+_LIST_FORMATS: Final = click.Choice(get_args(ListFormat))
+_BREAKDOWNS: Final = click.Choice(get_args(Breakdown))
+_LOG_LEVELS: Final = click.Choice(get_args(LogLevel))
+
+traces = click.argument(
+    "traces",
+    nargs=-1,
+    type=PATH,
+    metavar="[TRACE]...",
+    help="Kineto traces; without any the agent is asked.",
+)
+trace = click.argument("trace", type=PATH, metavar="TRACE", help="A Kineto trace.")
+command = click.argument(
+    "command",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="CMD...",
+    help="What to run.",
+)
+config_file = click.argument(
+    "file", required=False, type=PATH, metavar="[FILE]", help="The file to check."
+)
+samples = click.option(
+    "--samples",
+    type=PATH,
+    help="Clock samples of its time; default: what the local agent recorded.",
+)
+step = click.option("--step", type=int, help="Only this step, on every device.")
+last = click.option("--last", type=click.IntRange(min=1), help="Only the last N steps.")
+job = click.option("--job", help="Only of this job.")
+run = click.option("--run", help="Only of this run.")
+rank = click.option("--rank", type=click.IntRange(min=0), help="Only this rank.")
+gpu = click.option("--gpu", help="Only the GPU of this label.")
+last_steps = click.option("--last", type=click.IntRange(min=1), default=10, help="How many steps.")
+stay = click.option(
+    "--stay/--no-stay", default=None, help="Go on until Ctrl-C; the default at a terminal."
+)
+once = click.option("--once", is_flag=True, help="Print one table and end.")
+by = click.option(
+    "--by",
+    type=_BREAKDOWNS,
+    help="Break the device's work down; the host's, where no device worked.",
+)
+form = click.option("--format", "form", type=_FORMATS, default="text", help="Form of the report.")
+report_form = click.option(
+    "--format",
+    "form",
+    type=_FORMATS,
+    default="text",
+    help="Form of the report; csv with --by is that table alone.",
+)
+list_form = click.option(
+    "--format", "form", type=_LIST_FORMATS, default="text", help="Form of the list."
+)
+device_map = click.option(
+    "--device-map", metavar="0=UUID,...", help="Which GPU each device of the trace is."
+)
+reference = click.option(
+    "--reference-mhz",
+    type=click.FloatRange(min=1),
+    help="Clock to measure losses against; default: the highest.",
+)
+zone = click.option("--tz", help="Time zone of nvidia-smi's local times.")
+config_path = click.option("--config", type=PATH, help=f"Default: {DEFAULT_PATH}")
+backend = click.option("--backend", help="Driver to read GPUs through.")
+hz = click.option("--hz", type=HZ, help="Samples a second.")
+seconds = click.option("--seconds", type=click.FloatRange(0.5, 600), default=5.0, help="How long.")
+preset = click.option("--preset", default="fsdp2-h100", help="Which simulated node.")
+seed = click.option("--seed", default=0, help="Which course of events.")
+trace_folder = click.option(
+    "--traces", type=PATH, default=Path(), help="Where CMD writes its traces."
+)
+output = click.option("-o", "--output", type=PATH, help="Keep the samples here.")
+copy_to = click.option(
+    "-o", "--output", type=PATH, required=True, help="Write it here; .gz compresses."
+)
+report_to = click.option("-o", "--output", type=PATH, help="Write the report here.")
+log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
+log_from = click.option("--log-level", type=_LOG_LEVELS, help="Least severe to show.")
 
 
 def report_options(

@@ -103,11 +103,11 @@ def _reader_may_go() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        import typer
+        import click
 
         # Whatever is written or flushed later must not fail again, aloud, at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(_EXIT_BROKEN_PIPE) from None
+        raise click.exceptions.Exit(_EXIT_BROKEN_PIPE) from None
 
 
 def complain(*messages: str, status: int = 0) -> int:

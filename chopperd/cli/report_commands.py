@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
-from chopperd.cli.job import run_command
 from chopperd.cli.options import (
     parsed_device_map,
     parsed_zone,
@@ -32,15 +31,25 @@ if TYPE_CHECKING:
     from chopperd.traces.ahead import ReadsTrace
 
 
+# What follows CMD is CMD's.
+@click.command(context_settings={"allow_interspersed_args": False})
+@options.command
+@options.output
+@options.hz
+@options.trace_folder
+@options.backend
+@options.config_path
 def record(
-    command: options.Command,
-    output: options.Output = None,
-    hz: options.Hz = None,
-    traces: options.TraceFolder = Path(),
-    backend: options.Backend = None,
-    config: options.ConfigPath = None,
+    command: Sequence[str],
+    output: Path | None,
+    hz: float | None,
+    traces: Path,
+    backend: str | None,
+    config: Path | None,
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
+    from chopperd.cli.job import run_command
+
     settings = load_config(config or DEFAULT_PATH)
     _check_output(output)
     started_unix_ns = SystemClock().unix_ns()
@@ -54,7 +63,7 @@ def record(
             if status == 0:
                 raise
             complain(str(error) if isinstance(error, ChopperdError) else repr(error))
-    raise typer.Exit(status)
+    raise click.exceptions.Exit(status)
 
 
 def _check_output(output: Path | None) -> None:
@@ -89,19 +98,32 @@ def _report_recorded(
     print_report(_document(found, samples, report_options(config)), "text")
 
 
+@click.command()
+@options.traces
+@options.samples
+@options.job
+@options.step
+@options.last
+@options.by
+@options.report_form
+@options.report_to
+@options.device_map
+@options.reference
+@options.zone
+@options.config_path
 def report(
-    traces: options.Traces = None,
-    samples: options.Samples = None,
-    job: options.Job = None,
-    step: options.Step = None,
-    last: options.Last = None,
-    by: options.By = None,
-    form: options.Form = "text",
-    output: options.ReportTo = None,
-    device_map: options.DeviceMap = None,
-    reference_mhz: options.Reference = None,
-    tz: options.Zone = None,
-    config: options.ConfigPath = None,
+    traces: Sequence[Path],
+    samples: Path | None,
+    job: str | None,
+    step: int | None,
+    last: int | None,
+    by: options.Breakdown | None,
+    form: options.Format,
+    output: Path | None,
+    device_map: str | None,
+    reference_mhz: float | None,
+    tz: str | None,
+    config: Path | None,
 ) -> None:
     """Say what the clock cost in the steps of one job, by its traces or by the agent's last."""
     files_only: dict[str, object] = {

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from chopperd.config.places import RECORDER_FOLDER, readable_state_folders
 from chopperd.config.sections import Config
 from chopperd.errors import StoreError
-from chopperd.model.report import Note
 
 if TYPE_CHECKING:
     from chopperd.model.samples import SampleSet
@@ -65,6 +64,8 @@ class LocalSamples:
             return None
         if samples is None:
             return None
+        from chopperd.model.report import Note
+
         text = (
             f"clock samples are this machine's ({samples.node}), from {self._folder}: they are "
             "not of a trace that was written elsewhere"

@@ -3,9 +3,9 @@
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
+import click
 
 from chopperd.cli import options
 from chopperd.cli.output import complain, print_page, write
@@ -26,32 +26,38 @@ _LONGEST_PULSE_S: Final = 0.3
 _BUSY_RATIO: Final = 0.05
 _AUTO: Final = "auto"
 
-Gpu = Annotated[str | None, typer.Option("--gpu", help="Label of the GPU; default: the only one.")]
-Seconds = Annotated[
-    float, typer.Option("--seconds", min=0.5, max=120, help="How long each phase is timed.")
-]
-WarmUp = Annotated[
-    float, typer.Option("--warm-up", min=0, max=60, help="Seconds before each is timed.")
-]
-Anyway = Annotated[bool, typer.Option("--anyway", help="Also where others use the GPU.")]
-Python = Annotated[str, typer.Option("--python", help="A Python that has torch.")]
-Samples = Annotated[Path | None, typer.Option("-o", "--output", help="Keep the samples here.")]
-Device = Annotated[str, typer.Option("--device", hidden=True)]
-Load = Annotated[Path | None, typer.Option("--load", hidden=True)]
 
-
+@click.command()
+@click.option("--gpu", help="Label of the GPU; default: the only one.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5, 120),
+    default=10.0,
+    help="How long each phase is timed.",
+)
+@click.option(
+    "--warm-up", type=click.FloatRange(0, 60), default=2.0, help="Seconds before each is timed."
+)
+@click.option("--hz", type=options.HZ, default=_HZ, help="Samples a second.")
+@click.option("--anyway", is_flag=True, help="Also where others use the GPU.")
+@click.option("--python", default=sys.executable, help="A Python that has torch.")
+@options.output
+@options.list_form
+@options.backend
+@click.option("--device", default="cuda", hidden=True)
+@click.option("--load", type=options.PATH, hidden=True)
 def selftest(
-    gpu: Gpu = None,
-    seconds: Seconds = 10.0,
-    warm_up: WarmUp = 2.0,
-    hz: options.Hz = _HZ,
-    anyway: Anyway = False,
-    python: Python = sys.executable,
-    output: Samples = None,
-    form: options.ListForm = "text",
-    backend: options.Backend = None,
-    device: Device = "cuda",
-    load: Load = None,
+    gpu: str | None,
+    seconds: float,
+    warm_up: float,
+    hz: float,
+    anyway: bool,
+    python: str,
+    output: Path | None,
+    form: options.ListFormat,
+    backend: str | None,
+    device: str,
+    load: Path | None,
 ) -> None:
     """Load an idle GPU by zeros, then by random data: does its clock explain their time?
 
@@ -70,15 +76,13 @@ def selftest(
         seconds=seconds,
         pulse_s=min(_LONGEST_PULSE_S, seconds / 10),
     )
-    found = _tested(
-        chosen, plan, plan.to_argv(python, load or LOAD_SCRIPT), name, hz or _HZ, output
-    )
+    found = _tested(chosen, plan, plan.to_argv(python, load or LOAD_SCRIPT), name, hz, output)
     if form == "json":
         write(encode_findings(found).decode())
     else:
         print_page(render_findings(found))
     is_well = found.verdict.outcome in {Outcome.AGREES, Outcome.TRIVIAL}
-    raise typer.Exit(0 if is_well else 1)
+    raise click.exceptions.Exit(0 if is_well else 1)
 
 
 def _tested(

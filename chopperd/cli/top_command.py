@@ -3,7 +3,10 @@
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from chopperd.cli import options
 from chopperd.cli.output import print_page
@@ -20,10 +23,14 @@ if TYPE_CHECKING:
 _ONCE_NS: Final = 6 * NS_PER_S
 
 
+@click.command()
+@options.once
+@options.backend
+@options.config_path
 def top(
-    once: options.Once = False,
-    backend: options.Backend = None,
-    config: options.ConfigPath = None,
+    once: bool,
+    backend: str | None,
+    config: Path | None,
 ) -> None:
     """Show the GPUs as they are now; where no agent runs, or with --backend, it samples itself."""
     with closing(_snapshots(load_config(config or DEFAULT_PATH), backend)) as snapshots:

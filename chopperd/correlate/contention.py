@@ -19,6 +19,7 @@ MIN_KERNELS: Final = 5
 #: Upper over lower quartile of durations in one set above which a family's kernels are of several
 #: sizes; alike ones stay below 1.2 in real traces.
 MAX_QUARTILE_RATIO: Final = 1.5
+_NORMAL_QUARTILE: Final = 0.6745
 #: Above this many a binomial is as good as normal.
 _EXACT_COUNT: Final = 200
 
@@ -84,13 +85,18 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     communication's doing. None is given where that shows: where the durations within one of the
     two sets differ much, or the interval would lie below 1.
 
+    A kernel that happens to be longer is likelier to be met by communication, so that there is a
+    factor above 1 where communication costs nothing: by up to exp(s^2), s being the deviation of
+    the logarithm of durations. The lower end of the interval gives way by that.
+
     Args:
         timeline: The device.
         comm: When communication runs on it.
 
     Source: DESIGN.md section 2. Interval: Price and Bonett, "Distribution-free confidence intervals
         for difference and ratio of medians", J. Stat. Comput. Simul. 72 (2002), which takes the
-        kernels as independent and their durations as of any distribution.
+        kernels as independent and their durations as of any distribution. Lengths that are met
+        with a chance in proportion to them: their median is exp(s^2) times as long, if log-normal.
     """
     if not len(comm):
         return None
@@ -112,7 +118,7 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
         family=kernels.family,
         count=kernels.count,
         factor=factor,
-        low=factor / spread,
+        low=factor / spread * np.exp(-(_log_deviation(little) ** 2)),
         high=factor * spread,
         e50_e0=_e50_e0(kernels),
         reason=reason.astype(np.int8),
@@ -178,6 +184,12 @@ def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
     upper_ns = duration_ns[first[many] + count[many] - 1 - quarter]
     quartile_ratio[many] = upper_ns / duration_ns[first[many] + quarter]
     return _Medians(median_ns=median_ns, log_error=log_error, quartile_ratio=quartile_ratio)
+
+
+def _log_deviation(medians: _Medians) -> Float64s:
+    """(f,) float64: the deviation of logarithms of durations, as quartiles of a normal one tell."""
+    deviation: Float64s = np.log(medians.quartile_ratio) / (2 * _NORMAL_QUARTILE)
+    return deviation
 
 
 def _rank_and_z(count: int) -> tuple[int, float]:

@@ -5,6 +5,7 @@ took: theoretical x utilization x overlap x frequency. Of these, frequency comes
 and overlap from like kernels; utilization is what is left over, and so holds whatever else there
 is. Chopper reads utilization and cycles from hardware counters of runs of their own, and has a
 factor for operations that kernels do beyond the theoretical ones, which is in utilization here.
+What communication costs through a lower clock is in frequency, and so not in overlap.
 
 All is at the clock of the stated peak: nothing here knows of the `device_max` reference.
 
@@ -50,7 +51,7 @@ class EfficiencyTotals:
         utilization, overlap, frequency: float64, factors from there to `rated_ns`.
         clock_share: float64, of `rated_ns` with a known clock.
         overlap_share: float64, of rated kernels beside communication, by time, those with like ones
-            without; NaN where nothing overlaps.
+            without (of known clocks, where there are samples); NaN where nothing overlaps.
     """
 
     flops: Float64s
@@ -74,6 +75,14 @@ class _Rates:
     mhz: Float64s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Factor:
+    """A factor of each row and the share that it was measured for, (r,) float64; NaN unknown."""
+
+    factor: Float64s
+    share: Float64s
+
+
 def efficiency_totals(
     timeline: DeviceTimeline, comm: Intervals, pieces: ClockPieces | None, spec: GpuSpec | None
 ) -> EfficiencyTotals:
@@ -95,8 +104,9 @@ def efficiency_totals(
     sums, shaped_sums = RowSums(timeline, rated), RowSums(timeline, shaped)
     rated_ns = sums.of(duration_ns[rated])
     theoretical_ns = sums.of(theoretical)
-    overlap, overlap_share = _overlap(timeline, rated, comm, rated_ns)
-    frequency, clock_share = _frequency(timeline, rated, pieces, rates, rated_ns)
+    clocked = None if pieces is None else _clocked(timeline, rated, pieces, rates)
+    overlap = _overlap(timeline, rated, comm, clocked)
+    frequency = _frequency(sums, clocked, rated_ns)
     known = theoretical_ns > 0
     return EfficiencyTotals(
         flops=shaped_sums.of(flops[shaped]),
@@ -105,11 +115,11 @@ def efficiency_totals(
         rated_ns=sums.whole(duration_ns[rated]),
         dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops[shaped]),
         theoretical_ns=theoretical_ns,
-        utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
-        overlap=np.where(known, overlap, np.nan),
-        frequency=np.where(known, frequency, np.nan),
-        clock_share=clock_share,
-        overlap_share=overlap_share,
+        utilization=_ratio(rated_ns, theoretical_ns * overlap.factor * frequency.factor, known),
+        overlap=np.where(known, overlap.factor, np.nan),
+        frequency=np.where(known, frequency.factor, np.nan),
+        clock_share=frequency.share,
+        overlap_share=overlap.share,
     )
 
 
@@ -143,70 +153,99 @@ def _most(sums: RowSums, dtype: Int8s, flops: Float64s) -> Int8s:
     return most
 
 
-def _frequency(
-    timeline: DeviceTimeline,
-    rated: Int64s,
-    pieces: ClockPieces | None,
-    rates: _Rates,
-    rated_ns: Float64s,
-) -> tuple[Float64s, Float64s]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clocked:
+    """Rated kernels with their clocks, (n,) float64 each.
+
+    Attributes:
+        covered_ns: How much of each has a known clock.
+        at_peak_ns: What the cycles of that take at the clock of the stated peak; NaN where no
+            document states it.
+        steady_ns: What all of each would take at one clock for all, whichever; NaN where no clock
+            is known. Of kernels of one type it is in proportion to their cycles.
+    """
+
+    covered_ns: Float64s
+    at_peak_ns: Float64s
+    steady_ns: Float64s
+
+
+def _clocked(
+    timeline: DeviceTimeline, rated: Int64s, pieces: ClockPieces, rates: _Rates
+) -> _Clocked:
+    start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
+    spans = pieces.locate_spans(start_ns, end_ns)
+    covered_ns, cycles = pieces.coverage().over(spans), pieces.clock().over(spans)
+    mean_mhz = np.divide(cycles, covered_ns, out=np.full(len(rated), np.nan), where=covered_ns > 0)
+    mhz = rates.mhz[timeline.matrix_dtype[rated]]
+    return _Clocked(
+        covered_ns=covered_ns,
+        at_peak_ns=cycles / mhz,
+        steady_ns=(end_ns - start_ns) * mean_mhz / np.where(np.isnan(mhz), 1.0, mhz),
+    )
+
+
+def _frequency(sums: RowSums, clocked: _Clocked | None, rated_ns: Float64s) -> _Factor:
     """The factor of the clock, from covered time over what its cycles take at the stated clock."""
-    if pieces is None:
+    if clocked is None:
         unknown = np.full(len(rated_ns), np.nan)
-        return unknown, np.where(rated_ns > 0, 0.0, np.nan)
-    spans = pieces.locate_spans(timeline.start_ns[rated], timeline.end_ns[rated])
-    covered = pieces.coverage().over(spans)
-    at_peak = pieces.clock().over(spans) / rates.mhz[timeline.matrix_dtype[rated]]
-    sums = RowSums(timeline, rated)
-    covered_ns = sums.of(covered)
+        return _Factor(factor=unknown, share=np.where(rated_ns > 0, 0.0, np.nan))
+    covered_ns = sums.of(clocked.covered_ns)
     share = _ratio(covered_ns, rated_ns)
-    factor = _ratio(covered_ns, sums.of(at_peak))
-    return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
+    factor = _ratio(covered_ns, sums.of(clocked.at_peak_ns))
+    return _Factor(factor=np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share=share)
 
 
 def _overlap(
-    timeline: DeviceTimeline, rated: Int64s, comm: Intervals, rated_ns: Float64s
-) -> tuple[Float64s, Float64s]:
+    timeline: DeviceTimeline, rated: Int64s, comm: Intervals, clocked: _Clocked | None
+) -> _Factor:
     """The factor of communication, from kernels beside it over the median of like ones without.
 
     Like kernels are of one family and do the same work. Those without like ones are taken to be
-    slowed as much as the others of their row.
+    slowed as much as the others of their row. Where clocks are known, what is compared is what
+    kernels would take at one clock: communication lowers the clock too, which the factor of the
+    clock has.
     """
     start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
-    duration_ns = (end_ns - start_ns).astype(np.float64)
+    taken_ns = (end_ns - start_ns).astype(np.float64)
     beside = lengths_ns(comm, start_ns, end_ns) > 0
     if not beside.any():
-        return np.ones(len(rated_ns)), np.full(len(rated_ns), np.nan)
-    alone_ns = _alone_ns(timeline, rated, duration_ns, beside)
-    measured = beside & np.isfinite(alone_ns)
+        rows = len(timeline.windows) + 1
+        return _Factor(factor=np.ones(rows), share=np.full(rows, np.nan))
+    compared_ns = taken_ns if clocked is None else clocked.steady_ns
+    known = np.isfinite(compared_ns)
+    alone_ns = _alone_ns(timeline, rated, compared_ns, ~beside & known)
+    measured = beside & known & np.isfinite(alone_ns)
 
     def sums(values: Float64s, chosen: Bools) -> Float64s:
         return RowSums(timeline, rated[chosen]).of(values[chosen])
 
-    beside_ns, measured_ns = sums(duration_ns, beside), sums(duration_ns, measured)
+    measured_ns, all_ns = sums(compared_ns, measured), sums(compared_ns, known)
     slowed = _ratio(measured_ns, sums(alone_ns, measured))
-    share = _ratio(measured_ns, beside_ns)
-    factor = _ratio(rated_ns, rated_ns - beside_ns + beside_ns / slowed)
+    beside_ns = sums(compared_ns, beside & known)
+    factor = _ratio(all_ns, all_ns - beside_ns + beside_ns / slowed)
+    taken_beside_ns = sums(taken_ns, beside)
+    share = _ratio(sums(taken_ns, measured), taken_beside_ns)
     factor[~(share >= MIN_MEASURED_SHARE)] = np.nan
-    return np.where(beside_ns > 0, factor, 1.0), share
+    return _Factor(factor=np.where(taken_beside_ns > 0, factor, 1.0), share=share)
 
 
 def _alone_ns(
-    timeline: DeviceTimeline, rated: Int64s, duration_ns: Float64s, beside: Bools
+    timeline: DeviceTimeline, rated: Int64s, compared_ns: Float64s, lone: Bools
 ) -> Float64s:
-    """(n,) float64: the median duration of like kernels without communication; NaN unknown."""
+    """(n,) float64: the median of like kernels without communication; NaN unknown."""
     work = np.unique(np.nan_to_num(timeline.flops[rated], nan=-1.0), return_inverse=True)[1]
     key = timeline.family[rated].astype(np.int64) * (len(rated) + 1) + work
     group = np.unique(key, return_inverse=True)[1]
-    alone = np.flatnonzero(~beside)
-    alone = alone[np.lexsort((duration_ns[alone], group[alone]))]
+    alone = np.flatnonzero(lone)
+    alone = alone[np.lexsort((compared_ns[alone], group[alone]))]
     count = np.bincount(group[alone], minlength=int(group.max(initial=-1)) + 1)
     first = np.cumsum(count) - count
     median_ns = np.full(len(count), np.nan)
     many = np.flatnonzero(count >= MIN_LIKE_KERNELS)
     lasts = first[many] + count[many] - 1
     lower, upper = (first[many] + lasts) // 2, (first[many] + lasts + 1) // 2
-    sorted_ns, quarter = duration_ns[alone], count[many] // 4
+    sorted_ns, quarter = compared_ns[alone], count[many] // 4
     median_ns[many] = (sorted_ns[lower] + sorted_ns[upper]) / 2
     like = sorted_ns[lasts - quarter] <= MAX_QUARTILE_RATIO * sorted_ns[first[many] + quarter]
     median_ns[many[~like]] = np.nan

@@ -38,6 +38,7 @@ from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
 from chopperd.model.devices import GpuInfo
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase
@@ -136,6 +137,7 @@ def join_device(
     reference_mhz: float | None,
     collectives: tuple[Collective, ...] = (),
     spec: GpuSpec | None = None,
+    both: DoesBoth = in_turn,
 ) -> JoinedDevice:
     """The device's figures, with clocks where samples cover its time.
 
@@ -146,9 +148,50 @@ def join_device(
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
         spec: What the GPU's vendor states of it; None if unknown.
+        both: Does two pieces of work.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
+    (clocks, work), (times, traffic) = both(
+        lambda: _clocks_and_work(timeline, masks, windows, gpu_samples, reference_mhz, spec),
+        lambda: (
+            _row_times(timeline, activity, masks, windows),
+            traffic_of(timeline, masks.comm, collectives),
+        ),
+    )
+    return JoinedDevice(
+        timeline=timeline,
+        times=times,
+        clocks=clocks,
+        families=work.families,
+        operations=work.operations,
+        layers=work.layers,
+        phases=work.phases,
+        traffic=traffic,
+        efficiency=work.efficiency,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What the clocks tell of a device's records taken together, as in `JoinedDevice`."""
+
+    families: FamilyTotals
+    operations: GroupTotals
+    layers: GroupTotals
+    phases: GroupTotals
+    efficiency: EfficiencyTotals
+
+
+def _clocks_and_work(
+    timeline: DeviceTimeline,
+    masks: BusyMasks,
+    windows: Windows,
+    gpu_samples: GpuSamples | None,
+    reference_mhz: float | None,
+    spec: GpuSpec | None,
+) -> tuple[RowClocks | None, _Work]:
+    """Clocks of the rows, and of all that the records are taken together by."""
     clocks = None
     if gpu_samples is not None and len(timeline):
         drift = timeline.drift
@@ -157,15 +200,11 @@ def join_device(
     pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
     sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns)
-    return JoinedDevice(
-        timeline=timeline,
-        times=_row_times(timeline, activity, masks, windows),
-        clocks=clocks,
+    return clocks, _Work(
         families=family_totals(timeline, figures),
         operations=group_totals(timeline.operation, figures),
         layers=group_totals(timeline.layer, figures),
         phases=group_totals(timeline.phase, figures),
-        traffic=traffic_of(timeline, masks.comm, collectives),
         efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
 

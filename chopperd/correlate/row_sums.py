@@ -22,7 +22,10 @@ class RowSums:
     def __init__(self, timeline: DeviceTimeline, records: Int64s) -> None:
         self._row_count = len(timeline.windows)
         row = _row_of_steps(timeline)[timeline.step[records]]
-        self._own = np.flatnonzero(row >= 0)
+        own = np.flatnonzero(row >= 0)
+        self._own: Int64s | slice = (
+            own if len(own) < len(row) else slice(None)
+        )  # mostly all: nothing to copy
         self._row = row[self._own]
 
     def of(self, values: Int64s | Float64s) -> Float64s:

@@ -65,7 +65,7 @@ class BusyMasks:
 def is_class(kernel_class: Int8s, wanted: frozenset[KernelClass]) -> Bools:
     """(n,) bool: whether each record's class is one of `wanted`."""
     is_wanted = np.array([each in wanted for each in KERNEL_CLASSES])
-    member: Bools = is_wanted[kernel_class]
+    member: Bools = is_wanted.take(kernel_class)
     return member
 
 

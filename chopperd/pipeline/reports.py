@@ -4,14 +4,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
-from chopperd.model.services import SampleSource
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
@@ -22,6 +21,7 @@ from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.ahead import ReadsTrace
+from chopperd.traces.at_once import doing_both
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.sniff import is_kineto
@@ -29,10 +29,14 @@ from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 
+if TYPE_CHECKING:
+    # Its protocols name all that the agent knows; a report needs none of it.
+    from chopperd.model.services import SampleSource
+
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
-Samples: TypeAlias = SampleSet | SampleSource | None
+Samples: TypeAlias = "SampleSet | SampleSource | None"
 
 #: Of samples around a trace: what reads once a second and holds for three must reach into it.
 _MARGIN_NS: Final = 10 * NS_PER_S
@@ -219,11 +223,14 @@ def report_file(
     """
     of_file = join_input(path, samples, options, progress, origin=origin, read=read)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
-    report = report_trace(trace, timeline, of_its_time, options.join)
+    both = doing_both(options.threads)
+    report = report_trace(trace, timeline, of_its_time, options.join, both)
     if not (one_of_several and guessed_gpus(report)):
         return FileReport(report=report)
     certain = replace(options.join, guess=False)
-    return FileReport(report=report, certain=report_trace(trace, timeline, of_its_time, certain))
+    return FileReport(
+        report=report, certain=report_trace(trace, timeline, of_its_time, certain, both)
+    )
 
 
 def join_input(
@@ -243,7 +250,7 @@ def join_input(
     trace = _read(path, options, progress, origin or Origin(), read)
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
-    timeline = lay_out(trace, layout)
+    timeline = lay_out(trace, layout, doing_both(options.threads))
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 

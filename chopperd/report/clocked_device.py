@@ -8,6 +8,7 @@ import numpy as np
 from chopperd.correlate.governing import governed
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import DeviceSummary, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
@@ -64,6 +65,7 @@ def clocked_device(
     trace: Trace,
     samples: SampleSet | None,
     options: JoinOptions,
+    both: DoesBoth = in_turn,
 ) -> ClockedDevice:
     """One device of a trace joined with the samples of its GPU.
 
@@ -73,6 +75,7 @@ def clocked_device(
         trace: As read.
         samples: Of the node, on the trace's time axis; None if there are none.
         options: What the user says.
+        both: Does two pieces of work.
     """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
@@ -95,6 +98,7 @@ def clocked_device(
             reference.sm_clock_mhz,
             timeline.collectives,
             spec,
+            both,
         ),
     )
 

@@ -11,8 +11,11 @@ from chopperd.report.clocks import known_or_none
 from chopperd.units import NS_PER_S
 
 _METHOD: Final = (
-    "frequency: sampled clocks; overlap: like kernels without communication beside them; "
+    "frequency: sampled clocks; overlap: cycles of like kernels without communication beside them; "
     "utilization: the rest"
+)
+_NO_CLOCKS: Final = (
+    "overlap: times of like kernels without communication beside them, whatever their clocks"
 )
 _NO_OVERLAP: Final = (
     "frequency: sampled clocks; overlap: 1, as no communication runs beside kernels; "
@@ -80,9 +83,15 @@ def _rated(
         overhead_frequency=known_or_none(float(totals.frequency[index])),
         clock_share=known_or_none(float(totals.clock_share[index])),
         overlap_share=overlap_share,
-        method=_NO_OVERLAP if overlap_share is None else _METHOD,
+        method=_method(overlap_share, known_or_none(float(totals.clock_share[index]))),
         reason=_missing(totals, index, peak),
     )
+
+
+def _method(overlap_share: float | None, clock_share: float | None) -> str:
+    if overlap_share is None:
+        return _NO_OVERLAP
+    return _METHOD if clock_share else _NO_CLOCKS
 
 
 def _missing(totals: EfficiencyTotals, index: int, peak: Peak) -> str | None:
@@ -98,7 +107,7 @@ def _missing(totals: EfficiencyTotals, index: int, peak: Peak) -> str | None:
     if math.isnan(totals.overlap[index]):
         share = float(totals.overlap_share[index])
         reasons.append(
-            f"overlap: of the kernels beside communication only {share:.0%} by time have like ones"
-            " without"
+            f"overlap: of the kernels beside communication only {share:.0%} by time can be set"
+            " against like ones without"
         )
     return "; ".join(reasons) or None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.timebase import realtime_step_ns
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import (
     DeviceSummary,
     FrameworkSummary,
@@ -83,7 +84,11 @@ class TraceReport:
 
 
 def report_trace(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, options: JoinOptions
+    trace: Trace,
+    timeline: Timeline,
+    samples: SampleSet | None,
+    options: JoinOptions,
+    both: DoesBoth = in_turn,
 ) -> TraceReport:
     """The trace joined with the samples, device by device.
 
@@ -92,9 +97,12 @@ def report_trace(
         timeline: As laid out.
         samples: Of the node; None if there are none.
         options: What the user says.
+        both: Does two pieces of work.
     """
     usable = samples if samples is not None and trace.meta.anchored else None
-    joined = [_joined(device, timeline, trace, usable, options) for device in timeline.devices]
+    joined = [
+        _joined(device, timeline, trace, usable, options, both) for device in timeline.devices
+    ]
     used = {window.step for device in timeline.devices for window in device.windows}
     context = _context(trace, None)
     stepped = _realtime_step(trace, usable)
@@ -152,8 +160,9 @@ def _joined(
     trace: Trace,
     samples: SampleSet | None,
     options: JoinOptions,
+    both: DoesBoth,
 ) -> _DeviceReport:
-    clocked = clocked_device(device, timeline, trace, samples, options)
+    clocked = clocked_device(device, timeline, trace, samples, options, both)
     joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
     steps, totals = device_rows(joined, timeline, _context(trace, clocked))
     return _DeviceReport(

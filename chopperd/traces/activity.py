@@ -49,10 +49,10 @@ def host_activity(trace: Trace, data_wait_patterns: tuple[str, ...]) -> tuple[Ho
     """
     threads = len(trace.threads)
     calls, spans, names = trace.calls, trace.spans, trace.names
-    allocator = _by_thread(calls, names_matching(names, ALLOCATOR_CALL)[calls.name], threads)
-    sync = _by_thread(calls, names_matching(names, SYNC_CALL)[calls.name], threads)
+    allocator = _by_thread(calls, names_matching(names, ALLOCATOR_CALL).take(calls.name), threads)
+    sync = _by_thread(calls, names_matching(names, SYNC_CALL).take(calls.name), threads)
     waits = names_matching(names, any_of(data_wait_patterns))
-    data = _by_thread(spans, waits[spans.name], threads)
+    data = _by_thread(spans, waits.take(spans.name), threads)
     return tuple(
         HostActivity(allocator=allocator[thread], data=data[thread], sync=sync[thread])
         for thread in range(threads)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.trace import (
     Collective,
     Damage,
@@ -21,7 +22,7 @@ from chopperd.model.trace import (
 )
 from chopperd.traces.bearing_out import last_of_stream
 from chopperd.traces.columns import ABSENT, ColumnParts
-from chopperd.traces.duplicates import overrun_count, without_copies
+from chopperd.traces.duplicates import overrun_count, with_next, without_copies
 from chopperd.traces.numbering import (
     Numbering,
     Thread,
@@ -31,13 +32,23 @@ from chopperd.traces.numbering import (
     threads_of,
 )
 from chopperd.traces.rows import TraceRows, annotation_names
-from chopperd.traces.validity import Stretch, TimesOfTrace, believable, capture, outlying
+from chopperd.traces.validity import (
+    Stretch,
+    TimesOfTrace,
+    believable,
+    capture,
+    close_together,
+    outlying,
+)
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""
 
 _MOST_BYTES: Final = 1 << 44
 """16 TiB: more than a machine's memory; half a million of them still fit int64."""
+
+_FEW_MOVED_RATIO: Final = 0.25
+"""Up to this share of a table, moving single rows costs less than copying all."""
 
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
@@ -68,32 +79,52 @@ class Assembled:
     damage: Damage
 
 
-def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
+def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> Assembled:
     """The tables of a trace; each is sorted, and its order in the file decides between equals.
 
     Args:
         rows: As read; their columns are given up.
         base_ns: Unix time that the file's times count from; None if it names none.
+        both: Does two pieces of work.
     """
     tables = [
-        _Table(rows.records, np.int8, "kind"),
-        _Table(rows.calls, np.int64, "correlation"),
-        _Table(rows.spans, np.int8, "kind", outer_first=True),
-        _Table(rows.device_spans, np.int64, "stream"),
+        _Table(rows.records, "kind"),
+        _Table(rows.calls, "correlation"),
+        _Table(rows.spans, "kind", outer_first=True),
+        _Table(rows.device_spans, "stream"),
     ]
     outliers = _leave_out_outliers(tables)
     within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
-    doubtful = [one.settle(within, offset_ns) for one in tables]
     records, calls, spans, device_spans = tables
     names, threads = names_of(rows.names), threads_of(rows.threads)
     collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
-    device_records, copied_records = without_copies(_records(records, names, collectives))
-    runtime_calls, copied_calls = without_copies(_calls(calls, names, threads))
-    host_spans, copied_spans = without_copies(_spans(spans, names, threads, (shapes, collectives)))
-    device_rows, copied_rows = without_copies(_device_spans(device_spans, names))
-    flows, copied_flows = without_copies(_flows(rows.flows, threads, offset_ns))
+
+    def on_host() -> tuple[tuple[HostSpans, int], tuple[FlowEnds, int]]:
+        spans.settle(within, offset_ns)
+        return (
+            without_copies(_spans(spans, names, threads, (shapes, collectives))),
+            without_copies(_flows(rows.flows, threads, offset_ns)),
+        )
+
+    def launched() -> tuple[
+        tuple[DeviceRecords, int], tuple[RuntimeCalls, int], tuple[DeviceSpans, int]
+    ]:
+        for table in (records, calls, device_spans):
+            table.settle(within, offset_ns)
+        return (
+            without_copies(_records(records, names, collectives)),
+            without_copies(_calls(calls, names, threads)),
+            without_copies(_device_spans(device_spans, names)),
+        )
+
+    of_host, of_launches = both(on_host, launched)
+    (host_spans, copied_spans), (flows, copied_flows) = of_host
+    (device_records, copied_records), (runtime_calls, copied_calls), (device_rows, copied_rows) = (
+        of_launches
+    )
+    doubtful = [one.doubtful_count for one in tables]
     return Assembled(
         names=names.values,
         threads=threads.values,
@@ -120,6 +151,8 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
     """Leave out rows that lie or last far beyond all others; how many of each table."""
+    if close_together([one.times for one in tables]):
+        return [0] * len(tables)
     records, calls, spans, device_spans = tables
 
     def answered(rows: Int64s) -> Bools:
@@ -143,23 +176,28 @@ def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
 class _Table:
     """One table's times, and the other columns in the order that the times decide.
 
+    Profilers write nearly in order: a table that is in order is not copied, and of one with few
+    rows elsewhere only those are moved.
+
+    Attributes:
+        start_ns, end_ns: (n,) int64, of the rows not left out.
+        doubtful_count: How many rows were left out that can't be right.
+
     Args:
         parts: The columns.
-        dtype, then: What decides between rows of equal times; what is left, their order in the
-            file.
+        then: What decides between rows of equal times; what is left, their order in the file.
         outer_first: Whether the longer of two rows that start together comes first, and the
             greater of what decides then.
     """
 
-    def __init__(
-        self, parts: ColumnParts, dtype: type[IntT], then: str, *, outer_first: bool = False
-    ) -> None:
+    def __init__(self, parts: ColumnParts, then: str, *, outer_first: bool = False) -> None:
         self.start_ns = parts.take("start_ns", np.int64)
         self.end_ns = parts.take("end_ns", np.int64)
-        self._then: Int64s = parts.whole(then, dtype).astype(np.int64, copy=False)
+        self._then = then
         self._sign = -1 if outer_first else 1
         self._parts = parts
-        self._order: npt.NDArray[np.intp] = np.arange(len(self.start_ns))
+        self._moves: list[_Move] = []
+        self.doubtful_count = 0
 
     @property
     def times(self) -> tuple[Int64s, Int64s]:
@@ -170,49 +208,79 @@ class _Table:
         """Leave out some rows of those not yet left out; how many."""
         count = int(np.count_nonzero(rows))
         if count:
-            self._take(np.flatnonzero(~rows))
+            self._move(_Move(rows=np.flatnonzero(~rows)))
         return count
 
-    def settle(self, within: Stretch | None, offset_ns: int) -> int:
+    def settle(self, within: Stretch | None, offset_ns: int) -> None:
         """Leave out what can't be right, sort, move to the final axis.
-
-        Gives the number of rows left out.
 
         Args:
             within: The stretch of time that the trace covers.
             offset_ns: What to add to the file's times.
         """
-        keep = np.flatnonzero(believable(self.start_ns, self.end_ns, within))
-        left_out = len(self.start_ns) - len(keep)
-        self._take(self._sorted(keep[np.argsort(self.start_ns[keep], kind="stable")]))
+        self.doubtful_count = self.leave_out(~believable(self.start_ns, self.end_ns, within))
+        if np.any(self.start_ns[1:] < self.start_ns[:-1]):
+            self._move(_sparing(np.argsort(self.start_ns, kind="stable")))
+        self._sort_tied()
         self.start_ns += offset_ns
         self.end_ns += offset_ns
-        return left_out
 
-    def _sorted(self, order: Int64s) -> Int64s:
-        """Rows in order of their starts, those of equal starts put in order too: they are few."""
-        start_ns = self.start_ns[order]
-        same = start_ns[1:] == start_ns[:-1]
-        tied = np.zeros(len(order), np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        rows = order[tied]
-        keys = (self._sign * self._then[rows], self._sign * self.end_ns[rows], self.start_ns[rows])
-        order[tied] = rows[np.lexsort(keys)]
-        return order
+    def _sort_tied(self) -> None:
+        """Put rows of equal starts in order too: they are few."""
+        same = np.flatnonzero(self.start_ns[1:] == self.start_ns[:-1])
+        if not len(same):
+            return
+        places = with_next(same, len(self.start_ns))
+        then = self._ordered(self._parts.whole(self._then, np.int64).copy())
+        start_ns, end_ns, then = self.start_ns[places], self.end_ns[places], then[places]
+        rows = places[np.lexsort((self._sign * then, self._sign * end_ns, start_ns))]
+        self._move(_Move(rows=rows, places=places))
 
     def peek(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order, which stays to be asked for again."""
-        return self._parts.whole(name, dtype)[self._order]
+        return self._ordered(self._parts.whole(name, dtype).copy())
 
     def column(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
         """Another column, in order."""
-        return self._parts.take(name, dtype)[self._order]
+        return self._ordered(self._parts.take(name, dtype))
 
-    def _take(self, rows: npt.NDArray[np.intp]) -> None:
-        """Keep these rows of those not yet left out, in this order."""
-        self._order, self._then = self._order[rows], self._then[rows]
-        self.start_ns, self.end_ns = self.start_ns[rows], self.end_ns[rows]
+    def _move(self, move: "_Move") -> None:
+        self.start_ns, self.end_ns = move.of(self.start_ns), move.of(self.end_ns)
+        self._moves.append(move)
+
+    def _ordered(self, column: npt.NDArray[IntT]) -> npt.NDArray[IntT]:
+        """A column that nobody else has, with what was left out and moved."""
+        for move in self._moves:
+            column = move.of(column)
+        return column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Move:
+    """Rows of a table that take others' places.
+
+    Attributes:
+        rows: (m,) indices of rows.
+        places: (m,) where they go, all others staying; None for a table of just these rows.
+    """
+
+    rows: Int64s
+    places: Int64s | None = None
+
+    def of(self, column: npt.NDArray[IntT]) -> npt.NDArray[IntT]:
+        """The column after it; it may be the same one, changed."""
+        if self.places is None:
+            return column.take(self.rows)
+        column[self.places] = column[self.rows]
+        return column
+
+
+def _sparing(order: Int64s) -> _Move:
+    """An order of all rows, as a move of those alone that it moves if they are few."""
+    places = np.flatnonzero(order != np.arange(len(order)))
+    if len(places) > _FEW_MOVED_RATIO * len(order):
+        return _Move(rows=order)
+    return _Move(rows=order[places], places=places)
 
 
 def _records(
@@ -291,7 +359,8 @@ def _flows(parts: ColumnParts, threads: Numbering[Thread], offset_ns: int) -> Fl
 
 def _sizes(column_bytes: Int64s) -> Int64s:
     """Sizes of copies and allocations; `ABSENT` for those that no machine has room for."""
-    return np.where(column_bytes > _MOST_BYTES, ABSENT, column_bytes)
+    column_bytes[column_bytes > _MOST_BYTES] = ABSENT
+    return column_bytes
 
 
 def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:

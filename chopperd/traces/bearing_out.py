@@ -36,6 +36,8 @@ def told(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
         at_ns: (n,) int64.
         tables: The rows to ask.
     """
+    if not len(at_ns):
+        return np.zeros(0, np.bool_)
     start_ns, end_ns = _sound(tables)
     if not len(start_ns):
         return np.zeros(len(at_ns), np.bool_)
@@ -49,8 +51,17 @@ def told(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
 
 def ending(at_ns: Int64s, tables: Sequence[Times]) -> Int64s:
     """How many different rows of the tables end at each instant, to the minute: (n,) int64."""
-    pairs = np.unique(np.stack(_sound(tables)), axis=1)
-    end_ns, at_ns = np.sort(pairs[1]), _within_axis(at_ns)
+    if not len(at_ns):
+        return np.zeros(0, np.int64)
+    at_ns = _within_axis(at_ns)
+    start_ns, end_ns = _sound(tables)
+    late = end_ns >= at_ns.min() - _NEAR_NS
+    start_ns, end_ns = start_ns[late], end_ns[late]
+    order = np.lexsort((start_ns, end_ns))
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    once = np.ones(len(order), np.bool_)
+    once[1:] = (start_ns[1:] != start_ns[:-1]) | (end_ns[1:] != end_ns[:-1])
+    end_ns = end_ns[once]
     upto = np.searchsorted(end_ns, at_ns + _NEAR_NS, "right")
     return upto - np.searchsorted(end_ns, at_ns - _NEAR_NS, "left")
 

@@ -100,7 +100,7 @@ def generic_collectives(trace: Trace, found: Collectives) -> Iterator[tuple[Int6
     Yields:
         Indices of records, the name of all of them, and the collective's name.
     """
-    generic = names_matching(trace.names, _GENERIC)[trace.records.name]
+    generic = names_matching(trace.names, _GENERIC).take(trace.records.name)
     rows = np.flatnonzero(generic & (found.column >= 0))
     texts = [each.name for each in found.distinct]
     distinct = tuple(dict.fromkeys(texts))
@@ -183,7 +183,7 @@ def _crowded(operator: Int64s) -> Bools:
 
 def _names_around(trace: Trace, launched: Moments) -> _Named:
     spans = trace.spans
-    annotation = names_matching(trace.names, _ANNOTATION)[spans.name]
+    annotation = names_matching(trace.names, _ANNOTATION).take(spans.name)
     around = Nesting(spans, np.flatnonzero(annotation)).innermost(launched)
     column = np.full(len(around), -1, np.int32)
     column[around >= 0] = spans.name[around[around >= 0]]
@@ -198,4 +198,4 @@ def _own_names(trace: Trace, name: Int32s) -> _Named:
         if says := _TELLING.search(trace.names[index]):
             of_name[index] = len(texts)
             texts.append(next(filter(None, says.groups())))
-    return _Named(column=of_name[name], texts=tuple(texts))
+    return _Named(column=of_name.take(name), texts=tuple(texts))

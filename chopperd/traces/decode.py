@@ -13,7 +13,7 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from chopperd.traces.text import repaired
+from chopperd.traces.text import repaired, with_floats
 
 Scalar: TypeAlias = int | float | str | None
 """A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
@@ -166,9 +166,14 @@ _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOper
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
 
 
-_FINE: Final = (re.compile(rb"\.[0-9]{4}"), re.compile(rb"e-[0-9]"), re.compile(rb"E-[0-9]"))
-"""In a number with more than three decimals."""
-_NUMERALS: Final = b"0123456789.-"
+_FINE_PART: Final = re.compile(rb"\.[0-9]{4}")
+_NEGATIVE: Final = re.compile(rb"-[0-9]")
+_EXPONENT: Final = b"eE"
+"""In a number that may have more than three decimals: behind its point, or in its exponent.
+
+The patterns begin with one byte that is rare, which is ten times as fast to look for as a choice.
+"""
+_NUMERALS: Final = b"0123456789.-eE"
 _TIME_KEYS: Final = (b'"ts"', b'"dur"')
 _ESCAPED_KEYS: Final = (b'"\\u00', b'"t\\u00', b'"d\\u00', b'"du\\u00')
 _LONGEST_BYTES: Final = 1024
@@ -227,18 +232,20 @@ def quick_events(array: bytes) -> Sequence[QuickEvent] | Refusal:
 def _has_fine_times(text: bytes) -> bool:
     """Whether a time may have more than three decimals.
 
-    A float64 may lie on the other side of half a ns then. Escapes in the name of its key do not
-    come from a profiler, and are not looked into.
+    A float64 may lie on the other side of half a ns then.
     """
-    if any(key in text for key in _ESCAPED_KEYS):
+    if b"\\" in text and any(key in text for key in _ESCAPED_KEYS):
         return True
-    starts = (found.start() for fine in _FINE for found in fine.finditer(text))
-    return any(_is_in_time(text[max(start - _LONGEST_BYTES, 0) : start]) for start in starts)
+    parts = (found.start() for found in _FINE_PART.finditer(text))
+    exponents = (found.start() for found in _NEGATIVE.finditer(text))
+    return any(_is_in_time(text, start) for start in parts) or any(
+        _is_in_time(text, start) for start in exponents if text[start - 1] in _EXPONENT
+    )
 
 
-def _is_in_time(before: bytes) -> bool:
-    """Whether what follows a text goes on with the number of a time."""
-    key = before.rstrip(_NUMERALS).rstrip()
+def _is_in_time(text: bytes, position: int) -> bool:
+    """Whether what stands at a position may belong to the number of a time."""
+    key = text[max(position - _LONGEST_BYTES, 0) : position].rstrip(_NUMERALS).rstrip()
     return key.endswith(b":") and key[:-1].rstrip().endswith(_TIME_KEYS)
 
 
@@ -304,7 +311,7 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     try:
         values: Sequence[object] = _UNTYPED.decode(array)
     except _REFUSALS:
-        values = _UNTYPED.decode(repaired(array, final=True))
+        values = _UNTYPED.decode(with_floats(repaired(array, final=True)))
     return values
 
 

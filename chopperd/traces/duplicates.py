@@ -5,13 +5,15 @@ the same work twice. Works on sorted tables; what else is wrong with times is `v
 """
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans, RuntimeCalls
+
+_FEW_STREAMS: Final = 1 << 15
 
 TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, FlowEnds)
 
@@ -27,15 +29,31 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
         table: Sorted by its times.
     """
     start_ns, end_ns = _times(table)
-    tied = _tied(start_ns, end_ns)
-    rows = np.flatnonzero(tied & ((start_ns < end_ns) | _identified(table)))
+    rows = _tied(start_ns, end_ns)
+    rows = rows[(start_ns[rows] < end_ns[rows]) | _identified(table, rows)]
     if len(rows) == 0:
         return table, 0
     copies = rows[_repeats([getattr(table, one.name)[rows] for one in fields(table)])]
+    if len(copies) == 0:
+        return table, 0
     keep = np.ones(len(table), np.bool_)
     keep[copies] = False
     columns = {one.name: getattr(table, one.name)[keep] for one in fields(table)}
-    return (replace(table, **columns), len(copies)) if len(copies) else (table, 0)
+    return replace(table, **columns), len(copies)
+
+
+def with_next(rows: Int64s, count: int) -> Int64s:
+    """Rows and those after them, each once, rising.
+
+    Args:
+        rows: (m,) int64 indices; none is the last row.
+        count: How many rows there are.
+    """
+    if not len(rows):
+        return rows
+    marked = np.zeros(count, np.bool_)
+    marked[rows] = marked[rows + 1] = True
+    return np.flatnonzero(marked)
 
 
 def overrun_count(records: DeviceRecords) -> int:
@@ -47,11 +65,22 @@ def overrun_count(records: DeviceRecords) -> int:
     Source: CUDA's programmatic dependent launch; of 12 real traces with a device only the B200's
         has such records (74 of 929, by up to 3.7 us), those rounded to microseconds have none.
     """
-    order = np.lexsort((records.stream, records.device))  # stable: by time within a stream
+    order = _by_stream(records)
     device, stream = records.device[order], records.stream[order]
     same = (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
     early = records.start_ns[order][1:] < records.end_ns[order][:-1]
     return int(np.count_nonzero(same & early))
+
+
+def _by_stream(records: DeviceRecords) -> Int64s:
+    """Indices of the records stream by stream, within each by time."""
+    if not len(records):
+        return np.zeros(0, np.int64)
+    low, high = int(records.stream.min()), int(records.stream.max())
+    if high - low < _FEW_STREAMS and (records.device == records.device[0]).all():
+        # Numbers of 16 bits are sorted by counting, without comparing.
+        return np.argsort((records.stream - low).astype(np.int16), kind="stable")
+    return np.lexsort((records.stream, records.device))
 
 
 def _times(table: TableT) -> tuple[Int64s, Int64s]:
@@ -60,24 +89,21 @@ def _times(table: TableT) -> tuple[Int64s, Int64s]:
     return table.start_ns, table.end_ns
 
 
-def _identified(table: TableT) -> Bools:
-    """Rows with an id that no other row of the table has; many records may share a launch's."""
+def _identified(table: TableT, rows: Int64s) -> Bools:
+    """Which rows have an id of their own, (m,) bool; many records may share a launch's."""
     if isinstance(table, RuntimeCalls):
-        return table.correlation > 0
+        return table.correlation[rows] > 0
     if isinstance(table, HostSpans):
-        return table.external_id > 0
+        return table.external_id[rows] > 0
     if isinstance(table, FlowEnds):
-        return table.flow >= 0
-    return np.zeros(len(table), np.bool_)
+        return table.flow[rows] >= 0
+    return np.zeros(len(rows), np.bool_)
 
 
-def _tied(start_ns: Int64s, end_ns: Int64s) -> Bools:
-    """Rows that start and end with the row before or after them."""
-    tied = np.zeros(len(start_ns), np.bool_)
-    equal = (start_ns[1:] == start_ns[:-1]) & (end_ns[1:] == end_ns[:-1])
-    tied[1:] |= equal
-    tied[:-1] |= equal
-    return tied
+def _tied(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """Indices of rows that start and end with the row before or after them, rising."""
+    first = np.flatnonzero(start_ns[1:] == start_ns[:-1])
+    return with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
 
 
 def _repeats(columns: list[npt.NDArray[np.signedinteger]]) -> Bools:

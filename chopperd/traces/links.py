@@ -133,7 +133,7 @@ def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:
 
 
 def _named(calls: RuntimeCalls, names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
-    return names_matching(names, pattern)[calls.name]
+    return names_matching(names, pattern).take(calls.name)
 
 
 def _marked(count: int, indices: Int64s) -> Bools:

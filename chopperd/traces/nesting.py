@@ -17,6 +17,9 @@ from chopperd.model.trace import RuntimeCalls
 
 #: Times of all threads are laid on one axis as far as int64 reaches; else ranks take their place.
 _AXIS_LIMIT: Final = 2**62
+_MOST_INT16: Final = 2**15 - 1
+#: To look at an edge of a span costs about as much as to place so many moments between edges.
+_EDGE_COST: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class Nesting:
 
     def __init__(self, spans: Spans, chosen: Int64s) -> None:
         self._spans = spans
-        self._rows = chosen[np.argsort(spans.thread[chosen], kind="stable")]
+        self._rows = chosen[_by_thread(spans.thread[chosen])]
         thread = spans.thread[self._rows]
         start_ns, end_ns = spans.start_ns[self._rows], spans.end_ns[self._rows]
         self._axis = _Axis(start_ns, end_ns, thread)
@@ -89,9 +92,15 @@ class Nesting:
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
         place = self._axis.place(moments.thread, moments.at_ns)
-        begun = np.searchsorted(self._start, place, "right") - 1
-        begun[moments.thread < 0] = -1
-        return self._of_position(self._ends.last_above(begun, place))
+        if 2 * len(self._rows) * _EDGE_COST < len(moments):
+            # Nothing changes between two edges of spans, which are fewer than the moments.
+            edges = np.sort(np.concatenate((self._start, self._ends.values)))
+            at = np.searchsorted(edges, place, "right") - 1
+            found = np.append(self._innermost_at(edges), -1).take(at)
+        else:
+            found = self._innermost_at(place)
+        found[np.flatnonzero(moments.thread < 0)] = -1
+        return found
 
     def starting(self, moments: Moments) -> Int64s:
         """(n,) int64: index of the outermost that starts at each very moment; -1 none."""
@@ -112,8 +121,20 @@ class Nesting:
         found = self._of_position(self._ends.last_above(before, self._start))
         return found[np.argsort(self._rows)]
 
+    def _innermost_at(self, place: Int64s) -> Int64s:
+        """(n,) int64: as `innermost`, of places on the axis."""
+        begun = np.searchsorted(self._start, place, "right") - 1
+        return self._of_position(self._ends.last_above(begun, place))
+
     def _of_position(self, position: Int64s) -> Int64s:
         return np.where(position < 0, -1, self._rows[position])
+
+
+def _by_thread(thread: Int32s) -> Int64s:
+    """(n,) int64: indices thread by thread, in the order given within each."""
+    if int(thread.max(initial=0)) <= _MOST_INT16:
+        thread = thread.astype(np.int16)  # sorted by counting, without comparing
+    return np.argsort(thread, kind="stable")
 
 
 class _Axis:
@@ -151,6 +172,11 @@ class _Maxima:
             if len(below) % 2:
                 below = np.append(below, np.iinfo(np.int64).min)
             self._levels.append(np.maximum(below[0::2], below[1::2]))
+
+    @property
+    def values(self) -> Int64s:
+        """(m,) int64, as given."""
+        return self._levels[0]
 
     def last_above(self, upto: Int64s, bound: Int64s) -> Int64s:
         """(n,) int64: for each query the last index <= `upto` with a value > `bound`; -1 none.

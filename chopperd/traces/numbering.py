@@ -45,14 +45,13 @@ class Numbering(Generic[PlainT]):
         self.values: tuple[PlainT, ...] = tuple(
             map(plain, *(map(column.__getitem__, distinct) for column in columns))
         )
-        self._number = np.empty(len(order), np.int32)
+        # The last one is where -1 leads.
+        self._number = np.full(len(order) + 1, ABSENT, np.int32)
         self._number[order] = np.cumsum(first, dtype=np.int32) - 1
 
     def column(self, numbers: Int32s) -> Int32s:
         """A column of interned numbers, as indices into `values`; -1 stays."""
-        if not len(self._number):
-            return numbers
-        return np.where(numbers < 0, numbers, self._number[numbers])
+        return self._number.take(numbers)
 
 
 def _ranked(column: Sequence[Part]) -> Int64s:

@@ -39,12 +39,25 @@ _CERTAIN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """When each device record was launched.
+
+    Attributes:
+        moments: (records,) when and on which thread: at the start of the launching call, or of the
+            operator where only that is known; thread -1 where neither is.
+        by_id: (records,) int64, that operator, a row in `Trace.spans`; -1 for others.
+    """
+
+    moments: Moments
+    by_id: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
 
     Attributes:
-        launched: (records,) when and on which thread: at the start of the launching call, or of the
-            operator where only that is known; thread -1 where neither is.
+        launched: (records,) as `Launches.moments`.
         op: (records,) int64, the innermost operator around the launch.
         annotation: (records,) int64, the innermost annotation.
         module: (records,) int64, the innermost call of a module.
@@ -56,30 +69,40 @@ class Attribution:
     module: Int64s
 
 
-def attribute(trace: Trace, call: Int64s) -> Attribution:
-    """Find what launched each record.
+def launches(trace: Trace, call: Int64s) -> Launches:
+    """Find when each record was launched.
 
     Args:
         trace: The trace.
         call: (records,) int64, the call that launched each record; -1 unlinked.
     """
     spans = trace.spans
-    linked = beginnings(trace.calls, call)
-    by_id = _operator_by_id(trace, call, linked)
+    moments = beginnings(trace.calls, call)
+    by_id = _operator_by_id(trace, call, moments)
     known = by_id >= 0
-    launched = Moments(
-        thread=np.where(known, spans.thread[by_id], linked.thread)
-        if known.any()
-        else linked.thread,
-        at_ns=np.where(known, spans.start_ns[by_id], linked.at_ns) if known.any() else linked.at_ns,
-    )
+    if known.any():
+        moments = Moments(
+            thread=np.where(known, spans.thread[by_id], moments.thread),
+            at_ns=np.where(known, spans.start_ns[by_id], moments.at_ns),
+        )
+    return Launches(moments=moments, by_id=by_id)
+
+
+def attribute(trace: Trace, launched: Launches) -> Attribution:
+    """Find what launched each record.
+
+    Args:
+        trace: The trace.
+        launched: When each record was.
+    """
+    spans = trace.spans
     op, annotation, module = (
-        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched)
+        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched.moments)
         for kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.MODULE)
     )
     return Attribution(
-        launched=launched,
-        op=np.where(known, by_id, op),
+        launched=launched.moments,
+        op=np.where(launched.by_id >= 0, launched.by_id, op),
         annotation=annotation,
         module=module,
     )
@@ -141,8 +164,8 @@ def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], 
     """
     spans = trace.spans
     shown = found.op.copy()
-    named = names_matching(trace.names, _COLLECTIVE)[spans.name]
-    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE)[spans.name]
+    named = names_matching(trace.names, _COLLECTIVE).take(spans.name)
+    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE).take(spans.name)
     inside = (found.op >= 0) & (found.annotation > found.op)
     inside[inside] = recorded[found.op[inside]] & named[found.annotation[inside]]
     shown[inside] = found.annotation[inside]
@@ -174,7 +197,7 @@ def with_operation_classes(
     open_ = np.flatnonzero(~(np.isin(kernel_class, _CERTAIN) | settled))
     for told in {each for each in classes if each is not None}:
         of_name = np.array([each is told for each in classes])
-        chosen = np.flatnonzero(of_name[spans.name] & (spans.kind != SpanKind.MODULE))
+        chosen = np.flatnonzero(of_name.take(spans.name) & (spans.kind != SpanKind.MODULE))
         around = Nesting(spans, chosen).innermost(found.launched.of(open_))
         result[open_[around >= 0]] = told
     return result

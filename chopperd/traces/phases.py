@@ -65,7 +65,7 @@ def backward_spans(trace: Trace) -> Bools:
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Operators and annotations of matching names: (spans,) bool."""
     found: Bools = trace.spans.kind != SpanKind.MODULE
-    found &= names_matching(trace.names, pattern)[trace.spans.name]
+    found &= names_matching(trace.names, pattern).take(trace.spans.name)
     return found
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.errors import TraceFormatError
+from chopperd.model.pairs import DoesBoth
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
+from chopperd.traces.at_once import doing_both
 from chopperd.traces.blocks import find_opening, without_mark
 from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
@@ -56,7 +58,7 @@ def read_trace(
         for data in events.pieces_of(source):
             document.feed(data)
         document.finish()
-        return document.trace(called)
+        return document.trace(called, doing_both(threads))
 
 
 class _Document:
@@ -108,11 +110,11 @@ class _Document:
         if self._event_count and not self._rows.counts.total():
             raise self._source.error(f"has no event among the {self._event_count} elements read")
 
-    def trace(self, path: Path) -> Trace:
+    def trace(self, path: Path, both: DoesBoth) -> Trace:
         """All that was read."""
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"", native=self._native)
-        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
+        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values), both)
         return Trace(
             meta=self._meta(path, keys, tables),
             names=tables.names,

@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chopperd.traces.decode import Element, ExactEvent, Fault, Refusal, first_element, is_json
-from chopperd.traces.text import is_no_number, offset_without_nulls, repaired, with_nulls
+from chopperd.traces.text import (
+    is_no_number,
+    offset_without_floats,
+    offset_without_nulls,
+    repaired,
+    with_floats,
+    with_nulls,
+)
 
 EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
 EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
 """What stands between two events; also inside an event, where a string or a list looks like it."""
 
-_WORD: Final = re.compile(rb"[\w.+-]+")
+_WORD: Final = re.compile(rb"[\w.+-]++(?=[\s,\]]|\Z)")
+"""An element on its own; without a separator behind it, it is a piece of something else."""
+_LETTER: Final = re.compile(rb"[\w.+-]")
 _SCALAR: Final = re.compile(
     rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null"
 )
@@ -99,18 +108,20 @@ def element_at(data: bytes, position: int) -> Element | Refusal:
 
     NaN and infinities stand for numbers in it, but not in the place of one.
     """
+    if _LETTER.match(data, position):
+        return Refusal(Fault.MALFORMED, 0)
     found = first_element(memoryview(data)[position:])
     if isinstance(found, Element):
         return found
     is_nested = data[position : position + 1] in _NESTING
-    at = position + (found.offset or 0)
-    if not is_nested or not is_no_number(data, at):
-        return found
-    return _with_nulls(data, position)
+    has_odd_number = found.fault is Fault.INVALID or is_no_number(
+        data, position + (found.offset or 0)
+    )
+    return _with_odd_numbers(data, position) if is_nested and has_odd_number else found
 
 
-def _with_nulls(data: bytes, position: int) -> Element | Refusal:
-    """As `element_at`, of one that holds NaN or an infinity.
+def _with_odd_numbers(data: bytes, position: int) -> Element | Refusal:
+    """As `element_at`, of one that holds NaN, an infinity, or an integer of any length.
 
     Where it ends is not known before: ever more of the text is taken, up to what may be its end.
     """
@@ -118,18 +129,20 @@ def _with_nulls(data: bytes, position: int) -> Element | Refusal:
     found: Element | Refusal = Refusal(Fault.INCOMPLETE)
     for number, border in enumerate(borders, 1):
         if number & (number - 1) == 0:  # half as much again is looked at in vain at the most
-            found = _with_nulls_before(data, position, border.start() + 1)
+            found = _with_odd_numbers_before(data, position, border.start() + 1)
             if isinstance(found, Element) or found.fault is not Fault.INCOMPLETE:
                 return found
-    return _with_nulls_before(data, position, len(data))
+    return _with_odd_numbers_before(data, position, len(data))
 
 
-def _with_nulls_before(data: bytes, position: int, end: int) -> Element | Refusal:
+def _with_odd_numbers_before(data: bytes, position: int, end: int) -> Element | Refusal:
     text = data[position:end]
-    found = first_element(memoryview(with_nulls(text)))
+    whole = with_nulls(text)
+    found = first_element(memoryview(with_floats(whole)))
     if isinstance(found, Refusal):
         return found
-    return Element(found.event, offset_without_nulls(text, found.size_bytes))
+    size_bytes = offset_without_floats(whole, found.size_bytes)
+    return Element(found.event, offset_without_nulls(text, size_bytes))
 
 
 def _at_element(found: Salvage) -> bool:
@@ -173,7 +186,7 @@ def _take(found: Salvage, element: Element) -> None:
 
 def _step_over(found: Salvage, *, final: bool) -> bool:
     """Move behind a damaged element and count it; False if its end is not in sight."""
-    end = _next_event(found.data, found.position)
+    end = _next_event(found.data, found.position, final=final)
     if end is None and final:
         end = array_end(found.data, found.position)
     if end is None:
@@ -183,14 +196,17 @@ def _step_over(found: Salvage, *, final: bool) -> bool:
     return True
 
 
-def _next_event(data: bytes, position: int) -> int | None:
-    """Where the next event starts after a damaged one; None if none does."""
-    borders = EVENT_BORDER.finditer(data, position)
-    return next((b.end() for b in borders if _starts_event(data, b.end())), None)
+def _next_event(data: bytes, position: int, *, final: bool) -> int | None:
+    """Where the next event starts after a damaged one; None if none does, or none in sight."""
+    for border in EVENT_BORDER.finditer(data, position):
+        starts = _starts_event(data, border.end(), final=final)
+        if starts or starts is None:
+            return border.end() if starts else None
+    return None
 
 
-def _starts_event(data: bytes, position: int) -> bool:
-    """Whether an event, damaged or not, starts here.
+def _starts_event(data: bytes, position: int, *, final: bool) -> bool | None:
+    """Whether an event, damaged or not, starts here; None if what follows decides that.
 
     Objects nested in a damaged event look like events too, but have no phase.
     """
@@ -201,6 +217,8 @@ def _starts_event(data: bytes, position: int) -> bool:
     if isinstance(element, Element):
         return element.event is not None
     border = EVENT_BORDER.search(data, position)
+    if not final and (element.fault is Fault.INCOMPLETE or border is None):
+        return None
     return _PHASE.search(data, position, border.start() if border else len(data)) is not None
 
 

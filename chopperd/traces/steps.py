@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.order import places
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import Marker, Step, StepSource
 from chopperd.model.trace import Trace
@@ -77,9 +78,9 @@ def step_at(steps: tuple[Step, ...], times_ns: Int64s) -> Int32s:
     if not markers:
         return np.full(len(times_ns), -1, np.int32)
     start_ns, end_ns, index = np.array(markers, np.int64).T
-    at = np.searchsorted(start_ns, times_ns, side="right") - 1
+    at = places(start_ns, times_ns, "right") - 1
     inside = (at >= 0) & (times_ns < end_ns[at])
-    return np.where(inside, index[at], -1).astype(np.int32)
+    return np.where(inside, index.astype(np.int32)[at], np.int32(-1))
 
 
 def _by_markers(trace: Trace) -> MarkedSteps:
@@ -261,4 +262,4 @@ def _with_reasons(step: Step, *reasons: str | None) -> Step:
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
     """Which host spans have a name that the pattern is found in."""
-    return names_matching(trace.names, pattern)[trace.spans.name]
+    return names_matching(trace.names, pattern).take(trace.spans.name)

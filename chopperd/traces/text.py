@@ -20,6 +20,14 @@ _NUMBER: Final = re.compile(
 Quotes in damaged text mislead.
 """
 _NULL: Final = b"null"
+_LONG_DIGITS: Final = re.compile(rb"[0-9]{4301}")
+_LONG_INTEGER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+    rb"|(?<![0-9.eE+])(?<![eE]-)(?P<digits>[0-9]{4301,}+)(?![.eE])",
+    re.DOTALL,
+)
+"""Strings, and integers of more digits than Python makes an integer of."""
+_NO_EXPONENT: Final = b"e0"
 _ESCAPE_BYTES: Final = len(rb"\ud83d")
 _BACKSLASH: Final = ord("\\")
 _REPLACEMENT: Final = np.frombuffer(b"fffd", np.uint8)
@@ -63,6 +71,11 @@ def with_nulls(text: bytes) -> bytes:
     return _NUMBER.sub(_with_null, text) if (b"NaN" in text or b"Infinity" in text) else text
 
 
+def with_floats(text: bytes) -> bytes:
+    """`text` with integers longer than Python's as floats, which may have any length."""
+    return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
+
+
 def is_no_number(text: bytes, offset: int | None) -> bool:
     """Whether NaN or an infinity may be what a parser refuses at an offset."""
     return offset is not None and text[offset : offset + 1] in (b"N", b"I")
@@ -75,6 +88,19 @@ def offset_without_nulls(text: bytes, offset: int) -> int:
             break
         offset += len(found["value"]) - len(_NULL)
     return offset
+
+
+def offset_without_floats(text: bytes, offset: int) -> int:
+    """Where an offset into `with_floats(text)` lies in `text`."""
+    for found in _LONG_INTEGER.finditer(text) if _LONG_DIGITS.search(text) else ():
+        if found.start() >= offset:
+            break
+        offset -= len(_NO_EXPONENT) if found["digits"] else 0
+    return offset
+
+
+def _with_float(found: re.Match[bytes]) -> bytes:
+    return found[0] + _NO_EXPONENT if found["digits"] else found[0]
 
 
 def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:

@@ -10,6 +10,7 @@ from chopperd.correlate import intervals
 from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
+from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
@@ -27,13 +28,20 @@ from chopperd.traces.families import family
 from chopperd.traces.frameworks import framework
 from chopperd.traces.host_work import host_work
 from chopperd.traces.layers import layers
-from chopperd.traces.links import link
+from chopperd.traces.links import Links, link
 from chopperd.traces.names import bounded, used_names
-from chopperd.traces.operations import attribute, operation_names, with_operation_classes
+from chopperd.traces.nesting import Moments
+from chopperd.traces.operations import (
+    Launches,
+    attribute,
+    launches,
+    operation_names,
+    with_operation_classes,
+)
 from chopperd.traces.phases import phases
 from chopperd.traces.record_flops import RecordWork, record_work
 from chopperd.traces.sizes import copied_bytes
-from chopperd.traces.steps import TRACE_ENDS, mark_steps, step_at
+from chopperd.traces.steps import TRACE_ENDS, MarkedSteps, mark_steps, step_at
 from chopperd.traces.unrecorded import unrecorded
 from chopperd.traces.windows import device_windows, main_stream
 
@@ -58,26 +66,41 @@ class LayoutOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
-    """What is worked out for every record of the trace, before it is parted by device."""
+class _Work:
+    """What every record of the trace did: columns of `DeviceTimeline`, and what they index."""
 
     kernel_class: Int8s
     copy_direction: Int8s
+    families: tuple[str, ...]
     family: Int32s
+    collectives: Collectives
+    operations: tuple[str, ...]
+    operation: Int32s
+    copied_bytes: Int64s
+    counted: RecordWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """When and for what every record was launched, likewise.
+
+    `call_step` is the step of each call, `called_ns` when the call of a record's id began.
+    """
+
+    call_step: Int32s
     step: Int32s
     call_start_ns: Int64s
     call_end_ns: Int64s
     call_thread: Int32s
     called_ns: Int64s
-    copied_bytes: Int64s
-    collective: Int32s
-    operation: Int32s
+    layers: tuple[str, ...]
     layer: Int32s
     phase: Int8s
-    work: RecordWork
 
 
-def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
+def lay_out(
+    trace: Trace, options: LayoutOptions | None = None, both: DoesBoth = in_turn
+) -> Timeline:
     """Link, class and assign every device record of a trace; nothing is dropped.
 
     A record belongs to the step whose marker its launch started in; where only device rows mark
@@ -86,25 +109,69 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     Args:
         trace: A trace as read.
         options: What the site or the job knows; None for the defaults.
+        both: Does two pieces of work.
     """
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
-    on_device = marked.source is StepSource.GPU_ROWS
-    call_step = step_at(() if on_device else marked.steps, trace.calls.start_ns)
-    attribution = attribute(trace, links.call)
-    operations, operation_column = operation_names(trace, attribution)
-    phase = phases(trace, attribution.launched, () if on_device else marked.steps)
-    layer_names, layer = layers(trace, attribution.launched, phase)
-    by_name = record_classes(trace.records, trace.names, options.class_rules)
-    by_site = classed_by_site(trace.records, trace.names, options.class_rules)
+    launched = launches(trace, links.call)
+    work, place = both(
+        lambda: _work(trace, links, launched, options.class_rules),
+        lambda: _place(trace, links, launched.moments, marked),
+    )
+    lossy = np.unique(place.call_step[links.missing])
+    unknown = unrecorded(trace.records, trace.calls, links)
+    return Timeline(
+        steps=_with_losses(trace, marked.steps, lossy),
+        step_source=marked.source,
+        accumulation=marked.accumulation,
+        devices=_devices(trace, work, place, unknown),
+        families=work.families,
+        operations=work.operations,
+        layers=place.layers,
+        collectives=work.collectives.distinct,
+        host_activity=host_activity(trace, options.data_wait_patterns),
+        unlinked_records=int((links.call < 0).sum()),
+        launch_count=int(links.launch.sum()),
+        recorded_launch_count=int((links.launch & links.recorded).sum()),
+        framework=framework(trace.names),
+        host=None if len(trace.records) else host_work(trace, marked.steps),
+    )
+
+
+def _work(
+    trace: Trace, links: Links, launched: Launches, class_rules: tuple[ClassRule, ...]
+) -> _Work:
+    """What each record did."""
+    attribution = attribute(trace, launched)
+    operations, operation = operation_names(trace, attribution)
+    by_name = record_classes(trace.records, trace.names, class_rules)
+    by_site = classed_by_site(trace.records, trace.names, class_rules)
     kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
     collectives = collectives_of(trace, links.call, kernel_class)
     families, family_column = _families(trace, collectives)
-    columns = _Columns(
+    return _Work(
         kernel_class=kernel_class,
         copy_direction=copy_directions(trace.records, trace.names),
+        families=families,
         family=family_column,
+        collectives=collectives,
+        operations=operations,
+        operation=operation,
+        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
+        counted=record_work(trace, kernel_class, attribution.op, links.missing),
+    )
+
+
+def _place(trace: Trace, links: Links, launched: Moments, marked: MarkedSteps) -> _Place:
+    """When and for what each record was launched."""
+    on_device = marked.source is StepSource.GPU_ROWS
+    host_steps = () if on_device else marked.steps
+    call_step = step_at(host_steps, trace.calls.start_ns)
+    phase = phases(trace, launched, host_steps)
+    layer_names, layer = layers(trace, launched, phase)
+    return _Place(
+        call_step=call_step,
         step=step_at(marked.steps, trace.records.start_ns)
         if on_device
         else _of_call(call_step, links.call, -1).astype(np.int32),
@@ -112,28 +179,9 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
         call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
         call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
         called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
-        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
-        collective=collectives.column,
-        operation=operation_column,
+        layers=layer_names,
         layer=layer,
         phase=phase,
-        work=record_work(trace, kernel_class, attribution.op, links.missing),
-    )
-    return Timeline(
-        steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
-        step_source=marked.source,
-        accumulation=marked.accumulation,
-        devices=_devices(trace, columns, unrecorded(trace.records, trace.calls, links)),
-        families=families,
-        operations=operations,
-        layers=layer_names,
-        collectives=collectives.distinct,
-        host_activity=host_activity(trace, options.data_wait_patterns),
-        unlinked_records=int((links.call < 0).sum()),
-        launch_count=int(links.launch.sum()),
-        recorded_launch_count=int((links.launch & links.recorded).sum()),
-        framework=framework(trace.names),
-        host=None if len(trace.records) else host_work(trace, marked.steps),
     )
 
 
@@ -149,7 +197,7 @@ def _families(trace: Trace, collectives: Collectives) -> tuple[tuple[str, ...], 
     for name in used_names(records.name, len(names)).tolist():
         text = family(names[name]) if name in kernels else bounded(names[name])
         of_name[name] = index_of.setdefault(text, len(index_of))
-    column = of_name[records.name]
+    column = of_name.take(records.name)
     for rows, name, collective in generic_collectives(trace, collectives):
         text = f"{family(names[name])} {collective}"
         column[rows] = index_of.setdefault(text, len(index_of))
@@ -160,7 +208,7 @@ def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
     """A column of the calls, spread over the records they launched."""
     if len(column) == 0:
         return np.full(len(call), otherwise, np.int64)
-    return np.where(call >= 0, column[call], otherwise)
+    return np.where(call >= 0, column.take(call), otherwise)
 
 
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
@@ -188,56 +236,59 @@ def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[
 
 
 def _devices(
-    trace: Trace, columns: _Columns, unknown: Mapping[int, Intervals]
+    trace: Trace, work: _Work, place: _Place, unknown: Mapping[int, Intervals]
 ) -> tuple[DeviceTimeline, ...]:
     records = trace.records
+    numbers = np.unique(records.device).tolist()
     return tuple(
         _device(
-            int(number),
+            number,
             records,
-            columns,
-            np.flatnonzero(records.device == number),
-            unknown.get(int(number), intervals.EMPTY),
+            work,
+            place,
+            slice(None) if len(numbers) == 1 else np.flatnonzero(records.device == number),
+            unknown.get(number, intervals.EMPTY),
             may_drift=trace.meta.runtime == "rocm",
         )
-        for number in np.unique(records.device)
+        for number in numbers
     )
 
 
 def _device(
     number: int,
     records: DeviceRecords,
-    columns: _Columns,
-    rows: Int64s,
+    work: _Work,
+    place: _Place,
+    rows: Int64s | slice,
     unknown: Intervals,
     *,
     may_drift: bool,
 ) -> DeviceTimeline:
-    """One device's timeline, from its rows."""
+    """One device's timeline, from its rows; all of them are not copied."""
     start_ns, end_ns, stream = records.start_ns[rows], records.end_ns[rows], records.stream[rows]
-    kernel_class, step = columns.kernel_class[rows], columns.step[rows]
+    kernel_class, step = work.kernel_class[rows], place.step[rows]
     compute = computes(kernel_class)
     main = main_stream(stream, end_ns - start_ns, compute)
-    called_ns = columns.called_ns[rows]
+    called_ns = place.called_ns[rows]
     return DeviceTimeline(
         device=number,
         start_ns=start_ns,
         end_ns=end_ns,
         stream=stream,
         kernel_class=kernel_class,
-        copy_direction=columns.copy_direction[rows],
-        family=columns.family[rows],
+        copy_direction=work.copy_direction[rows],
+        family=work.family[rows],
         step=step,
-        call_start_ns=columns.call_start_ns[rows],
-        call_end_ns=columns.call_end_ns[rows],
-        call_thread=columns.call_thread[rows],
-        copied_bytes=columns.copied_bytes[rows],
-        collective=columns.collective[rows],
-        operation=columns.operation[rows],
-        layer=columns.layer[rows],
-        phase=columns.phase[rows],
-        flops=columns.work.flops[rows],
-        matrix_dtype=columns.work.matrix_dtype[rows],
+        call_start_ns=place.call_start_ns[rows],
+        call_end_ns=place.call_end_ns[rows],
+        call_thread=place.call_thread[rows],
+        copied_bytes=work.copied_bytes[rows],
+        collective=work.collectives.column[rows],
+        operation=work.operation[rows],
+        layer=place.layer[rows],
+        phase=place.phase[rows],
+        flops=work.counted.flops[rows],
+        matrix_dtype=work.counted.matrix_dtype[rows],
         main_stream=main,
         windows=device_windows(
             step=step,
@@ -255,4 +306,4 @@ def _device(
 def computes(kernel_class: Int8s) -> Bools:
     """Which records compute, by their class: (n,) bool."""
     of_class = np.array([each in COMPUTE_CLASSES for each in KERNEL_CLASSES])
-    return of_class[kernel_class]
+    return of_class.take(kernel_class)

@@ -62,6 +62,20 @@ class TimesOfTrace:
         return self.records, self.calls, self.spans, self.device_spans
 
 
+def close_together(tables: Sequence[Times]) -> bool:
+    """Whether all rows lie so close together that none is `outlying`, as in most traces.
+
+    Args:
+        tables: All tables of the trace.
+    """
+    filled = [(start, end) for start, end in tables if len(start)]
+    if not filled:
+        return True
+    first_ns = min(int(start.min()) for start, _ in filled)
+    last_ns = max(max(int(start.max()), int(end.max())) for start, end in filled)
+    return last_ns - first_ns <= _LONGEST_NS
+
+
 def outlying(times: TimesOfTrace) -> list[Bools]:
     """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
 
@@ -101,11 +115,12 @@ def capture(tables: Sequence[Times]) -> Stretch | None:
     Args:
         tables: The rows that are not `outlying`.
     """
-    sure = [(start[ok], end[ok]) for start, end in tables if (ok := ~_doubtful(start, end)).any()]
-    if not sure:
+    sure = [_sure(start, end) for start, end in tables]
+    filled = [(start, end) for start, end in sure if len(start)]
+    if not filled:
         return None
     return Stretch(
-        min(int(start.min()) for start, _ in sure), max(int(end.max()) for _, end in sure)
+        min(int(start.min()) for start, _ in filled), max(int(end.max()) for _, end in filled)
     )
 
 
@@ -119,8 +134,16 @@ def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bool
         return np.ones(len(start_ns), dtype=np.bool_)
     margin_ns = max(within.end_ns - within.start_ns, _LEAST_MARGIN_NS)
     early = start_ns < within.start_ns - margin_ns
-    late = start_ns > within.end_ns + margin_ns
-    return ~(_doubtful(start_ns, end_ns) & (early | late))
+    far = np.flatnonzero(early | (start_ns > within.end_ns + margin_ns))
+    keep = np.ones(len(start_ns), dtype=np.bool_)
+    keep[far] = ~_doubtful(start_ns[far], end_ns[far])
+    return keep
+
+
+def _sure(start_ns: Int64s, end_ns: Int64s) -> Times:
+    """The rows that are not doubtful; a copy of them only if some are."""
+    doubtful = _doubtful(start_ns, end_ns)
+    return (start_ns[~doubtful], end_ns[~doubtful]) if doubtful.any() else (start_ns, end_ns)
 
 
 def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:

@@ -5,7 +5,7 @@ whoever read them, and that costs more than the reading itself.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, TypeAlias
@@ -60,10 +60,10 @@ class ArrayReading:
         return sum(self.counts.values())
 
 
-def read_array(pieces: Iterable[bytes], *, native: bool) -> ArrayReading:
-    """The events of an array whose text comes in pieces."""
+def read_array(pieces: Sequence[bytes], *, native: bool, threads: int = 1) -> ArrayReading:
+    """The events of an array whose text comes in pieces, a block being as long as the longest."""
     rows = TraceRows()
-    with decoding(rows, 1, native=native) as events:
+    with decoding(rows, threads, max(map(len, pieces)), native=native) as events:
         for piece in pieces:
             events.feed(piece)
         events.finish()

@@ -199,7 +199,7 @@ CHANGES: Final[dict[str, tuple[int, Change]]] = {
     "put in a foreign element": (2, foreign_element),
     "drop an event": (1, drop_event),
     "move a time": (3, move_time),
-    "no time": (1, no_time),
+    "no time": (2, no_time),
     "change an id": (2, change_id),
     "change a place": (1, change_place),
     "nest": (1, nest),

@@ -15,7 +15,7 @@ import pytest
 from chopperd.model.timeline import Phase
 from chopperd.model.trace import Trace
 from chopperd.traces.links import link
-from chopperd.traces.operations import attribute
+from chopperd.traces.operations import attribute, launches
 from chopperd.traces.timeline import lay_out
 from tests.integration.reference_stacks import (
     ANNOTATION,
@@ -66,7 +66,8 @@ def test_what_launched_each_record_is_the_top_of_a_plain_stack(
     real_trace: RealTrace, stacks: PlainStacks, name: str
 ) -> None:
     trace = real_trace(name)
-    found = attribute(trace, link(trace.records, trace.calls, trace.names, trace.threads).call)
+    call = link(trace.records, trace.calls, trace.names, trace.threads).call
+    found = attribute(trace, launches(trace, call))
     spans = trace.spans
 
     def row(index: int) -> tuple[str, int] | None:

@@ -4,9 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
-from typer.core import TyperGroup as Group
-from typer.main import get_command
 
 from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS, Setting
@@ -31,10 +30,7 @@ def test_every_kind_of_loss_is_listed_with_its_meaning() -> None:
 
 
 def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
-    commands = {
-        info.name or (info.callback.__name__ if info.callback else "")
-        for info in app.registered_commands
-    }
+    commands = _commands().keys()
     code = _code()
     mentioned = {
         word for text in code for word in re.findall(r"^chopperd ([a-z][a-z-]*)", text, re.M)
@@ -45,12 +41,11 @@ def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
 
 
 def test_every_option_of_a_mentioned_command_exists() -> None:
-    commands = get_command(app)
-    assert isinstance(commands, Group)
+    commands = _commands()
     for text in _code():
         for name, rest in re.findall(r"^chopperd ([a-z][a-z-]*)(.*)", text, re.M):
             ours = rest.partition(" -- ")[0].partition("#")[0]
-            known = {option for each in commands.commands[name].params for option in each.opts}
+            known = {option for each in commands[name].params for option in each.opts}
             assert set(re.findall(r"(?<= )--?[a-z-]+", ours)) <= known, text
 
 
@@ -61,6 +56,13 @@ def test_every_file_and_make_target_that_is_mentioned_exists() -> None:
             assert (ROOT / path).exists(), path
         for target in re.findall(r"^make ([a-z-]+)", text, re.M):
             assert f"\n{target}:" in makefile, target
+
+
+def _commands() -> dict[str, click.Command]:
+    """All commands by their names."""
+    context = click.Context(app)
+    found = {name: app.get_command(context, name) for name in app.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 def _code() -> list[str]:

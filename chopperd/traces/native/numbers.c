@@ -7,7 +7,7 @@
 #define NS_DIGITS 3             /* of a microsecond */
 #define FARTHEST_US 4000000000000000 /* the year 2096; such times add up within int64 ns */
 #define MOST_DIGITS 36          /* what 128 bits hold */
-#define PLAIN_DIGITS 18         /* what 64 bits hold */
+#define PLAIN_DIGITS 19         /* what 64 bits hold */
 #define MOST_EXPONENT 100000
 #define LONGEST_TEXT 64         /* that may be a number */
 
@@ -94,23 +94,24 @@ static bool rounded(const decimal_t *decimal, int64_t exponent, int64_t most, in
 /* A time as profilers write it, digits and at most three more behind a point; false for others. */
 static bool plain_ns(const char *at, const char *end, int64_t *ns)
 {
-    int64_t number = 0;
+    uint64_t number = 0;
+    int64_t digits = end - at;
     int decimals = 0;
-    if (end - at > PLAIN_DIGITS + 1)
-        return false;
     for (; at < end && is_digit(*at); at++)
-        number = number * 10 + (*at - '0');
-    if (at < end && *at == '.')
+        number = number * 10 + (unsigned)(*at - '0');
+    if (at < end && *at == '.') {
+        digits--;
         for (at++; at < end && is_digit(*at); at++, decimals++)
-            number = number * 10 + (*at - '0');
-    if (at != end || decimals > NS_DIGITS)
+            number = number * 10 + (unsigned)(*at - '0');
+    }
+    if (at != end || digits > PLAIN_DIGITS || decimals > NS_DIGITS)
         return false;
-    for (; decimals < NS_DIGITS; decimals++)
+    for (; decimals < NS_DIGITS; decimals++) {
         if (number > FARTHEST_US)
             return false;
-        else
-            number *= 10;
-    *ns = number;
+        number *= 10;
+    }
+    *ns = (int64_t)number;
     return number <= FARTHEST_US * 1000;
 }
 

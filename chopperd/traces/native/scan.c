@@ -125,6 +125,16 @@ static bool is_of_word(char byte)
            byte == '-' || byte == '.' || byte == '_' || byte == '+';
 }
 
+/* Whether a number or a word is an element on its own; without a separator behind it, it is a piece
+ * of something else. */
+static bool is_word(const char *at, const char *end)
+{
+    const char *behind = at;
+    while (is_of_word(*behind))
+        behind++;
+    return behind > at && (behind == end || *behind == ']' || after_separators(behind) > behind);
+}
+
 /* Behind a number or a word, which ends where its letters do: damaged where it is no JSON value, as
  * 00 and nullx, and where it is a value only in the place of a number, as NaN. */
 static const char *read_word(const char *at, const char *end, state_t *state)
@@ -146,6 +156,10 @@ static const char *read_element(
     bool *is_event)
 {
     *is_event = false;
+    if (is_of_word(*at)) {
+        *state = DAMAGED;
+        return at;
+    }
     if (*at != '{')
         return *at == '"' ? after_string(at, end, state) : after_value(at, end, state);
     at = read_keys(at, end, pieces, event, state);
@@ -225,7 +239,7 @@ int64_t scan_events(
     for (;; searched = 0) {
         const char *next, *behind = at;
         state_t state = DAMAGED;
-        bool is_event, is_word;
+        bool is_event = false, alone = false;
         at = after_separators(at);
         scan->consumed = at - text;
         if (at >= stop || at >= end || scan->out_of_memory)
@@ -235,10 +249,9 @@ int64_t scan_events(
             scan->outcome = ENDED;
             break;
         }
-        is_event = is_word = false;
         if (searched)
             next = text + searched;
-        else if ((is_word = is_of_word(*at)))
+        else if ((alone = is_word(at, end)))
             next = read_word(at, end, &state);
         else
             next = read_element(at, end, scan->pieces, &event, &state, &is_event);
@@ -252,7 +265,7 @@ int64_t scan_events(
             at = next;
             continue;
         }
-        if (!is_word)
+        if (!alone)
             next = behind_damage(searched ? next : at, end, final, &behind);
         if (next == NULL) {
             scan->searched = behind - at;

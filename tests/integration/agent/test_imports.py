@@ -6,8 +6,8 @@ import sys
 import pytest
 
 #: Each takes about as long as all that the agent needs before it starts the sampler.
-SLOW = ("numpy", "typer", "starlette", "uvicorn", "sqlite3", "chopperd.model.report")
-WITHOUT_SLOW = ("typer", "starlette", "sqlite3", "importlib.metadata", "chopperd.model.report")
+SLOW = ("numpy", "click", "starlette", "uvicorn", "sqlite3", "chopperd.model.report")
+WITHOUT_SLOW = ("click", "starlette", "sqlite3", "importlib.metadata", "chopperd.model.report")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def test_a_number_between_events_is_one_element_however_it_is_cut() -> None:
         ("0.0005", 0), ("0.0015", 2), ("1.0005", 1000), ("1.00050001", 1001), ("1.0015", 1002),
         ("-0.0015", -2), ("15e-4", 2), ("1790857026000000.1235", 1790857026000000124),
         ("1790857026000000.1245", 1790857026000000124), ("1e3", 1_000_000),
+        ("1790857026000000.125", 1790857026000000125), ("1790857026000000", 1790857026000000000),
+        ("3999999999999999.999", 3999999999999999999), ("0.001", 1), ("1.5", 1500),
     ],
 )  # fmt: skip
 def test_times_are_read_to_the_nearest_ns_halves_to_even(us: str, ns: int) -> None:
@@ -111,6 +113,19 @@ def test_times_are_read_to_the_nearest_ns_halves_to_even(us: str, ns: int) -> No
     text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%s,"dur":1}]}'
     found = reading(text % us.encode(), native=True)
     assert found.tables.spans.start_ns.tolist() == [ns]
+
+
+@pytest.mark.parametrize(
+    "us",
+    [
+        "4000000000000001", "4000000000000001.001", "9223372036854775808", "18446744073709551617",
+        "18446744073709551.617", "100000000000000000000", "-4000000000000001",
+    ],
+)  # fmt: skip
+def test_times_too_far_away_are_none(us: str) -> None:
+    text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%s,"dur":1}]}'
+    found = reading(text % us.encode(), native=True)
+    assert found.lost["undecodable_rows"] == 1
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Reports of traces as they are kept until others of their job are there."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from chopperd.pipeline.frames import FrameError
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.pipeline.worker import packed, unpacked
 from tests.fakes.clock import ScriptedClock
+from tests.unit.report.documents import host_timed
 from tests.unit.report.traced import Job, reported, sample_set, sampled
 
 JOBS = (Job(rank=0, steps=(1, 2)), Job(rank=1, steps=(1, 2)))
@@ -22,6 +24,12 @@ def test_a_kept_report_makes_the_document_that_it_would_have_made() -> None:
     )
     assert repr(kept) == repr(files)
     assert composed(kept, ScriptedClock()) == composed(files, ScriptedClock())
+
+
+def test_the_hosts_time_of_a_trace_without_device_work_is_kept() -> None:
+    file = FileReport(report=replace(reported(JOBS[0]), host=host_timed().host[0]))
+    assert unpacked(packed(file)).report.host == host_timed().host[0]
+    assert composed([file], ScriptedClock()).host == host_timed().host
 
 
 def test_nan_stays_nan() -> None:

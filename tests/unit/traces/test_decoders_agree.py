@@ -23,7 +23,7 @@ def read_alike(elements: bytes) -> Reading:
 
 
 def starts_ns(found: Reading) -> list[int]:
-    return found.tables.calls.start_ns.tolist()
+    return [int(start_ns) for start_ns in found.tables.calls.start_ns]
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,31 @@ def test_letters_of_names_may_be_escapes() -> None:
 def test_the_least_integer_is_one_however_it_is_written() -> None:
     arguments = b'3,"args":{"correlation":5},"tid":-9223372036854775808.0'
     assert read_alike(CALL % (b"1", arguments)).tables.threads == ((1, -(2**63)),)
+
+
+def test_what_follows_damage_is_judged_whole() -> None:
+    """An object whose phase is no text is no event, which may not be seen in its first bytes."""
+    found = read_alike(b"},{" + b'"ph":5,"args":{"x":1}},' + GOOD)
+    assert (starts_ns(found), found.lost["damaged"], found.lost["undecodable"]) == ([1000], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("us", "ns"),
+    [
+        (b"9223372036854775808", None), (b"99999999999999999999", None),
+        (b"18446744073709551617", None), (b"4000000000000000", 4 * 10**18),
+        (b"4000000000000000.000", 4 * 10**18), (b"4000000000000000.001", None),
+        (b"4000000000000001", None), (b"1790857026000000.125", 1790857026000000125),
+        (b"000", None),
+    ],
+)  # fmt: skip
+def test_times_that_64_bits_or_a_century_do_not_hold_are_none(us: bytes, ns: int | None) -> None:
+    found = read_alike(CALL % (us, b"0"))
+    assert starts_ns(found) == ([] if ns is None else [ns])
+
+
+@pytest.mark.parametrize("piece", [b'7"x",', b"x{", b"nul:"])
+def test_a_word_without_a_separator_is_a_piece_of_damage_up_to_the_next_event(piece: bytes) -> None:
+    """Quotes that are out of step must not be taken for texts between words."""
+    found = read_alike(GOOD + b"," + piece + b'"},' + GOOD.replace(b'"ts":1', b'"ts":5'))
+    assert (starts_ns(found), found.lost["damaged"]) == ([1000, 5000], 1)

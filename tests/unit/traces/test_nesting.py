@@ -140,6 +140,8 @@ def test_it_finds_what_a_plain_search_finds_however_spans_overlap(
         found = nesting.innermost(moments).tolist()
         wanted = [plainly(spans, chosen, thread, each, len(spans)) for each in instants]
         assert found == wanted
+        many = Moments(thread=np.tile(on, 50), at_ns=np.tile(moments.at_ns, 50))
+        assert nesting.innermost(many).tolist() == 50 * wanted
 
 
 @given(overlapping)

@@ -9,6 +9,7 @@ from chopperd.traces.links import link
 from chopperd.traces.operations import (
     Attribution,
     attribute,
+    launches,
     operation_names,
     with_operation_classes,
 )
@@ -19,9 +20,8 @@ OTHER: Thread = (100, 101)
 
 def attributed(made: TraceBuilder) -> tuple[Trace, Attribution]:
     trace = made.build()
-    return trace, attribute(
-        trace, link(trace.records, trace.calls, trace.names, trace.threads).call
-    )
+    call = link(trace.records, trace.calls, trace.names, trace.threads).call
+    return trace, attribute(trace, launches(trace, call))
 
 
 def named(trace: Trace, rows: list[int]) -> list[str | None]:

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.text import repaired
+from chopperd.traces.text import (
+    offset_without_floats,
+    offset_without_nulls,
+    repaired,
+    with_floats,
+    with_nulls,
+)
 
 
 def test_stray_bytes_become_the_replacement_character() -> None:
@@ -52,3 +58,32 @@ def test_valid_json_text_is_left_as_it_is(text: str) -> None:
 def test_whatever_python_dumps_is_readable_after_repair(text: str) -> None:
     data = repaired(json.dumps(text).encode(), final=True)
     json.loads(data).encode()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"NaN", b"-Infinity", b"7", b"9" * 4400, b'"NaN, 1"', b"1." + b"9" * 4400, b"-1"]
+        )
+    )
+)
+def test_places_behind_odd_numbers_are_found_again(values: list[bytes]) -> None:
+    text = b"[" + b",".join(values) + b"]"
+    nulls = with_nulls(text)
+    floats = with_floats(nulls)
+    json.loads(floats)
+    for number in range(len(values)):
+        rest = b",".join(values[number:]) + b"]"
+        behind = len(with_floats(with_nulls(b"[" + rest))) - 1
+        place = offset_without_floats(nulls, len(floats) - behind)
+        assert text[offset_without_nulls(text, place) :] == rest
+
+
+def test_integers_of_any_length_become_floats_but_not_parts_of_numbers_or_texts() -> None:
+    long = b"9" * 4301
+    text = b'[%s, -%s, 1.%s, 1e%s, 1e-%s, "%s", %s]' % (*(long,) * 6, b"9" * 4300)
+    expected = text.replace(b"[" + long, b"[" + long + b"e0").replace(
+        b", -" + long, b", -" + long + b"e0"
+    )
+    assert with_floats(text) == expected

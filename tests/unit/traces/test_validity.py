@@ -3,10 +3,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.traces.bearing_out import Times
-from chopperd.traces.validity import Stretch, TimesOfTrace, believable, capture
+from chopperd.traces.validity import Stretch, TimesOfTrace, believable, capture, close_together
 from chopperd.traces.validity import outlying as outlying_of
 
 SECOND_NS = 1_000_000_000
@@ -215,3 +217,23 @@ def test_a_few_rows_behind_a_hang_stay_where_a_row_lasts_until_then() -> None:
 def test_times_at_the_ends_of_the_axis_bear_out_nothing() -> None:
     ends = ((-(2**63), -(2**63) + 5), (2**63 - 9, 2**63 - 1))
     assert left_out(trace_of(work(998, ends[0]), work(998, ends[1]))) == [[998], [998], [], []]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), max_size=6),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_of_rows_close_together_none_is_outlying(drawn: list[list[tuple[int, int]]]) -> None:
+    tables = [
+        rows(*((start * SECOND_NS, (start + lasts) * SECOND_NS) for start, lasts in table))
+        for table in drawn
+    ]
+    span = [at for start, end in tables for at in (*start.tolist(), *end.tolist())]
+    close = not span or max(span) - min(span) <= 600 * SECOND_NS
+    assert close_together(tables) == close
+    if close:
+        assert not any(mask.any() for mask in outlying(tables))
