@@ -4,7 +4,7 @@ Only what the columns need is decoded: msgspec skips every other key without mak
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -161,6 +161,8 @@ _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fiel
 _TEXTS: Final = ("dims", "types", "values")
 _SCALARS: Final = frozenset({int, bool, str, type(None)})
 """What is decoded as what it is."""
+_EMPTY: Final = b"null"
+_BYTES_AT_ONCE: Final = 1 << 12
 _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)
 """What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
@@ -300,9 +302,25 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def compact(text: bytes) -> str:
-    """JSON text without blanks, equal for equal values; "" for "" and for what is no JSON."""
-    return msgspec.json.encode(values_of([text])[0]).decode() if text else ""
+def compacted(texts: Sequence[bytes]) -> list[str]:
+    """JSON texts without blanks, equal for equal values; "" for ""."""
+    made: list[str] = []
+    for some in _some_at_once(texts):
+        values = values_of([text or _EMPTY for text in some])
+        whole = map(bytes.decode, map(msgspec.json.encode, values))
+        made += [one if text else "" for text, one in zip(some, whole, strict=True)]
+    return made
+
+
+def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Parts of a list of texts, each of about so many bytes, so that few values are there at once."""
+    first, size = 0, 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= _BYTES_AT_ONCE:
+            yield texts[first:end]
+            first, size = end, 0
+    yield texts[first:]
 
 
 def values_of(texts: Sequence[bytes]) -> Sequence[object]:

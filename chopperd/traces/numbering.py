@@ -12,7 +12,7 @@ import numpy as np
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import Collective, Shapes
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.decode import Scalar, compacted
 from chopperd.traces.rows import CollectiveKey, ShapesKey
 
 RawT = TypeVar("RawT")
@@ -95,7 +95,11 @@ def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
     """The numbering of shapes."""
-    columns = [_plainly(column, compact) for column in _columns(shapes, 3)]
+    columns = []
+    for column in _columns(shapes, 3):
+        texts = list(dict.fromkeys(column))
+        plain = dict(zip(texts, compacted(texts), strict=True))
+        columns.append([plain[text] for text in column])
     return Numbering(columns, plain=_shapes_of)
 
 
@@ -144,4 +148,14 @@ _COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
 
 def _collective(*values: Part) -> Collective:
     made: Callable[..., Collective] = Collective
-    return made(**dict(zip(_COLLECTIVE, values, strict=True)))
+    name, dtype, in_elements, out_elements, group, description, size, ranks = values
+    return made(
+        name=name,
+        dtype=dtype,
+        in_elements=in_elements,
+        out_elements=out_elements,
+        group=group,
+        group_description=description,
+        group_size=size,
+        ranks=ranks,
+    )
