@@ -4,7 +4,7 @@ Only what the columns need is decoded: msgspec skips every other key without mak
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -153,16 +153,12 @@ def _decimal_of(text: str) -> Decimal:
 
 
 _UNTYPED: Final = msgspec.json.Decoder(float_hook=_decimal_of)
-_PLAIN: Final = msgspec.json.Decoder(float_hook=float)
-"""Neither refuses a number that no float holds."""
 _SKIPPED: Final = msgspec.json.Decoder(Raw)
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
 _SCALARS: Final = frozenset({int, bool, str, type(None)})
 """What is decoded as what it is."""
-_EMPTY: Final = b"null"
-_BYTES_AT_ONCE: Final = 1 << 12
 _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)
 """What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
 _PLACE: Final = re.compile(r"\(byte (\d+)\)")
@@ -302,27 +298,6 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def compacted(texts: Sequence[bytes]) -> list[str]:
-    """JSON texts without blanks, equal for equal values; "" for ""."""
-    made: list[str] = []
-    for some in _some_at_once(texts):
-        values = values_of([text or _EMPTY for text in some])
-        whole = map(bytes.decode, map(msgspec.json.encode, values))
-        made += [one if text else "" for text, one in zip(some, whole, strict=True)]
-    return made
-
-
-def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Parts of a list of texts, each of about so many bytes, so that few values are there at once."""
-    first, size = 0, 0
-    for end, text in enumerate(texts, 1):
-        size += len(text)
-        if size >= _BYTES_AT_ONCE:
-            yield texts[first:end]
-            first, size = end, 0
-    yield texts[first:]
-
-
 def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     """The values of JSON texts, of which only what they stand for need be sound."""
     array = b"[" + b",".join(texts) + b"]"
@@ -331,18 +306,6 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     except _REFUSALS:
         values = _UNTYPED.decode(with_floats(repaired(array, final=True)))
     return values
-
-
-def plain_value(text: bytes) -> object:
-    """The value of a JSON text, numbers with a point as floats; None for what can't be read."""
-    try:
-        value: object = _PLAIN.decode(text)
-    except _REFUSALS:
-        try:
-            value = _PLAIN.decode(repaired(text, final=True))
-        except _REFUSALS:
-            value = None
-    return value
 
 
 def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
