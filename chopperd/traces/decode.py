@@ -154,8 +154,6 @@ def _decimal_of(text: str) -> Decimal:
 
 
 _UNTYPED: Final = msgspec.json.Decoder(float_hook=_decimal_of)
-_PLAIN: Final = msgspec.json.Decoder(float_hook=float)
-"""Neither refuses a number that no float holds."""
 _SKIPPED: Final = msgspec.json.Decoder(Raw)
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
@@ -308,11 +306,6 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def compact(text: bytes) -> str:
-    """JSON text without blanks, equal for equal values; "" for "" and for what is no JSON."""
-    return msgspec.json.encode(values_of([text])[0]).decode() if text else ""
-
-
 def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     """The values of JSON texts, of which only what they stand for need be sound."""
     array = b"[" + b",".join(texts) + b"]"
@@ -321,18 +314,6 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     except _REFUSALS:
         values = _UNTYPED.decode(with_floats(repaired(array, final=True)))
     return values
-
-
-def plain_value(text: bytes) -> object:
-    """The value of a JSON text, numbers with a point as floats; None for what can't be read."""
-    try:
-        value: object = _PLAIN.decode(text)
-    except _REFUSALS:
-        try:
-            value = _PLAIN.decode(repaired(text, final=True))
-        except _REFUSALS:
-            value = None
-    return value
 
 
 def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from chopperd.errors import TraceFormatError
 from chopperd.model.pairs import DoesBoth
 from chopperd.model.trace import Damage, Trace, TraceMeta
@@ -21,6 +23,8 @@ from chopperd.traces.source import Progress, ReadLimits, TraceSource
 from chopperd.traces.text_buffer import Buffer
 
 DEFAULT_LIMITS: Final = ReadLimits()
+_MOST_DEVICES: Final = 128
+"""Of the largest machines so far, a partition counted as a device, 64."""
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
@@ -115,6 +119,7 @@ class _Document:
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"", native=self._native)
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values), both)
+        self._check_devices(tables)
         return Trace(
             meta=self._meta(path, keys, tables),
             names=tables.names,
@@ -129,6 +134,14 @@ class _Document:
             damage=self._damage(keys, tables),
             span_ns=tables.span_ns,
         )
+
+    def _check_devices(self, tables: Assembled) -> None:
+        """Refuse what would take a report on each of thousands of devices."""
+        devices = tables.records.device
+        if len(devices) and np.ptp(devices) >= _MOST_DEVICES:
+            count = len(np.unique(devices))
+            if count > _MOST_DEVICES:
+                raise self._source.error(f"names {count} devices, more than a machine has")
 
     @property
     def _event_count(self) -> int:
