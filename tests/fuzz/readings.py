@@ -13,10 +13,11 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.traces.columns import ColumnParts
-from chopperd.traces.decode import compact
+from chopperd.traces.decode import values_of
 from chopperd.traces.decoding import Array, decoding
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.text import repaired
+from tests.layouts import encode
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -110,7 +111,7 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
 
 def _plain(texts: ShapesKey) -> tuple[str, ...]:
     """Shapes without blanks: they are kept as they were written, or as they were decoded."""
-    return tuple(map(compact, texts))
+    return tuple(encode(values_of([text])[0]).decode() if text else "" for text in texts)
 
 
 def unlike(one: ArrayReading, other: ArrayReading) -> str:
