@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 
 from chopperd.traces.columns import ColumnParts
@@ -17,7 +18,6 @@ from chopperd.traces.decode import values_of
 from chopperd.traces.decoding import Array, decoding
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.text import repaired
-from tests.layouts import encode
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -111,7 +111,8 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
 
 def _plain(texts: ShapesKey) -> tuple[str, ...]:
     """Shapes without blanks: they are kept as they were written, or as they were decoded."""
-    return tuple(encode(values_of([text])[0]).decode() if text else "" for text in texts)
+    values = (values_of([text])[0] if text else None for text in texts)
+    return tuple(msgspec.json.encode(value).decode() for value in values)
 
 
 def unlike(one: ArrayReading, other: ArrayReading) -> str:
