@@ -128,5 +128,5 @@ def _since(events_ns: Int64s, t_ns: Int64s) -> Int64s:
     """(n,) int64: the sum over all events before each instant of the time since then."""
     before = np.searchsorted(events_ns, t_ns, "left")
     sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
-    since_ns: Int64s = before * t_ns - sums_ns[before]
+    since_ns: Int64s = before * t_ns - sums_ns.take(before)
     return since_ns

@@ -10,7 +10,7 @@ import numpy as np
 
 from chopperd.correlate.precision import Z_95
 from chopperd.correlate.waterfall import is_class, lengths_ns
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES
 from chopperd.model.timeline import DeviceTimeline, Intervals
 
@@ -22,6 +22,7 @@ MAX_QUARTILE_RATIO: Final = 1.5
 _NORMAL_QUARTILE: Final = 0.6745
 #: Above this many a binomial is as good as normal.
 _EXACT_COUNT: Final = 200
+_MOST_INT16: Final = 2**15 - 1
 
 
 class ContentionReason(IntEnum):
@@ -128,11 +129,12 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
 def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
     computes = is_class(timeline.kernel_class, COMPUTE_CLASSES)
     rows = np.flatnonzero(computes & (timeline.end_ns > timeline.start_ns))
-    start_ns, end_ns = timeline.start_ns[rows], timeline.end_ns[rows]
+    start_ns, end_ns = timeline.start_ns.take(rows), timeline.end_ns.take(rows)
     duration_ns = end_ns - start_ns
     overlap_ratio = lengths_ns(comm, start_ns, end_ns) / duration_ns
-    order = np.lexsort((overlap_ratio, timeline.family[rows]))
-    counts = np.bincount(timeline.family[rows], minlength=1)
+    of_family = timeline.family.take(rows)
+    order = _order(of_family, overlap_ratio)
+    counts = np.bincount(of_family, minlength=1)
     family = np.flatnonzero(counts)
     count = counts[family]
     return _Kernels(
@@ -140,9 +142,25 @@ def _by_overlap(timeline: DeviceTimeline, comm: Intervals) -> _Kernels:
         first=np.cumsum(count) - count,
         count=count,
         group=np.repeat(np.arange(len(family)), count),
-        overlap_ratio=overlap_ratio[order],
-        duration_ns=duration_ns[order],
+        overlap_ratio=overlap_ratio.take(order),
+        duration_ns=duration_ns.take(order),
     )
+
+
+def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
+    """Indices by family, then by overlap, then as given: (n,) int64.
+
+    Most kernels have no overlap, and need not be compared.
+    """
+    overlaps = overlap_ratio > 0
+    groups = 2 * family.astype(np.int64) + overlaps
+    if int(groups.max(initial=0)) <= _MOST_INT16:
+        groups = groups.astype(np.int16)  # sorted by counting, without comparing
+    order = np.argsort(groups, kind="stable")
+    places = np.flatnonzero(overlaps.take(order))
+    rows = order.take(places)
+    order[places] = rows.take(np.lexsort((overlap_ratio.take(rows), family.take(rows))))
+    return order
 
 
 def _middle_and_least(kernels: _Kernels) -> tuple[Float64s, Float64s]:

@@ -105,7 +105,7 @@ def record_figures(
             reference_mhz=reference_mhz,
         )
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
-    start, end = timeline.start_ns[compute], timeline.end_ns[compute]
+    start, end = timeline.start_ns.take(compute), timeline.end_ns.take(compute)
     spans = pieces.locate_spans(start, end)
 
     def over(g: Primitive) -> Float64s:
@@ -221,7 +221,7 @@ def _bounded(groups: _Groups, time_ns: Float64s, kind: Int8s | None) -> _Groups:
 def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> tuple[Float64s, Float64s]:
     """Mean clock and loss of each group; NaN where it is no compute or not covered."""
     mean_mhz, lost_ns = np.full(count, np.nan), np.full(count, np.nan)
-    which = place[figures.compute]
+    which = place.take(figures.compute)
 
     def sums(values: Float64s) -> Float64s:
         return np.bincount(which, values, count).astype(np.float64)
@@ -252,7 +252,7 @@ def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
     count = len(start_ns)
     order = np.argsort(np.concatenate((start_ns, end_ns)), kind="stable")
     running = np.cumsum(np.where(order < count, 1.0, -1.0))[:-1]
-    share = np.diff(done[order])
+    share = np.diff(done.take(order))
     share /= np.maximum(running, 1.0, out=running)
     total = np.zeros(2 * count)
     total[order[1:]] = np.cumsum(share, out=share)

@@ -51,10 +51,10 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     count = last - first
     in_a = np.repeat(np.arange(len(a)), count)
     nth = np.arange(len(in_a)) - np.repeat(np.cumsum(count) - count, count)
-    in_b = first[in_a] + nth
+    in_b = first.take(in_a) + nth
     return Intervals(
-        start_ns=np.maximum(a.start_ns[in_a], b.start_ns[in_b]),
-        end_ns=np.minimum(a.end_ns[in_a], b.end_ns[in_b]),
+        start_ns=np.maximum(a.start_ns.take(in_a), b.start_ns.take(in_b)),
+        end_ns=np.minimum(a.end_ns.take(in_a), b.end_ns.take(in_b)),
     )
 
 
@@ -90,7 +90,7 @@ def contains(a: Intervals, points_ns: Int64s) -> Bools:
     if len(a) == 0:
         return np.zeros(len(points_ns), np.bool_)
     at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
-    inside: Bools = (at >= 0) & (points_ns < a.end_ns[at])
+    inside: Bools = (at >= 0) & (points_ns < a.end_ns.take(at))
     return inside
 
 
@@ -119,6 +119,6 @@ def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
     lengths_ns = a.end_ns - a.start_ns
     whole_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths_ns)))
     at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
-    part_ns = np.minimum(points_ns - a.start_ns[at], lengths_ns[at])
-    before_ns: Int64s = np.where(at < 0, 0, whole_ns[np.maximum(at, 0)] + part_ns)
+    part_ns = np.minimum(points_ns - a.start_ns.take(at), lengths_ns.take(at))
+    before_ns: Int64s = np.where(at < 0, 0, whole_ns.take(np.maximum(at, 0)) + part_ns)
     return before_ns

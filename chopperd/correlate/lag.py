@@ -209,9 +209,9 @@ class _Cells:
 
     def level(self, level: Float64s) -> Float64s:
         """The level there, linear between the cells' edges: (l, n)."""
-        between: Float64s = np.diff(level)[self.at]
+        between: Float64s = np.diff(level).take(self.at)
         between *= self.into
-        between += level[self.at]
+        between += level.take(self.at)
         return between
 
 

@@ -44,8 +44,8 @@ def places_of_spans(
     first = places(values, start, side)
     if not len(values):
         return first, first
-    following = values[np.minimum(first, len(values) - 1)]
+    following = values.take(np.minimum(first, len(values) - 1))
     passed = np.flatnonzero(following < end if side == "left" else following <= end)
     last = first.copy()
-    last[passed] = np.searchsorted(values, end[passed], side)
+    last[passed] = np.searchsorted(values, end.take(passed), side)
     return first, last

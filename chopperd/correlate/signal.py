@@ -168,14 +168,14 @@ class Positions:
 
     def of(self, some: Int64s) -> "Positions":
         """Those of some of the times, by index."""
-        return Positions(piece=self.piece[some], into_ns=self.into_ns[some])
+        return Positions(piece=self.piece.take(some), into_ns=self.into_ns.take(some))
 
 
 def locate(edges: Float64s, t_ns: Int64s, base_ns: int) -> Positions:
     """Where each time lies among the pieces between edges given in ns since `base_ns`."""
     t = _since(edges, t_ns, base_ns)
     piece = places(edges[1:-1], t, "right")
-    return Positions(piece=piece, into_ns=t - edges[piece])
+    return Positions(piece=piece, into_ns=t - edges.take(piece))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +201,8 @@ def locate_spans(edges: Float64s, start_ns: Int64s, end_ns: Int64s, base_ns: int
     start, end = _since(edges, start_ns, base_ns), _since(edges, end_ns, base_ns)
     first, last = places_of_spans(edges[1:-1], start, end, "right")
     length = end - start
-    start -= edges[first]
-    end -= edges[last]
+    start -= edges.take(first)
+    end -= edges.take(last)
     moment = length / 2
     moment += start
     moment *= length
@@ -256,21 +256,21 @@ class Primitive:
         """The integral up to each position."""
         piece, into_ns = positions.piece, positions.into_ns
         # (slope / 2 into + left) into + cumulative, in one array: positions come by millions.
-        value = self.slope[piece]
+        value = self.slope.take(piece)
         value *= 0.5
         value *= into_ns
-        value += self.left[piece]
+        value += self.left.take(piece)
         value *= into_ns
-        value += self.cumulative[piece]
+        value += self.cumulative.take(piece)
         return value
 
     def over(self, spans: Spans) -> Float64s:
         """The integral over each span: (n,)."""
         piece, crossing = spans.start.piece, spans.crossing
-        value = self.left[piece]
+        value = self.left.take(piece)
         value *= spans.length
         if self.slope.any():
-            bend = self.slope[piece]
+            bend = self.slope.take(piece)
             bend *= spans.moment
             value += bend
         value[crossing] = self.at(spans.end.of(crossing)) - self.at(spans.start.of(crossing))

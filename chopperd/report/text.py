@@ -16,7 +16,7 @@ from chopperd.report import sections
 from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
 from chopperd.report.headline import HeadlineRow, headline
-from chopperd.report.host_work import host_parts
+from chopperd.report.host_work_table import host_parts
 from chopperd.report.part_titles import TITLES, why_none
 from chopperd.report.parts import parts
 from chopperd.report.traffic_tables import collectives, contention, copies

@@ -100,6 +100,11 @@ def without_mark(data: bytes) -> bytes:
     return data.removeprefix(_BYTE_ORDER_MARK)
 
 
+def is_cut_mark(data: bytes) -> bool:
+    """Whether a text is no more than the beginning of a byte order mark."""
+    return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)
+
+
 class EventArray:
     """The elements of `traceEvents`, decoded as their bytes arrive.
 

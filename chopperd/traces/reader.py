@@ -12,7 +12,7 @@ from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.at_once import doing_both
-from chopperd.traces.blocks import find_opening, without_mark
+from chopperd.traces.blocks import find_opening, is_cut_mark, without_mark
 from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
@@ -157,7 +157,7 @@ class _Document:
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
-        if start and start[:1] not in b"{[":
+        if start and start[:1] not in b"{[" and not is_cut_mark(start):
             raise self._source.error("is not JSON", len(text[:_FIRST_BYTES]) - len(start))
         return self._opened(text)
 

@@ -396,6 +396,20 @@ def test_starting_up_loads_neither_numpy_nor_rich() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_report_loads_neither_other_commands_nor_the_agents_data() -> None:
+    code = (
+        "import sys; from chopperd.cli import run; run(['report', '--help']);"
+        "import chopperd.pipeline.reports; print(*sys.modules)"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "chopperd.cli.report_commands" in loaded
+    others = ("demo", "doctor", "selftest", "top", "annotate")
+    unwanted = {f"chopperd.cli.{other}_command" for other in others}
+    unwanted |= {"chopperd.model.live", "chopperd.model.captures", "chopperd.agent", "rich"}
+    assert unwanted & set(loaded) == set()
+
+
 def test_an_agent_does_not_load_numpy_before_its_sampler_starts() -> None:
     code = (
         "import sys; import chopperd.cli, chopperd.agent.service;"
