@@ -21,7 +21,7 @@ from chopperd.model.trace import (
     SpanKind,
 )
 from chopperd.traces.bearing_out import last_of_stream
-from chopperd.traces.columns import ABSENT, ColumnParts
+from chopperd.traces.columns import ABSENT, BEYOND, ColumnParts
 from chopperd.traces.duplicates import overrun_count, with_next, without_copies
 from chopperd.traces.numbering import (
     Numbering,
@@ -93,6 +93,7 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
         _Table(rows.spans, "kind", outer_first=True),
         _Table(rows.device_spans, "stream"),
     ]
+    without_detail = _without_detail(rows)
     outliers = _leave_out_outliers(tables)
     within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
@@ -145,8 +146,20 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
             duplicate_records=copied_records,
             duplicate_rows=copied_calls + copied_spans + copied_rows + copied_flows,
             overrun_records=overrun_count(device_records),
+            rows_without_detail=without_detail,
         ),
     )
+
+
+def _without_detail(rows: TraceRows) -> int:
+    """Rows whose collective or shapes are beyond those that are told apart."""
+    if not (rows.collectives.is_full or rows.shapes.is_full):
+        return 0
+    records, spans = (
+        table.whole("collective", np.int32) == BEYOND for table in (rows.records, rows.spans)
+    )
+    shapes = rows.spans.whole("shapes", np.int32) == BEYOND
+    return int(np.count_nonzero(records) + np.count_nonzero(spans | shapes))
 
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:

@@ -41,10 +41,10 @@ class Numbering(Generic[PlainT]):
         self._number = number
 
     def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`; -1 stays."""
+        """A column of interned numbers, as indices into `values`; those of none stay -1."""
         if not len(self._number):
             return numbers
-        return np.where(numbers < 0, numbers, self._number[numbers])
+        return np.where(numbers < 0, np.int32(ABSENT), self._number[numbers])
 
 
 def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
