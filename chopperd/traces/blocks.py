@@ -27,6 +27,7 @@ from chopperd.traces.text_buffer import Buffer
 _EVENTS: Final = b'"traceEvents"'
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_FAR_MORE: Final = 8
 _CUTS_TRIED: Final = 4
 _OPENINGS_TRIED: Final = 8
 _DAMAGE_PASSED: Final = 8
@@ -99,6 +100,11 @@ def without_mark(data: bytes) -> bytes:
     return data.removeprefix(_BYTE_ORDER_MARK)
 
 
+def is_cut_mark(data: bytes) -> bool:
+    """Whether a text is no more than the beginning of a byte order mark."""
+    return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)
+
+
 class EventArray:
     """The elements of `traceEvents`, decoded as their bytes arrive.
 
@@ -114,6 +120,7 @@ class EventArray:
         self.tail: bytes | None = None
         self.truncated = False
         self._pending = b""
+        self._wanted_bytes = 0
         self._exact = False
 
     @property
@@ -126,11 +133,17 @@ class EventArray:
         data = bytes(data)
         if self.tail is not None:
             self.tail += data
+        elif len(self._pending) + len(data) < self._wanted_bytes:
+            self._pending += data
         elif (batch := self._at_once(data)) is not None:
             yield batch
         else:
             self._pending += data
+            whole_bytes = len(self._pending)
             yield from self._read(final=False)
+            # Text without an end in sight is looked at again when there is far more of it.
+            passed = len(self._pending) < whole_bytes
+            self._wanted_bytes = 0 if passed else _FAR_MORE * whole_bytes
 
     def finish(self) -> Iterator[Batch]:
         """The events of what is left when the data have ended."""
@@ -163,7 +176,10 @@ class EventArray:
         for _ in range(_DAMAGE_PASSED):
             if not isinstance(outcome, Refusal) or outcome.fault is not Fault.MALFORMED:
                 break
+            left_bytes = len(self._pending)
             batches += self._pass_damage(outcome, final=final)
+            if len(self._pending) == left_bytes:
+                return batches
             outcome = attempt() if self.tail is None else None
         if isinstance(outcome, Refusal):
             outcome = self._salvage(final=final)

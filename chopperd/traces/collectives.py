@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -104,11 +105,14 @@ def generic_collectives(trace: Trace, found: Collectives) -> Iterator[tuple[Int6
     rows = np.flatnonzero(generic & (found.column >= 0))
     texts = [each.name for each in found.distinct]
     distinct = tuple(dict.fromkeys(texts))
-    place = np.array([distinct.index(text) for text in texts], np.int64)
+    place_of = {text: place for place, text in enumerate(distinct)}
+    place = np.array([place_of[text] for text in texts], np.int64)
     key = place[found.column[rows]] * len(trace.names) + trace.records.name[rows]
-    for one in dict.fromkeys(key.tolist()):
-        collective, name = divmod(one, len(trace.names))
-        yield rows[key == one], name, distinct[collective]
+    order = np.argsort(key, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
+    for group in sorted(groups, key=itemgetter(0)):
+        collective, name = divmod(int(key[group[0]]), len(trace.names))
+        yield rows[group], name, distinct[collective]
 
 
 class _Numbering:

@@ -11,8 +11,9 @@ from msgspec import Raw, Struct
 
 from chopperd.model.trace import TraceDevice
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value, plain_value
+from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
 from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
+from chopperd.traces.text import repaired
 
 _BASE_KEY: Final = b'"baseTimeNanoseconds"'
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
@@ -30,6 +31,8 @@ class _Job(Struct):
     world_size: Raw = NO_TEXT
 
 
+_PLAIN: Final = msgspec.json.Decoder(float_hook=float)
+"""Refuses no number that no float holds."""
 _JOBS: Final = msgspec.json.Decoder(_Job)
 
 
@@ -91,7 +94,13 @@ def _values(texts: Texts) -> Mapping[str, object]:
 
 
 def _value(text: bytes) -> object:
-    return plain_value(text) if len(text) <= _LONG_BYTES else None
+    """A value, numbers with a point as floats."""
+    if len(text) > _LONG_BYTES:
+        return None
+    found = first_value(_PLAIN, memoryview(text))
+    if isinstance(found, Refusal):
+        found = first_value(_PLAIN, memoryview(repaired(text, final=True)))
+    return None if isinstance(found, Refusal) else found[0]
 
 
 def _job(text: bytes) -> object:

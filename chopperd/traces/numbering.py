@@ -3,17 +3,21 @@
 A file may make every one of them another: what is done for each is done for all of them at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Generic, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import Collective, Shapes
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import Scalar, compact
+from chopperd.traces.decode import Scalar, values_of
 from chopperd.traces.rows import CollectiveKey, ShapesKey
+
+_EMPTY: Final = b"null"
+_BYTES_AT_ONCE: Final = 1 << 9
 
 RawT = TypeVar("RawT")
 PlainT = TypeVar("PlainT")
@@ -95,8 +99,31 @@ def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
     """The numbering of shapes."""
-    columns = [_plainly(column, compact) for column in _columns(shapes, 3)]
+    columns = []
+    for column in _columns(shapes, 3):
+        texts = list(dict.fromkeys(column))
+        plain = dict(zip(texts, _compact(texts), strict=True))
+        columns.append([plain[text] for text in column])
     return Numbering(columns, plain=_shapes_of)
+
+
+def _compact(texts: Sequence[bytes]) -> list[str]:
+    """JSON texts without blanks, equal for equal values; "" for ""."""
+    made: list[bytes] = []
+    for some in _some_at_once(texts):
+        made += map(msgspec.json.encode, values_of([text or _EMPTY for text in some]))
+    return [one.decode() if text else "" for text, one in zip(texts, made, strict=True)]
+
+
+def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The texts in parts of few bytes: values take more memory, and time while there are many."""
+    first, size = 0, 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= _BYTES_AT_ONCE:
+            yield texts[first:end]
+            first, size = end, 0
+    yield texts[first:]
 
 
 def _columns(rows: Iterable[Sequence[RawT]], count: int) -> list[list[RawT]]:
@@ -144,4 +171,14 @@ _COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
 
 def _collective(*values: Part) -> Collective:
     made: Callable[..., Collective] = Collective
-    return made(**dict(zip(_COLLECTIVE, values, strict=True)))
+    name, dtype, in_elements, out_elements, group, description, size, ranks = values
+    return made(
+        name=name,
+        dtype=dtype,
+        in_elements=in_elements,
+        out_elements=out_elements,
+        group=group,
+        group_description=description,
+        group_size=size,
+        ranks=ranks,
+    )

@@ -118,7 +118,7 @@ def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
     """
     spans, external_id = trace.spans, trace.records.external_id
     unlinked = (call < 0) & (external_id >= 0)
-    if not unlinked.any():
+    if not unlinked.any() or not len(spans):
         return np.full(len(call), -1, np.int64)
     operator = _by_unique_id(spans.external_id, spans.kind == SpanKind.OP, external_id)
     # Each id once: the records of one operator are one witness.

@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from chopperd.errors import TraceFormatError
 from chopperd.model.pairs import DoesBoth
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
 from chopperd.traces.at_once import doing_both
-from chopperd.traces.blocks import find_opening, without_mark
+from chopperd.traces.blocks import find_opening, is_cut_mark, without_mark
 from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
@@ -21,6 +23,8 @@ from chopperd.traces.source import Progress, ReadLimits, TraceSource
 from chopperd.traces.text_buffer import Buffer
 
 DEFAULT_LIMITS: Final = ReadLimits()
+_MOST_DEVICES: Final = 128
+"""Of the largest machines so far, a partition counted as a device, 64."""
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
@@ -115,6 +119,7 @@ class _Document:
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"", native=self._native)
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values), both)
+        self._check_devices(tables)
         return Trace(
             meta=self._meta(path, keys, tables),
             names=tables.names,
@@ -130,6 +135,14 @@ class _Document:
             span_ns=tables.span_ns,
         )
 
+    def _check_devices(self, tables: Assembled) -> None:
+        """Refuse what would take a report on each of thousands of devices."""
+        devices = tables.records.device
+        if len(devices) and np.ptp(devices) >= _MOST_DEVICES:
+            count = len(np.unique(devices))
+            if count > _MOST_DEVICES:
+                raise self._source.error(f"names {count} devices, more than a machine has")
+
     @property
     def _event_count(self) -> int:
         lost = self._array.damaged + self._array.undecodable + self._further
@@ -144,7 +157,7 @@ class _Document:
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
-        if start and start[:1] not in b"{[":
+        if start and start[:1] not in b"{[" and not is_cut_mark(start):
             raise self._source.error("is not JSON", len(text[:_FIRST_BYTES]) - len(start))
         return self._opened(text)
 

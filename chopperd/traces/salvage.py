@@ -31,6 +31,12 @@ _CUT_SCALAR: Final = re.compile(
     rb"-?(?:(?:0|[1-9][0-9]*)(?:\.|(?:\.[0-9]+)?[eE][-+]?))?|tr?u?|fa?l?s?|nu?l?"
 )
 """The beginnings of such a one that are none."""
+_PLAIN: Final = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])*+"|\{\s*+\}|\[\s*+\]')
+"""Texts and what is empty: values that are no events, told without a parser."""
+_FLAT: Final = re.compile(
+    rb'\{(?:[^{}"\\]++|"[^"\\]*+")*+\}(?=\s*+,\s*+\{\s*+' + EVENT_KEYS + rb")"
+)
+"""An object without others in it, and a border behind it."""
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _NESTING: Final = (b"{", b"[")
@@ -79,6 +85,10 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         if word := _WORD.match(data, found.position):
             if not _take_word(found, word, final=final):
                 break
+            continue
+        if plain := _PLAIN.match(data, found.position, len(data) - 1):
+            found.undecodable += 1
+            found.position = plain.end()
             continue
         element = element_at(data, found.position)
         if isinstance(element, Element):
@@ -200,6 +210,9 @@ def _starts_event(data: bytes, position: int, *, final: bool) -> bool | None:
 
     Objects nested in a damaged event look like events too, but have no phase.
     """
+    flat = _FLAT.match(data, position)
+    if flat and not _PHASE.search(flat[0]):
+        return False
     element = element_at(data, position)
     if isinstance(element, Element):
         return element.event is not None

@@ -9,7 +9,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +27,8 @@ from tests.fuzz.seeds import seeds
 _EACH: Final = 2500
 """Inputs at once to a process."""
 _TELL_EACH_S: Final = 10.0
+_SETTLING: Final = 4
+"""Shares after which a process needs no more memory than before."""
 _MAX_GROWTH_MIB: Final = 64
 
 
@@ -54,14 +56,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run; 1 if anything failed."""
     options = _options(arguments)
     begin_s = monotonic()
-    findings, whole = Findings(), True
+    findings, watch, whole = Findings(), _Watch(options.count), True
     try:
         with TemporaryDirectory(dir=_in_memory()) as folder:
             for done in _all_done(options, Path(folder)):
+                watch.see(done)
                 for found in findings.include(done.findings):
                     _tell(found, options)
     except BrokenProcessPool:
-        print("a process died: see above which inputs it may have been reading")
         whole = False
     took_s = monotonic() - begin_s
     for line in findings.table():
@@ -90,42 +92,58 @@ def _in_memory() -> Path | None:
 
 
 def _all_done(options: argparse.Namespace, folder: Path) -> Iterator[Done]:
-    """All shares as they are done; says how far it is and what grows."""
-    end, told_s, done_count, most_mib = options.first + options.count, 0.0, 0, dict[int, float]()
+    """All shares as they are done."""
+    end = options.first + options.count
     shares = [
         Share(first=first, end=min(first + _EACH, end), seed=options.seed, folder=folder)
         for first in range(options.first, end, _EACH)
     ]
-    begin_s = monotonic()
     with ProcessPoolExecutor(options.processes, mp_context=get_context("fork")) as processes:
         under_way = {processes.submit(_done, share): share for share in shares}
         try:
             for future in as_completed(under_way):
-                done = future.result()
-                done_count += done.share.end - done.share.first
-                _watch_memory(done, most_mib)
-                yield done
-                passed_s = monotonic() - begin_s
-                if passed_s > told_s + _TELL_EACH_S:
-                    told_s, rate = passed_s, done_count / passed_s
-                    left_s = (options.count - done_count) / rate
-                    print(
-                        f"{done_count} inputs, {rate:.0f} a second, {left_s:.0f} s left", flush=True
-                    )
+                yield future.result()
         except BrokenProcessPool:
-            waiting = [share.first for future, share in under_way.items() if not future.done()]
-            print(f"not read: {_EACH} inputs each from {waiting[: options.processes]}")
+            wait(under_way)
+            lost = sorted(share.first for future, share in under_way.items() if future.exception())
+            first = " or ".join(map(str, lost[: options.processes]))
+            print(f"a process died: --seed {options.seed} --count {_EACH} --first {first}")
             raise
 
 
-def _watch_memory(done: Done, most_mib: dict[int, float]) -> None:
-    """Count it as a failure where a process that has settled needs far more than before."""
-    before_mib = most_mib.get(done.process)
-    most_mib[done.process] = max(done.most_mib, before_mib or 0.0)
-    if before_mib and done.most_mib > before_mib + _MAX_GROWTH_MIB:
-        last = Mutator(seeds()).mutated(done.share.end - 1, done.share.seed)
-        failure = Failure("memory", f"{before_mib:.0f}, then {done.most_mib:.0f} MiB")
-        done.findings.add(Found(done.share.first, last, failure))
+class _Watch:
+    """Says how far a run is, and which process grows.
+
+    Args:
+        count: How many inputs it will read.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done_count = 0
+        self._begin_s = monotonic()
+        self._told_s = 0.0
+        self._settled_mib: dict[int, list[float]] = {}
+
+    def see(self, done: Done) -> None:
+        """Take note of a share."""
+        self._done_count += done.share.end - done.share.first
+        passed_s = monotonic() - self._begin_s
+        if passed_s > self._told_s + _TELL_EACH_S:
+            rate = self._done_count / passed_s
+            left_s = (self._count - self._done_count) / rate
+            print(
+                f"{self._done_count} inputs, {rate:.0f} a second, {left_s:.0f} s left", flush=True
+            )
+            self._told_s = passed_s
+        settled_mib = self._settled_mib.setdefault(done.process, [])
+        if len(settled_mib) < _SETTLING:
+            settled_mib.append(done.most_mib)
+        elif done.most_mib > settled_mib[-1] + _MAX_GROWTH_MIB:
+            last = Mutator(seeds()).mutated(done.share.end - 1, done.share.seed)
+            failure = Failure("memory", f"{settled_mib[-1]:.0f}, then {done.most_mib:.0f} MiB")
+            done.findings.add(Found(done.share.end - 1, last, failure))
+            settled_mib.append(done.most_mib)
 
 
 @cache

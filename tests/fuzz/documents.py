@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, TypeAlias
 
-from tests.fuzz.fragments import FRAGMENTS
+from tests.fuzz.fragments import FRAGMENTS, PIECES
 from tests.fuzz.seeds import Seed, bare_array, compact
 
 _MARK: Final = b"\xef\xbb\xbf"
@@ -111,16 +111,26 @@ def late_head(text: bytes, seed: Seed, random: Random) -> Wrapped:
     return Wrapped(text[:at] + random.choice(FRAGMENTS) + text[at:], sound=False)
 
 
-WRAPPINGS: Final[dict[str, Wrapping]] = {
-    "other keys first": head_keys,
-    "something before": before,
-    "nothing readable": nothing_readable,
-    "carriage returns": carriage_returns,
-    "something behind": after,
-    "two lists": two_lists,
-    "other keys last": tail_keys,
-    "damaged head": late_head,
+def only_pieces(text: bytes, seed: Seed, random: Random) -> Wrapped:
+    """An array of a few pieces of events in any order."""
+    del text, seed
+    pieces = random.choices(PIECES, k=random.randint(1, 12))
+    between, end = random.choice((b"", b",")), random.choice((b"", b"]", b"]}", b'],"a":1}'))
+    return Wrapped(b'{"traceEvents":[' + between.join(pieces) + end, sound=False)
+
+
+WRAPPINGS: Final[dict[str, tuple[int, Wrapping]]] = {
+    "other keys first": (1, head_keys),
+    "something before": (1, before),
+    "nothing readable": (1, nothing_readable),
+    "carriage returns": (1, carriage_returns),
+    "something behind": (1, after),
+    "two lists": (1, two_lists),
+    "other keys last": (1, tail_keys),
+    "damaged head": (1, late_head),
+    "only pieces": (4, only_pieces),
 }
+"""How often each is made, beside the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,29 @@ FRAGMENTS: Final = (
 )
 """Texts put where they may not stand, or may."""
 
+PIECES: Final = (
+    *(b'{"ph":"X"}', b'{"ph":"X","cat":"cuda_runtime","ts":1,"dur":1}', b'{"ph":"X","a":NaN}'),
+    *(b'{"a":1}', b'{"ph":5}', b'{"ph":"X","x":[{"ph":"X"},{"a":1},{"name":2}]}', b'"ph":"X"'),
+    *(b",", b",", b",", b"]", b"}", b"{", b'"', b"[", b":", b" ", b"\\", b"\n", b"\x0b", b"\0"),
+    *(
+        b"7",
+        b"0",
+        b"-",
+        b".",
+        b'"x"',
+        b"x",
+        b"true",
+        b"nul",
+        b"NaN",
+        b"-Infinity",
+        b"[NaN]",
+        b"[1]",
+    ),
+    *(b'},{"ph":"X"', b'},{"name":', b'"ph"', b'"name":', b"]}", b'],"a":1}', b"\xff", b"\\u0041"),
+    *(b'"\\ud800"', b"-1", b"e5", b'"ts":', b'{"ph":"X"', b"[[", b"}}"),
+)
+"""What arrays of events are made of, and what breaks them."""
+
 NUMBERS: Final = (
     *(b"0", b"-1", b"-0.0", b"1e3", b"1E-3", b"1e400", b"9223372036854775807", b"5e-1", b"12E2"),
     *(b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616", b"1099511627776"),

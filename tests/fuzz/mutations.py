@@ -55,6 +55,7 @@ class Mutator:
         self._seeds = seeds
         self._byte_changes = _weighted(BYTE_CHANGES)
         self._event_changes = _weighted(CHANGES)
+        self._wrappings = _weighted(WRAPPINGS)
 
     def mutated(self, number: int, run: int) -> Mutated:
         """The mutated trace of a number; of equal numbers it is equal.
@@ -68,8 +69,8 @@ class Mutator:
         way = random.random()
         if way < 0.40:
             found = self._structure(seed, random)
-        elif way < 0.47:
-            found = _document(seed, random)
+        elif way < 0.49:
+            found = self._document(seed, random)
         else:
             found = self._bytes(seed, seed.text, len(seed.events), random)
         if way < 0.1:  # both: what is odd already is damaged too
@@ -87,6 +88,17 @@ class Mutator:
         data = seed.layout(events, seed.keys)
         at = seed.ends[min(first, len(seed.events))]
         return Mutated(data=data, seed=seed, kinds=tuple(kinds), sound=first, changed_at=at)
+
+    def _document(self, seed: Seed, random: Random) -> Mutated:
+        kind, change = random.choice(self._wrappings)
+        wrapped = change(seed.text, seed, random)
+        return Mutated(
+            data=wrapped.data,
+            seed=seed,
+            kinds=(kind,),
+            sound=len(seed.events) if wrapped.sound else 0,
+            changed_at=random.randrange(len(wrapped.data) + 1),
+        )
 
     def _bytes(
         self,
@@ -110,18 +122,6 @@ class Mutator:
             sound=max(min(sound, whole), 0),
             changed_at=first,
         )
-
-
-def _document(seed: Seed, random: Random) -> Mutated:
-    kind, change = random.choice(tuple(WRAPPINGS.items()))
-    wrapped = change(seed.text, seed, random)
-    return Mutated(
-        data=wrapped.data,
-        seed=seed,
-        kinds=(kind,),
-        sound=len(seed.events) if wrapped.sound else 0,
-        changed_at=random.randrange(len(wrapped.data) + 1),
-    )
 
 
 def _packed(found: Mutated, random: Random) -> Mutated:

@@ -40,7 +40,7 @@ ReadT = TypeVar("ReadT")
 Outcome: TypeAlias = Trace | TraceFormatError
 
 #: Sizes of blocks that cut a small file at many places.
-BLOCKS: Final = (64, 97, 251, 509, 1021, 4093)
+BLOCKS: Final = (7, 64, 97, 251, 509, 1021, 4093)
 
 _USUAL: Final = ReadLimits()
 _FILE_EACH: Final = 10

@@ -66,6 +66,15 @@ def test_a_trace_is_read_in_every_layout_plain_or_compressed(
     assert trace.meta.runtime == "cuda"
 
 
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 5])
+def test_a_byte_order_mark_may_come_in_pieces(tmp_path: Path, block_bytes: int) -> None:
+    path = stored(tmp_path, b"\xef\xbb\xbf" + compact(EVENTS, KEYS))
+    assert kernels(read_trace(path, limits=ReadLimits(block_bytes=block_bytes))) == [
+        "gemm",
+        "softmax",
+    ]
+
+
 def test_our_own_keys_are_reported(tmp_path: Path) -> None:
     keys = {
         "chopperd_simulated": True,

@@ -166,3 +166,11 @@ def test_a_trace_without_spans_or_records_attributes_nothing() -> None:
     made.record("Memcpy HtoD", 10, 5, correlation=1, kind=RecordKind.MEMCPY)
     assert operations(made) == [None]
     assert classes(made) == [KernelClass.ELEMENTWISE]
+
+
+def test_an_external_id_without_any_operator_says_nothing() -> None:
+    made = TraceBuilder()
+    made.call("cudaLaunchKernel", 5, correlation=1)
+    made.record("linked", 10, 5, correlation=1, external_id=3)
+    made.record("alone", 20, 5, external_id=4)
+    assert operations(made) == [None, None]
