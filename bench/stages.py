@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 def _imported() -> None:
-    import chopperd.cli.commands  # noqa: PLC0415 - timing the imports is the point
+    import chopperd.cli.commands  # noqa: PLC0415 - timing the import is the point
     import chopperd.cli.report_commands  # noqa: PLC0415
     import chopperd.pipeline.reports  # noqa: F401, PLC0415
 

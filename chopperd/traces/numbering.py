@@ -102,12 +102,12 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
     columns = []
     for column in _columns(shapes, 3):
         texts = list(dict.fromkeys(column))
-        plain = dict(zip(texts, _compact(texts), strict=True))
+        plain = dict(zip(texts, compact(texts), strict=True))
         columns.append([plain[text] for text in column])
     return Numbering(columns, plain=_shapes_of)
 
 
-def _compact(texts: Sequence[bytes]) -> list[str]:
+def compact(texts: Sequence[bytes]) -> list[str]:
     """JSON texts without blanks, equal for equal values; "" for ""."""
     made: list[bytes] = []
     for some in _some_at_once(texts):
