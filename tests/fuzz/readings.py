@@ -14,7 +14,7 @@ import numpy as np
 
 from chopperd.traces.columns import ColumnParts
 from chopperd.traces.decoding import Array, decoding
-from chopperd.traces.numbering import compact
+from chopperd.traces.numbering import compacted
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.text import repaired
 
@@ -110,7 +110,7 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
 
 def _plain(texts: ShapesKey) -> tuple[str, ...]:
     """Shapes without blanks: they are kept as they were written, or as they were decoded."""
-    return tuple(compact(texts))
+    return tuple(compacted(texts))
 
 
 def unlike(one: ArrayReading, other: ArrayReading) -> str:
