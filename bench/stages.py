@@ -43,8 +43,8 @@ class Stopwatch:
 
 def _imported() -> None:
     import chopperd.cli.commands  # noqa: PLC0415 - timing the import is the point
-    import chopperd.cli.report_commands
-    import chopperd.pipeline.reports  # noqa: F401
+    import chopperd.cli.report_commands  # noqa: PLC0415
+    import chopperd.pipeline.reports  # noqa: F401, PLC0415
 
 
 def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, str]) -> list[Stage]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from chopperd.cli.agent import COMMAND as AGENT_COMMAND
 from chopperd.cli.agent import AgentOptions, plain_options, run_agent
-from chopperd.cli.output import complain, open_standard_files
+from chopperd.cli.output import complain, open_standard_files, reader_may_go
 from chopperd.errors import ChopperdError, ConfigError
 from chopperd.logs import configure_logging
 
@@ -89,7 +89,7 @@ def _run_command(arguments: Sequence[str]) -> int:
 
     try:
         # Not by `app()`, which says of an interrupt what a command has said.
-        with app.make_context("chopperd", list(arguments)) as context:
+        with reader_may_go(), app.make_context("chopperd", list(arguments)) as context:
             app.invoke(context)
     except click.ClickException as error:
         return complain(error.format_message(), status=error.exit_code)

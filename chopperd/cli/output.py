@@ -88,18 +88,19 @@ def print_page(page: "RenderableType") -> None:
 
 def write(text: str) -> None:
     """Print to stdout; a reader that has gone ends the command quietly."""
-    with _reader_may_go():
+    with reader_may_go():
         print(text, end="", flush=True)
 
 
 def _write_bytes(data: bytes) -> None:
-    with _reader_may_go():
+    with reader_may_go():
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
 
 @contextmanager
-def _reader_may_go() -> Iterator[None]:
+def reader_may_go() -> Iterator[None]:
+    """Ends the command quietly where what it prints has no reader any more."""
     try:
         yield
     except BrokenPipeError:

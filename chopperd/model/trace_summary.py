@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from chopperd.model.trace import MOST_DETAILS
+
 
 class LostKind(StrEnum):
     """What a trace may lack or hold in vain: the keys of `TraceSummary.lost`.
@@ -39,6 +41,11 @@ class LostKind(StrEnum):
     )
     DUPLICATE_RECORDS = "duplicate_records", "Device records that are there twice: counted once"
     DUPLICATE_ROWS = "duplicate_rows", "Rows of the host that are there twice: counted once"
+    ROWS_WITHOUT_DETAIL = (
+        "rows_without_detail",
+        f"Rows whose collective or shapes are unlike the first {MOST_DETAILS:,} of the file: kept, "
+        "but what they communicated, or their FLOPs, are unknown",
+    )
     LAUNCHES_WITHOUT_RECORD = (
         "launches_without_record",
         "Launches whose records the profiler dropped, or that are lost by the kinds above: the "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from chopperd.model.report import Note
 from chopperd.model.timeline import Timeline
-from chopperd.model.trace import Damage
+from chopperd.model.trace import MOST_DETAILS, Damage
 from chopperd.model.trace_summary import LostKind
 from chopperd.report.wording import count, plural
 
@@ -23,6 +23,7 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
         **_invalid_records(damage),
         LostKind.DUPLICATE_RECORDS: damage.duplicate_records,
         LostKind.DUPLICATE_ROWS: damage.duplicate_rows,
+        LostKind.ROWS_WITHOUT_DETAIL: damage.rows_without_detail,
         LostKind.LAUNCHES_WITHOUT_RECORD: timeline.launch_count - timeline.recorded_launch_count,
     }
     return {kind.value: number for kind, number in kinds.items() if number}
@@ -85,6 +86,13 @@ def _rows(damage: Damage) -> tuple[tuple[int, str, str], ...]:
             damage.duplicate_rows,
             "duplicate_rows",
             f"{plural(damage.duplicate_rows, 'row')} of the host there twice: counted once",
+        ),
+        (
+            damage.rows_without_detail,
+            "rows_without_detail",
+            f"{plural(damage.rows_without_detail, 'row')} with a collective or shapes beyond the "
+            f"{count(MOST_DETAILS)} that are told apart: what they communicated, or their FLOPs, "
+            "are unknown",
         ),
         (
             damage.overrun_records,

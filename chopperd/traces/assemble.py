@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from chopperd.model.trace import (
     SpanKind,
 )
 from chopperd.traces.bearing_out import last_of_stream
-from chopperd.traces.columns import ABSENT, ColumnParts
+from chopperd.traces.columns import ABSENT, BEYOND, ColumnParts
 from chopperd.traces.duplicates import overrun_count, with_next, without_copies
 from chopperd.traces.numbering import (
     Numbering,
@@ -79,6 +79,16 @@ class Assembled:
     damage: Damage
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbered:
+    """What columns of several tables number."""
+
+    names: Numbering[str]
+    threads: Numbering[Thread]
+    collectives: Numbering[Collective]
+    shapes: Numbering[Shapes]
+
+
 def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> Assembled:
     """The tables of a trace; each is sorted, and its order in the file decides between equals.
 
@@ -93,48 +103,40 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
         _Table(rows.spans, "kind", outer_first=True),
         _Table(rows.device_spans, "stream"),
     ]
+    without_detail = _without_detail(rows)
     outliers = _leave_out_outliers(tables)
     within = capture([one.times for one in tables])
     epoch = within is not None and within.start_ns >= _EPOCH_NS
     offset_ns = 0 if epoch or base_ns is None else base_ns
     records, calls, spans, device_spans = tables
-    names, threads = names_of(rows.names), threads_of(rows.threads)
-    collectives, shapes = collectives_of(rows.collectives), shapes_of(rows.shapes)
-
-    def on_host() -> tuple[tuple[HostSpans, int], tuple[FlowEnds, int]]:
-        spans.settle(within, offset_ns)
-        return (
-            without_copies(_spans(spans, names, threads, (shapes, collectives))),
-            without_copies(_flows(rows.flows, threads, offset_ns)),
-        )
-
-    def launched() -> tuple[
-        tuple[DeviceRecords, int], tuple[RuntimeCalls, int], tuple[DeviceSpans, int]
-    ]:
-        for table in (records, calls, device_spans):
-            table.settle(within, offset_ns)
-        return (
-            without_copies(_records(records, names, collectives)),
-            without_copies(_calls(calls, names, threads)),
-            without_copies(_device_spans(device_spans, names)),
-        )
-
-    of_host, of_launches = both(on_host, launched)
-    (host_spans, copied_spans), (flows, copied_flows) = of_host
-    (device_records, copied_records), (runtime_calls, copied_calls), (device_rows, copied_rows) = (
-        of_launches
+    numbered = _Numbered(
+        names=names_of(rows.names),
+        threads=threads_of(rows.threads),
+        collectives=collectives_of(rows.collectives),
+        shapes=shapes_of(rows.shapes),
+    )
+    (host_spans, flows), (device_records, runtime_calls, device_rows) = both(
+        lambda: (
+            without_copies(_spans(spans.settled(within, offset_ns), numbered)),
+            without_copies(_flows(rows.flows, numbered, offset_ns)),
+        ),
+        lambda: (
+            without_copies(_records(records.settled(within, offset_ns), numbered)),
+            without_copies(_calls(calls.settled(within, offset_ns), numbered)),
+            without_copies(_device_spans(device_spans.settled(within, offset_ns), numbered)),
+        ),
     )
     doubtful = [one.doubtful_count for one in tables]
     return Assembled(
-        names=names.values,
-        threads=threads.values,
-        records=device_records,
-        calls=runtime_calls,
-        spans=host_spans,
-        device_spans=device_rows,
-        flows=flows,
-        collectives=collectives.values,
-        shapes=shapes.values,
+        names=numbered.names.values,
+        threads=numbered.threads.values,
+        records=device_records[0],
+        calls=runtime_calls[0],
+        spans=host_spans[0],
+        device_spans=device_rows[0],
+        flows=flows[0],
+        collectives=numbered.collectives.values,
+        shapes=numbered.shapes.values,
         span_ns=_span_ns(tables),
         anchored=epoch or base_ns is not None,
         damage=Damage(
@@ -142,11 +144,23 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
             invalid_records=doubtful[0] + outliers[0],
             zeroed_records=doubtful[0],
             outlying_records=outliers[0],
-            duplicate_records=copied_records,
-            duplicate_rows=copied_calls + copied_spans + copied_rows + copied_flows,
-            overrun_records=overrun_count(device_records),
+            duplicate_records=device_records[1],
+            duplicate_rows=runtime_calls[1] + host_spans[1] + device_rows[1] + flows[1],
+            overrun_records=overrun_count(device_records[0]),
+            rows_without_detail=without_detail,
         ),
     )
+
+
+def _without_detail(rows: TraceRows) -> int:
+    """Rows whose collective or shapes are beyond those that are told apart."""
+    if not (rows.collectives.is_full or rows.shapes.is_full):
+        return 0
+    records, spans = (
+        table.whole("collective", np.int32) == BEYOND for table in (rows.records, rows.spans)
+    )
+    shapes = rows.spans.whole("shapes", np.int32) == BEYOND
+    return int(np.count_nonzero(records) + np.count_nonzero(spans | shapes))
 
 
 def _leave_out_outliers(tables: Sequence["_Table"]) -> list[int]:
@@ -211,8 +225,8 @@ class _Table:
             self._move(_Move(rows=np.flatnonzero(~rows)))
         return count
 
-    def settle(self, within: Stretch | None, offset_ns: int) -> None:
-        """Leave out what can't be right, sort, move to the final axis.
+    def settled(self, within: Stretch | None, offset_ns: int) -> Self:
+        """The table without what can't be right, sorted, moved to the final axis.
 
         Args:
             within: The stretch of time that the trace covers.
@@ -224,6 +238,7 @@ class _Table:
         self._sort_tied()
         self.start_ns += offset_ns
         self.end_ns += offset_ns
+        return self
 
     def _sort_tied(self) -> None:
         """Put rows of equal starts in order too: they are few."""
@@ -283,47 +298,39 @@ def _sparing(order: Int64s) -> _Move:
     return _Move(rows=order[places], places=places)
 
 
-def _records(
-    table: _Table, names: Numbering[str], collectives: Numbering[Collective]
-) -> DeviceRecords:
+def _records(table: _Table, numbered: _Numbered) -> DeviceRecords:
     return DeviceRecords(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
         start_ns=table.start_ns,
         end_ns=table.end_ns,
         kind=table.column("kind", np.int8),
-        name=names.column(table.column("name", np.int32)),
+        name=numbered.names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
         external_id=table.column("external_id", np.int64),
         copied_bytes=_sizes(table.column("copied_bytes", np.int64)),
-        collective=collectives.column(table.column("collective", np.int32)),
+        collective=numbered.collectives.column(table.column("collective", np.int32)),
     )
 
 
-def _calls(table: _Table, names: Numbering[str], threads: Numbering[Thread]) -> RuntimeCalls:
+def _calls(table: _Table, numbered: _Numbered) -> RuntimeCalls:
     return RuntimeCalls(
-        thread=threads.column(table.column("thread", np.int32)),
+        thread=numbered.threads.column(table.column("thread", np.int32)),
         start_ns=table.start_ns,
         end_ns=table.end_ns,
-        name=names.column(table.column("name", np.int32)),
+        name=numbered.names.column(table.column("name", np.int32)),
         correlation=table.column("correlation", np.int64),
         external_id=table.column("external_id", np.int64),
         size_bytes=_sizes(table.column("size_bytes", np.int64)),
     )
 
 
-def _spans(
-    table: _Table,
-    names: Numbering[str],
-    threads: Numbering[Thread],
-    details: tuple[Numbering[Shapes], Numbering[Collective]],
-) -> HostSpans:
-    shapes, collectives = details
-    name = names.column(table.column("name", np.int32))
+def _spans(table: _Table, numbered: _Numbered) -> HostSpans:
+    name = numbered.names.column(table.column("name", np.int32))
     kind = table.column("kind", np.int8)
-    kind[annotation_names(names.values)[name]] = SpanKind.ANNOTATION
+    kind[annotation_names(numbered.names.values)[name]] = SpanKind.ANNOTATION
     return HostSpans(
-        thread=threads.column(table.column("thread", np.int32)),
+        thread=numbered.threads.column(table.column("thread", np.int32)),
         start_ns=table.start_ns,
         end_ns=table.end_ns,
         name=name,
@@ -331,28 +338,28 @@ def _spans(
         external_id=table.column("external_id", np.int64),
         sequence=table.column("sequence", np.int64),
         forward_thread=table.column("forward_thread", np.int64),
-        shapes=shapes.column(table.column("shapes", np.int32)),
-        collective=collectives.column(table.column("collective", np.int32)),
+        shapes=numbered.shapes.column(table.column("shapes", np.int32)),
+        collective=numbered.collectives.column(table.column("collective", np.int32)),
     )
 
 
-def _device_spans(table: _Table, names: Numbering[str]) -> DeviceSpans:
+def _device_spans(table: _Table, numbered: _Numbered) -> DeviceSpans:
     return DeviceSpans(
         device=table.column("device", np.int32),
         stream=table.column("stream", np.int64),
         start_ns=table.start_ns,
         end_ns=table.end_ns,
-        name=names.column(table.column("name", np.int32)),
+        name=numbered.names.column(table.column("name", np.int32)),
     )
 
 
-def _flows(parts: ColumnParts, threads: Numbering[Thread], offset_ns: int) -> FlowEnds:
+def _flows(parts: ColumnParts, numbered: _Numbered, offset_ns: int) -> FlowEnds:
     t_ns = parts.take("t_ns", np.int64)
     order = np.argsort(t_ns, kind="stable")
     return FlowEnds(
         flow=parts.take("flow", np.int64)[order],
         is_end=parts.take("is_end", np.int8)[order],
-        thread=threads.column(parts.take("thread", np.int32)[order]),
+        thread=numbered.threads.column(parts.take("thread", np.int32)[order]),
         t_ns=t_ns[order] + offset_ns,
     )
 

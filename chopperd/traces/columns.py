@@ -16,6 +16,8 @@ KeyT = TypeVar("KeyT")
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
 ABSENT: Final = -1
+BEYOND: Final = -2
+"""A number that stands for a value beyond those that are told apart."""
 _LONGEST_TEXT: Final = 64
 """That may be a number."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -23,16 +25,33 @@ _DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
 
 
 class Interner(dict[KeyT, int]):
-    """Numbers its keys in the order in which they are first asked for."""
+    """Numbers its keys in the order in which they are first asked for.
+
+    Args:
+        most: How many keys are numbered; any other is `BEYOND`. None: all.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self.most = most
 
     def __missing__(self, key: KeyT) -> int:
         """Number a new key."""
+        if self.is_full:
+            return BEYOND
         self[key] = number = len(self)
         return number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other key will be numbered."""
+        return self.most is not None and len(self) >= self.most
 
     def numbers(self, keys: Sequence[KeyT]) -> list[int]:
         """The number of each, of many that are new."""
         new = [key for key in dict.fromkeys(keys) if key not in self]
+        if self.most is not None:
+            new = new[: self.most - len(self)]
         self.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
         return list(map(self.__getitem__, keys))
 

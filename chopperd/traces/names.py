@@ -12,6 +12,8 @@ from chopperd.model.arrays import Bools, Int32s
 #: Characters of a name that a report has, whatever a trace calls things.
 LONGEST_NAME: Final = 200
 
+_LONGEST_SEARCHED: Final = 1 << 13
+
 
 def bounded(name: str) -> str:
     """The name, cut where it is longer than `LONGEST_NAME`, a checksum telling it from its like.
@@ -30,8 +32,11 @@ def checksum(text: str) -> str:
 
 
 def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
-    """Which names the pattern is found in: (len(names),) bool, to be indexed by a name column."""
-    found = (pattern.search(name) is not None for name in names)
+    """Which names the pattern is found in: (len(names),) bool, to be indexed by a name column.
+
+    Of names that are longer than any that people or compilers give, the beginning counts.
+    """
+    found = (pattern.search(name, 0, _LONGEST_SEARCHED) is not None for name in names)
     return np.fromiter(found, np.bool_, count=len(names))
 
 

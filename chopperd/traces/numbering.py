@@ -31,31 +31,39 @@ _TOLD_APART: Final = frozenset({int, str, bytes, type(None)})
 class Numbering(Generic[PlainT]):
     """Interned values in an order that does not depend on how the file was cut into blocks.
 
-    Attributes:
+    Args:
         values: In order, each once.
+        number: (n,) int32, the place in `values` of each interned value.
+    """
+
+    def __init__(self, values: Sequence[PlainT], number: Int32s) -> None:
+        self.values = tuple(values)
+        self._number = number
+
+    def column(self, numbers: Int32s) -> Int32s:
+        """A column of interned numbers, as indices into `values`; those of none stay -1."""
+        if not len(self._number):
+            return numbers
+        return np.where(numbers < 0, np.int32(ABSENT), self._number[numbers])
+
+
+def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
+    """The numbering of values by their parts.
 
     Args:
         columns: Of each part that a value consists of, that part of every interned value.
         plain: A value of its parts.
     """
-
-    def __init__(self, columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> None:
-        ranks = np.stack([_ranked(column) for column in columns])
-        order = np.lexsort(ranks[::-1])
-        ranks = ranks[:, order]
-        first = np.ones(len(order), np.bool_)
-        first[1:] = (ranks[:, 1:] != ranks[:, :-1]).any(axis=0)
-        distinct = order[first].tolist()
-        self.values: tuple[PlainT, ...] = tuple(
-            map(plain, *(map(column.__getitem__, distinct) for column in columns))
-        )
-        # The last one is where -1 leads.
-        self._number = np.full(len(order) + 1, ABSENT, np.int32)
-        self._number[order] = np.cumsum(first, dtype=np.int32) - 1
-
-    def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`; -1 stays."""
-        return self._number.take(numbers)
+    ranks = np.stack([_ranked(column) for column in columns])
+    order = np.lexsort(ranks[::-1])
+    ranks = ranks[:, order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (ranks[:, 1:] != ranks[:, :-1]).any(axis=0)
+    distinct = order[first].tolist()
+    number = np.empty(len(order), np.int32)
+    number[order] = np.cumsum(first, dtype=np.int32) - 1
+    values = map(plain, *(map(column.__getitem__, distinct) for column in columns))
+    return Numbering(tuple(values), number)
 
 
 def _ranked(column: Sequence[Part]) -> Int64s:
@@ -76,14 +84,18 @@ def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
 
 
 def names_of(names: Iterable[str]) -> Numbering[str]:
-    """The numbering of names."""
-    return Numbering([list(names)], plain=str)
+    """The numbering of names, each of which is there once."""
+    texts = list(names)
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order))
+    return Numbering([texts[place] for place in order], number)
 
 
 def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
     """The numbering of threads."""
     columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
-    return Numbering(columns, plain=_thread)
+    return _by_parts(columns, plain=_thread)
 
 
 def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
@@ -94,7 +106,7 @@ def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective
             _columns(collectives, len(_COLLECTIVE)), _COLLECTIVE.values(), strict=True
         )
     ]
-    return Numbering(columns, plain=_collective)
+    return _by_parts(columns, plain=_collective)
 
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
@@ -102,12 +114,12 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
     columns = []
     for column in _columns(shapes, 3):
         texts = list(dict.fromkeys(column))
-        plain = dict(zip(texts, _compact(texts), strict=True))
+        plain = dict(zip(texts, compacted(texts), strict=True))
         columns.append([plain[text] for text in column])
-    return Numbering(columns, plain=_shapes_of)
+    return _by_parts(columns, plain=_shapes_of)
 
 
-def _compact(texts: Sequence[bytes]) -> list[str]:
+def compacted(texts: Sequence[bytes]) -> list[str]:
     """JSON texts without blanks, equal for equal values; "" for ""."""
     made: list[bytes] = []
     for some in _some_at_once(texts):

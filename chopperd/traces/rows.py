@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.model.arrays import Bools
+from chopperd.model.trace import MOST_DETAILS
 from chopperd.traces.columns import ColumnParts, Interner
 from chopperd.traces.decode import Scalar
 
@@ -42,7 +43,8 @@ class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, threads, collectives, shapes: Interned; what columns number.
+        names, threads, collectives, shapes: Interned; what columns number. Of the last two
+            `MOST_DETAILS` each.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
@@ -53,8 +55,8 @@ class TraceRows:
     def __init__(self) -> None:
         self.names: Interner[str] = Interner()
         self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
-        self.collectives: Interner[CollectiveKey] = Interner()
-        self.shapes: Interner[ShapesKey] = Interner()
+        self.collectives: Interner[CollectiveKey] = Interner(MOST_DETAILS)
+        self.shapes: Interner[ShapesKey] = Interner(MOST_DETAILS)
         self.counts: Counter[str] = Counter()
         self.undecodable = 0
         self.invalid_records = 0

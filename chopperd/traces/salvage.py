@@ -31,7 +31,9 @@ _CUT_SCALAR: Final = re.compile(
     rb"-?(?:(?:0|[1-9][0-9]*)(?:\.|(?:\.[0-9]+)?[eE][-+]?))?|tr?u?|fa?l?s?|nu?l?"
 )
 """The beginnings of such a one that are none."""
-_PLAIN: Final = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])*+"|\{\s*+\}|\[\s*+\]')
+_PLAIN: Final = re.compile(
+    rb'"(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt])*+"|\{[ \t\n\r]*+\}|\[[ \t\n\r]*+\]'
+)
 """Texts and what is empty: values that are no events, told without a parser."""
 _FLAT: Final = re.compile(
     rb'\{(?:[^{}"\\]++|"[^"\\]*+")*+\}(?=\s*+,\s*+\{\s*+' + EVENT_KEYS + rb")"

@@ -6,7 +6,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from chopperd.model.arrays import Int32s
-from chopperd.traces.columns import ABSENT, ColumnParts, Interner
+from chopperd.traces.columns import ABSENT, BEYOND, ColumnParts, Interner
 from chopperd.traces.decode import Scalar, scalars_of, values_of
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.scanned import JOIN, Columns, Scanned, Texts
@@ -59,15 +59,24 @@ class _Numbers(Generic[KeyT]):
         self._interner = interner
         self._decode = decode
         self._by_scanner: dict[int, _Translation] = {}
+        self._known: dict[bytes, int] = {}
 
     def of(self, texts: Texts) -> Int32s:
         """The number of each text, and last that of none."""
         known = texts.known
         translation = self._by_scanner.setdefault(id(known), _Translation(known))
         if texts.count > translation.count:
-            new = self._decode(known[translation.count : texts.count])
-            translation.add(self._interner.numbers(new))
+            translation.add(self._numbers(known[translation.count : texts.count]))
         return translation.numbers
+
+    def _numbers(self, texts: Sequence[bytes]) -> list[int]:
+        """Those of new texts; of a table that is full a text is known by its bytes, or is not."""
+        if self._interner.is_full:
+            return [self._known.get(text, BEYOND) for text in texts]
+        numbers = self._interner.numbers(self._decode(texts))
+        if self._interner.most is not None:
+            self._known.update(zip(texts, numbers, strict=True))
+        return numbers
 
 
 class _Translation:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Final, TypeAlias
 
-import msgspec
 import numpy as np
 
 from chopperd.traces.columns import ColumnParts
-from chopperd.traces.decode import values_of
 from chopperd.traces.decoding import Array, decoding
+from chopperd.traces.numbering import compacted
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.text import repaired
 
@@ -111,8 +110,7 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
 
 def _plain(texts: ShapesKey) -> tuple[str, ...]:
     """Shapes without blanks: they are kept as they were written, or as they were decoded."""
-    values = (values_of([text])[0] if text else None for text in texts)
-    return tuple(msgspec.json.encode(value).decode() for value in values)
+    return tuple(compacted(texts))
 
 
 def unlike(one: ArrayReading, other: ArrayReading) -> str:

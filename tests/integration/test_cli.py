@@ -359,12 +359,13 @@ def test_our_handlers_are_gone_after_the_command() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_reader_that_has_gone_is_no_error_to_shout_about() -> None:
+@pytest.mark.parametrize("arguments", [["check-config"], ["--help"], ["report", "--help"]])
+def test_a_reader_that_has_gone_is_no_error_to_shout_about(arguments: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
-            [PYTHON, "-m", "chopperd", "check-config"],
+            [PYTHON, "-m", "chopperd", *arguments],
             stdout=closed,
             stderr=subprocess.PIPE,
             check=False,

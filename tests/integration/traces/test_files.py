@@ -5,6 +5,7 @@ import hashlib
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -310,6 +311,16 @@ def test_a_file_that_was_called_otherwise_is_known_by_that(tmp_path: Path) -> No
     with pytest.raises(TraceFormatError, match=r"^rank7\.json is not JSON \(byte 0\)$") as caught:
         read_trace(path, name="rank7.json")
     assert caught.value.path == "rank7.json"
+
+
+@pytest.mark.parametrize(("count", "refused"), [(128, False), (129, True)])
+def test_a_trace_of_more_devices_than_a_machine_has_is_refused(
+    tmp_path: Path, count: int, refused: bool
+) -> None:
+    events = [complete_event("kernel", "k", at, 1, device=2 * at) for at in range(count)]
+    path = stored(tmp_path, b'{"traceEvents":' + encode(events) + b"}")
+    with pytest.raises(TraceFormatError, match="129 devices") if refused else nullcontext():
+        assert len(read_trace(path).records) == count
 
 
 @pytest.mark.parametrize("border", [b',"traceEvents":', b'}\n{"traceEvents":'])

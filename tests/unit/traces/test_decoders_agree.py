@@ -127,3 +127,10 @@ def test_a_word_without_a_separator_is_a_piece_of_damage_up_to_the_next_event(pi
     """Quotes that are out of step must not be taken for texts between words."""
     found = read_alike(GOOD + b"," + piece + b'"},' + GOOD.replace(b'"ts":1', b'"ts":5'))
     assert (starts_ns(found), found.lost["damaged"]) == ([1000, 5000], 1)
+
+
+@pytest.mark.parametrize("element", [b"{\x0b}", b"[\x0c]", b'{\x0b"ph":"X"}'])
+def test_blanks_that_json_does_not_know_are_damage_within_an_element(element: bytes) -> None:
+    found = read_alike(GOOD + b",\x0b" + element + b"}," + GOOD.replace(b'"ts":1', b'"ts":5'))
+    assert (starts_ns(found), found.lost["undecodable"]) == ([1000, 5000], 0)
+    assert found.lost["damaged"] == 1
