@@ -106,6 +106,8 @@ def _value(text: bytes) -> object:
 def _job(text: bytes) -> object:
     found = first_value(_JOBS, memoryview(text))
     if isinstance(found, Refusal):
+        found = first_value(_JOBS, memoryview(repaired(text, final=True)))
+    if isinstance(found, Refusal):
         return None
     members = msgspec.structs.asdict(found[0])
     return {key: _value(bytes(member)) for key, member in members.items() if member}

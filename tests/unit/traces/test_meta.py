@@ -136,3 +136,10 @@ def test_text_that_strict_readers_refuse_leaves_the_keys_beside_it(bad: bytes) -
 def test_keys_around_an_array_within_an_object_are_read() -> None:
     keys = meta.read_keys(b'{"a": {"traceEvents": ', b'}, "trace_id": 1}')
     assert (keys.values, keys.closed, keys.readable) == ({"trace_id": 1}, True, True)
+
+
+@pytest.mark.parametrize("odd", [rb'"a\ude00": 1', rb'"\ud83d": 1', b'"a": NaN', b'"a\xff": 1'])
+def test_the_rank_is_read_beside_what_strict_readers_refuse(odd: bytes) -> None:
+    tail = b'],"distributedInfo": {%s, "rank": 3, "world_size": 8}}' % odd
+    values = meta.read_keys(b'{"traceEvents": ', tail[1:]).values
+    assert (meta.rank_of(values, ""), meta.world_size_of(values)) == ((3, "distributedInfo"), 8)
