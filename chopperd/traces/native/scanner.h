@@ -6,6 +6,7 @@
  * strings.c    texts numbered in the order in which they come
  * between.h    what stands between two values, known after it was read once
  * keys.c       the keys of an event
+ * names.c      texts of an event as numbers, and what is asked of its name
  * rows.c       the row that an event becomes
  * scan.c       one event after another, past those that are damaged
  *
@@ -160,6 +161,22 @@ typedef struct {
 
 /* Count an event and take its row, where it makes one. */
 void take_event(scan_t *scan, const event_t *event);
+
+/* ---- names.c: numbers are -1, and `out_of_memory` is set, where there is no memory ---- */
+
+int32_t text_number(scan_t *scan, int which, const char *text, int64_t size, bool *is_new);
+
+/* The number of some values together; those that are no scalars are as if absent. */
+int32_t joined_number(
+    scan_t *scan, int which, const token_t *tokens, int count, bool any_kind);
+int32_t name_number(scan_t *scan, const event_t *event);
+int32_t thread_number(scan_t *scan, const event_t *event);
+
+/* Whether shapes are kept of operators of a name, which has a number. */
+bool keeps_shapes(scan_t *scan, const token_t *name, int32_t number);
+
+/* Whether a name is that of a call of a module, in which a writer may have escaped letters. */
+bool is_module(const token_t *name);
 
 /* ---- scan.c: what Python calls ---- */
 
