@@ -1,4 +1,7 @@
-"""Reads a file in a thread of its own while its caller does what does not need it yet."""
+"""Reads a file in a thread of its own while its caller does what does not need it yet.
+
+When the caller asks for it, it hashes the file until it is read.
+"""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -6,6 +9,7 @@ from threading import Thread
 from typing import Protocol
 
 from chopperd.model.trace import Trace
+from chopperd.traces.file_hash import FileHash
 from chopperd.traces.reader import read_trace
 from chopperd.traces.source import Progress, ReadLimits
 
@@ -40,6 +44,7 @@ class ReadAhead:
         self._path = path
         self._limits = limits
         self._threads = threads
+        self._hash = FileHash(path)
         self._progress: Progress | None = None
         self._trace: Future[Trace] | None = Future()
         Thread(target=self._read, args=(self._trace,), name="read-ahead", daemon=True).start()
@@ -62,13 +67,18 @@ class ReadAhead:
             return read_trace(path, limits=limits, progress=progress, name=name, threads=threads)
         trace, self._trace = self._trace, None
         self._progress = progress
+        self._hash.work()
         return trace.result()
 
     def _read(self, trace: "Future[Trace]") -> None:
         try:
             trace.set_result(
                 read_trace(
-                    self._path, limits=self._limits, progress=self._report, threads=self._threads
+                    self._path,
+                    limits=self._limits,
+                    progress=self._report,
+                    threads=self._threads,
+                    hashed=self._hash,
                 )
             )
         except BaseException as error:  # noqa: BLE001 - raised where the trace is asked for

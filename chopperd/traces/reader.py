@@ -1,5 +1,6 @@
 """Reads a Kineto trace file into a `Trace`: one pass, one block of events in memory at a time."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.document import Texts, document_texts
+from chopperd.traces.file_hash import FileHash
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -25,6 +27,8 @@ from chopperd.traces.text_buffer import Buffer
 DEFAULT_LIMITS: Final = ReadLimits()
 _MOST_DEVICES: Final = 128
 """Of the largest machines so far, a partition counted as a device, 64."""
+_READ_ON_AGAIN_BYTES: Final = 4 << 20
+_GIVEN_BACK_BYTES: Final = 1 << 16
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
@@ -37,6 +41,7 @@ def read_trace(
     name: str | None = None,
     threads: int = 1,
     native: bool = True,
+    hashed: FileHash | None = None,
 ) -> Trace:
     """The trace in `path`, whatever its layout, its compression and its damage.
 
@@ -48,19 +53,29 @@ def read_trace(
             know it by that; None if it is still called so.
         threads: How many threads may read it.
         native: Whether the part in C may be used, where there is one; it reads the same.
+        hashed: Another thread hashes the file already.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
     """
     called = path if name is None else Path(name)
     rows = TraceRows()
-    with (
-        TraceSource(path, limits, progress, name=str(called)) as source,
-        decoding(rows, threads, limits.block_bytes, native=native) as events,
-    ):
+    with ExitStack() as stack:
+        source = stack.enter_context(TraceSource(path, limits, progress, name=str(called)))
+        # A plain file is scanned by one thread; what another can do is to hash it.
+        reads_on = native and source.is_plain
+        if hashed is None and reads_on and threads > 1:
+            hashed = FileHash.begun(path)
+        if hashed is not None:
+            source.is_hashed_by(hashed)
+        events = stack.enter_context(
+            decoding(rows, 1 if reads_on else threads, limits.block_bytes, native=native)
+        )
         document = _Document(source, limits, rows, events, native=native)
         for data in events.pieces_of(source):
             document.feed(data)
+            if reads_on:
+                document.read_on()
         document.finish()
         return document.trace(called, doing_both(threads))
 
@@ -87,6 +102,7 @@ class _Document:
         self._events = events
         self._array = events.array
         self._native = native
+        self._read_on_from = 0
         self._further = 0
 
     def feed(self, data: Buffer) -> None:
@@ -99,6 +115,18 @@ class _Document:
                 "is no trace that can be read: one event, or the text before or after the events, "
                 f"is larger than {self._limits.element_bytes} bytes"
             )
+
+    def read_on(self) -> None:
+        """Once the events have begun, take what the file has of them without that it is fed.
+
+        Where that came to an end at something long or damaged, again when that is passed. What
+        waits for its end is given back to the file, and is less than is fed until the next time.
+        """
+        is_due = self._source.stored_bytes >= self._read_on_from
+        if self._head is None or not is_due or self._array.pending_bytes > _GIVEN_BACK_BYTES:
+            return
+        self._events.read_file(self._source)
+        self._read_on_from = self._source.stored_bytes + _READ_ON_AGAIN_BYTES
 
     def finish(self) -> None:
         """Take what was waiting for more.

@@ -15,6 +15,8 @@ from chopperd.traces.salvage import EVENT_BORDER, array_end
 from chopperd.traces.scanned import Scanned, Stop
 from chopperd.traces.text_buffer import Buffer, TextBuffer
 
+_FILE_BYTES: Final = 1 << 24
+"""Of a file that is read at once: rows wait in the scanner's memory."""
 _LOOK_AHEAD_BYTES: Final = 8 * 1024
 """Behind a cut, so that an event that follows a damaged one is seen whole."""
 _CUT_WITHIN_BYTES: Final = 1 << 17
@@ -26,6 +28,9 @@ class OwnScanner(Protocol):
 
     def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int) -> Stop:
         """Read the elements of `text` that start before `limit`."""
+
+    def scan_file(self, file: int, offset: int, most_bytes: int) -> int:
+        """Read elements of a plain file; where the next one starts."""
 
     def take(self) -> Scanned:
         """What the scans since the last call have read."""
@@ -57,6 +62,7 @@ class ScannedArray:
         damaged, undecodable: Elements lost, as in `Damage`.
         tail: What follows the array; None until its end is seen.
         truncated: Whether the data ended inside an element.
+        read_to: After `read_file`, where in the file the next text that is fed must come from.
 
     Args:
         scanner: Scans in this thread.
@@ -76,6 +82,7 @@ class ScannedArray:
         self.undecodable = 0
         self.tail: bytes | None = None
         self.truncated = False
+        self.read_to = 0
         self._scanner = scanner
         self._scanned_bytes = 0
         self._searched_bytes = 0
@@ -109,6 +116,27 @@ class ScannedArray:
         else:
             yield from self._done(at_most=0)
             yield from self._read(final=False)
+
+    def read_file(self, file: int, fed_to: int) -> Iterator[Scanned]:
+        """The events that stand in a plain file behind the text that was fed, as far as easy.
+
+        Args:
+            file: The file's descriptor.
+            fed_to: How much of the file was fed.
+        """
+        yield from self._done(at_most=0)
+        if self.tail is not None:
+            self.read_to = fed_to
+            return
+        position = fed_to - len(self._pending)
+        self._pending.clear()
+        self._searched_bytes = 0
+        self._wanted_bytes = self._least_bytes
+        read_bytes = _FILE_BYTES
+        while read_bytes >= _FILE_BYTES:
+            self.read_to = self._scanner.scan_file(file, position, _FILE_BYTES)
+            read_bytes, position = self.read_to - position, self.read_to
+            yield self._counted(self._scanner.take())
 
     def finish(self) -> Iterator[Scanned]:
         """The events of what is left when the data have ended."""

@@ -14,6 +14,7 @@ from typing import Final, Self, cast
 from isal import isal_zlib
 
 from chopperd.errors import TraceFormatError
+from chopperd.traces.file_hash import FileHash, hash_of
 from chopperd.traces.text_buffer import Buffer
 
 _GZIP: Final = b"\x1f\x8b"
@@ -61,6 +62,8 @@ class TraceSource:
     Attributes:
         truncated: Whether a compressed stream broke off; known when `chunks` has ended.
         expanded_bytes: How much `chunks` has given.
+        stored_bytes: How much of the file was read.
+        file: Its descriptor.
 
     Args:
         path: The file.
@@ -79,15 +82,18 @@ class TraceSource:
     ) -> None:
         self.truncated = False
         self.expanded_bytes = 0
+        self.stored_bytes = 0
         self._name = str(path) if name is None else name
         self._limits = limits
         self._progress = progress
-        self._view_bytes = min(limits.block_bytes, _VIEW_BYTES)
+        self._view = memoryview(bytearray(min(limits.block_bytes, _VIEW_BYTES)))
         self._hash = hashlib.sha256()
+        self._hash_bytes = 0
+        self._hashed: FileHash | None = None
         with self._readable():
             # Without waiting for a pipe's writer: only regular files are read.
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self._opened = os.fstat(self._file)
+            self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._opened = os.fstat(self.file)
 
     def __enter__(self) -> Self:
         """The source itself."""
@@ -100,7 +106,7 @@ class TraceSource:
         traceback: TracebackType | None,
     ) -> None:
         """Close the file."""
-        os.close(self._file)
+        os.close(self.file)
 
     def chunks(self) -> Iterator[bytes]:
         """As `views`, but in pieces of about `block_bytes`, which may be kept."""
@@ -144,12 +150,43 @@ class TraceSource:
     @property
     def sha256(self) -> str:
         """Hash of the bytes read so far, as stored, in hex."""
-        return self._hash.hexdigest()
+        if self._hashed is None:
+            return self._hash.hexdigest()
+        found = self._hashed.of(self._opened, self.stored_bytes)
+        with self._readable():
+            return found or hash_of(self.file, self.stored_bytes)[0]
+
+    def is_hashed_by(self, other: FileHash) -> None:
+        """Leave the hash to another thread; before anything is read."""
+        self._hashed = other
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file can be read, and is not compressed."""
+        try:
+            return os.pread(self.file, len(_GZIP), 0) != _GZIP
+        except OSError:
+            return False
+
+    def go_on_at(self, position: int) -> None:
+        """Give text of a plain file from there on; what is before it was just read otherwise."""
+        os.lseek(self.file, position, os.SEEK_SET)
+        self.stored_bytes = self.expanded_bytes = position
+        with self._readable():
+            while self._hashed is None and self._hash_bytes < position:
+                begin = self._hash_bytes
+                count = os.preadv(self.file, [self._view[: position - begin]], begin)
+                if not count:
+                    break
+                self._hash_next(begin, self._view[:count])
+        self._check_size(position, self._limits.stored_bytes, "file")
+        if self._progress:
+            self._progress(position, self._opened.st_size)
 
     @property
     def still_written(self) -> bool:
         """Whether the file has changed since it was opened."""
-        now = os.fstat(self._file)
+        now = os.fstat(self.file)
         return (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns)
 
     def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
@@ -182,24 +219,28 @@ class TraceSource:
 
     def _stored(self) -> Iterator[Buffer]:
         """The file's bytes as stored, hashed and reported: views of the same memory each time."""
-        taken = 0
-        memory = memoryview(bytearray(self._view_bytes))
         while True:
             with self._readable():
-                count = os.readv(self._file, [memory])
+                count = os.readv(self.file, [self._view])
             if not count:
                 return
-            data = memory[:count]
-            taken += count
-            self._check_size(taken, self._limits.stored_bytes, "file")
-            self._hash.update(data)
+            data = self._view[:count]
+            begin, self.stored_bytes = self.stored_bytes, self.stored_bytes + count
+            self._check_size(self.stored_bytes, self._limits.stored_bytes, "file")
+            self._hash_next(begin, data)
             if self._progress:
-                self._progress(taken, self._opened.st_size)
+                self._progress(self.stored_bytes, self._opened.st_size)
             yield data
+
+    def _hash_next(self, begin: int, data: memoryview) -> None:
+        """Hash what was not before of some bytes of the file and where they begin."""
+        if self._hashed is None:
+            self._hash.update(data[max(self._hash_bytes - begin, 0) :])
+            self._hash_bytes = max(self._hash_bytes, begin + len(data))
 
     def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:
         """The decompressed text of all gzip members; ends early where the stream is broken."""
-        inflater = _Inflater(self._view_bytes)
+        inflater = _Inflater(len(self._view))
         try:
             for data in stored:
                 yield from inflater.feed(data)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, Structure, c_char_p, c_int64, c_void_p, sizeof
+from ctypes import CDLL, POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p, sizeof
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -13,7 +13,7 @@ from chopperd.traces.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 3
+_VERSION: Final = 4
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 TABLES: Final = (RECORD_ROW, CALL_ROW, SPAN_ROW, DEVICE_SPAN_ROW, FLOW_ROW)
@@ -57,6 +57,7 @@ class Scan(Structure):
         ("joined_room", c_int64),
         ("shaped", c_void_p),
         ("pieces", c_void_p),
+        ("text", c_void_p),
     ]
 
 
@@ -87,12 +88,15 @@ class ScannerLibrary:
         library.scan_close.argtypes = [POINTER(Scan)]
         library.scan_events.restype = c_int64
         library.scan_events.argtypes = [POINTER(Scan), c_void_p, *[c_int64] * 4]
+        library.scan_file.restype = c_int64
+        library.scan_file.argtypes = [POINTER(Scan), c_int32, c_int64, c_int64]
         for function in (library.scan_empty, library.scan_forget):
             function.restype = None
             function.argtypes = [POINTER(Scan)]
         self.open = library.scan_open
         self.close = library.scan_close
         self.events = library.scan_events
+        self.file = library.scan_file
         self.empty = library.scan_empty
         self.forget = library.scan_forget
 

@@ -44,6 +44,7 @@ void scan_close(scan_t *scan)
     free(scan->category_counts);
     free(scan->joined);
     pieces_close(scan->pieces);
+    free(scan->text);
     free(scan);
 }
 

@@ -8,6 +8,7 @@
  * keys.c       the keys of an event
  * names.c      texts of an event as numbers, and what is asked of its name
  * rows.c       the row that an event becomes
+ * file.c       a file's text, without Python
  * scan.c       one event after another, past those that are damaged
  *
  * Means what the decoder in Python means (decode.py, rows.py, salvage.py). Between two scans the
@@ -25,7 +26,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 3
+#define SCANNER_VERSION 4
 #endif
 
 #define ABSENT (-1)
@@ -157,6 +158,7 @@ typedef struct {
     int64_t joined_room;
     const char *shaped;
     pieces_t *pieces;
+    char *text;
 } scan_t;
 
 /* Count an event and take its row, where it makes one. */
@@ -193,5 +195,6 @@ void scan_empty(scan_t *scan);
 void scan_forget(scan_t *scan);
 int64_t scan_events(
     scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final, int64_t searched);
+int64_t scan_file(scan_t *scan, int32_t file, int64_t offset, int64_t most);
 
 #endif

@@ -75,6 +75,25 @@ class Scanner:
             stuck=scan.outcome == STUCK,
         )
 
+    def scan_file(self, file: int, offset: int, most_bytes: int) -> int:
+        """Read elements of a plain file from `offset` on, which is between two.
+
+        Lets go of Python's lock from its first byte to its last.
+
+        Args:
+            file: The file's descriptor.
+            offset: Where to begin.
+            most_bytes: About how much to read.
+
+        Returns:
+            Where the next element starts. With less than `most_bytes` read, the array or the file
+            ends soon, or an element is too long for this.
+        """
+        position: int = self._library.file(self._scan, file, offset, most_bytes)
+        if self._scan.contents.out_of_memory:
+            raise MemoryError
+        return position
+
     def take(self) -> Scanned:
         """What the scans since the last call have read."""
         scan = self._scan.contents

@@ -176,6 +176,17 @@ def test_every_factor_is_what_plain_python_finds(families: list[list[tuple[int, 
     assert totals.factor.tolist() == pytest.approx(expected, nan_ok=True)
 
 
+def test_families_of_any_number_are_told_apart() -> None:
+    """By hand: half of 8 kernels overlap and take 1.5 times as long as those that do not."""
+    many = 20_000  # twice as many, by whether they overlap, are more than 16 bits hold
+    records = [Rec(0, 1, COMM, stream=9)]
+    for number in range(many):
+        kernels = [(100, 0)] * 4 + [(150, 75)] * 4 if number in (0, many - 1) else [(100, 0)]
+        records += overlapped(kernels, family=number, at=number * 100_000)
+    totals = found_in(device(records))
+    assert (totals.factor[0], totals.factor[-1], len(totals.factor)) == (1.5, 1.5, many)
+
+
 @pytest.mark.parametrize(("kernels", "spread"), [(50, 0.02), (50, 0.1), (250, 0.1)])
 def test_the_interval_holds_the_truth_in_nearly_19_of_20_families(
     kernels: int, spread: float

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import ReportDocument
-from chopperd.model.row_parts import PARTS_BY, By, without_parts
+from chopperd.model.row_parts import PARTS_BY, By, has_parts, without_parts
 from chopperd.model.row_work import UNKNOWN_PART, HostPart, HostTime, Part
 from chopperd.report.text import render_text
 from tests.unit.report.documents import MS, eight_gpus, host_only, part, single_gpu
@@ -142,3 +142,25 @@ def test_where_a_line_holds_several_the_title_says_more_than_there_are_lines() -
         lines[0] == "OPERATIONS  whole file, 20 with the most time of more than 21 (--format json)"
     )
     assert lines[2].split()[:2] == ["(other)", "40"]
+
+
+def test_a_report_has_work_by_what_its_totals_or_its_hosts_have() -> None:
+    of_device = documented("layer", (part("layers.1", 1000, 60),))
+    assert has_parts(of_device, "layer")
+    assert not has_parts(of_device, "phase")
+    of_host = replace(
+        of_device,
+        totals=(),
+        steps=(),
+        host=(
+            HostTime(
+                job=None,
+                run=None,
+                rank=0,
+                by_phase=(HostPart(name="forward", count=1, host_ns=MS),),
+            ),
+        ),
+    )
+    assert has_parts(of_host, "phase")
+    assert not has_parts(of_host, "layer")
+    assert not has_parts(of_host, "family")
