@@ -72,7 +72,10 @@ def _within(ns: int) -> int:
 def _ns_of_any(text: bytes) -> int:
     """As `_ns`, of any JSON text."""
     if text.startswith(b'"'):
-        plain = msgspec.json.decode(text, type=str)
+        try:
+            plain = msgspec.json.decode(text, type=str)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # stray bytes, half a surrogate
+            return NO_TIME
         text = plain.encode() if len(plain) <= _LONGEST_TEXT else b""
     found = _NUMBER.fullmatch(text)
     if found is None:

@@ -134,3 +134,10 @@ def test_blanks_that_json_does_not_know_are_damage_within_an_element(element: by
     found = read_alike(GOOD + b",\x0b" + element + b"}," + GOOD.replace(b'"ts":1', b'"ts":5'))
     assert (starts_ns(found), found.lost["undecodable"]) == ([1000, 5000], 0)
     assert found.lost["damaged"] == 1
+
+
+@pytest.mark.parametrize("text", [b"\x80", rb"\ud83d", b"5\xff", b"\xc3"])
+def test_a_time_that_is_no_unicode_is_none(text: bytes) -> None:
+    event = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":2,"ts":"%s","dur":1}'
+    found = read_alike(event % text)
+    assert (starts_ns(found), found.lost["undecodable_rows"]) == ([], 1)
