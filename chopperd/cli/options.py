@@ -126,7 +126,7 @@ def report_options(
 def reading_threads() -> int:
     """How many threads read a trace.
 
-    More than two would wait for the one that feeds them.
+    One scans, one hashes; a third would have next to nothing to do.
     """
     return min(len(os.sched_getaffinity(0)), 2)
 

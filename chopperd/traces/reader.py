@@ -28,7 +28,9 @@ DEFAULT_LIMITS: Final = ReadLimits()
 _MOST_DEVICES: Final = 128
 """Of the largest machines so far, a partition counted as a device, 64."""
 _READ_ON_AGAIN_BYTES: Final = 4 << 20
+"""What is fed behind a place where the scanner could not go on by itself, before it tries again."""
 _GIVEN_BACK_BYTES: Final = 1 << 16
+"""Text that waits and is read again for that; far less, or the same would come again and again."""
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 

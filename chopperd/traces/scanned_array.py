@@ -1,6 +1,7 @@
 """The event array read by the scanner: as `blocks.EventArray`, without an object per event.
 
-Stretches are scanned side by side where several threads may: a stretch is cut where an event seems
+A plain file the scanner reads by itself, from where feeding has come to. Of text that is fed,
+stretches are scanned side by side where several threads may: a stretch is cut where an event seems
 to start, before it is known that one does. Each scan tells where it stopped; if that is not the
 cut, what came behind it is scanned again from there.
 """

@@ -66,6 +66,34 @@ def test_mutated_documents_are_read_alike(seed: int) -> None:
                 raise AssertionError(text) from error
 
 
+LONG = " " * 60  # longer than what is known between two values
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd", "damaged"),
+    [
+        ('"args":{"device":0},"dur":1', '"args":true{"device":0},"dur":1', 1),
+        ('"args":{"device":0},"dur":1', '"args":[]{"device":0},"dur":1', 1),
+        ('"args":{"device":0},"dur":1', '"args":7,"device":0,"dur":1', 0),
+        ('"args":{"device":0},"dur":1', '"args":{"device":0},"args":7,"dur":1', 0),
+        ('"args":{"a":1,"pid":7},"dur":1', '"args":{"a":1},"pid":7,"dur":1', 0),
+        (f'"args":{{"a":1,{LONG}"b":1,"pid":7}},"dur":1', f'{LONG}"b":1,"pid":7,"dur":1', 0),
+        ('"args":{"device":0},"dur":1', '"args":{"device":0,"dur":1', 1),
+        ('"args":{"device":0},"dur":1', '"args": \n {"device" :0} ,"dur": \t1', 0),
+    ],
+)
+def test_what_stands_between_values_means_the_same_only_in_the_same_place(
+    usual: str, odd: str, damaged: int
+) -> None:
+    """Each is read behind the other, so that either is known when the other comes."""
+    start = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,'
+    events = [f"{start % number}{(usual, odd)[number % 3 == 2]}}}" for number in range(1, 30)]
+    text = f'{{"traceEvents":[{",".join(events)}]}}'.encode()
+    found = reading(text, native=True)
+    assert_alike(reading(text, native=False), found)
+    assert found.lost["damaged"] == damaged * 10
+
+
 @pytest.mark.parametrize("layout", [native, compact])
 @pytest.mark.parametrize("damaged", [0, 1, 3])
 def test_stretches_are_scanned_side_by_side_whatever_looks_like_a_border(
