@@ -6,7 +6,24 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from chopperd.model.safe_text import visible, visible_lines
+
 _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    """A record as a line of text, then the lines of its exception; what terminals obey is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """The line, which a message with line feeds can't end."""
+        return visible(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line and its exception."""
+        return visible_lines(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -22,11 +39,11 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        return visible_lines(msgspec.json.encode(line).decode())
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
     """Send records of `level` ("info", "warning", ...) and above to stderr, replacing handlers."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(_TEXT_FORMAT))
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

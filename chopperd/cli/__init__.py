@@ -13,7 +13,12 @@ from typing import Final
 
 from chopperd.cli.agent import COMMAND as AGENT_COMMAND
 from chopperd.cli.agent import AgentOptions, plain_options, run_agent
-from chopperd.cli.output import complain, open_standard_files, reader_may_go
+from chopperd.cli.output import (
+    complain,
+    complain_of_crash,
+    open_standard_files,
+    reader_may_go,
+)
 from chopperd.errors import ChopperdError, ConfigError
 from chopperd.logs import configure_logging
 
@@ -25,6 +30,7 @@ _EXIT_INTERRUPTED: Final = _EXIT_SIGNAL + signal.SIGINT
 def main() -> None:
     """Run the command line of this process and exit with its status, also when terminated."""
     open_standard_files()
+    sys.excepthook = complain_of_crash
     arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _at_termination(arguments))
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chopperd.model.safe_text import visible_lines
+
 _END_S: Final = 1.0
 #: How often it is looked whether the output is whole.
 _LOOK_S: Final = 0.2
@@ -101,4 +103,4 @@ def _ended(process: "subprocess.Popen[bytes]") -> Answer:
 
 
 def _pass_on(complaints: bytes | None) -> None:
-    sys.stderr.write((complaints or b"").decode(errors="replace"))
+    sys.stderr.write(visible_lines((complaints or b"").decode(errors="replace")))

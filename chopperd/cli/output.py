@@ -3,11 +3,14 @@
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from chopperd.errors import ConfigError
+from chopperd.model.safe_text import visible, visible_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +58,7 @@ def print_report(
         styled = output is None and sys.stdout.isatty()
         text = formatted(document, form, by=by, styled=styled)
         if output is None:
-            write(text)
+            _write_safe(text)
             return
         data = text.encode()
     if output is None:
@@ -83,11 +86,16 @@ def print_page(page: "RenderableType") -> None:
     """Print a page made for people."""
     from chopperd.report.text import page_text
 
-    write(page_text(page, styled=sys.stdout.isatty()))
+    _write_safe(page_text(page, styled=sys.stdout.isatty()))
 
 
 def write(text: str) -> None:
-    """Print to stdout; a reader that has gone ends the command quietly."""
+    """Print to stdout, with what a terminal would obey made visible."""
+    _write_safe(visible_lines(text))
+
+
+def _write_safe(text: str) -> None:
+    """Print what is safe already; a reader that has gone ends the command quietly."""
     with reader_may_go():
         print(text, end="", flush=True)
 
@@ -114,5 +122,13 @@ def reader_may_go() -> Iterator[None]:
 def complain(*messages: str, status: int = 0) -> int:
     """Print each message as one line on stderr; gives `status`, so that it can be returned."""
     for message in messages:
-        print(f"chopperd: {' '.join(message.splitlines())}", file=sys.stderr)
+        print(f"chopperd: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
     return status
+
+
+def complain_of_crash(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback on stderr: `sys.excepthook`, whose text may quote a file."""
+    lines = traceback.format_exception(kind, error, trace)
+    print(visible_lines("".join(lines)), end="", file=sys.stderr)

@@ -83,6 +83,7 @@ def _show(snapshots: "Iterable[NodeSnapshot]") -> None:
 
     from chopperd.report.live_page import live_page
     from chopperd.report.live_rates import window
+    from chopperd.report.text import Shown
 
     console = Console(highlight=False, markup=False, emoji=False)
     history: tuple[NodeSnapshot, ...] = ()
@@ -92,7 +93,7 @@ def _show(snapshots: "Iterable[NodeSnapshot]") -> None:
         with quiet_stderr(), quit_key() as is_quit, screen as page:
             for snapshot in snapshots:
                 history = window((*history, snapshot))
-                page.update(live_page(history), refresh=True)
+                page.update(Shown(live_page(history)), refresh=True)
                 if is_quit():
                     return
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.safe_text import csv_text
 from chopperd.report.columns import Table, Value, host_table, list_table, row_table, rows_table
 
 
@@ -51,4 +52,4 @@ def _cell(value: Value) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return csv_text(value) if isinstance(value, str) else str(value)

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chopperd.model.report import SCHEMA, ReportDocument
+from chopperd.model.safe_text import visible_json
 from chopperd.model.trace_summary import LostKind
 
 SCHEMA_FILE: Final = "report.schema.json"
@@ -16,7 +17,7 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 
 def encode_json(document: ReportDocument) -> bytes:
     """The document as indented UTF-8 JSON; unknown is `null`, as are NaN and infinity."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return visible_json(msgspec.json.format(msgspec.json.encode(document), indent=2)) + b"\n"
 
 
 def report_schema() -> dict[str, _Json]:

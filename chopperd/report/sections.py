@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, Row
+from chopperd.model.safe_text import visible
 from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.headline import gpu_name, unresolved
 from chopperd.report.resolution import pooled_share, row_share
@@ -79,9 +80,9 @@ def table(
         body.add_column(name, justify="left" if left else "right", no_wrap=True)
     body.columns[-1].no_wrap = False
     for row in rows:
-        body.add_row(*(Text(cell) for cell in row))
+        body.add_row(*(Text(visible(cell)) for cell in row))
     below = [Text(caption, style="dim")] if caption else []
-    return Group(Text(title, style="bold"), body, *below)
+    return Group(Text(visible(title), style="bold"), body, *below)
 
 
 def _plain(title: str, rows: Sequence[Sequence[str]]) -> Group:

@@ -6,12 +6,14 @@ from re import compile as pattern
 from textwrap import wrap
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from chopperd.model.report import ReportDocument
 from chopperd.model.row_parts import By
+from chopperd.model.safe_text import visible_lines
 from chopperd.report import sections
 from chopperd.report.efficiency_table import efficiency
 from chopperd.report.families import classes, families
@@ -49,8 +51,24 @@ def page_text(page: RenderableType, *, width: int = WIDTH, styled: bool = False)
         markup=False,
         emoji=False,
     )
-    console.print(page)
+    console.print(Shown(page))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+class Shown:
+    """A page with nothing that a terminal obeys but the page's own styles.
+
+    Args:
+        page: As it was made; cells of tables are in one line already.
+    """
+
+    def __init__(self, page: RenderableType) -> None:
+        self._page = page
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The page's text, made visible."""
+        for text, style, control in console.render(self._page, options):
+            yield Segment(visible_lines(text), style, control)
 
 
 def render_rich(document: ReportDocument, *, width: int = WIDTH, by: By | None = None) -> Group:

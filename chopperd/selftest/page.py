@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chopperd.correlate.lag import LagEstimate
+from chopperd.model.safe_text import visible
 from chopperd.selftest.findings import Findings, OperandFigures
 from chopperd.selftest.verdict import Ratio
 from chopperd.units import NS_PER_MS
@@ -45,7 +46,7 @@ def render_findings(found: Findings) -> Group:
         "changes seen every: "
         + ", ".join(f"{name} {_ms(change)}" for name, change in found.change_ns.items()),
     ]
-    return Group(Text("\n".join(lines)), _operands(found), Text("\n".join(after)))
+    return Group(Text("\n".join(map(visible, lines))), _operands(found), Text("\n".join(after)))
 
 
 def _operands(found: Findings) -> RenderableType:

@@ -1,0 +1,42 @@
+"""Text that was written by others, made safe to show.
+
+A terminal obeys some characters, editors and terminals show some lines in another order than they
+have, and a spreadsheet computes cells that begin like a formula.
+"""
+
+import re
+from typing import Final
+
+#: C0 but the line feed, DEL, C1, bidirectional controls, line separators, lone surrogates.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_UNSAFE_UTF8: Final = re.compile(
+    rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]"
+)
+_SHORT: Final = {"\t": r"\t", "\r": r"\r"}
+_FORMULA: Final = ("=", "+", "-", "@")
+
+
+def visible_lines(text: str) -> str:
+    r"""The text with every unsafe character but line feeds as its JSON escape (`\u001b`).
+
+    In JSON such characters stand in strings only, so the text stays the same JSON.
+    """
+    return _UNSAFE.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}", text)
+
+
+def visible(text: str) -> str:
+    r"""The text in one line: a line feed is shown as `\n`, other characters as `visible_lines`."""
+    return visible_lines(text).replace("\n", r"\n")
+
+
+def visible_json(data: bytes) -> bytes:
+    """JSON (UTF-8) that says the same, with no character that a terminal obeys."""
+    return visible_lines(data.decode()).encode() if _UNSAFE_UTF8.search(data) else data
+
+
+def csv_text(text: str) -> str:
+    """Text as a cell of a CSV file: one line, and never a formula (a `'` is put before it)."""
+    shown = visible(text)
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
