@@ -50,6 +50,8 @@ class GpuInfo:
         temperature_memory_max_c: Memory temperature at which it slows down.
         sm_clock_period_ns, power_period_ns, energy_period_ns: Time between two updates of these
             sensors, where it was found.
+        sm_clock_average_ns: Over what time its sensor averages the clock; 0: it shows an instant.
+            None where that is not known.
         kfd_node: AMD: its number among the nodes of the kernel's compute driver that can be read
             where it is sampled, CPUs first: so roctracer numbers the devices of a process there,
             and in this order rocprofiler-sdk counts them.
@@ -77,6 +79,7 @@ class GpuInfo:
     sm_clock_period_ns: int | None = None
     power_period_ns: int | None = None
     energy_period_ns: int | None = None
+    sm_clock_average_ns: int | None = None
     kfd_node: int | None = None
 
 

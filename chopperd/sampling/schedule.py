@@ -18,8 +18,8 @@ from chopperd.units import NS_PER_S
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
 _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
-#: A read falls between 5 % and 95 % of its period.
-_EDGE_RATIO: Final = 0.05
+#: A read drawn for the end of its period may be late by this share of one, as any other may.
+_LATE_RATIO: Final = 0.1
 #: Makes of a seed the one by which full reads are drawn.
 _FULL_KEY: Final = 1 << 63
 _SCOPES: Final = {False: ReadScope.FAST, True: ReadScope.FULL}
@@ -32,8 +32,9 @@ class Tick(NamedTuple):
 
     Attributes:
         deadline_mono_ns: When it shall begin.
-        end_mono_ns: End of its period. A read that is late is made at once until then; after that
-            the period is left without one, so that a stall is never followed by a bunch of reads.
+        end_mono_ns: End of its period, or a tenth of one after its deadline if that is later. A
+            read that is late is made at once until then; after that the period is left without
+            one, so that a stall is never followed by a bunch of reads.
         scope: How much to read.
     """
 
@@ -73,12 +74,15 @@ class Schedule:
     seed: int = 0
 
     def deadlines_mono_ns(self, periods: Int64s) -> Int64s:
-        """When the read of each period shall begin: uniform over its middle 90 %, (n,) int64.
+        """When the read of each period shall begin: uniform over the whole of it, (n,) int64.
 
         The points of different periods are independent: no step length can beat with the sampler.
+
+        Source: DESIGN.md section 2, "Samples": reads in the middle 90 % leave a hole, which steps
+        of exactly one period never move.
         """
-        into = _EDGE_RATIO + (1 - 2 * _EDGE_RATIO) * _uniform(self.seed, periods)
-        deadlines_ns: Int64s = self._starts_mono_ns(periods) + (into * self.period_ns).astype(int)
+        into_ns = (_uniform(self.seed, periods) * self.period_ns).astype(int)
+        deadlines_ns: Int64s = self._starts_mono_ns(periods) + into_ns
         return deadlines_ns
 
     def are_full(self, periods: Int64s) -> Bools:
@@ -95,9 +99,11 @@ class Schedule:
     def columns(self, first: int, count: int) -> TickColumns:
         """The ticks of so many periods from one on."""
         periods = np.arange(first, first + count)
+        deadlines_ns = self.deadlines_mono_ns(periods)
+        late_ns = int(_LATE_RATIO * self.period_ns)
         return TickColumns(
-            deadlines_mono_ns=self.deadlines_mono_ns(periods),
-            ends_mono_ns=self._starts_mono_ns(periods + 1),
+            deadlines_mono_ns=deadlines_ns,
+            ends_mono_ns=np.maximum(self._starts_mono_ns(periods + 1), deadlines_ns + late_ns),
             are_full=self.are_full(periods),
         )
 

@@ -28,6 +28,7 @@ def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
             memory_size_bytes=model.memory_size_bytes,
             sensor_lag_ns=sensors.clock_lag_ns + sensors.clock_period_ns // 2,
             sm_clock_period_ns=sensors.clock_period_ns,
+            sm_clock_average_ns=0,
             power_period_ns=sensors.power_period_ns,
             energy_period_ns=sensors.energy_period_ns,
         )

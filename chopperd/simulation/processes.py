@@ -57,7 +57,7 @@ def dwell_edges(rng: np.random.Generator, span_ns: int, low_ns: int, high_ns: in
 
 
 def stratified_ticks(rng: np.random.Generator, span_ns: int, hz: float) -> Int64s:
-    """Sampling instants from 0 on: one in each period, at random in its middle 90 %, (n,) ns."""
+    """Sampling instants from 0 on: one in each period, at random in the whole of it, (n,) ns."""
     period_ns = 1e9 / hz
     count = int(span_ns / period_ns)
-    return ((np.arange(count) + rng.uniform(0.05, 0.95, count)) * period_ns).astype(np.int64)
+    return ((np.arange(count) + rng.random(count)) * period_ns).astype(np.int64)

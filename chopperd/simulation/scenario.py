@@ -157,7 +157,7 @@ def observe(
 ) -> GpuSamples:
     """What a sampler records of a scenario, from `SAMPLING_MARGIN_NS` before to as long after.
 
-    Each period's call falls at a random point of its middle 90 %; it takes `read_span_ns`, and the
+    Each period's call falls at a random point of the period; it takes `read_span_ns`, and the
     device answers at a random instant of the call with what was true `lag_ns` before. The clock,
     which moves in steps of `CLOCK_STEP_MHZ`, is rounded to `quantum_mhz` (0: not rounded). A sensor
     with a period looks that often, at a phase of its own, and holds what it saw.
@@ -199,6 +199,7 @@ def _gpu() -> GpuInfo:
         name="Simulated GPU",
         vendor=Vendor.NVIDIA,
         sm_clock_max_mhz=REFERENCE_MHZ,
+        sm_clock_average_ns=0,
     )
 
 

@@ -36,6 +36,7 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     sm_clock_period_ns: int | None = None
     power_period_ns: int | None = None
     energy_period_ns: int | None = None
+    sm_clock_average_ns: int | None = None
     parent: str | None = None
     kfd_node: int | None = None
 

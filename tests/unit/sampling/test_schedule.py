@@ -30,20 +30,21 @@ def staggered(position: int, *, device_count: int = 8, period_ns: int = 10 * MS)
 
 @given(schedule=schedules)
 @settings(max_examples=25, deadline=None)
-def test_each_period_has_one_read_in_its_middle_nine_tenths(schedule: Schedule) -> None:
+def test_each_period_has_one_read_which_may_be_late_by_a_tenth(schedule: Schedule) -> None:
     ticks = list(islice(schedule.ticks(), 300))  # more than one block
     period_ns = schedule.period_ns
     starts_ns = [schedule.start_mono_ns + k * period_ns for k in range(300)]
     for start_ns, tick in zip(starts_ns, ticks, strict=True):
-        assert 0.05 * period_ns - 1 <= tick.deadline_mono_ns - start_ns <= 0.95 * period_ns + 1
-        assert tick.end_mono_ns == start_ns + period_ns
+        assert 0 <= tick.deadline_mono_ns - start_ns < period_ns
+        late_ns = tick.deadline_mono_ns + period_ns // 10
+        assert abs(tick.end_mono_ns - max(start_ns + period_ns, late_ns)) <= 1
 
 
 def test_the_phase_is_uniform_and_independent_from_period_to_period() -> None:
     schedule = Schedule(start_mono_ns=0, period_ns=10**9, seed=11)
     periods = np.arange(20_000)
     into = (schedule.deadlines_mono_ns(periods) - periods * 10**9) / 1e9
-    counts, _ = np.histogram(into, bins=18, range=(0.05, 0.95))
+    counts, _ = np.histogram(into, bins=18, range=(0, 1))
     # Chi-squared with 17 degrees of freedom: 99.98 % lie below 44 (table).
     assert ((counts - 20_000 / 18) ** 2 / (20_000 / 18)).sum() < 44
     centred = into - into.mean()
@@ -53,10 +54,10 @@ def test_the_phase_is_uniform_and_independent_from_period_to_period() -> None:
 
 
 def test_no_step_length_beats_with_the_reads() -> None:
-    """For steps of 2 to 50 periods' length the reads' phases in the step stay uniform."""
+    """For steps of 1 to 50 periods' length the reads' phases in the step stay uniform."""
     periods = np.arange(20_000)
     times = Schedule(start_mono_ns=0, period_ns=10**8, seed=5).deadlines_mono_ns(periods) / 1e8
-    for step in (2.0, 3.0, 10.0, 50.0, 7.3):
+    for step in (1.0, 2.0, 3.0, 10.0, 50.0, 7.3):
         # |mean of exp(2 pi i t / step)| is 0 for uniform phases, within 4 / sqrt(n).
         assert abs(np.exp(2j * np.pi * times / step).mean()) < 4 / np.sqrt(20_000)
 

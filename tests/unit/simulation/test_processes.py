@@ -44,9 +44,10 @@ def test_dwells_stay_within_their_bounds_and_cover_the_span() -> None:
     assert 20 <= np.diff(edges).min() <= np.diff(edges).max() < 200
 
 
-def test_each_period_has_one_tick_in_its_middle_ninety_percent() -> None:
+def test_each_period_has_one_tick_anywhere_in_it() -> None:
+    """The least and the largest of 100 uniform numbers lie within 0.05 of the ends (99.4 %)."""
     ticks = stratified_ticks(generator(7), 1_000_000_000, 100.0)
     within = ticks / 1e7 - np.arange(100)
     assert len(ticks) == 100
-    assert 0.05 <= within.min() < 0.1
-    assert 0.9 < within.max() <= 0.95
+    assert 0 <= within.min() < 0.05
+    assert 0.95 < within.max() < 1
