@@ -44,6 +44,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The agent and its node now.
 
     `snapshot_age_s` is how old all of it is; `trouble` is why the agent itself is not well.
+    `invalid_readings` counts values that no GPU can have, which were left out.
     """
 
     version: str
@@ -55,6 +56,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     gpus: int
     gpus_up: int
+    invalid_readings: int = 0
     sampler: SamplerLive
     pause: Pause | None
     archive: ArchiveLive
@@ -106,7 +108,10 @@ class ResidencyBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the sampling of a GPU goes; `kept_hz` is null while it does not answer."""
+    """How the sampling of a GPU goes; `kept_hz` is null while it does not answer.
+
+    `invalid` counts values that no GPU can have, which were left out.
+    """
 
     asked_hz: float | None
     kept_hz: float | None
@@ -115,6 +120,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
     missed: int
     failed: int
     lost: int
+    invalid: int = 0
     driver_s: float
     hung: HungCall | None
 
@@ -284,6 +290,7 @@ def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> St
         ),
         gpus=len(snapshot.gpus),
         gpus_up=sum(each.up for each in snapshot.gpus),
+        invalid_readings=sum(each.invalid_count for each in snapshot.gpus),
         sampler=snapshot.sampler,
         pause=snapshot.pause,
         archive=snapshot.archive,
@@ -317,6 +324,7 @@ def gpu_of(live: GpuLive) -> Gpu:
             missed=live.missed_count,
             failed=live.failed_count,
             lost=live.lost_count,
+            invalid=live.invalid_count,
             driver_s=live.driver_s,
             hung=live.hung,
         ),

@@ -49,6 +49,7 @@ def _gpu(gpu: models.Gpu) -> GpuLive:
         ticks_count=sampling.ticks,
         missed_count=sampling.missed,
         failed_count=sampling.failed,
+        invalid_count=sampling.invalid,
         lost_count=sampling.lost,
         driver_s=sampling.driver_s,
         asked_hz=sampling.asked_hz,

@@ -78,6 +78,15 @@ class ListsProcesses(Protocol):
 
 
 @runtime_checkable
+class CountsImplausible(Protocol):
+    """A back end that drops values outside of their bounds, and counts them."""
+
+    def implausible_total(self) -> dict[tuple[str, str], int]:
+        """Values dropped since the start, by GPU label and field; asks no driver."""
+        ...
+
+
+@runtime_checkable
 class ExplainsTrouble(Protocol):
     """A back end that can say what the driver knows of a device's trouble (XID, ECC, reset due)."""
 

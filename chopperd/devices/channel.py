@@ -2,18 +2,19 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.devices.plausible import Bounds
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,
     TransientDeviceError,
     UnsupportedFieldError,
 )
+from chopperd.model.devices import GpuProcess
+from chopperd.model.plausible import PID, Bounds
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,14 @@ class DeviceFaults:
         if isinstance(failure, TransientDeviceError):
             self.transient = failure
         return False
+
+    def plausible_processes(self, found: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
+        """The processes but for those that are none; these are counted."""
+        listed = tuple(found)
+        kept = tuple(one for one in listed if one.pid in PID)
+        if len(kept) < len(listed):
+            self.implausible_total["processes"] += len(listed) - len(kept)
+        return kept
 
     def _tell_once(self, failure: DeviceError) -> None:
         key = (failure.operation, type(failure))
@@ -231,7 +240,7 @@ class Channel:
                 if not self._is_settled:
                     self._settle(call)
                 return value
-            faults.implausible_total[self._field] += 1
+            self._count_absurd(value)
             if not self._has_waited_long():
                 break
         else:
@@ -239,6 +248,11 @@ class Channel:
             faults.choices.revision += 1
         self._unsettle()
         return None
+
+    def _count_absurd(self, value: float) -> None:
+        """Count a value; not a 0 before any other, as a sensor reads that is not there."""
+        if value or self._is_kept:
+            self._faults.implausible_total[self._field] += 1
 
     def _has_waited_long(self) -> bool:
         """Whether the first way that answers has been absurd for so long that others may try."""

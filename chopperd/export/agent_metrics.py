@@ -31,7 +31,7 @@ _RARE: Final = "rare"
 CALL: Final = Label("call", (*(scope.value for scope in ReadScope), _RARE))
 BOUND: Final = Label("bound", ("low", "high"))
 PACE: Final = Label("pace", tuple(pace.name.lower() for pace in Pace))
-FAULT: Final = Label("fault", ("read", "lost"))
+FAULT: Final = Label("fault", ("read", "lost", "invalid"))
 OUTCOME: Final = Label(
     "outcome", ("analysed", "duplicate", "rejected", "failed", "killed", "spooled")
 )
@@ -72,6 +72,7 @@ def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
     return {
         "read": sum(gpu.failed_count for gpu in snapshot.gpus),
         "lost": sum(gpu.lost_count for gpu in snapshot.gpus),
+        "invalid": sum(gpu.invalid_count for gpu in snapshot.gpus),
     }
 
 
@@ -216,7 +217,7 @@ AGENT_METRICS: Final = (
         "agent_errors_total",
         "",
         _S,
-        "Reads of GPUs that failed, and GPUs that were lost",
+        "Reads of GPUs that failed, GPUs that were lost, and impossible values that were left out",
         per_node_by(_faults),
         FAULT,
     ),

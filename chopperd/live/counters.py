@@ -23,6 +23,7 @@ class GpuCounters:
     driver_ns: int = 0
     driver_full_ns: int = 0
     driver_rare_ns: int = 0
+    invalid_count: int = 0
 
     def plus(self, other: "GpuCounters") -> "GpuCounters":
         """Both together."""
@@ -35,6 +36,7 @@ class GpuCounters:
             driver_ns=self.driver_ns + other.driver_ns,
             driver_full_ns=self.driver_full_ns + other.driver_full_ns,
             driver_rare_ns=self.driver_rare_ns + other.driver_rare_ns,
+            invalid_count=self.invalid_count + other.invalid_count,
         )
 
 
@@ -49,6 +51,7 @@ def counters_of(status: GpuStatus, aside: GpuAside, totals: LiveTotals | None) -
         driver_ns=status.driver_ns,
         driver_full_ns=status.driver_full_ns,
         driver_rare_ns=aside.driver_rare_ns,
+        invalid_count=aside.invalid_count,
     )
 
 

@@ -179,6 +179,7 @@ class GpuTrack:
             processes=aside.processes if up and _is_known(aside, now.mono_ns) else None,
             trouble=aside.trouble,
             driver_rare_s=seconds_from_ns(counted.driver_rare_ns),
+            invalid_count=counted.invalid_count,
             dies=self._dies.live(now.mono_ns - fresh_ns(period_ns)) if up else None,
         )
 

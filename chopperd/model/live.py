@@ -95,6 +95,7 @@ class GpuLive:
         processes: Who uses it; None where that is not known, or not any more.
         trouble: What the driver knows to be wrong with it, for people.
         driver_rare_s: Time in driver calls that are not part of sampling.
+        invalid_count: Values dropped as impossible.
         dies: Its dies; None where it tells no clocks of several, or none that are fresh.
     """
 
@@ -122,6 +123,7 @@ class GpuLive:
     processes: tuple[GpuProcess, ...] | None = None
     trouble: str | None = None
     driver_rare_s: float = 0.0
+    invalid_count: int = 0
     dies: DiesLive | None = None
 
 

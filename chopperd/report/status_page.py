@@ -10,7 +10,7 @@ from chopperd.report.live_page import gpu_condition, gpu_rate, gpu_values
 from chopperd.report.live_rates import lost_s
 from chopperd.report.sections import table
 from chopperd.report.text import simulated_mark
-from chopperd.report.wording import UNKNOWN, count, duration, known, moment, percent, size
+from chopperd.report.wording import UNKNOWN, count, duration, known, moment, percent, plural, size
 from chopperd.units import NS_PER_S
 
 _COLUMNS: Final = (
@@ -68,7 +68,8 @@ def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
 def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     up_s = (now.taken_unix_ns - now.started_unix_ns) / NS_PER_S
     yield "agent", f"{now.version} on {now.node}, up {duration(up_s)}"
-    sampler = now.sampler
+    sampler, invalid = now.sampler, sum(gpu.invalid_count for gpu in now.gpus)
+    left_out = (f"{plural(invalid, 'impossible value')} left out",) if invalid else ()
     yield (
         "sampler",
         ", ".join(
@@ -76,6 +77,7 @@ def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
                 sampler.condition.value,
                 f"{now.backend or 'no back end'}, driver {now.driver or 'version unknown'}",
                 f"{count(sampler.restart_count)} restarts",
+                *left_out,
             )
         ),
     )

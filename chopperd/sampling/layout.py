@@ -22,7 +22,7 @@ from chopperd.model.samples import VALUE_COLUMNS
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 5
+LAYOUT_VERSION: Final = 6
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -168,6 +168,7 @@ SIDE: Final = np.dtype(
         ("sensor_period_ns", np.int64, (len(TIMED_SENSORS),)),
         ("sensor_window_ns", np.int64, (len(TIMED_SENSORS),)),
         ("driver_rare_ns", np.int64),
+        ("invalid_count", np.int64),
         ("processes_mono_ns", np.int64),
         ("processes_count", np.int64),
         ("processes", np.int64, (MOST_PROCESSES, 3)),

@@ -125,6 +125,7 @@ class Recorder:
             )
             for slot, gpu in enumerate(description.gpus)
         )
+        invalid = [reader.aside(slot).invalid_count for slot in range(len(description.gpus))]
         return SampleSet(
             gpus=gpus,
             asked_hz=self._supervisor.settings.hz,
@@ -136,7 +137,7 @@ class Recorder:
             triples=tuple(self._triples),
             source="live",
             notes=(
-                *_notes(description.gpus, statuses),
+                *_notes(description.gpus, statuses, invalid),
                 *self._own_notes(left_pids),
             ),
         )
@@ -203,9 +204,14 @@ def die_clocks_mhz(records: Records) -> Float64s:
     return np.where(whole == NO_DIE, np.nan, whole.astype(np.float64))
 
 
-def _notes(gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus]) -> Iterator[Note]:
+def _notes(
+    gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus], invalid: Sequence[int]
+) -> Iterator[Note]:
     """What befell single GPUs."""
-    for gpu, status in zip(gpus, statuses, strict=True):
+    for gpu, status, dropped in zip(gpus, statuses, invalid, strict=True):
+        if dropped:
+            text = f"GPU {gpu.gpu}: {dropped} impossible values left out"
+            yield Note(code="invalid_readings", text=text)
         failed = status.transient_count + status.unexpected_count
         if status.losses_count:
             yield Note(code="gpu_lost", text=f"GPU {gpu.gpu} was lost {status.losses_count} times")

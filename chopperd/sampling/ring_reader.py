@@ -227,7 +227,11 @@ class RingReader:
             if not any(each % 2 for each in before) and before == self._side_sequences(slot):
                 return aside_of(side)
         # A count never falls, and one word is always whole.
-        return GpuAside(driver_rare_ns=int(self._status["side"]["driver_rare_ns"][slot]))
+        counted = self._status["side"][slot]
+        return GpuAside(
+            driver_rare_ns=int(counted["driver_rare_ns"]),
+            invalid_count=int(counted["invalid_count"]),
+        )
 
     def _side_sequences(self, slot: int) -> tuple[int, int]:
         """What the two writers of a side block count: odd while one writes, another after it.

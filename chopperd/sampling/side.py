@@ -39,6 +39,7 @@ class GpuAside:
         state: The values that are known, by their name in `DeviceReading`.
         timing: What was found of each sensor, by the name of its field.
         driver_rare_ns: Time in driver calls that are not part of sampling.
+        invalid_count: Values that the driver gave and that were dropped as impossible.
         processes_mono_ns: When the processes were listed; None before the first.
         processes: The processes then.
         trouble: What the driver knows to be wrong, for people; None if nothing is.
@@ -48,6 +49,7 @@ class GpuAside:
     state: Mapping[str, float] = field(default_factory=dict)
     timing: Mapping[str, SensorTiming] = field(default_factory=dict)
     driver_rare_ns: int = 0
+    invalid_count: int = 0
     processes_mono_ns: int | None = None
     processes: tuple[GpuProcess, ...] = ()
     trouble: str | None = None
@@ -75,15 +77,13 @@ class GpuSideWriter:
         self._lock = threading.Lock()
 
     def begin_anew(self) -> None:
-        """Forget what an earlier writer found, but for what it spent."""
+        """Forget what an earlier writer found, but for what it spent and counted."""
         with self._writing() as side:
-            spent_ns = int(side["driver_rare_ns"])
             for name in ("state_mono_ns", "processes_mono_ns", "processes_count", "trouble_bytes"):
                 side[name] = 0
             side["state"] = nan
             side["state_sequence"] += side["state_sequence"] % 2  # odd: who wrote it died over it
             side["sensor_period_ns"] = side["sensor_window_ns"] = _UNKNOWN
-            side["driver_rare_ns"] = spent_ns
 
     def write_state(self, reading: DeviceReading, t_mono_ns: int) -> None:
         """Put down the values of a full read that are no part of a sample."""
@@ -127,6 +127,11 @@ class GpuSideWriter:
         with self._writing() as side:
             side["driver_rare_ns"] += spent_ns
 
+    def add_invalid(self, count: int) -> None:
+        """Count values that were dropped as impossible."""
+        with self._writing() as side:
+            side["invalid_count"] += count
+
     @contextmanager
     def _writing(self) -> Iterator[np.ndarray]:
         """The block to write to; a block of no consequence once another writer has taken over."""
@@ -161,6 +166,7 @@ def aside_of(side: Records) -> GpuAside:
             for name, period_ns, window_ns in timing
         },
         driver_rare_ns=int(side["driver_rare_ns"]),
+        invalid_count=int(side["invalid_count"]),
         processes_mono_ns=int(side["processes_mono_ns"]) or None,
         processes=tuple(
             GpuProcess(pid=pid, memory_used_bytes=_known(used), partition=_known(partition))

@@ -5,6 +5,7 @@ Each may take long or hang; the GPUs' own threads and the clock triples go on me
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import (
+    CountsImplausible,
     DeviceBackend,
     ExplainsTrouble,
     ListsProcesses,
@@ -88,12 +90,14 @@ class DriverWatch:
         self._changes_at_ns = start_ns + self._watch_every_ns
         self._explained: set[str] = set()
         self._told: dict[str, str | None] = {}
+        self._invalid: dict[str, int] = {}
         self._logging = RepeatLimiter(clock)
 
     @property
     def has_work(self) -> bool:
         """Whether the back end can tell anything of all this."""
-        return isinstance(self._backend, ListsProcesses | ExplainsTrouble | NoticesChanges)
+        known = ListsProcesses | ExplainsTrouble | NoticesChanges | CountsImplausible
+        return isinstance(self._backend, known)
 
     def run(self) -> None:
         """Ask, until told to stop."""
@@ -108,6 +112,7 @@ class DriverWatch:
 
     def look(self, now_ns: int) -> None:
         """Ask what is due."""
+        self._count_invalid()
         if now_ns >= self._processes_at_ns:
             self._processes_at_ns = now_ns + self._processes_every_ns
             self._list_processes()
@@ -129,6 +134,19 @@ class DriverWatch:
             found = self._timed(each, partial(backend.processes, each.device))
             if found is not None:
                 each.side.write_processes(found, self._clock.mono_ns())
+
+    def _count_invalid(self) -> None:
+        """Write down how many values more were dropped."""
+        if not isinstance(self._backend, CountsImplausible):
+            return
+        totals: Counter[str] = Counter()
+        for (label, _), count in self._backend.implausible_total().items():
+            totals[label] += count
+        for each in self._gpus:
+            count = totals[each.device.gpu]
+            if count != self._invalid.get(each.label, 0):
+                each.side.add_invalid(count - self._invalid.get(each.label, 0))
+                self._invalid[each.label] = count
 
     def _explain(self, *, all_gpus: bool) -> None:
         """Ask for the trouble of all GPUs, or of those that were lost since."""

@@ -84,11 +84,12 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
         values=values,
         die_clocks_mhz=_dies(lines, path),
     )
+    gpus, dropped = divided_by_gpu(columns, _infos(lines, path))
     return SampleSet(
-        gpus=divided_by_gpu(columns, _infos(lines, path)),
+        gpus=gpus,
         backend="amd-smi",
         source=path,
-        notes=(_NOTE,),
+        notes=(_NOTE, *dropped),
     )
 
 

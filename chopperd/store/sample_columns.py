@@ -1,7 +1,8 @@
 """Rows of all GPUs as columns, from and to one `GpuSamples` a GPU: what all forms share."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,14 @@ from chopperd.correlate.governing import reported_dies
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.plausible import (
+    DIE_CLOCK_MHZ,
+    INFO_BOUNDS,
+    LIMITED_NS,
+    SAMPLE_BOUNDS,
+    Bounds,
+)
+from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 
 REQUIRED_COLUMNS: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
@@ -37,20 +46,81 @@ class SampleColumns:
     die_clocks_mhz: Float64s | None = None
 
 
-def divided_by_gpu(columns: SampleColumns, infos: Mapping[str, GpuInfo]) -> tuple[GpuSamples, ...]:
-    """Samples of each GPU, sorted by time; of rows with one time the first is kept.
+def divided_by_gpu(
+    columns: SampleColumns, infos: Mapping[str, GpuInfo]
+) -> tuple[tuple[GpuSamples, ...], tuple[Note, ...]]:
+    """Samples of each GPU, sorted by time, and a note if impossible values were left out.
 
-    GPUs of `infos` come first, also without rows; labels unknown to it follow in label order.
+    Of rows with one time the first is kept. GPUs of `infos` come first, also without rows; labels
+    unknown to it follow in label order.
     """
+    dropped: Counter[str] = Counter()
+    columns = _plausible(columns, dropped)
     codes = {label: code for code, label in enumerate(dict.fromkeys(columns.labels))}
     row_codes = np.array([codes[label] for label in columns.labels], dtype=np.int64)
     known = dict(infos)
     for label in sorted(codes.keys() - known.keys(), key=label_order):
         known[label] = _unnamed(label)
-    return tuple(
-        _one_gpu(columns, info, np.flatnonzero(row_codes == codes.get(label, -1)))
+    gpus = tuple(
+        _one_gpu(
+            columns,
+            _plausible_info(info, dropped),
+            np.flatnonzero(row_codes == codes.get(label, -1)),
+        )
         for label, info in known.items()
     )
+    return gpus, _dropped_notes(dropped)
+
+
+def _plausible(columns: SampleColumns, dropped: Counter[str]) -> SampleColumns:
+    """The columns with NaN for what is outside of its bounds, counted by column."""
+    dies_mhz = columns.die_clocks_mhz
+    values = dict(columns.values)
+    if dies_mhz is not None:
+        # A clock of 0 is then that of a die which is off.
+        off = (values["sm_clock_mhz"] == 0) & ~np.isnan(dies_mhz).all(axis=1)
+        values["sm_clock_mhz"] = np.where(off, np.nan, values["sm_clock_mhz"])
+        dies_mhz = _inside(dies_mhz, DIE_CLOCK_MHZ, "die_clocks_mhz", dropped)
+    return replace(
+        columns,
+        values={
+            name: _inside(column, SAMPLE_BOUNDS[name], name, dropped)
+            for name, column in values.items()
+        },
+        limited_ns={
+            cause: _inside(column, LIMITED_NS, f"limited_{cause.label}_ns", dropped)
+            for cause, column in columns.limited_ns.items()
+        },
+        die_clocks_mhz=dies_mhz,
+    )
+
+
+def _inside(column: Float64s, bounds: Bounds, name: str, dropped: Counter[str]) -> Float64s:
+    outside = (column < bounds.low) | (column > bounds.high)
+    count = int(np.count_nonzero(outside))
+    if not count:
+        return column
+    dropped[name] += count
+    return np.where(outside, np.nan, column)
+
+
+def _plausible_info(info: GpuInfo, dropped: Counter[str]) -> GpuInfo:
+    outside = [
+        name
+        for name, bounds in INFO_BOUNDS.items()
+        if (value := getattr(info, name)) is not None and value not in bounds
+    ]
+    dropped.update(outside)
+    return replace(info, **dict.fromkeys(outside)) if outside else info  # type: ignore[arg-type]
+
+
+def _dropped_notes(dropped: Mapping[str, int]) -> tuple[Note, ...]:
+    if not dropped:
+        return ()
+    columns = ", ".join(f"{count} of {name}" for name, count in sorted(dropped.items()))
+    total = sum(dropped.values())
+    text = f"{total} impossible {'value' if total == 1 else 'values'} left out: {columns}"
+    return (Note(code="invalid_readings", text=text),)
 
 
 def label_order(label: str) -> tuple[tuple[int, int | str], ...]:

@@ -111,8 +111,9 @@ def read_parquet_samples(path: Path) -> SampleSet:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: not a sample file: {reason}") from error
     header = _header(table, path)
+    gpus, dropped = divided_by_gpu(columns, header.infos(str(path)))
     return SampleSet(
-        gpus=divided_by_gpu(columns, header.infos(str(path))),
+        gpus=gpus,
         asked_hz=header.hz,
         started_unix_ns=header.started_unix_ns,
         simulated=header.simulated,
@@ -121,7 +122,7 @@ def read_parquet_samples(path: Path) -> SampleSet:
         node=header.node,
         triples=triples_of(header),
         source=str(path),
-        notes=tuple(header.notes),
+        notes=(*header.notes, *dropped),
     )
 
 

@@ -131,8 +131,9 @@ def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> 
         problem = f"no column {missing[0]}" if missing else "a column is named twice"
         raise StoreError(f"{path}: line {first_line}: {problem}; not a sample file")
     table = TextTable(rest, names, path=str(path), first_line=first_line + 1)
+    gpus, dropped = divided_by_gpu(_columns(table), header.infos(str(path)))
     return SampleSet(
-        gpus=divided_by_gpu(_columns(table), header.infos(str(path))),
+        gpus=gpus,
         asked_hz=header.hz,
         started_unix_ns=header.started_unix_ns,
         simulated=header.simulated,
@@ -141,7 +142,7 @@ def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> 
         node=header.node,
         triples=triples_of(header),
         source=str(path),
-        notes=tuple(header.notes),
+        notes=(*header.notes, *dropped),
     )
 
 

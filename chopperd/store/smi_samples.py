@@ -91,11 +91,12 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
         causes=_causes(table),
         values=values,
     )
+    gpus, dropped = divided_by_gpu(columns, _infos(table, labels))
     return SampleSet(
-        gpus=divided_by_gpu(columns, _infos(table, labels)),
+        gpus=gpus,
         backend="nvidia-smi",
         source=path,
-        notes=_notes(tz, has_index="index" in names or "uuid" in names),
+        notes=(*_notes(tz, has_index="index" in names or "uuid" in names), *dropped),
     )
 
 

@@ -106,6 +106,7 @@ def gpu_live(index: int = 0) -> GpuLive:
         missed_count=3,
         failed_count=2,
         lost_count=1,
+        invalid_count=5,
         driver_s=8.0,
         driver_fast_s=5.0,
         driver_full_s=3.0,

@@ -1,8 +1,10 @@
 """The public cases that lay clocks beside a trace; every number is their `expected.md`'s."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chopperd.model.report import ReportDocument
@@ -97,6 +99,71 @@ def test_case_24_where_names_repeat_clocks_are_unknown(cases: Cases, tmp_path: P
     assert clocks_are_unknown(document)
     assert document.devices[0].mapping is None
     assert "device_unmapped" in codes(document)
+
+
+def read_text(path: Path, text: str) -> SampleSet:
+    path.write_text(text)
+    return read_samples(path, tz=UTC)
+
+
+def as_smi(text: str) -> str:
+    """Case 73's rows as `nvidia-smi` writes them, in UTC."""
+    lines = ["timestamp, index, clocks.current.sm [MHz], clocks.max.sm [MHz]"]
+    for row in text.splitlines()[2:]:
+        t_ns, gpu, mhz = row.split(",")
+        at = datetime.fromtimestamp(int(t_ns) // 10**9, UTC)
+        ms = int(t_ns) // 10**6 % 1000
+        lines.append(f"{at:%Y/%m/%d %H:%M:%S}.{ms:03d}, {gpu}, {mhz} MHz, 1980 MHz")
+    return "\n".join([*lines, ""])
+
+
+def test_case_73_impossible_values_are_absent_and_counted(cases: Cases) -> None:
+    samples = read_samples(cases.folder(73) / "samples.csv")
+    document = cases.report(73, samples=samples)
+    (total,) = document.totals
+    assert np.nanmax(samples.gpus[0].temperature_c) == 63
+    # The last sample, of 63 C, lies after the trace's last kernel.
+    assert total.temperature_c is not None
+    assert total.temperature_c.max == 62
+    assert total.clock is not None
+    assert total.clock.compute is not None
+    # The mean over time of a line through 2090, 2088, 2091, (absent) and 2089 MHz.
+    assert total.clock.compute.mean_mhz == pytest.approx(2089.5, abs=0.5)
+    (text,) = (note.text for note in document.notes if note.code == "invalid_readings")
+    assert text == "2 impossible values left out: 1 of sm_clock_mhz, 1 of temperature_c"
+
+
+@pytest.mark.parametrize("name", ["zeros.csv", "negative.csv"])
+@pytest.mark.parametrize("is_smi", [False, True])
+def test_case_73_clocks_that_no_gpu_can_have_are_gaps(
+    cases: Cases, tmp_path: Path, name: str, *, is_smi: bool
+) -> None:
+    text = (cases.folder(73) / name).read_text()
+    samples = read_text(tmp_path / "s.csv", as_smi(text) if is_smi else text)
+    document = cases.report(73, samples=samples)
+    for row in (*document.steps, *document.totals):
+        assert row.dvfs.gap_ratio == pytest.approx(0.25)
+    assert [row.dvfs.lost_ns for row in document.steps] == [150_000_000] * len(document.steps)
+    assert "invalid_readings" in codes(document)
+
+
+def test_case_73_a_die_that_is_off_gives_no_clock_to_the_gpu_of_amd_smi(
+    cases: Cases, tmp_path: Path
+) -> None:
+    """The first die is off throughout, the second runs at 1485 MHz."""
+    header = "timestamp,gpu,gfx_0_clk,gfx_0_max_clk,gfx_1_clk\n"
+    first_s = BASE_NS // 10**9 - 1
+    rows = "".join(f"{first_s + second},0,0,1980,1485\n" for second in range(8))
+    document = cases.report(73, samples=read_text(tmp_path / "s.csv", header + rows))
+    assert document.totals[0].dvfs.gap_ratio == pytest.approx(0.25)
+    assert "invalid_readings" not in codes(document)
+
+
+def test_clocks_in_hz_are_no_clocks_and_it_is_said(cases: Cases, tmp_path: Path) -> None:
+    text = (cases.folder(73) / "zeros.csv").read_text().replace(",1485", ",1485000000")
+    document = cases.report(73, samples=read_text(tmp_path / "s.csv", text))
+    assert document.totals[0].clock is None
+    assert {"invalid_readings", "no_overlap"} <= codes(document)
 
 
 def test_case_40_samples_and_work_go_to_the_step_that_launched_it(cases: Cases) -> None:

@@ -9,9 +9,9 @@ from chopperd.devices.amd import table
 from chopperd.devices.amd.layout import ABSENT, MetricPlace, MetricsSource, TornBlock
 from chopperd.devices.amd.table import Way
 from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
-from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import NumberKind
 from chopperd.errors import TransientDeviceError
+from chopperd.model.plausible import Bounds
 from chopperd.units import NS_PER_S
 
 #: Every block begins with a word that says how long it is and of which version.

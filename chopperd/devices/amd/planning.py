@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from chopperd.devices import plausible
 from chopperd.devices.amd import table
 from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall, BlockNumber
 from chopperd.devices.amd.table import Sensor
@@ -19,6 +18,7 @@ from chopperd.devices.read_plan import (
     PlannedValue,
     ReadPlan,
 )
+from chopperd.model import plausible
 from chopperd.model.devices import ReadScope
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 #: The clock of a chip with one die.
 ONE_CLOCK: Final = Sensor(name="sm_clock_mhz", bounds=plausible.CLOCK_MHZ, ways=(table.ONE_CLOCK,))
 _BYTES: Final = {NumberKind.UINT16: 2, NumberKind.UINT32: 4, NumberKind.UINT64: 8}
-_HIGHEST_DIE_MHZ: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ def _dies(numbers: tuple[BlockNumber, ...]) -> Iterator[PlannedValue]:
                 kind=number.kind,
                 name=f"die_clocks_mhz.{die}",
                 low=0,
-                high=_HIGHEST_DIE_MHZ,
+                high=plausible.DIE_CLOCK_MHZ.high,
             )
 
 

@@ -12,10 +12,10 @@ from chopperd.devices.amd.layout import MetricsSource
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, DeviceFaults
-from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
+from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
 
 _NOTHING: Final = DeviceReading()
 
@@ -154,7 +154,7 @@ class AmdSensors:
             self._die_count = max(self._die_count, told[-1] + 1 if told else 0)
             self._faults.choices.revision += 1
         clocks_mhz = tuple(number.raw() for number in self.dies)
-        believed = tuple(mhz if mhz is None or mhz in _DIE_MHZ else None for mhz in clocks_mhz)
+        believed = tuple(mhz if mhz is None or mhz in DIE_CLOCK_MHZ else None for mhz in clocks_mhz)
         if believed != clocks_mhz:
             self._faults.implausible_total[table.DIE_CLOCKS] += 1
         return believed
@@ -273,10 +273,6 @@ class AmdSensors:
         now_ns = self._faults.clock.mono_ns()
         for channel in self._channels():
             channel.reopen(now_ns)
-
-
-#: A die that is switched off has a clock of 0.
-_DIE_MHZ: Final = Bounds(0, 10_000)
 
 
 def causes_of(bits: int) -> frozenset[Cause]:

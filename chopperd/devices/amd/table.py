@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.devices import plausible
-from chopperd.devices.plausible import Bounds
+from chopperd.model import plausible
 from chopperd.model.causes import Cause
+from chopperd.model.plausible import Bounds
 
 #: `GpuInfo.power_source`.
 POWER_INSTANT: Final = "instant"
@@ -65,10 +65,9 @@ POWER: Final = Sensor(
         Way(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
     ),
 )
-# All ones are 2.8e14 J: what a thousand watts make in 9,000 years.
 ENERGY: Final = Sensor(
     name="energy_j",
-    bounds=Bounds(0, 1e14),
+    bounds=plausible.ENERGY_J,
     ways=(
         Way(
             metric="energy_accumulator",

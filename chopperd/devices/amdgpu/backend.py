@@ -167,6 +167,15 @@ class AmdgpuBackend:
         watched = self._watched.get(device.uuid) if device.parent is None else None
         return None if watched is None else processes(self._sysfs, watched.card.nodes)
 
+    def implausible_total(self) -> dict[tuple[str, str], int]:
+        """Values dropped as absurd since the start, by GPU label and field."""
+        return {
+            (device.gpu, what): count
+            for device in self._devices
+            if device.uuid in self._watched
+            for what, count in dict(self._watched[device.uuid].faults.implausible_total).items()
+        }
+
     def shortfall(self) -> str | None:
         """Which GPUs are read without their block of metrics, and why; None if none is."""
         lacking = [

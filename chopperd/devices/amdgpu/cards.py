@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from chopperd.devices import plausible
 from chopperd.devices.amd.identity import KfdNode, kfd_nodes, uuid_of
 from chopperd.devices.amdgpu.files import number_in, text_in
-from chopperd.devices.plausible import Bounds
+from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.plausible import Bounds
 from chopperd.units import MICROWATTS_PER_WATT, MILLIDEGREES_PER_DEGREE
 
 _CARD: Final = re.compile(r"card\d+")

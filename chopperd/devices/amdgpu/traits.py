@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from chopperd.devices import plausible
 from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import Beside, GpuTraits
 from chopperd.devices.amdgpu.cards import TWO_DIE_DEVICES, Card, labelled
 from chopperd.devices.amdgpu.files import NumberFile
 from chopperd.devices.channel import Call
-from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import NumberKind
+from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo
+from chopperd.model.plausible import Bounds
 from chopperd.units import HZ_PER_MHZ, MICROWATTS_PER_WATT, MILLIDEGREES_PER_DEGREE
 
 _UW: Final = MICROWATTS_PER_WATT

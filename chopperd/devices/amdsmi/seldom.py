@@ -38,7 +38,7 @@ class ProcessList:
             return None
         self._faults.begin_look()
         try:
-            return tuple(self._listed())
+            return self._faults.plausible_processes(self._listed())
         except SmiError as error:
             self._faults.absent(error, _PROCESSES)
             if self._faults.transient is not None:
@@ -57,9 +57,9 @@ class ProcessList:
                 raise
         for place in range(min(count.value, _MOST_PROCESSES)):
             row = one.from_buffer(room, place * sizeof(one))
-            pid = int(getattr(row, "pid", 0))
-            if pid > 0:
-                yield GpuProcess(pid=pid, memory_used_bytes=int(getattr(row, "mem", 0)))
+            yield GpuProcess(
+                pid=int(getattr(row, "pid", 0)), memory_used_bytes=int(getattr(row, "mem", 0))
+            )
 
 
 def troubles(library: Library, handle: int) -> Iterator[str]:

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
-from chopperd.devices import plausible
 from chopperd.devices.channel import Call, Channel, DeviceFaults
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.direct import DirectCall, DirectNumber, Driver
 from chopperd.devices.nvml.fields import FieldCall, FieldReader, wanted_fields
 from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.devices.nvml.table import Direct, Sensor, Way
-from chopperd.devices.plausible import Bounds
+from chopperd.model import plausible
 from chopperd.model.causes import Cause
+from chopperd.model.plausible import Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from ctypes import Array, c_char, c_void_p, cast, create_string_buffer
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import nan
 from struct import Struct
 from types import ModuleType
 from typing import Final, TypeAlias
@@ -22,6 +23,8 @@ FORMAT_BY_KIND: Final = {
     NumberKind.INT64: Struct("<q"),
     NumberKind.FLOAT64: Struct("<d"),
 }
+
+_ALL_ONES_SIGNED: Final = -1
 
 
 class Driver:
@@ -105,6 +108,8 @@ class DirectNumber:
         if code:
             raise self._driver.error(code)
         number: float = self._decode(self._buffer, self._offset)[0]
+        if number == _ALL_ONES_SIGNED and self._way.kind is NumberKind.INT32:
+            return nan  # as unsigned numbers, which it puts outside of their bounds
         return number if self._per_unit == 1 else number / self._per_unit
 
     def left_behind(self, way: Direct) -> float:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TypeVar
 
-from chopperd.devices import plausible
 from chopperd.devices.nvml.codes import Outcome, outcome_of
-from chopperd.devices.plausible import Bounds
+from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.plausible import Bounds
 from chopperd.units import watts_from_milliwatts
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from chopperd.devices.nvml.board import Board
 from chopperd.devices.nvml.codes import causes_of
 from chopperd.devices.nvml.direct import DirectCall, Place
 from chopperd.devices.nvml.fields import FieldCall, FieldRequest
-from chopperd.devices.plausible import Bounds
 from chopperd.devices.read_plan import (
     PlannedCall,
     PlannedCauses,
@@ -20,6 +19,7 @@ from chopperd.devices.read_plan import (
 )
 from chopperd.model.causes import Cause
 from chopperd.model.devices import ReadScope
+from chopperd.model.plausible import Bounds
 
 #: What each of the driver's 64 reason bits stands for, as a bit set of `Cause`.
 CAUSES_BY_BIT: Final = tuple(

@@ -52,7 +52,7 @@ class ProcessList:
                 if self._faults.transient is not None:
                     raise self._faults.transient from error
             else:
-                return tuple(map(_process, rows))
+                return self._faults.plausible_processes(map(_process, rows))
         return None
 
 

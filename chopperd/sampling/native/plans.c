@@ -158,6 +158,8 @@ static int placed(const plan_t *plan, const number_t *number, record_t *record, 
         return 0;
     double raw = number->kind == KIND_DECIMAL ? decimal_at(from)
                                               : number_of(bits_at(from, number->kind), number->kind);
+    if (number->kind == KIND_INT32 && raw == -1)
+        return 0; /* all ones: Python counts it as absent */
     double value = raw * number->multiplier / number->divisor;
     double judged = number->is_counted ? raw : value;
     if (!(judged >= number->low && judged <= number->high))
@@ -174,8 +176,11 @@ static int causes_found(const plan_t *plan, int64_t *causes)
     const char *from = part_of(plan, plan->causes_call, plan->causes_offset, bytes);
     if (from == NULL)
         return 0;
+    uint64_t bits = bits_at(from, plan->causes_kind);
+    if (bits > INT64_MAX)
+        return 0; /* all ones among them: no set of reasons */
     *causes = 0;
-    for (uint64_t bits = bits_at(from, plan->causes_kind); bits; bits &= bits - 1)
+    for (; bits; bits &= bits - 1)
         *causes |= plan->causes_by_bit[__builtin_ctzll(bits)];
     return 1;
 }

@@ -121,8 +121,22 @@ def test_with_mig_on_the_whole_gpu_is_read_and_its_activity_is_absent(fake_nvml:
     assert gpu.calls_of("nvmlDeviceGetUtilizationRates") == 0
 
 
+def test_a_temperature_of_all_ones_is_absent_though_it_reads_as_frost(
+    fake_nvml: FakeNvml,
+) -> None:
+    gpu = fake_nvml.scenario.gpus[0]
+    backend = fake_nvml.open()
+    for temperature_c, read_c in ((-2, -2.0), (-1, None), (40, 40.0)):
+        gpu.plays(Segment(temperature_c=temperature_c))
+        assert backend.read(H100, ReadScope.FULL).temperature_c == read_c
+    assert backend.implausible_total()["0", "temperature_c"] == 1
+
+
 def test_absurd_values_are_absent_and_counted(fake_nvml: FakeNvml) -> None:
     gpu = fake_nvml.scenario.gpus[0]
+    gpu.memory_temperature_c = 60
+    backend = fake_nvml.open()
+    backend.read(H100, ReadScope.FULL)
     gpu.plays(
         Segment(
             sm_clock_mhz=0,
@@ -134,13 +148,14 @@ def test_absurd_values_are_absent_and_counted(fake_nvml: FakeNvml) -> None:
     )
     gpu.memory_used_bytes = gpu.memory_total_bytes + 1
     gpu.memory_temperature_c = 0
-    backend = fake_nvml.open()
     before = backend.implausible_total()
     reading = backend.read(H100, ReadScope.FULL)
     nothing = DeviceReading(causes=frozenset(), limited_ns=reading.limited_ns, power_limit_w=700)
     assert replace(reading, energy_j=None) == nothing
     after = backend.implausible_total()
-    dropped = {field for (_, field), count in after.items() if count == before[("0", field)] + 1}
+    dropped = {
+        field for (_, field), count in after.items() if count == before.get(("0", field), 0) + 1
+    }
     assert dropped == {
         "sm_clock_mhz",
         "mem_clock_mhz",

@@ -40,11 +40,14 @@ def test_what_is_written_is_read_and_what_is_unknown_stays_so(fd: int) -> None:
     side.write_trouble("XID 79: fallen off the bus")
     side.add_driver_ns(30)
     side.add_driver_ns(12)
+    side.add_invalid(3)
+    side.add_invalid(1)
     assert RingReader(fd).aside(0) == GpuAside(
         state_mono_ns=7,
         state={"power_average_w": 412.5, "power_limit_w": 700.0},
         timing={**UNSEEN, "energy_j": SensorTiming(period_ns=100_000_000, window_ns=0)},
         driver_rare_ns=42,
+        invalid_count=4,
         processes_mono_ns=9,
         processes=processes,
         trouble="XID 79: fallen off the bus",
@@ -77,10 +80,11 @@ def test_a_successor_begins_anew_but_for_the_time_spent_and_silences_the_one_bef
     earlier = writer_on(fd).side(0)
     earlier.write_trouble("lost")
     earlier.add_driver_ns(5)
+    earlier.add_invalid(2)
     writer_on(fd)
     earlier.write_trouble("late news")
     earlier.add_driver_ns(100)
-    assert RingReader(fd).aside(0) == GpuAside(timing=UNSEEN, driver_rare_ns=5)
+    assert RingReader(fd).aside(0) == GpuAside(timing=UNSEEN, driver_rare_ns=5, invalid_count=2)
 
 
 def test_the_time_spent_stays_where_a_writer_died_over_the_rest(fd: int) -> None:
@@ -89,7 +93,7 @@ def test_the_time_spent_stays_where_a_writer_died_over_the_rest(fd: int) -> None
     side.write_trouble("lost")
     reader = RingReader(fd)
     with side._writing():  # as it is left by a process that was killed meanwhile
-        assert reader.aside(0) == GpuAside(driver_rare_ns=5)
+        assert reader.aside(0) == GpuAside(driver_rare_ns=5, invalid_count=0)
 
 
 def test_a_successor_ends_what_the_thread_of_a_gpu_died_over(fd: int) -> None:

@@ -28,6 +28,7 @@ class Knowing(ScriptedBackend):
         self.trouble_of: dict[str, str] = {}
         self.change: str | None = None
         self.failure: Exception | None = None
+        self.dropped: dict[tuple[str, str], int] = {}
         self.memory_used_bytes: int | None = None
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
@@ -41,6 +42,9 @@ class Knowing(ScriptedBackend):
     def changed(self) -> str | None:
         self._ask("changed")
         return self.change
+
+    def implausible_total(self) -> dict[tuple[str, str], int]:
+        return self.dropped
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -114,6 +118,14 @@ def test_what_is_found_lies_beside_the_gpu_with_what_it_cost(bench: Bench) -> No
     assert (zero.processes, one.processes) == ((GpuProcess(pid=100),), (GpuProcess(pid=101),))
     assert (zero.trouble, one.trouble) == (None, "the GPU must be reset")
     assert zero.driver_rare_ns + one.driver_rare_ns == 3 * NS_PER_MS * len(asked)
+
+
+def test_dropped_values_are_counted_by_gpu_and_never_twice(bench: Bench) -> None:
+    bench.backend.dropped = {("0", "power_w"): 2, ("0", "sm_clock_mhz"): 1}
+    bench.pass_time(2)
+    bench.backend.dropped = {("0", "power_w"): 4, ("0", "sm_clock_mhz"): 1, ("1", "power_w"): 1}
+    bench.pass_time(2)
+    assert [bench.reader.aside(slot).invalid_count for slot in (0, 1)] == [5, 1]
 
 
 def test_a_gpu_that_is_lost_is_explained_at_once_and_once(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from chopperd.errors import StoreError
 from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.plausible import DIE_CLOCK_MHZ, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
@@ -19,13 +20,16 @@ from chopperd.store.samples import read_samples, write_samples
 
 T0 = 1_795_818_062_000_000_123
 
-numbers = st.one_of(st.just(np.nan), st.floats(allow_infinity=False, allow_nan=False))
+
+def numbers(bounds: Bounds) -> st.SearchStrategy[float]:
+    """Numbers that a reader believes, and NaN."""
+    return st.just(np.nan) | st.floats(bounds.low, bounds.high)
 
 
 @st.composite
 def die_clocks(draw: st.DrawFn, n: int) -> np.ndarray | None:
     """Of a GPU whose last die has a clock at least once, or of one that tells none."""
-    clock = st.just(np.nan) | st.floats(0, 65_535)
+    clock = st.just(np.nan) | st.floats(DIE_CLOCK_MHZ.low, DIE_CLOCK_MHZ.high)
     clocks = draw(hnp.arrays(np.float64, (n, draw(st.integers(1, 8))), elements=clock))
     return None if np.isnan(clocks[:, -1]).all() else clocks
 
@@ -35,10 +39,13 @@ def gpu_samples(draw: st.DrawFn, label: str) -> GpuSamples:
     spacings = draw(st.lists(st.integers(1, 10**10), max_size=6))
     n = len(spacings)
 
-    def values() -> np.ndarray:
-        return draw(hnp.arrays(np.float64, n, elements=numbers))
+    def values(bounds: Bounds) -> np.ndarray:
+        return draw(hnp.arrays(np.float64, n, elements=numbers(bounds)))
 
-    limited = {cause: values() for cause in draw(st.sets(st.sampled_from(Cause), max_size=3))}
+    counters = Bounds(LIMITED_NS.low, 2**53)
+    limited = {
+        cause: values(counters) for cause in draw(st.sets(st.sampled_from(Cause), max_size=3))
+    }
     bits = st.sets(st.sampled_from(REPORTED_CAUSES)).map(lambda s: sum(c.bit for c in s))
     optional_mhz = st.none() | st.floats(1, 3000)
     info = GpuInfo(
@@ -61,7 +68,7 @@ def gpu_samples(draw: st.DrawFn, label: str) -> GpuSamples:
         # A counter without a single value is one that the GPU does not have.
         limited_ns={cause: v for cause, v in limited.items() if not np.isnan(v).all()},
         die_clocks_mhz=draw(die_clocks(n)),
-        **{name: values() for name in VALUE_COLUMNS},
+        **{name: values(SAMPLE_BOUNDS[name]) for name in VALUE_COLUMNS},
     )
 
 

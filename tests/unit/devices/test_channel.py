@@ -11,13 +11,14 @@ from chopperd.devices.channel import (
     DeviceFaults,
     VendorErrors,
 )
-from chopperd.devices.plausible import CLOCK_MHZ, Bounds
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,
     TransientDeviceError,
     UnsupportedFieldError,
 )
+from chopperd.model.devices import GpuProcess
+from chopperd.model.plausible import CLOCK_MHZ, Bounds
 from tests.fakes.clock import ScriptedClock
 
 ANY = Bounds(-math.inf, math.inf)
@@ -150,10 +151,25 @@ def test_a_kind_of_failure_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_absurd_values_are_dropped_and_counted() -> None:
     faults = device_faults()
-    driver = Driver(0, 1, 10_000, 10_001, float("nan"))
+    driver = Driver(1, 10_000, 0, 10_001, float("nan"))
     channel = channel_of(faults, call(driver.read), bounds=CLOCK_MHZ)
-    assert [channel.value() for _ in range(5)] == [None, 1, 10_000, None, None]
+    assert [channel.value() for _ in range(5)] == [1, 10_000, None, None, None]
     assert faults.implausible_total == {"field": 3}
+
+
+def test_a_sensor_that_is_not_there_reads_0_and_counts_as_no_fault() -> None:
+    faults = device_faults()
+    channel = channel_of(faults, call(Driver(0, 0, 10_001).read), bounds=CLOCK_MHZ)
+    assert [channel.value() for _ in range(3)] == [None, None, None]
+    assert faults.implausible_total == {"field": 1}
+
+
+def test_processes_that_are_none_are_dropped_and_counted() -> None:
+    faults = device_faults()
+    listed = [GpuProcess(pid=pid, memory_used_bytes=1) for pid in (0, 1, 4_242, 2**32 - 1, -1)]
+    assert [one.pid for one in faults.plausible_processes(listed)] == [1, 4_242]
+    assert faults.plausible_processes(()) == ()
+    assert faults.implausible_total == {"processes": 3}
 
 
 def test_a_first_value_that_is_absurd_hides_nothing() -> None:

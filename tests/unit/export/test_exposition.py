@@ -221,7 +221,11 @@ def test_units_are_base_units() -> None:
     # Sums over the eight GPUs.
     assert values_of(text, "chopperd_agent_ticks_total") == {"": 80_000.0}
     assert values_of(text, "chopperd_agent_missed_ticks_total") == {"": 24.0}
-    assert values_of(text, "chopperd_agent_errors_total", "fault") == {"read": 16.0, "lost": 8.0}
+    assert values_of(text, "chopperd_agent_errors_total", "fault") == {
+        "read": 16.0,
+        "lost": 8.0,
+        "invalid": 40.0,
+    }
     assert values_of(text, "chopperd_agent_driver_seconds_total", "call") == {
         "fast": 40.0,
         "full": 24.0,

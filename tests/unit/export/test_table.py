@@ -9,7 +9,7 @@ def test_a_metric_has_a_line_and_a_closed_label_its_values() -> None:
     lines = metrics_table().splitlines()
     line = "| `chopperd_gpu_temperature_celsius` | gauge | `gpu`, `sensor` | minimal | Newest"
     assert any(each.startswith(line) for each in lines)
-    assert "| `fault` | `read`, `lost` |" in lines
+    assert "| `fault` | `read`, `lost`, `invalid` |" in lines
 
 
 def test_what_stands_between_the_marks_is_replaced_and_the_rest_is_kept() -> None:

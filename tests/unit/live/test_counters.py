@@ -14,6 +14,7 @@ def test_what_two_rings_counted_adds_up_and_unknown_stays_unknown() -> None:
         lost_count=3,
         driver_ns=40,
         driver_full_ns=4,
+        invalid_count=6,
     )
     other = GpuCounters(
         totals=LiveTotals(
@@ -22,6 +23,7 @@ def test_what_two_rings_counted_adds_up_and_unknown_stays_unknown() -> None:
         ticks_count=5,
         driver_ns=2,
         driver_full_ns=1,
+        invalid_count=1,
     )
     assert one.plus(other) == GpuCounters(
         totals=LiveTotals(
@@ -37,6 +39,7 @@ def test_what_two_rings_counted_adds_up_and_unknown_stays_unknown() -> None:
         lost_count=3,
         driver_ns=42,
         driver_full_ns=5,
+        invalid_count=7,
     )
 
 
