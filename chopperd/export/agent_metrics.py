@@ -84,7 +84,7 @@ def _outcomes(snapshot: NodeSnapshot) -> Mapping[str, float]:
 def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
     return {
         "recorder": float(snapshot.archive.trouble is not None),
-        "store": float(snapshot.store.trouble is not None),
+        "store": float(bool(snapshot.store.trouble or snapshot.store.set_aside)),
         "analysis": float(snapshot.analysis.trouble is not None),
     }
 

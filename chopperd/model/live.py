@@ -196,7 +196,8 @@ class StoreLive:
         in_memory: Rows that are kept in memory only since they could not be written.
         trouble: Why it does not write to disk now, for people; None where it does.
         dropped: Captures given up since start, as neither disk nor memory had room.
-        set_aside: What became of a store file that could not be used; None if there was none.
+        set_aside: What was lost with store files that could not be used, until those quarantined
+            files are removed; None if there are none.
     """
 
     bytes: int = 0

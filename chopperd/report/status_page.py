@@ -41,7 +41,7 @@ def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
     if sampler.condition is SamplerCondition.RUNNING:
         found += [f"GPU {gpu.info.gpu}: {gpu_condition(gpu)}" for gpu in now.gpus if not gpu.up]
     found += [f"GPU {gpu.info.gpu}: {gpu.trouble}" for gpu in now.gpus if gpu.trouble]
-    found += [now.archive.trouble, now.store.trouble, now.analysis.trouble]
+    found += [now.archive.trouble, now.store.trouble, now.store.set_aside, now.analysis.trouble]
     return tuple(trouble for trouble in found if trouble is not None)
 
 

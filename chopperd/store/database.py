@@ -109,7 +109,9 @@ class Database:
         self._connection.execute("PRAGMA temp_store = MEMORY")
         migrate(self._connection, MEMORY, migrations)
         overflow.make_shadows(self._connection)
-        self._disk = DiskFile(path, self._connection, log_bytes=log_bytes, migrations=migrations)
+        self._disk = DiskFile(
+            path, self._connection, log_bytes=log_bytes, migrations=migrations, clock=clock
+        )
         with self._lock:
             self._open_disk()
 

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from chopperd.clock import Clock
 from chopperd.store.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
 from chopperd.store.migrations import Migration, migrate
-from chopperd.store.set_aside import APPLICATION_ID, check_ours, check_sound, set_aside
+from chopperd.store.salvage import Salvaged, salvage
+from chopperd.store.set_aside import (
+    APPLICATION_ID,
+    check_ours,
+    check_sound,
+    quarantined,
+    set_aside,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +33,6 @@ class DiskFile:
         path: The file; None stands for memory that is never given up.
         attached: Whether it can be read.
         read_only: Whether it can't be written.
-        set_aside: What became of a file that could not be used, for people; None if there was none.
     """
 
     def __init__(
@@ -35,15 +42,29 @@ class DiskFile:
         *,
         log_bytes: int,
         migrations: Sequence[Migration],
+        clock: Clock,
     ) -> None:
         self.path = path
         self.attached = False
         self.read_only = False
-        self.set_aside: str | None = None
+        self._clock = clock
+        self._removed: str | None = None
+        self._why: dict[str, str] = {}
+        self._losses: tuple[tuple[Path, str], ...] = ()
         self._opened: tuple[int, int] | None = None
         self._connection = connection
         self._log_bytes = log_bytes
         self._migrations = migrations
+
+    @property
+    def set_aside(self) -> str | None:
+        """What became of files that could not be used, for people; None if there is none.
+
+        A file is spoken of until somebody removes it, which acknowledges it.
+        """
+        texts = [text for file, text in self._losses if file.exists()]
+        texts += [self._removed] if self._removed else []
+        return "; ".join(texts) or None
 
     @property
     def is_writable(self) -> bool:
@@ -57,8 +78,10 @@ class DiskFile:
 
     def note_gone(self) -> None:
         """Say that the file is gone, and what was in it with it."""
-        self.set_aside = f"{self.path} was removed while it was in use"
-        logger.warning("the store begins anew: %s", self.set_aside)
+        self._removed = (
+            f"{self.path} was removed while it was in use, with its rows; restart to acknowledge"
+        )
+        logger.warning("the store begins anew: %s", self._removed)
 
     def attach(self) -> None:
         """Open the file, made if it is missing; one that can't be used is put aside first.
@@ -77,15 +100,18 @@ class DiskFile:
             self.replace(error)
 
     def replace(self, error: Exception) -> None:
-        """Put the file aside for what was found of it, and begin a new one; raises as `attach`."""
+        """Quarantine the file for what was found of it, and begin a new one with its readable rows.
+
+        Raises as `attach`.
+        """
         why = "newer" if isinstance(error, NewerError) else "damaged"
         if self.path is not None:
             try:
                 kept = set_aside(self.path, why)
             finally:
                 self.detach()  # only now: closing removes a log that is still in its place
-            self.set_aside = f"{self.path} was put aside as {kept.name}: {error}"
-            logger.warning("the store begins anew: %s", self.set_aside)
+            self._why[kept.name] = str(error)
+            logger.warning("%s is quarantined as %s: %s", self.path, kept.name, error)
         try:
             self._open_checked()
         except BaseException:
@@ -116,6 +142,44 @@ class DiskFile:
             check_sound(self._connection, "disk", _CHECK_S)
             self._opened = _identity(self.path)
         migrate(self._connection, "disk", self._migrations)
+        if self.path is not None:
+            self._take_over(self.path)
+
+    def _take_over(self, path: Path) -> None:
+        """Salvage what has not been, from files quarantined here, and read what was lost of all."""
+        run = self._connection.execute
+        done = {name for (name,) in run("SELECT name FROM disk.quarantine")}
+        files = quarantined(path)
+        unfinished = []
+        for file in files:
+            if file.name not in done and not self.read_only:
+                try:
+                    self._salvage(file)
+                except sqlite3.Error as error:
+                    if self._connection.in_transaction:
+                        run("ROLLBACK")
+                    text = f"its rows are salvaged at the next start, as now the disk says {error}"
+                    unfinished.append((file, f"{file.name} is quarantined: {text}"))
+        rows = run("SELECT name, reason, recovered, lost FROM disk.quarantine").fetchall()
+        told = [(file := path.with_name(name), _loss_text(file, *loss)) for name, *loss in rows]
+        self._losses = (*told, *unfinished)
+        for file, text in self._losses:
+            if file.name not in done:
+                logger.warning("%s", text)
+
+    def _salvage(self, file: Path) -> None:
+        """Copy the readable rows of a quarantined file, and note how many, in one transaction."""
+        run = self._connection.execute
+        reason = self._why.get(file.name, "found at start")
+        run("BEGIN")
+        try:
+            salvaged = salvage(file, self._connection, "disk")
+        except UnusableFileError as error:
+            salvaged = Salvaged(recovered=0, lost=None)
+            reason = reason if reason != "found at start" else str(error)
+        values = (file.name, self._clock.unix_ns(), reason, salvaged.recovered, salvaged.lost)
+        run("INSERT INTO disk.quarantine VALUES (?, ?, ?, ?, ?)", values)
+        run("COMMIT")
 
     def _open(self, path: Path) -> None:
         """For writing; where that is refused, for reading, if nothing is left in its log."""
@@ -149,6 +213,15 @@ class DiskFile:
         run("PRAGMA disk.synchronous = FULL")
         run(f"PRAGMA disk.journal_size_limit = {self._log_bytes}").fetchall()
         run(f"PRAGMA wal_autocheckpoint = {self._log_bytes // _PAGE_BYTES}").fetchall()
+
+
+def _loss_text(file: Path, reason: str, recovered: int, lost: int | None) -> str:
+    """What a quarantined file cost, and how to acknowledge it."""
+    which = "an unknown number" if lost is None else f"{lost:,}"
+    return (
+        f"the store file could not be used ({reason}): {recovered:,} of its rows were recovered,"
+        f" {which} lost; remove {file} to acknowledge"
+    )
 
 
 def _log_of(path: Path) -> Path:

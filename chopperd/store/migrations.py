@@ -73,7 +73,18 @@ _DROPS: Final[Migration] = (
     "CREATE INDEX {at}.drops_open ON drops (uuid) WHERE end_unix_ns IS NULL",
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS)
+#: Files that this store takes the place of, and how many of their rows it took over: `lost` is
+#: null where that is not known.
+_QUARANTINE: Final[Migration] = (
+    """
+    CREATE TABLE {at}.quarantine (
+        name TEXT PRIMARY KEY, found_unix_ns INTEGER NOT NULL, reason TEXT NOT NULL,
+        recovered INTEGER NOT NULL, lost INTEGER
+    )
+    """,
+)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE)
 
 
 def version_of(connection: sqlite3.Connection, at: str) -> int:

@@ -1,5 +1,6 @@
 """Whether a database file may be used, and putting one aside that may not; nothing is deleted."""
 
+import re
 import sqlite3
 import threading
 from itertools import count
@@ -14,6 +15,7 @@ APPLICATION_ID: Final = 0x63687064
 
 #: The database itself last: whoever is killed in between finds it still in its place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
+_QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
 
 
 def check_ours(connection: sqlite3.Connection, at: str, version: int) -> None:
@@ -55,7 +57,7 @@ def check_sound(connection: sqlite3.Connection, at: str, limit_s: float) -> None
         limit.cancel()
         limit.join()
     if found != "ok":
-        raise DamagedError(str(found))
+        raise DamagedError(str(found).splitlines()[-1])
 
 
 def set_aside(path: Path, why: str) -> Path:
@@ -74,3 +76,18 @@ def set_aside(path: Path, why: str) -> Path:
         if file.exists():
             file.rename(target.with_name(target.name + part))
     return target
+
+
+def quarantined(path: Path) -> list[Path]:
+    """The files that `set_aside` renamed and nobody has removed since, oldest number first.
+
+    Raises:
+        OSError: The folder can't be read.
+    """
+    found = [
+        file
+        for file in path.parent.iterdir()
+        if file.name.startswith(path.name)
+        and _QUARANTINED.fullmatch(file.name.removeprefix(path.name))
+    ]
+    return sorted(found, key=lambda file: (len(file.name), file.name))

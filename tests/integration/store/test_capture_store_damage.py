@@ -29,11 +29,6 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"this is no database at all " * 400)
 
 
-def truncated(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-
-
 def flipped(path: Path) -> None:
     """Every page but the first two loses its header."""
     with path.open("r+b") as file:
@@ -48,10 +43,11 @@ def foreign(path: Path) -> None:
         connection.execute("CREATE TABLE recipes (cake TEXT)")
 
 
-@pytest.mark.parametrize("spoil", [garbage, truncated, flipped, foreign])
-def test_a_damaged_store_is_put_aside_and_a_new_one_begins(
+@pytest.mark.parametrize("spoil", [garbage, flipped, foreign])
+def test_a_store_of_which_nothing_is_readable_is_quarantined_and_a_new_one_begins(
     tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Until the quarantined file is removed, that is said, also after later starts."""
     path = tmp_path / "store.sqlite"
     for n in (1, 2):
         with closing(opened(path)) as store:
@@ -64,13 +60,19 @@ def test_a_damaged_store_is_put_aside_and_a_new_one_begins(
             live = store.live()
             assert live.trouble is None
             assert live.set_aside is not None
-            assert f"store.sqlite.damaged-{n}" in live.set_aside
+            assert "store.sqlite.damaged-1" in live.set_aside
             store_capture(store, 9)
-        (warning,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
-        assert f"was put aside as store.sqlite.damaged-{n}" in warning.getMessage()
-        assert (tmp_path / f"store.sqlite.damaged-{n}").read_bytes() == spoiled
+        warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert len(warnings) == 2
+        assert "is quarantined as store.sqlite.damaged-1: " in warnings[0]
+        assert "0 of its rows were recovered, an unknown number lost" in warnings[1]
+        quarantined = tmp_path / "store.sqlite.damaged-1"
+        assert quarantined.read_bytes() == spoiled
         with closing(opened(path)) as store:
             assert steps_of(store) == {9: ROWS}
+            assert quarantined.name in (store.live().set_aside or "")
+        quarantined.rename(tmp_path / f"looked-at-{n}")
+        with closing(opened(path)) as store:
             assert store.live().set_aside is None
 
 

@@ -18,7 +18,14 @@ from chopperd.export.rendering import MetricsText
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
 from chopperd.model.drops import DropTotals
-from chopperd.model.live import AnalysisLive, DiesLive, GpuLive, LiveTotals, NodeSnapshot
+from chopperd.model.live import (
+    AnalysisLive,
+    DiesLive,
+    GpuLive,
+    LiveTotals,
+    NodeSnapshot,
+    StoreLive,
+)
 from chopperd.units import NS_PER_S
 from tests.exposition import OPENMETRICS, families, rendered, series, values_of
 from tests.fakes.clock import ScriptedClock
@@ -183,6 +190,15 @@ def test_a_power_limit_that_is_not_known_now_is_not_that_of_the_start() -> None:
     gpu = gpu_live(0)
     gpu = replace(gpu, reading=replace(gpu.reading, power_limit_w=None))
     assert values_of(rendered(node_of(gpu)), "chopperd_gpu_power_limit_watts") == {}
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [(StoreLive(), 0), (StoreLive(trouble="disk full"), 1), (StoreLive(set_aside="3 lost"), 1)],
+)
+def test_rows_lost_with_a_damaged_store_are_trouble(store: StoreLive, shown: int) -> None:
+    text = rendered(replace(full_snapshot(), store=store))
+    assert values_of(text, "chopperd_agent_trouble", "part")["store"] == shown
 
 
 def test_units_are_base_units() -> None:

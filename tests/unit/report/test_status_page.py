@@ -119,7 +119,7 @@ def test_every_part_that_is_not_well_is_named_with_its_reason() -> None:
         snapshot(hung),
         sampler=SamplerLive(condition=SamplerCondition.RUNNING, abandoned_pids=(7, 8)),
         archive=ArchiveLive(trouble="recorder: disk full"),
-        store=StoreLive(trouble="store: disk full"),
+        store=StoreLive(trouble="store: disk full", set_aside="store: 3 rows lost"),
         analysis=AnalysisLive(trouble="inbox: no such folder"),
     )
     assert node_troubles(now) == (
@@ -127,6 +127,7 @@ def test_every_part_that_is_not_well_is_named_with_its_reason() -> None:
         "GPU 3: full call hangs for 30 s",
         "recorder: disk full",
         "store: disk full",
+        "store: 3 rows lost",
         "inbox: no such folder",
     )
 
