@@ -75,7 +75,7 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
 def _parts_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[str, Int64s]:
     """The figures of each kernel, (n,) int64; kernels by group, then by start."""
     start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
-    call = timeline.call_start_ns[kernels]
+    call = np.minimum(timeline.call_start_ns[kernels], start)  # by the device's clock a us early
     first = _opens(group[kernels])
     before = np.concatenate((end[:1], end[:-1]))
     launch = np.where(first, 0, np.maximum(start - before, 0))

@@ -167,7 +167,7 @@ class DeviceTimeline:
         windows: Steps with work on this device, in order.
         unrecorded: Time between neighbours in launch order of which at least one launch has no
             record, where idleness can't be told from work.
-        early_count: Records that start before the call of their correlation id: unlinked.
+        early_count: Records that start before the call of their correlation id.
         drift: How its clock and the host's drift apart, where that was looked for and can be told.
     """
 

@@ -55,7 +55,10 @@ _SPAN_KINDS: Final = {
     "cpu_op": SpanKind.OP,
     "Operator": SpanKind.OP,
 }
-_CALLS: Final = ("cuda_runtime", "cuda_driver", "Runtime")
+_CALLS: Final = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
+    *("privateuse1_runtime", "privateuse1_driver", "musa_runtime", "musa_driver"),
+)
 _DEVICE_SPANS: Final = ("gpu_user_annotation",)
 _PYTHON: Final = "python_function"
 _FLOWS: Final = "fwdbwd"

@@ -12,9 +12,16 @@ from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.model.trace import DeviceRecords, RecordKind, RuntimeCalls
 from chopperd.traces.names import names_matching
+from chopperd.units import NS_PER_US
 
-#: Kernel and graph launches of CUDA's runtime and driver and of HIP; host functions run no kernel.
-KERNEL_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)(?!\w*HostFunc)\w*Launch(?!Attribute)\w*$")
+#: Kernel and graph launches of the makers' runtimes and drivers; host functions run no kernel.
+KERNEL_LAUNCH: Final = re.compile(
+    r"^(?:cuda|cu|hip|musa|mu|ur|pi)(?!\w*HostFunc)\w*Launch(?!Attribute)\w*$"
+)
+
+#: By how much a record may start before its call: the clocks of host and device are joined no
+#: better. Of 9,595 records of 11 real traces none starts before its call.
+EARLIEST_NS: Final = 10 * NS_PER_US
 
 #: Copies that always leave a record. Fills are not here: an empty one legitimately leaves none.
 COPY_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*(?:Async|WithStream)\w*$")
@@ -30,7 +37,7 @@ class Links:
     Attributes:
         call: (records,) int64, index of the launching call; -1 unlinked. A graph launch is the
             call of many records.
-        by_id: (records,) int64, the same, also where the record starts before the call.
+        by_id: (records,) int64, the same, also where the record starts too early for the call.
         recorded: (calls,) bool, the call has at least one record.
         launch: (calls,) bool, a kernel, graph or copy launch, which should have a record.
     """
@@ -58,7 +65,7 @@ def link(
     which it is: it is unlinked where calls of more than one have its id, and no such call is known
     to lack its record.
 
-    A record that starts before its call began has an impossible time (or id): it stays in the
+    A record that starts long before its call began has an impossible time (or id): it stays in the
     timeline by its time but is unlinked, and its launch counts as one without record.
 
     Source: Kineto's `correlation`, one number for a call and all that it put on a device;
@@ -70,7 +77,7 @@ def link(
     by_id = _call_by_correlation(records.correlation, calls.correlation, launch)
     by_id[np.append(shared, False)[by_id]] = -1
     linked = by_id >= 0
-    linked[linked] = records.start_ns[linked] >= calls.start_ns[by_id[linked]]
+    linked[linked] = records.start_ns[linked] >= calls.start_ns[by_id[linked]] - EARLIEST_NS
     call = np.where(linked, by_id, -1)
     runs_kernel = _marked(len(calls), call[linked & (records.kind == RecordKind.KERNEL)])
     captured = intervals.contains(_captures(calls, names), calls.start_ns)

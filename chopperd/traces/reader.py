@@ -21,6 +21,7 @@ from chopperd.traces.document import Texts, document_texts
 from chopperd.traces.file_hash import FileHash
 from chopperd.traces.further import further_events
 from chopperd.traces.rows import TraceRows
+from chopperd.traces.sniff import other_format
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
 from chopperd.traces.text_buffer import Buffer
 
@@ -31,6 +32,8 @@ _READ_ON_AGAIN_BYTES: Final = 4 << 20
 """What is fed behind a place where the scanner could not go on by itself, before it tries again."""
 _GIVEN_BACK_BYTES: Final = 1 << 16
 """Text that waits and is read again for that; far less, or the same would come again and again."""
+_OLD_CATEGORIES: Final = frozenset({"", "cpu_to_cuda"})
+"""Of all that torch.autograd.profiler writes, which has rows of "CPU functions" by words only."""
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
@@ -73,7 +76,7 @@ def read_trace(
         events = stack.enter_context(
             decoding(rows, 1 if reads_on else threads, limits.block_bytes, native=native)
         )
-        document = _Document(source, limits, rows, events, native=native)
+        document = _Document(source, limits, rows, events, name=called.name, native=native)
         for data in events.pieces_of(source):
             document.feed(data)
             if reads_on:
@@ -92,9 +95,11 @@ class _Document:
         rows: TraceRows,
         events: Events,
         *,
+        name: str,
         native: bool,
     ) -> None:
         self._source = source
+        self._called = name
         self._limits = limits
         self._opening = bytearray()
         self._wanted_bytes = 0
@@ -143,6 +148,11 @@ class _Document:
         self._events.finish()
         if self._event_count and not self._rows.counts.total():
             raise self._source.error(f"has no event among the {self._event_count} elements read")
+        if not self._head and self._rows.counts.keys() <= _OLD_CATEGORIES and self._event_count:
+            raise self._source.error(
+                "is a bare list of events without categories, as the old torch.autograd.profiler "
+                "writes: no kernel can be told; record it with torch.profiler"
+            )
 
     def trace(self, path: Path, both: DoesBoth) -> Trace:
         """All that was read."""
@@ -186,6 +196,8 @@ class _Document:
         # A text without the array in sight is looked at again when there is far more of it.
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
+        if other := other_format(text[:_FIRST_BYTES], self._called):
+            raise self._source.error(other)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
         if start and start[:1] not in b"{[" and not is_cut_mark(start):
             raise self._source.error("is not JSON", len(text[:_FIRST_BYTES]) - len(start))

@@ -61,6 +61,8 @@ def codes(outcome: Outcome) -> set[str]:
 
 GOOD = json.dumps(kineto(rank=0)).encode()
 
+OLD_ROW = '{"name": "aten::mm", "ph": "X", "ts": 1, "dur": 2, "tid": 1, "pid": "CPU functions"}'
+
 REFUSED: dict[str, tuple[bytes, str]] = {
     "empty.json": (b"", "is an empty trace"),
     "blank.json": (b" \n ", "is an empty trace"),
@@ -71,6 +73,8 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "config.json": (b'{"a": 1}', "is JSON but not a Kineto trace"),
     "list.json": (b'{"traceEvents": {"a": 1}}', "not a Kineto trace"),
     "numbers.json": (b"[1, 2, 3]", "has no event"),
+    "old.json": (f"[{OLD_ROW}, {OLD_ROW}]".encode(), "the old torch.autograd.profiler"),
+    "rank0.pftrace": (b"\x0a\x02\x08\x01" * 8, "is a Perfetto trace"),
     "head.json": (GOOD[:40], "is cut off before its events"),
     "trace.json.zst": (b"\x28\xb5\x2f\xfd" + bytes(100), "is compressed with zstd"),
     "broken.json.gz": (b"\x1f\x8b\x08\x00" + b"\xff" * 200, "broken gzip"),

@@ -97,6 +97,15 @@ def test_what_is_no_trace_is_refused_with_the_reason_and_the_newest_five_are_kep
     assert kept == [f"{n}.json{end}" for n in range(2, 7) for end in ("", ".reason")]
 
 
+def test_a_perfetto_file_is_rejected_with_what_to_write_instead(tmp_path: Path) -> None:
+    with Node(tmp_path) as node:
+        node.drop("rank0.pftrace", b"\x0a\x02\x08\x01" * 8)
+        wait_for(lambda: node.outcomes() == {"rejected": 1})
+        reason = node.traces()["rank0.pftrace"].reason
+    assert reason is not None
+    assert reason.startswith("rank0.pftrace is a Perfetto trace (protobuf), not Kineto JSON: have")
+
+
 def test_a_trace_that_tells_nothing_does_not_hide_the_one_before(tmp_path: Path) -> None:
     """A fragment is salvaged as a trace without events; its bytes hold no step and no kernel."""
     with Node(tmp_path) as node:

@@ -34,6 +34,22 @@ def kernel(
     return Rec(start, end, kind, call=call, thread=0, step=step, stream=stream)
 
 
+def test_a_kernel_a_us_before_its_call_by_its_own_clock_has_a_call_of_no_length() -> None:
+    """A gap of 20 before the second: prep up to its start, nothing negative."""
+    totals = chopper_totals(
+        device([kernel(100, 200, 105), kernel(220, 300, 221)], windows=[(100, 300)])
+    )
+    assert row(totals, 0) == {
+        "kernel_count": 2,
+        "kernel_ns": 180,
+        "launch_ns": 20,
+        "prep_ns": 20,
+        "call_ns": 0,
+        "first_launch_ns": 0,
+        "first_call_ns": 0,
+    }
+
+
 def test_a_gap_is_prep_until_the_launch_call_and_call_from_there_on() -> None:
     """Gaps of 20, 50, 0: calls came 10 before the end, 30 after it, and after the start."""
     totals = chopper_totals(

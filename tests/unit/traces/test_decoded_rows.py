@@ -49,7 +49,7 @@ def test_device_work_of_every_age_becomes_a_record(category: str, kind: RecordKi
 
 @pytest.mark.parametrize(
     "category",
-    ["cuda_sync", "mtia_ccp_events", "overhead", "python_function", "Trace", "xpu_driver", None],
+    ["cuda_sync", "mtia_ccp_events", "overhead", "python_function", "Trace", "xpu_op", None],
 )
 def test_other_categories_are_only_counted(category: str) -> None:
     rows = rows_of([complete_event(category, "x", 1, 2)])
@@ -184,7 +184,13 @@ def test_queues_that_records_name_are_noticed(time: float) -> None:
     assert rows_of([plain, named]).has_queues
 
 
-@pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "Runtime"])
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
+    *("privateuse1_runtime", "privateuse1_driver", "musa_runtime", "musa_driver"),
+)
+
+
+@pytest.mark.parametrize("category", CALLS)
 def test_runtime_calls_keep_their_correlation_and_thread(category: str) -> None:
     event = complete_event(category, "hipLaunchKernel", 1, 2, correlation=0, stream="0x0")
     event |= {"pid": 100, "tid": "main"}

@@ -141,3 +141,9 @@ def test_a_time_that_is_no_unicode_is_none(text: bytes) -> None:
     event = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":2,"ts":"%s","dur":1}'
     found = read_alike(event % text)
     assert (starts_ns(found), found.lost["undecodable_rows"]) == ([], 1)
+
+
+@pytest.mark.parametrize("category", [b"xpu_runtime", b"mtia_runtime", b"privateuse1_driver"])
+def test_runtime_calls_of_other_makers_are_calls(category: bytes) -> None:
+    found = read_alike(GOOD.replace(b"cuda_runtime", category))
+    assert starts_ns(found) == [1000]

@@ -44,13 +44,27 @@ def test_a_record_without_id_or_with_an_unknown_one_is_unlinked() -> None:
     assert links.missing.tolist() == [0]
 
 
-def test_a_record_that_starts_before_its_call_is_unlinked_and_its_launch_has_no_record() -> None:
+def test_a_record_that_starts_long_before_its_call_is_unlinked_and_its_launch_has_no_record() -> (
+    None
+):
     built = TraceBuilder()
-    built.call("cudaLaunchKernel", 100, correlation=7)
-    built.record("impossible", 99, 5, correlation=7)
+    built.call("cudaLaunchKernel", 100_000, correlation=7)
+    built.record("impossible", 100_000 - 10_001, 5, correlation=7)
     links = linked(built)
     assert links.call.tolist() == [-1]
     assert links.missing.tolist() == [0]
+
+
+@pytest.mark.parametrize("early_ns", [1, 1_000, 10_000])
+def test_a_record_up_to_ten_us_before_its_call_is_linked_as_clocks_join_no_better(
+    early_ns: int,
+) -> None:
+    built = TraceBuilder()
+    built.call("hipLaunchKernel", 100_000, correlation=7)
+    built.record("k", 100_000 - early_ns, 5, correlation=7)
+    links = linked(built)
+    assert links.call.tolist() == links.by_id.tolist() == [0]
+    assert links.missing.tolist() == []
 
 
 def test_a_launch_goes_before_another_call_with_the_same_id() -> None:
@@ -110,6 +124,8 @@ def test_a_trace_without_calls_or_without_records_links_nothing() -> None:
         ("hipGraphLaunch", True),
         ("hipExtModuleLaunchKernel", True),
         ("hipExtLaunchKernel", True),
+        ("urEnqueueKernelLaunch", True),
+        ("musaLaunchKernel", True),
         ("hipLaunchHostFunc", False),
         ("cudaGraphInstantiate", False),
         ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", False),

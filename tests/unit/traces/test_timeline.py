@@ -238,7 +238,8 @@ def drifting(runtime: str) -> DeviceTimeline:
 def test_drift_is_told_of_rocm_traces_also_by_records_before_their_launch() -> None:
     device = drifting("rocm")
     assert device.early_count == 100
-    assert (device.call_thread[:100] == -1).all()  # unlinked all the same: nothing is corrected
+    assert (device.call_thread[:90] == -1).all()  # by more than 10 us: nothing is corrected
+    assert (device.call_thread[90:] >= 0).all()
     assert device.drift is not None
     assert device.drift.ratio == pytest.approx(1_000 / 50_000_000, rel=0.01)
     assert device.drift.misleads
