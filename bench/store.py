@@ -16,7 +16,14 @@ from typing import Final
 
 from bench.markdown import median_and_range, table
 from chopperd.clock import SystemClock
-from chopperd.model.captures import AnalysedTrace, StepQuery, TraceEntry, TraceState, Viewer
+from chopperd.model.captures import (
+    AnalysedTrace,
+    RunIdentity,
+    StepQuery,
+    TraceEntry,
+    TraceState,
+    Viewer,
+)
 from chopperd.model.report import ReportDocument
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
@@ -43,7 +50,7 @@ _COPY_CAPTURES: Final = """
 _COPY_TRACES: Final = """
     INSERT INTO traces SELECT id || '-' || :n, name, 'job' || (:n % 10), owner_uid, state, reason,
         stored_bytes, received_unix_ns - :shift, finished_unix_ns, rank, run, capture - :shift_ms,
-        begin_unix_ns - :shift, end_unix_ns - :shift FROM traces WHERE capture >= :first
+        begin_unix_ns - :shift, end_unix_ns - :shift, identity FROM traces WHERE capture >= :first
 """
 _COPY_BODIES: Final = (
     "INSERT INTO reports SELECT trace || '-' || :n, capture - :shift_ms, body FROM reports "
@@ -89,18 +96,16 @@ def store_one(store: CaptureStore, number: int, start_unix_ns: int) -> None:
                 received_unix_ns=start_unix_ns,
             )
         )
-        filed, _ = store.file_analysed(
-            AnalysedTrace(
-                id=trace_id,
-                job="job0",
-                run="r1",
-                rank=rank,
-                begin_unix_ns=start_unix_ns,
-                end_unix_ns=start_unix_ns + STEPS * NS_PER_S,
-                report=bytes(range(256)) * 8,
-            )
+        identity = RunIdentity(
+            run="r1",
+            rank=rank,
+            begin_unix_ns=start_unix_ns,
+            end_unix_ns=start_unix_ns + STEPS * NS_PER_S,
         )
-    store.put_document(filed.id, document(number, start_unix_ns))
+        (filed,) = store.file_analysed(
+            AnalysedTrace(id=trace_id, job="job0", identity=identity, report=bytes(range(256)) * 8)
+        )
+    store.put_document(filed.entry.id, document(number, start_unix_ns))
 
 
 def fill(path: Path, captures: int) -> None:

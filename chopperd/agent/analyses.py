@@ -10,7 +10,7 @@ from typing import Final
 from chopperd.agent.trace_store import Tally, TraceStore
 from chopperd.clock import Clock
 from chopperd.live.spool import Spool
-from chopperd.model.captures import AnalysedTrace, TraceEntry, TraceState
+from chopperd.model.captures import AnalysedTrace, Filed, TraceEntry, TraceState
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
@@ -52,11 +52,15 @@ class AnalysisSettings:
 class _Capture:
     """A capture whose document is due, and its newly analysed traces, which wait for that."""
 
-    id: int
-    reports: tuple[bytes, ...]
+    filed: Filed
     traces: dict[str, tuple[TraceEntry, AnalysedTrace]]
     since_mono_ns: int
     deaths: int = 0
+
+    @property
+    def id(self) -> int:
+        """Of the capture."""
+        return self.filed.entry.id
 
 
 class Analyses:
@@ -199,8 +203,10 @@ class Analyses:
         self._work = trace_id
 
     def _begin_composing(self, capture: _Capture) -> None:
+        filed = capture.filed
+        request = Compose(reports=filed.reports, run=filed.entry.run, note=filed.entry.note)
         try:
-            self._worker.ask(Compose(reports=capture.reports), self._settings.timeout_s)
+            self._worker.ask(request, self._settings.timeout_s)
         except FrameError as error:
             self._give_up_capture(capture, str(error))
         else:
@@ -264,16 +270,20 @@ class Analyses:
         return False
 
     def _file(self, entry: TraceEntry, trace: AnalysedTrace) -> None:
-        """Put a report into its capture, which may be several that were due made one by it."""
-        capture, reports = self._store.file_analysed(trace)
+        """Put a report into its capture; traces that were due may change theirs by it."""
+        changed = self._store.file_analysed(trace)
         traces, since_mono_ns = {entry.id: (entry, trace)}, self._clock.mono_ns()
+        moved = {each for filed in changed for each in filed.entry.trace_ids}
         for other in tuple(self._due.values()):
-            if other.id == capture.id or other.traces.keys() & set(capture.trace_ids):
+            if other.traces.keys() & moved or other.id in {each.entry.id for each in changed}:
                 traces |= self._due.pop(other.id).traces
                 since_mono_ns = min(since_mono_ns, other.since_mono_ns)
-        self._due[capture.id] = _Capture(
-            id=capture.id, reports=reports, traces=traces, since_mono_ns=since_mono_ns
-        )
+        for filed in changed:
+            self._due[filed.entry.id] = _Capture(
+                filed=filed,
+                traces={each: traces[each] for each in filed.entry.trace_ids if each in traces},
+                since_mono_ns=since_mono_ns,
+            )
 
     def _end_composing(self, capture: _Capture, outcome: Reply | Lost) -> None:
         match outcome:
@@ -302,8 +312,8 @@ class Analyses:
             entry,
             state=TraceState.ANALYSED,
             job=trace.job,
-            run=trace.run,
-            rank=trace.rank,
+            run=trace.identity.run,
+            rank=trace.identity.rank,
             finished_unix_ns=self._clock.unix_ns(),
         )
         self._store.put_trace(done)

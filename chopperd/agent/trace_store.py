@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from chopperd.model.captures import AnalysedTrace, CaptureEntry, TraceEntry
+from chopperd.model.captures import AnalysedTrace, Filed, TraceEntry
 from chopperd.model.report import ReportDocument
 
 
@@ -25,8 +25,8 @@ class TraceStore(Protocol):
         """Take down a trace, or a change of its state."""
         ...
 
-    def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
-        """Put a trace into its capture; the capture and the reports of all its traces."""
+    def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
+        """Put a trace into its capture; that one, then others that changed by it."""
         ...
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:

@@ -36,7 +36,9 @@ REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
 
 JOB: Final = optional("job", Text(), "only of this job")
 JOB_ID: Final = in_path("job", Text(), "name of a job")
-RUN: Final = optional("run", Text(), "only of this run of the job")
+RUN: Final = optional(
+    "run", Text(), "only of this run; most have no name, as a job has one run at a time"
+)
 RANK: Final = optional("rank", Whole(0, _MAX_INT32), "only of this rank")
 GPU_LABEL: Final = optional("gpu", Text(128), "only of the GPU with this label")
 LIMIT: Final = defaulted("limit", Whole(1, 1000), 100, "most entries to give")

@@ -1,7 +1,7 @@
 """Traces that the agent took in, and the captures that they form.
 
-A capture is the traces of one job (and run) that overlap in time: one profiled stretch, seen by
-several ranks. Its report is made over all of them; the store keeps it with its rows.
+A capture is the traces of one run that overlap in time: one profiled stretch, seen by several
+ranks. Its report is made over all of them; the store keeps it with its rows.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from chopperd.model.report import Family, Row
 from chopperd.model.row_work import Part
+from chopperd.model.trace import ProcessGroup
 
 
 class TraceState(StrEnum):
@@ -57,29 +58,56 @@ class TraceEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What a trace says of the run that it is of; `correlate.runs` compares it with others.
+
+    Attributes:
+        run, rank, world_size, backend, groups, trace_id, host_name: As of `TraceMeta`.
+        begin_unix_ns, end_unix_ns: First and last device record, else of its steps; None without
+            an anchor.
+        steps: (number, start in Unix ns) of some steps that the job numbers itself, in order, and
+            the end of the last one as a further start; empty where there are none.
+    """
+
+    run: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    groups: tuple[ProcessGroup, ...] | None = None
+    trace_id: str | None = None
+    host_name: str | None = None
+    begin_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+    steps: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysedTrace:
     """What the worker made of one trace.
 
     Attributes:
         id: Of its `TraceEntry`.
-        job, run, rank: Identity; the job as taken in, else as the trace says.
-        begin_unix_ns, end_unix_ns: First and last device record; both None without an anchor.
+        job: As taken in, else as the trace says.
+        identity: Of its run and rank.
         report: The trace's report (`pipeline.reports.FileReport`) in MessagePack, from which a
             capture's document is made anew when another of its traces arrives.
     """
 
     id: str
     job: str | None
-    run: str | None
-    rank: int | None
-    begin_unix_ns: int | None
-    end_unix_ns: int | None
+    identity: RunIdentity
     report: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureEntry:
-    """A capture as the store knows it; `note`: why it is not part of another of its time."""
+    """A capture as the store knows it.
+
+    Attributes:
+        run: `chopperd_run` of its traces; a name made by the store where several runs of one job
+            have one time; else None.
+        note: Why it is not part of another of its time.
+    """
 
     id: int
     job: str | None
@@ -88,6 +116,14 @@ class CaptureEntry:
     end_unix_ns: int | None
     trace_ids: tuple[str, ...]
     note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filed:
+    """A capture that has changed, with the reports of all its traces in order of arrival."""
+
+    entry: CaptureEntry
+    reports: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

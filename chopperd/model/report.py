@@ -234,6 +234,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 class Row:
     """One step of one device, or (in `totals`, with `step` None) the whole file of one device.
 
+    `run` is `chopperd_run` of the trace; else None, unless several runs of one job have one time:
+    then a number in a report on files, and in the agent the time at which the run became known.
     `power_w` is the mean over the window; `power_source` is what it was taken from:
     "energy_counter", or the kind of its readings as in `GpuInfo`.
     """

@@ -247,6 +247,32 @@ class TraceDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroup:
+    """A process group that a rank is in, as torch names it in `distributedInfo.pg_config`.
+
+    Attributes:
+        name: `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks.
+        size: The number of its ranks.
+        first: Its lowest rank.
+        stride: From each rank to the next; None where they are not evenly spaced.
+        digest: CRC-32 of all its ranks.
+    """
+
+    name: str
+    size: int
+    first: int
+    stride: int | None
+    digest: int
+
+    def holds(self, rank: int) -> bool:
+        """Whether a rank is certainly in the group."""
+        if self.stride is None:
+            return False
+        nth, rest = divmod(rank - self.first, self.stride)
+        return rest == 0 and 0 <= nth < self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """What was lost while reading, by kind, and what is odd; all zero for a clean file.
 
@@ -297,7 +323,12 @@ class TraceMeta:
         rank: Rank of the process; None if unknown.
         rank_source: "distributedInfo", "file name" or None.
         world_size: From distributedInfo; None if absent.
-        run: `chopperd_run` or trace_id; None if absent.
+        backend: Of torch.distributed, as "nccl"; None if absent.
+        groups: The process groups that the rank is in; None if absent or too many to compare.
+        trace_id: torch draws one in each process; one capture asked of several may give all the
+            same. None if absent.
+        host_name: Of its machine or container; None if absent.
+        run: `chopperd_run`; None if absent.
         job: `chopperd_job`; None if absent.
         devices: What the file says of its devices.
         simulated: Whether the file carries the mark of chopperd's simulation.
@@ -314,6 +345,10 @@ class TraceMeta:
     rank: int | None = None
     rank_source: str | None = None
     world_size: int | None = None
+    backend: str | None = None
+    groups: tuple[ProcessGroup, ...] | None = None
+    trace_id: str | None = None
+    host_name: str | None = None
     run: str | None = None
     job: str | None = None
     devices: tuple[TraceDevice, ...] = ()

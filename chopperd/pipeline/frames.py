@@ -42,9 +42,17 @@ class Analyse(msgspec.Struct, frozen=True, kw_only=True, tag="analyse"):
 
 
 class Compose(msgspec.Struct, frozen=True, kw_only=True, tag="compose"):
-    """Ask for the document over reports that `Analysed` gave."""
+    """Ask for the document over reports that `Analysed` gave.
+
+    Attributes:
+        reports: Of the traces of one run.
+        run: What that is called; None if it has no name.
+        note: Why the capture is not part of another of its time; None if that needs no reason.
+    """
 
     reports: tuple[bytes, ...]
+    run: str | None = None
+    note: str | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

@@ -16,7 +16,7 @@ from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
-from chopperd.report.processes import guessed_gpus, guessed_twice
+from chopperd.report.processes import guessed_gpus, guessed_twice, of_runs
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
@@ -141,6 +141,7 @@ def composed(
     *,
     selection: StepSelection | None = None,
     notes: Sequence[Note] = (),
+    run: str | None = None,
 ) -> ReportDocument:
     """The document over files of one job; a GPU guessed for two at a time is taken from them.
 
@@ -149,12 +150,13 @@ def composed(
         clock: What the document is dated by.
         selection: Which steps to show; None for all.
         notes: What else is to be said.
+        run: What the run that they are of is called; None if it has no name.
     """
     reports = [file.report for file in files]
     for index in guessed_twice(reports):
         reports[index] = files[index].certain or reports[index]
     return build_document(
-        reports,
+        of_runs(reports, run),
         version=__version__,
         time=rfc3339(clock.unix_ns()),
         selection=selection or StepSelection(),

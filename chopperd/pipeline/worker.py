@@ -20,6 +20,7 @@ import msgspec
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import ChopperdError, TraceError, TraceFormatError
 from chopperd.model.captures import AnalysedTrace
+from chopperd.model.report import Note
 from chopperd.model.services import SampleSource
 from chopperd.pipeline.background import cap_memory, stand_back
 from chopperd.pipeline.frames import (
@@ -40,7 +41,7 @@ from chopperd.pipeline.frames import (
 )
 from chopperd.pipeline.reports import FileReport, composed, report_file
 from chopperd.report.privacy import Names, trace_with_names
-from chopperd.report.processes import span_ns
+from chopperd.report.processes import identity, span_ns
 from chopperd.report.trace_report import TraceReport
 
 logger = logging.getLogger(__name__)
@@ -119,22 +120,20 @@ class Desk:
         )
         _refuse_nothing(file.report)
         file = _shown(file, request.options.names)
-        trace, span = file.report.trace, span_ns(file.report)
         return Analysed(
             trace=AnalysedTrace(
                 id=request.id,
-                job=trace.job,
-                run=trace.run,
-                rank=trace.rank,
-                begin_unix_ns=span[0] if span else None,
-                end_unix_ns=span[1] if span else None,
+                job=file.report.trace.job,
+                identity=identity(file.report),
                 report=packed(file),
             )
         )
 
     def _composed(self, request: Compose) -> Composed:
         files = sorted((unpacked(each) for each in request.reports), key=_order)
-        return Composed(document=composed(files, self._clock))
+        code = "rank_conflict" if (request.note or "").startswith("rank ") else "capture_split"
+        notes = [Note(code=code, text=request.note)] if request.note else []
+        return Composed(document=composed(files, self._clock, notes=notes, run=request.run))
 
 
 def _refuse_nothing(report: TraceReport) -> None:

@@ -15,8 +15,8 @@ from chopperd.report.rows import DraftRow
 def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
     """The rows with peers, excess and `is_critical`, in the same order.
 
-    Peers are the same model's GPUs in the same job and step (for totals: in files that begin with
-    the same step); the critical device is the one with the largest window less exposed
+    Peers are the same model's GPUs in the same job, run and step (for totals: in files that begin
+    with the same step); the critical device is the one with the largest window less exposed
     communication.
 
     Args:
@@ -33,10 +33,10 @@ def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
     return rows
 
 
-def _when(draft: DraftRow) -> tuple[str | None, int | None, int | None]:
+def _when(draft: DraftRow) -> tuple[str | None, str | None, int | None, int | None]:
     """What rows that are set beside one another have in common."""
-    step = draft.row.step
-    return draft.row.job, step, draft.first_step if step is None else None
+    row = draft.row
+    return row.job, row.run, row.step, draft.first_step if row.step is None else None
 
 
 def _repeats(rows: Sequence[DraftRow], group: Sequence[int]) -> bool:

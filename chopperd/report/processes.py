@@ -1,13 +1,21 @@
-"""Which trace files are of one process, which contradict one another, which claim one GPU twice."""
+"""Which trace files are of one run or process, which contradict, which claim one GPU twice."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
+from chopperd.correlate.runs import runs_of
+from chopperd.model.captures import RunIdentity
+from chopperd.model.timeline import StepSource
 from chopperd.report.trace_report import TraceReport
 
 #: Rules of the mapping that tell a GPU from what else there is, and may so be wrong.
 _GUESSES: Final = frozenset({"unique_name", "only_one"})
+#: Sources of steps whose numbers are the job's; of others each file counts its own.
+_NUMBERED_BY_JOB: Final = frozenset({StepSource.PROFILER_STEP.value, StepSource.JOB_MARKS.value})
+#: Steps by which a trace is compared with those of other ranks.
+_MOST_STEPS: Final = 32
 
 
 def processes(reports: Sequence[TraceReport]) -> list[int]:
@@ -57,13 +65,76 @@ def guessed_gpus(report: TraceReport) -> set[str]:
 
 
 def span_ns(report: TraceReport) -> tuple[int, int] | None:
-    """First start and last end of the trace's device records; None without an anchor or any."""
+    """First start and last end of the trace's device records, else of the host's steps.
+
+    None without an anchor or any of them.
+    """
     spans = [
         (row.start_unix_ns, row.start_unix_ns + (row.window_ns or 0))
         for row in (each.row for each in report.totals)
         if row.start_unix_ns is not None
+    ] or [
+        (row.marker_start_unix_ns, row.marker_start_unix_ns + (row.marker_ns or 0))
+        for row in report.host_steps
+        if row.marker_start_unix_ns is not None and not report.totals
     ]
     return (min(s for s, _ in spans), max(e for _, e in spans)) if spans else None
+
+
+def identity(report: TraceReport) -> RunIdentity:
+    """What a trace says of its run, with the times and the job's own steps of its rows."""
+    span = span_ns(report) or (None, None)
+    return replace(
+        report.said, begin_unix_ns=span[0], end_unix_ns=span[1], steps=_numbered_steps(report)
+    )
+
+
+def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceReport]:
+    """The reports, each under its run's name.
+
+    Args:
+        reports: Of one job.
+        name: The run's; None if it has none, or the reports are of several: these get numbers.
+    """
+    number = runs_of([identity(report) for report in reports], is_told=True)
+    runs = sorted(set(number))
+    names = {run: name if len(runs) == 1 else str(nth) for nth, run in enumerate(runs, 1)}
+    return [
+        _of_run(report, report.said.run or names[run])
+        for report, run in zip(reports, number, strict=True)
+    ]
+
+
+def _of_run(report: TraceReport, run: str | None) -> TraceReport:
+    if report.trace.run == run:
+        return report
+    return replace(
+        report,
+        trace=replace(report.trace, run=run),
+        steps=tuple(replace(each, row=replace(each.row, run=run)) for each in report.steps),
+        totals=tuple(replace(each, row=replace(each.row, run=run)) for each in report.totals),
+        host_steps=tuple(replace(each, run=run) for each in report.host_steps),
+        host=report.host and replace(report.host, run=run),
+    )
+
+
+def _numbered_steps(report: TraceReport) -> tuple[tuple[int, int], ...]:
+    """Some of the job's steps, thinned, and the end of the last; none that a file numbers."""
+    rows = [each.row for each in report.steps] or list(report.host_steps)
+    starts: dict[int, int] = {}
+    end_ns = 0
+    for row in rows:
+        start_ns = row.marker_start_unix_ns if row.start_unix_ns is None else row.start_unix_ns
+        if row.step is None or start_ns is None or row.step_source not in _NUMBERED_BY_JOB:
+            continue
+        starts[row.step] = min(start_ns, starts.get(row.step, start_ns))
+        length_ns = row.marker_ns if row.window_ns is None else row.window_ns
+        end_ns = max(end_ns, start_ns + (length_ns or 0))
+    if not starts:
+        return ()
+    ordered = sorted(starts.items())
+    thinned = ordered[:: -(-len(ordered) // _MOST_STEPS)]
+    return (*thinned, (ordered[-1][0] + 1, max(end_ns, ordered[-1][1] + 1)))
 
 
 def _fits(report: TraceReport, those: Sequence[int], reports: Sequence[TraceReport]) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.timebase import realtime_step_ns
+from chopperd.model.captures import RunIdentity
 from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import (
     DeviceSummary,
@@ -14,7 +15,7 @@ from chopperd.model.report import (
 from chopperd.model.row_work import HostTime
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
-from chopperd.model.trace import Trace
+from chopperd.model.trace import Trace, TraceMeta
 from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.clocked_device import ClockedDevice, JoinOptions, clocked_device
 from chopperd.report.host_work import host_time
@@ -66,10 +67,12 @@ class SampledBy:
 class TraceReport:
     """Everything of one trace that goes into a document; the trace itself is no longer needed.
 
-    `sampled` is None where there were no samples, `host` where there is device work.
+    `said` is what the file's header says of its run; `sampled` is None where there were no
+    samples, `host` where there is device work.
     """
 
     trace: TraceSummary
+    said: RunIdentity
     simulated: bool
     devices: tuple[DeviceSummary, ...]
     steps: tuple[DraftRow, ...]
@@ -108,6 +111,7 @@ def report_trace(
     stepped = _realtime_step(trace, usable)
     return TraceReport(
         trace=_summary(trace, timeline),
+        said=_said(trace.meta),
         simulated=trace.meta.simulated,
         devices=tuple(each.summary for each in joined),
         steps=tuple(row for each in joined for row in each.steps),
@@ -124,6 +128,18 @@ def report_trace(
             *(note for each in joined for note in each.notes),
         ),
         host=_host_time(timeline, context),
+    )
+
+
+def _said(meta: TraceMeta) -> RunIdentity:
+    return RunIdentity(
+        run=meta.run,
+        rank=meta.rank,
+        world_size=meta.world_size,
+        backend=meta.backend,
+        groups=meta.groups,
+        trace_id=meta.trace_id,
+        host_name=meta.host_name,
     )
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.model.captures import (
     AnalysedTrace,
-    CaptureEntry,
     DeviceKernels,
+    Filed,
     JobEntry,
     StepPage,
     StepQuery,
@@ -109,20 +109,21 @@ class CaptureStore:
         is_new = self._database.write(put)
         self._look(added_traces=int(is_new))
 
-    def file_analysed(self, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
+    def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
         """Put a trace into the capture that it belongs to; its state is left as it is.
 
-        Traces of one owner, job and run that overlap in time form one capture, those without an
-        anchor another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
+        Traces of one owner and run that overlap in time form one capture, those without an anchor
+        another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
 
         Returns:
-            The capture, and the reports of all its traces in order of arrival.
+            The capture, then others that changed by it, each with its reports.
         """
         now_unix_ns = self._clock.unix_ns()
-        filed = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
-        self._recent.absorb(filed.absorbed, filed.entry.id)
-        self._look(added_traces=int(filed.is_new))
-        return filed.entry, filed.reports
+        made = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
+        for capture, others in made.absorbed.items():
+            self._recent.absorb(others, capture)
+        self._look(added_traces=int(made.is_new))
+        return made.filed
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
         """Keep a capture's document, with its steps and families in place of what was there.

@@ -84,7 +84,10 @@ _QUARANTINE: Final[Migration] = (
     """,
 )
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE)
+#: What a trace says of its run (`RunIdentity`, MessagePack); null of what came before.
+_IDENTITIES: Final[Migration] = ("ALTER TABLE {at}.traces ADD COLUMN identity BLOB",)
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES)
 
 
 def version_of(connection: sqlite3.Connection, at: str) -> int:

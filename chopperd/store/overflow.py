@@ -28,7 +28,8 @@ _UPSERT_TRACES: Final = """
         rank = COALESCE(excluded.rank, rank), run = COALESCE(excluded.run, run),
         capture = COALESCE(excluded.capture, capture),
         begin_unix_ns = COALESCE(excluded.begin_unix_ns, begin_unix_ns),
-        end_unix_ns = COALESCE(excluded.end_unix_ns, end_unix_ns)
+        end_unix_ns = COALESCE(excluded.end_unix_ns, end_unix_ns),
+        identity = COALESCE(excluded.identity, identity)
 """
 
 

@@ -1,15 +1,17 @@
 """What the document's keys beside its events say of the trace as a whole."""
 
 import re
+import zlib
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from chopperd.model.trace import TraceDevice
+from chopperd.model.trace import ProcessGroup, TraceDevice
 from chopperd.traces.columns import ABSENT, integer
 from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
 from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
@@ -22,6 +24,8 @@ _LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
 _LONG_BYTES: Final = 1 << 17
 """Longer values are passed over, as decoding them costs time: none that is read here is so long."""
 _JOB: Final = "distributedInfo"
+_MOST_GROUPS: Final = 256
+"""A rank of the largest public jobs is in 71; more are not compared."""
 
 
 class _Job(Struct):
@@ -29,6 +33,8 @@ class _Job(Struct):
 
     rank: Raw = NO_TEXT
     world_size: Raw = NO_TEXT
+    backend: Raw = NO_TEXT
+    pg_config: Raw = NO_TEXT
 
 
 _PLAIN: Final = msgspec.json.Decoder(float_hook=float)
@@ -131,6 +137,42 @@ def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, s
 def world_size_of(values: Mapping[str, object]) -> int | None:
     """The number of ranks; None if absent."""
     return _whole_number(_mapping(values.get("distributedInfo")).get("world_size"))
+
+
+def backend_of(values: Mapping[str, object]) -> str | None:
+    """What torch.distributed communicates by; None if absent."""
+    return text_of(_mapping(values.get(_JOB)), "backend")
+
+
+def groups_of(values: Mapping[str, object]) -> tuple[ProcessGroup, ...] | None:
+    """The process groups that the rank is in, by name; None if absent, odd, or too many.
+
+    Source: torch.distributed `_World.pg_config_info`: `pg_name` and `ranks` of the groups that
+    the process is a member of.
+    """
+    entries = _mappings(_mapping(values.get(_JOB)), "pg_config")
+    if not 0 < len(entries) <= _MOST_GROUPS:
+        return None
+    groups = [_group(text_of(each, "pg_name"), each.get("ranks")) for each in entries]
+    known = [each for each in groups if each is not None]
+    return tuple(sorted(known, key=lambda each: each.name)) if len(known) == len(groups) else None
+
+
+def _group(name: str | None, ranks: object) -> ProcessGroup | None:
+    if name is None or not isinstance(ranks, list) or not ranks:
+        return None
+    numbers = sorted(rank for rank in ranks if type(rank) is int)
+    if len(numbers) < len(ranks):
+        return None
+    steps = {after - before for before, after in pairwise(numbers)} or {1}
+    stride = steps.pop() if len(steps) == 1 else None
+    return ProcessGroup(
+        name=name,
+        size=len(numbers),
+        first=numbers[0],
+        stride=stride or None,
+        digest=zlib.crc32(repr(numbers).encode()),
+    )
 
 
 def text_of(values: Mapping[str, object], *keys: str) -> str | None:

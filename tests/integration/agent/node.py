@@ -12,6 +12,7 @@ from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
+from chopperd.store.capture_bodies import document_of
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
 from chopperd.units import NS_PER_S
@@ -115,6 +116,13 @@ class Node:
         document = self.store.latest_document(job, ADMIN)
         assert document is not None
         return document
+
+    def documents(self) -> list[ReportDocument]:
+        """All there are, oldest capture first."""
+        bodies = self.store._database.read(
+            lambda db: db.execute("SELECT body FROM documents ORDER BY capture").fetchall()
+        )
+        return [document for (body,) in bodies if (document := document_of(body)) is not None]
 
     def outcomes(self) -> dict[str, int]:
         """What there was of each, without zeros."""

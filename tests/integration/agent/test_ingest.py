@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,10 @@ def named(document: ReportDocument) -> ReportDocument:
     traces = tuple(replace(each, path=Path(each.path).name) for each in document.traces)
     generated = replace(document.generated, time="")
     return replace(document, trace=traces[0], traces=traces, generated=generated)
+
+
+def codes(document: ReportDocument) -> set[str]:
+    return {note.code for note in document.notes}
 
 
 def test_ranks_that_come_one_after_another_make_the_report_that_their_files_make(
@@ -119,29 +124,63 @@ def test_a_trace_is_not_looked_at_before_its_last_samples_can_be_recorded(tmp_pa
         assert CLOCK.mono_ns() - begin_ns >= 1_500_000_000
 
 
+def as_torch_writes(content: bytes) -> bytes:
+    """A simulated rank's trace without the run that only the simulation writes."""
+    changed, count = re.subn(rb'"chopperd_run": "[^"]*",', b"", content)
+    assert count == 1
+    return changed
+
+
+def test_ranks_with_trace_ids_of_their_own_become_one_report_with_peers(tmp_path: Path) -> None:
+    """As torchrun and torch.profiler write them: eight trace ids, one world size and group."""
+    job = play("fsdp2-h100", tmp_path, seconds=2.0, hz=20.0)
+    state = tmp_path / "state"
+    record(job.samples, state / "recorder")
+    with Node(state) as node:
+        for path in job.paths:
+            node.drop(path.name, as_torch_writes(path.read_bytes()))
+            wait_for(partial(node.ended, path.name))
+        (document,) = node.documents()
+        entries = node.traces().values()
+    assert sorted(trace.rank or 0 for trace in document.traces) == list(range(8))
+    assert {trace.run for trace in document.traces} == {None} == {each.run for each in entries}
+    assert {row.peers.n for row in document.totals if row.peers} == {8}
+    assert all(row.dvfs.excess_ns is not None for row in document.totals)
+    assert "peers_untraced" not in {note.code for note in document.notes}
+
+
 @pytest.mark.corpus
-def test_two_files_of_one_rank_are_both_shown_and_bytes_sent_again_change_nothing(
+def test_two_files_of_one_rank_are_two_runs_and_bytes_sent_again_change_nothing(
     shared: Path, tmp_path: Path
 ) -> None:
-    """Case 12, as its expected.md says: busy 30, 60, 45, 20 us; the rank from the name is 2."""
+    """Case 12, as its expected.md says: busy 30, 60, 45, 20 us; the rank from the name is 2.
+
+    One rank twice is two runs (DESIGN section 2): the second file has a report of its own.
+    """
     folder = Cases(shared).folder(12)
     files = {path.name: path.read_bytes() for path in sorted(folder.glob("*.json"))}
     with Node(tmp_path) as node:
-        for name, content in files.items():
-            node.drop(name, content, "job7")
-        wait_for(lambda: node.ended(*files))
-        before = node.document("job7")
+        for name in ("node-a_rank0.json", "job7_rank2.pt.trace.json", "capture.json"):
+            node.drop(name, files[name], "job7")
+            wait_for(partial(node.ended, name))
+        first = node.document("job7")
+        node.drop("node-b_rank0.json", files["node-b_rank0.json"], "job7")
+        wait_for(lambda: node.ended("node-b_rank0.json"))
         node.drop("again.json", files["node-a_rank0.json"], "job7")
         wait_for(lambda: node.outcomes().get("duplicate"))
         assert node.outcomes() == {"analysed": 4, "duplicate": 1}
-        after = node.document("job7")
-    assert after == before
-    (conflict,) = (note.text for note in after.notes if note.code == "rank_conflict")
-    assert "node-a_rank0.json" in conflict
-    assert "node-b_rank0.json" in conflict
+        wait_for(lambda: all("rank_conflict" in codes(each) for each in node.documents()))
+        before, after = node.documents()
+    assert [trace.path for trace in first.traces] == [trace.path for trace in before.traces]
+    for document in (before, after):
+        (conflict,) = (note.text for note in document.notes if note.code == "rank_conflict")
+        assert "node-a_rank0.json" in conflict
+        assert "node-b_rank0.json" in conflict
+    assert before.trace.run != after.trace.run
     known = {
         trace.path: (trace.rank, trace.rank_source, row.busy_ns, row.rank)
-        for trace, row in zip(after.traces, after.totals, strict=True)
+        for document in (before, after)
+        for trace, row in zip(document.traces, document.totals, strict=True)
     }
     assert known == {
         "node-a_rank0.json": (0, "distributedInfo", 30_000, 0),
@@ -149,7 +188,7 @@ def test_two_files_of_one_rank_are_both_shown_and_bytes_sent_again_change_nothin
         "job7_rank2.pt.trace.json": (2, "file name", 45_000, 2),
         "capture.json": (None, None, 20_000, None),
     }
-    assert {trace.job for trace in after.traces} == {"job7"}
+    assert {trace.job for each in (before, after) for trace in each.traces} == {"job7"}
 
 
 @pytest.mark.corpus

@@ -49,7 +49,7 @@ def test_a_trace_becomes_a_report_and_reports_a_document_without_names(
     path.write_bytes(trace(1, kernel="secret_kernel"))
     analysed = outcome(worker, analyse(path))
     assert isinstance(analysed, Analysed)
-    assert (analysed.trace.job, analysed.trace.rank) == ("job", 4)
+    assert (analysed.trace.job, analysed.trace.identity.rank) == ("job", 4)
     assert b"secret" not in analysed.trace.report
     composed = outcome(worker, Compose(reports=(analysed.trace.report,)))
     assert isinstance(composed, Composed)

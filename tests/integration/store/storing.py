@@ -12,7 +12,15 @@ from pathlib import Path
 
 from chopperd.clock import SystemClock
 from chopperd.store.capture_store import CaptureStore
-from tests.unit.store.captures import LIMITS, analysed, document, entry, step_row, totals_row
+from tests.unit.store.captures import (
+    LIMITS,
+    analysed,
+    document,
+    entry,
+    file_one,
+    step_row,
+    totals_row,
+)
 
 ROWS = 40
 
@@ -22,7 +30,7 @@ def store_capture(store: CaptureStore, number: int, rows: int = ROWS) -> int:
     name = f"{number}"
     store.put_trace(entry(name))
     span_s = (100.0 * number, 100.0 * number + 50)
-    capture, _ = store.file_analysed(analysed(name, span_s))
+    capture, _ = file_one(store, analysed(name, span_s))
     steps = [step_row(number, device=k, start_s=100.0 * number + k) for k in range(rows)]
     store.put_document(capture.id, document(steps, [totals_row()]))
     return capture.id

@@ -28,6 +28,7 @@ from tests.unit.store.captures import (
     analysed,
     document,
     entry,
+    file_one,
     opened,
     step_row,
     totals_row,
@@ -42,7 +43,7 @@ def test_what_was_stored_is_there_after_a_restart_with_the_metrics_sums(tmp_path
     path = tmp_path / "store.sqlite"
     with closing(opened(path, clock)) as store:
         store.put_trace(entry("a"))
-        capture, _ = store.file_analysed(analysed("a"))
+        capture, _ = file_one(store, analysed("a"))
         made = document([step_row(1), step_row(2)], [totals_row()])
         store.put_document(capture.id, made)
         store.put_trace(entry("b", received_unix_ns=NOW_UNIX_NS + 1))
@@ -54,7 +55,7 @@ def test_what_was_stored_is_there_after_a_restart_with_the_metrics_sums(tmp_path
         assert (after[0].steps, after[0].traces) == (2, 2)
         assert store.latest_document(None, ADMIN) == made
         assert [each.name for each in store.waiting()] == ["a", "b"]
-        again, reports = store.file_analysed(analysed("b", rank=1))
+        again, reports = file_one(store, analysed("b", rank=1))
         assert (again.id, reports) == (capture.id, (b"a", b"b"))
 
 

@@ -28,6 +28,7 @@ from tests.unit.store.captures import (
     analysed,
     document,
     entry,
+    file_one,
     opened,
     step_row,
     totals_row,
@@ -113,7 +114,7 @@ def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
     with closing(opened(path, clock)) as store:
         for name, span_s, rank in (("left", (-50, -40), 0), ("right", (-20, -10), 1)):
             store.put_trace(entry(name))
-            capture, _ = store.file_analysed(analysed(name, span_s, rank=rank))
+            capture, _ = file_one(store, analysed(name, span_s, rank=rank))
             store.put_document(capture.id, document([step_row(rank, rank=rank)]))
         other = store_capture(store, 7)
         filler = fill_up(small_disk)
@@ -122,7 +123,7 @@ def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
             store_capture(store, number)
             number += 1
         store.put_trace(entry("bridge", received_unix_ns=NOW_UNIX_NS + 1))
-        joined, reports = store.file_analysed(analysed("bridge", (-45, -15), rank=2))
+        joined, reports = file_one(store, analysed("bridge", (-45, -15), rank=2))
         assert sorted(reports) == [b"bridge", b"left", b"right"]
         assert steps_of(store).keys() == {0, 1, *range(7, number)}
         rows = [step_row(5, rank=rank) for rank in range(3)]
@@ -208,7 +209,7 @@ def test_where_the_disk_can_not_be_read_memory_answers_until_it_can(tmp_path: Pa
         store.put_trace(entry("a", owner_uid=1234))
         assert database.read(counted) == 0
         clock.advance(10**9)
-        capture, _ = store.file_analysed(analysed("a"))
+        capture, _ = file_one(store, analysed("a"))
         assert store.live().trouble == "kept in memory only: disk I/O error"
         store.put_document(capture.id, document([step_row(2)]))
         assert steps_of(store) == {2: 1}

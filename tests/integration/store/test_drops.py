@@ -41,6 +41,8 @@ def test_a_store_without_drops_is_brought_up_with_what_it_holds(tmp_path: Path) 
         store.put_trace(entry("a"))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TABLE drops")
+        connection.execute("DROP TABLE quarantine")
+        connection.execute("ALTER TABLE traces DROP COLUMN identity")
         connection.execute("PRAGMA user_version = 1")
     with closing(opened(path)) as store:
         store.put_drops([gpu_drop(10)])

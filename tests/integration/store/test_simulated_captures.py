@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.model.captures import AnalysedTrace
+from chopperd.model.captures import AnalysedTrace, RunIdentity
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.simulated_job import START_UNIX_NS, play
-from tests.unit.store.captures import ADMIN, EVERYTHING, all_steps, entry, opened, trace_id
+from tests.unit.store.captures import (
+    ADMIN,
+    EVERYTHING,
+    all_steps,
+    entry,
+    file_one,
+    opened,
+    trace_id,
+)
 
 
 def test_a_simulated_job_is_stored_rank_by_rank_and_comes_back_whole(tmp_path: Path) -> None:
@@ -25,17 +33,19 @@ def test_a_simulated_job_is_stored_rank_by_rank_and_comes_back_whole(tmp_path: P
             assert totals.start_unix_ns is not None
             assert totals.window_ns is not None
             store.put_trace(entry(path.name, received_unix_ns=clock.unix_ns() + count))
-            capture, reports = store.file_analysed(
-                AnalysedTrace(
-                    id=trace_id(path.name),
-                    job=totals.job,
-                    run=totals.run,
-                    rank=totals.rank,
-                    begin_unix_ns=totals.start_unix_ns,
-                    end_unix_ns=totals.start_unix_ns + totals.window_ns,
-                    report=path.name.encode(),
-                )
+            identity = RunIdentity(
+                run=totals.run,
+                rank=totals.rank,
+                begin_unix_ns=totals.start_unix_ns,
+                end_unix_ns=totals.start_unix_ns + totals.window_ns,
             )
+            trace = AnalysedTrace(
+                id=trace_id(path.name),
+                job=totals.job,
+                identity=identity,
+                report=path.name.encode(),
+            )
+            capture, reports = file_one(store, trace)
             assert reports == tuple(each.name.encode() for each in job.paths[:count])
             store.put_document(capture.id, document)
     with closing(opened(tmp_path / "store.sqlite", clock)) as store:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.captures import AnalysedTrace
+from chopperd.model.captures import AnalysedTrace, RunIdentity
 from chopperd.model.classes import KernelClass
+from chopperd.model.trace import ProcessGroup
 from chopperd.pipeline.frames import (
     MOST_REPLY_BYTES,
     MOST_REQUEST_BYTES,
@@ -41,7 +42,7 @@ REQUESTS: tuple[Request, ...] = (
             names="classes",
         ),
     ),
-    Compose(reports=(b"", b"\x00\xff")),
+    Compose(reports=(b"", b"\x00\xff"), run="r", note="n"),
 )
 SENT: tuple[Sent, ...] = (
     Ready(),
@@ -50,10 +51,11 @@ SENT: tuple[Sent, ...] = (
         trace=AnalysedTrace(
             id="x",
             job=None,
-            run="r",
-            rank=0,
-            begin_unix_ns=None,
-            end_unix_ns=None,
+            identity=RunIdentity(
+                rank=0,
+                groups=(ProcessGroup(name="0", size=2, first=0, stride=1, digest=7),),
+                steps=((1, 5), (2, 9)),
+            ),
             report=b"report",
         )
     ),

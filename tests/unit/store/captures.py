@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from chopperd.model.captures import AnalysedTrace, StepQuery, TraceEntry, TraceState, Viewer
+from chopperd.model.captures import (
+    AnalysedTrace,
+    CaptureEntry,
+    RunIdentity,
+    StepQuery,
+    TraceEntry,
+    TraceState,
+    Viewer,
+)
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
@@ -60,18 +68,28 @@ def analysed(
     rank: int | None = 0,
     job: str | None = "llama",
     run: str | None = "r1",
+    **said: object,
 ) -> AnalysedTrace:
     """A trace from and to so many s after now; its report is its name."""
     begin, end = (None, None) if span_s is None else [NOW_UNIX_NS + round(s * 1e9) for s in span_s]
     return AnalysedTrace(
         id=trace_id(name),
         job=job,
-        run=run,
-        rank=rank,
-        begin_unix_ns=begin,
-        end_unix_ns=end,
+        identity=RunIdentity(
+            run=run,
+            rank=rank,
+            begin_unix_ns=begin,
+            end_unix_ns=end,
+            **said,  # type: ignore[arg-type]
+        ),
         report=name.encode(),
     )
+
+
+def file_one(store: CaptureStore, trace: AnalysedTrace) -> tuple[CaptureEntry, tuple[bytes, ...]]:
+    """File a trace that changes no capture but its own."""
+    (filed,) = store.file_analysed(trace)
+    return filed.entry, filed.reports
 
 
 def step_row(

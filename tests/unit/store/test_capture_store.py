@@ -21,6 +21,7 @@ from tests.unit.store.captures import (
     analysed,
     document,
     entry,
+    file_one,
     opened,
     shown,
     step_row,
@@ -34,7 +35,7 @@ MINUTE_NS = 60 * NS_PER_S
 def filed(store: CaptureStore, name: str, *args: object, **kwargs: object) -> int:
     """A trace of Alice's, filed; the capture that it went into."""
     store.put_trace(entry(name))
-    capture, _ = store.file_analysed(analysed(name, *args, **kwargs))  # type: ignore[arg-type]
+    capture, _ = file_one(store, analysed(name, *args, **kwargs))  # type: ignore[arg-type]
     return capture.id
 
 
@@ -68,9 +69,9 @@ def test_ranks_that_overlap_in_time_form_one_capture_with_reports_in_order_of_ar
     store = opened()
     store.put_trace(entry("rank1", received_unix_ns=1))
     store.put_trace(entry("rank0", received_unix_ns=2))
-    first, reports = store.file_analysed(analysed("rank0", (-20, -10), rank=0))
+    first, reports = file_one(store, analysed("rank0", (-20, -10), rank=0))
     assert reports == (b"rank0",)
-    second, reports = store.file_analysed(analysed("rank1", (-15, -5), rank=1))
+    second, reports = file_one(store, analysed("rank1", (-15, -5), rank=1))
     assert second.id == first.id
     assert second.trace_ids == (trace_id("rank1"), trace_id("rank0"))
     assert reports == (b"rank1", b"rank0")
@@ -124,7 +125,7 @@ def test_traces_without_an_anchor_form_a_capture_of_their_own() -> None:
 def test_a_trace_filed_again_replaces_its_report_and_doubles_nothing() -> None:
     store = opened()
     first = filed(store, "a")
-    again, reports = store.file_analysed(replace(analysed("a"), report=b"better"))
+    again, reports = file_one(store, replace(analysed("a"), report=b"better"))
     assert (again.id, again.trace_ids, reports) == (first, (trace_id("a"),), (b"better",))
 
 
@@ -133,7 +134,7 @@ def test_a_full_capture_is_followed_by_another_that_says_why() -> None:
     captures = [filed(store, f"rank{rank}", rank=rank) for rank in range(MAX_TRACES)]
     assert len(set(captures)) == 1
     store.put_trace(entry("one more"))
-    other, reports = store.file_analysed(analysed("one more", rank=MAX_TRACES))
+    other, reports = file_one(store, analysed("one more", rank=MAX_TRACES))
     assert other.id != captures[0]
     assert reports == (b"one more",)
     assert other.note == "begun as 1 of the same time had 64 traces, the most that one may have"
@@ -245,7 +246,7 @@ def test_traces_of_two_owners_are_two_captures_and_each_sees_his_own() -> None:
     captures = {}
     for name, viewer in (("a", ALICE), ("b", BOB)):
         store.put_trace(entry(name, owner_uid=viewer.uid))
-        captures[name], _ = store.file_analysed(analysed(name, rank=0))
+        captures[name], _ = file_one(store, analysed(name, rank=0))
     assert [each.trace_ids for each in captures.values()] == [(trace_id("a"),), (trace_id("b"),)]
     for step, capture in enumerate(captures.values()):
         store.put_document(capture.id, document([step_row(step)], [totals_row()]))
@@ -275,7 +276,7 @@ def test_an_owner_of_all_ranks_sees_the_document() -> None:
 def test_what_has_no_known_owner_is_for_admins() -> None:
     store = opened()
     store.put_trace(entry("a", owner_uid=None))
-    capture, _ = store.file_analysed(analysed("a"))
+    capture, _ = file_one(store, analysed("a"))
     store.put_document(capture.id, document([step_row(1)], [totals_row()]))
     nobody = replace(ALICE, uid=None)
     for viewer in (ALICE, nobody):
@@ -342,7 +343,7 @@ def test_what_is_too_old_is_given_up_and_the_rest_stays() -> None:
     store.put_trace(entry("still queued"))
     clock.advance(13 * 24 * 60 * MINUTE_NS)
     store.put_trace(entry("new", received_unix_ns=clock.unix_ns()))
-    capture, _ = store.file_analysed(analysed("new", (-5, -1)))
+    capture, _ = file_one(store, analysed("new", (-5, -1)))
     store.put_document(capture.id, document([step_row(2)]))
     store.prune()
     assert shown(all_steps(store)) == [(2, 0), (1, 0)]

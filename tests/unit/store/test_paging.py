@@ -20,6 +20,7 @@ from tests.unit.store.captures import (
     analysed,
     document,
     entry,
+    file_one,
     opened,
     shown,
     step_row,
@@ -71,7 +72,7 @@ def stored(store: CaptureStore, number: int, rows: list[Stored]) -> None:
     owner_uid, job = (rows[0].owner_uid, rows[0].job) if rows else (1000, None)
     store.put_trace(entry(name, owner_uid=owner_uid, job=job))
     span_s = (100.0 * number, 100.0 * number + 1)
-    capture, _ = store.file_analysed(analysed(name, span_s, rank=None, job=job))
+    capture, _ = file_one(store, analysed(name, span_s, rank=None, job=job))
     store.put_document(capture.id, document([each.row for each in rows]))
 
 

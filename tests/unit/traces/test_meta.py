@@ -88,10 +88,45 @@ def test_devices_are_named_by_the_profiler_and_identified_by_our_own_key() -> No
     assert meta.devices_of({"deviceProperties": None}) == ()
 
 
-def test_the_run_is_ours_else_the_profiler_s_trace_id() -> None:
-    assert meta.text_of({"trace_id": "A", "chopperd_run": "r"}, "chopperd_run", "trace_id") == "r"
-    assert meta.text_of({"trace_id": 17}, "chopperd_run", "trace_id") == "17"
-    assert meta.text_of({"trace_id": ""}, "chopperd_run", "trace_id") is None
+def test_a_text_is_the_first_key_that_holds_one() -> None:
+    assert meta.text_of({"a": "A", "b": "B"}, "b", "a") == "B"
+    assert meta.text_of({"a": 17}, "b", "a") == "17"
+    assert meta.text_of({"a": ""}, "a") is None
+
+
+def test_groups_are_read_by_name_with_their_ranks_folded() -> None:
+    config = [
+        {"pg_name": "b", "ranks": [1, 3, 5]},
+        {"pg_name": "a", "ranks": [4, 0, 1]},
+        {"pg_name": "c", "ranks": [7]},
+    ]
+    values = {"distributedInfo": {"backend": "nccl", "pg_config": config}}
+    a, b, c = meta.groups_of(values) or ()
+    assert [(each.name, each.size, each.first, each.stride) for each in (a, b, c)] == [
+        ("a", 3, 0, None),
+        ("b", 3, 1, 2),
+        ("c", 1, 7, 1),
+    ]
+    assert [rank for rank in range(9) if b.holds(rank)] == [1, 3, 5]
+    assert [rank for rank in range(9) if c.holds(rank)] == [7]
+    assert not any(a.holds(rank) for rank in range(9)), "not known by its fold"
+    assert meta.backend_of(values) == "nccl"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        [],
+        [{"pg_name": "0"}],
+        [{"pg_name": "0", "ranks": []}],
+        [{"ranks": [0]}],
+        [{"pg_name": "0", "ranks": [0, "1"]}],
+        [{"pg_name": str(n), "ranks": [0]} for n in range(257)],
+    ],
+)
+def test_odd_or_too_many_groups_are_not_known(config: object) -> None:
+    assert meta.groups_of({"distributedInfo": {"pg_config": config}}) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Which traces are of one run of a job: their ranks, groups, times and step numbers compared.
+
+torch draws a `trace_id` in each process, so that it never tells ranks apart; the same one in
+several files says that one capture asked for them all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.captures import RunIdentity
+from chopperd.model.trace import ProcessGroup
+
+#: How many steps apart the ranks of a run may be at one instant: a pipeline is about one deep.
+_MOST_STEPS_APART: Final = 1.0
+#: In place of a distance in steps that is not known.
+_UNKNOWN_DISTANCE: Final = _MOST_STEPS_APART
+
+
+def runs_of(traces: Sequence[RunIdentity], *, is_told: bool, is_named: bool = True) -> list[int]:
+    """For each trace the number of its run: the index of that run's first trace.
+
+    Traces that contradict each other are never of one run (`are_apart`). Of the others those that
+    fit best (the nearest step at one instant, then the nearest start) are joined first, so that
+    two equal jobs at one time come apart as soon as a rank is there twice.
+
+    Args:
+        traces: Of one owner and job.
+        is_told: Whether somebody says that they are of one job; else only what overlaps in time,
+            directly or by others, is joined.
+        is_named: Whether the job has a name; without one, traces that do not know their rank are
+            jobs of their own.
+
+    Source: DESIGN.md section 2, "Steps", identity.
+    """
+    number = list(range(len(traces)))
+    members = {index: [index] for index in number}
+    apart = np.zeros((len(traces), len(traces)), bool)
+    links = []
+    for a, b in combinations(range(len(traces)), 2):
+        one, other = traces[a], traces[b]
+        apart[a, b] = apart[b, a] = are_apart(one, other)
+        if not apart[a, b] and (is_told or _meet(one, other, is_named=is_named)):
+            links.append((_distance(one, other), a, b))
+    for _, a, b in sorted(links):
+        first, second = sorted((number[a], number[b]))
+        if first != second and not apart[np.ix_(members[first], members[second])].any():
+            members[first] += members.pop(second)
+            for index in members[first]:
+                number[index] = first
+    return number
+
+
+def are_apart(one: RunIdentity, other: RunIdentity) -> bool:
+    """Whether two traces of one job say that they are of different runs of it."""
+    if one.run or other.run:
+        return one.run != other.run
+    if one.trace_id is not None and one.trace_id == other.trace_id:
+        return False
+    return (
+        _differ(one.world_size, other.world_size)
+        or _differ(one.backend, other.backend)
+        or _groups_differ(one, other)
+        or is_rank_twice(one, other)
+        or (_steps_apart(one, other) or 0.0) > _MOST_STEPS_APART
+    )
+
+
+def is_rank_twice(one: RunIdentity, other: RunIdentity) -> bool:
+    """Whether two traces claim one rank for the same time or step; cycles of one process do not."""
+    if one.rank is None or one.rank != other.rank:
+        return False
+    timed, numbered = _known_time(one) and _known_time(other), bool(one.steps and other.steps)
+    if _overlap(one, other) or not (timed or numbered):
+        return True
+    return numbered and max(one.steps[0][0], other.steps[0][0]) < min(
+        one.steps[-1][0], other.steps[-1][0]
+    )
+
+
+def is_rival(one: RunIdentity, other: RunIdentity) -> bool:
+    """Whether two traces would be of one run if they did not claim the same rank."""
+    return is_rank_twice(one, other) and not are_apart(one, replace(other, rank=None))
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _groups_differ(one: RunIdentity, other: RunIdentity) -> bool:
+    """Whether a group has other ranks in the other trace, or lacks there though its rank is in."""
+    if one.groups is None or other.groups is None:
+        return False
+    return _contradicts(one.groups, other) or _contradicts(other.groups, one)
+
+
+def _contradicts(groups: Sequence[ProcessGroup], other: RunIdentity) -> bool:
+    known = {group.name: group for group in other.groups or ()}
+    return any(
+        group != known[group.name]
+        if group.name in known
+        else other.rank is not None and group.holds(other.rank)
+        for group in groups
+    )
+
+
+def _meet(one: RunIdentity, other: RunIdentity, *, is_named: bool) -> bool:
+    """Whether traces overlap in time, or both have none, and may be ranks of one job."""
+    if one.trace_id is not None and one.trace_id == other.trace_id:
+        return True
+    if not is_named and None in (one.rank, other.rank) and not one.run:
+        return False
+    return _overlap(one, other) or not (_known_time(one) or _known_time(other))
+
+
+def _distance(one: RunIdentity, other: RunIdentity) -> tuple[float, int]:
+    """How far apart two traces are at one instant, in steps, and how far their starts in ns."""
+    if one.run or (one.trace_id is not None and one.trace_id == other.trace_id):
+        return 0.0, 0
+    steps = _steps_apart(one, other)
+    starts_ns = abs((one.begin_unix_ns or 0) - (other.begin_unix_ns or 0))
+    return _UNKNOWN_DISTANCE if steps is None else steps, starts_ns
+
+
+def _steps_apart(one: RunIdentity, other: RunIdentity) -> float | None:
+    """By how many steps two traces of one host differ at one instant; None where not known."""
+    if not (one.steps and other.steps) or _differ(one.host_name, other.host_name):
+        return None
+    begin_ns = max(one.steps[0][1], other.steps[0][1])
+    end_ns = min(one.steps[-1][1], other.steps[-1][1])
+    if end_ns <= begin_ns:
+        return None
+    middle_ns = (begin_ns + end_ns) // 2
+    return abs(_step_at(one, middle_ns) - _step_at(other, middle_ns))
+
+
+def _step_at(trace: RunIdentity, t_unix_ns: int) -> float:
+    origin_ns = trace.steps[0][1]
+    starts_ns = [start_ns - origin_ns for _, start_ns in trace.steps]
+    return float(np.interp(t_unix_ns - origin_ns, starts_ns, [step for step, _ in trace.steps]))
+
+
+def _known_time(trace: RunIdentity) -> bool:
+    return trace.begin_unix_ns is not None
+
+
+def _overlap(one: RunIdentity, other: RunIdentity) -> bool:
+    """Whether two traces overlap in time or touch; False where a time is not known."""
+    begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
+    known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
+    return len(known) == 2 and max(b for b, _ in known) <= min(e for _, e in known)
