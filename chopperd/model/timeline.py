@@ -11,6 +11,9 @@ from chopperd.units import NS_PER_US
 #: Clocks that drift apart by less than this over a whole file mislead nobody.
 HARMLESS_DRIFT_NS: Final = 50 * NS_PER_US
 
+#: Why a step of more markers than usual is partial: it has the work of several.
+ACCUMULATION_IRREGULAR: Final = "accumulation_irregular"
+
 
 class StepSource(StrEnum):
     """What marked the steps' boundaries, best first."""
@@ -59,6 +62,8 @@ class Step:
         markers: The markers it is made of; more than one under gradient accumulation.
         partial_reasons: Why it is not complete ("launches_without_record", "starts_before_trace",
             "trace_ends", ...); empty when it is.
+        process: The process whose step it is; None where only one process has steps.
+        cycle: Which of the profiler's cycles in the file, from 0: between two nothing was recorded.
     """
 
     step: int
@@ -66,6 +71,8 @@ class Step:
     end_ns: int
     markers: tuple[Marker, ...]
     partial_reasons: tuple[str, ...] = ()
+    process: int | str | None = None
+    cycle: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +93,8 @@ class DeviceWindow:
 
     Attributes:
         step: Index into `Timeline.steps`.
-        start_ns, end_ns: Half-open; consecutive windows of a device abut.
-        tail: Whether it is the last, which ends at its last record.
+        start_ns, end_ns: Half-open; consecutive windows of a device and a profiler cycle abut.
+        tail: Whether it is the last of its cycle, which ends at its last record.
     """
 
     step: int

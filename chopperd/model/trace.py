@@ -287,6 +287,7 @@ class Damage:
         duplicate_records: Device records left out because they are there twice.
         duplicate_rows: Other rows left out because they are there twice.
         overrun_records: Device records, all kept, that end after the next of their stream starts.
+        cut_records: Device records that lasted far past later ones of their stream: cut.
         rows_without_detail: Rows, all kept, whose collective or shapes are not, for there are too
             many different ones in the file.
         truncated: The file ends inside an event, or a compressed stream without its end mark.
@@ -304,6 +305,7 @@ class Damage:
     duplicate_records: int = 0
     duplicate_rows: int = 0
     overrun_records: int = 0
+    cut_records: int = 0
     rows_without_detail: int = 0
     truncated: bool = False
     unclosed: bool = False

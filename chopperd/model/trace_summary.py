@@ -41,6 +41,11 @@ class LostKind(StrEnum):
     )
     DUPLICATE_RECORDS = "duplicate_records", "Device records that are there twice: counted once"
     DUPLICATE_ROWS = "duplicate_rows", "Rows of the host that are there twice: counted once"
+    CUT_RECORDS = (
+        "cut_records",
+        "Device records that last far past later ones of their stream, by a late end: cut to the "
+        "start of the next",
+    )
     ROWS_WITHOUT_DETAIL = (
         "rows_without_detail",
         f"Rows whose collective or shapes are unlike the first {MOST_DETAILS:,} of the file: kept, "

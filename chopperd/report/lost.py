@@ -23,6 +23,7 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
         **_invalid_records(damage),
         LostKind.DUPLICATE_RECORDS: damage.duplicate_records,
         LostKind.DUPLICATE_ROWS: damage.duplicate_rows,
+        LostKind.CUT_RECORDS: damage.cut_records,
         LostKind.ROWS_WITHOUT_DETAIL: damage.rows_without_detail,
         LostKind.LAUNCHES_WITHOUT_RECORD: timeline.launch_count - timeline.recorded_launch_count,
     }
@@ -93,6 +94,12 @@ def _rows(damage: Damage) -> tuple[tuple[int, str, str], ...]:
             f"{plural(damage.rows_without_detail, 'row')} with a collective or shapes beyond the "
             f"{count(MOST_DETAILS)} that are told apart: what they communicated, or their FLOPs, "
             "are unknown",
+        ),
+        (
+            damage.cut_records,
+            "cut_records",
+            f"{plural(damage.cut_records, 'device record')} lasted far past later ones of the "
+            "stream, which runs one at a time: ends stamped late, cut to the start of the next",
         ),
         (
             damage.overrun_records,

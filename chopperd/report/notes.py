@@ -8,7 +8,7 @@ from chopperd.correlate.join import JoinedDevice
 from chopperd.model.devices import Vendor
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.timeline import StepSource, Timeline
+from chopperd.model.timeline import ACCUMULATION_IRREGULAR, StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
 from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
@@ -65,6 +65,9 @@ def _basic_notes(
 def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     """What the events lack of steps and links."""
     cut = damage.truncated or damage.still_written
+    cycles = max((step.cycle for step in timeline.steps), default=0)
+    owners = {step.process for step in timeline.steps}
+    irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
     why_lost = "" if cut or damage.invalid_records else ": dropped by the profiler"
     lost_count = timeline.launch_count - timeline.recorded_launch_count
     return _noted(
@@ -78,6 +81,24 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
                 timeline.step_source is StepSource.GPU_ROWS,
                 "approximate_steps",
                 "steps are cut at GPU-side rows: approximate",
+            ),
+            (
+                bool(cycles),
+                "step_numbers_again",
+                f"step numbers come again: {cycles + 1} profiler cycles in the file; later cycles "
+                "are numbered on from the one before",
+            ),
+            (
+                irregular > 0,
+                "accumulation_irregular",
+                f"{plural(irregular, 'step')} of more micro-steps than others, as where fp16 skips "
+                "the optimizer: left out of step times",
+            ),
+            (
+                len(owners) > 1,
+                "several_processes",
+                f"{len(owners)} processes with steps in the file: each has its own steps; the rank "
+                "is the file's",
             ),
             (
                 bool(timeline.unlinked_records),

@@ -22,7 +22,12 @@ from chopperd.model.trace import (
 )
 from chopperd.traces.bearing_out import last_of_stream
 from chopperd.traces.columns import ABSENT, BEYOND, ColumnParts
-from chopperd.traces.duplicates import overrun_count, with_next, without_copies
+from chopperd.traces.duplicates import (
+    overrun_count,
+    with_next,
+    without_copies,
+    without_far_overruns,
+)
 from chopperd.traces.numbering import (
     Numbering,
     Thread,
@@ -127,17 +132,18 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
         ),
     )
     doubtful = [one.doubtful_count for one in tables]
+    kept_records, cut_count = without_far_overruns(device_records[0])
     return Assembled(
         names=numbered.names.values,
         threads=numbered.threads.values,
-        records=device_records[0],
+        records=kept_records,
         calls=runtime_calls[0],
         spans=host_spans[0],
         device_spans=device_rows[0],
         flows=flows[0],
         collectives=numbered.collectives.values,
         shapes=numbered.shapes.values,
-        span_ns=_span_ns(tables),
+        span_ns=_span_ns([kept_records, *tables[1:]]),
         anchored=epoch or base_ns is not None,
         damage=Damage(
             undecodable_events=sum(doubtful[1:]) + sum(outliers[1:]),
@@ -146,7 +152,8 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
             outlying_records=outliers[0],
             duplicate_records=device_records[1],
             duplicate_rows=runtime_calls[1] + host_spans[1] + device_rows[1] + flows[1],
-            overrun_records=overrun_count(device_records[0]),
+            overrun_records=overrun_count(kept_records),
+            cut_records=cut_count,
             rows_without_detail=without_detail,
         ),
     )
@@ -370,7 +377,7 @@ def _sizes(column_bytes: Int64s) -> Int64s:
     return column_bytes
 
 
-def _span_ns(tables: Sequence[_Table]) -> tuple[int, int]:
+def _span_ns(tables: Sequence[_Table | DeviceRecords]) -> tuple[int, int]:
     """First start and last end over all rows; (0, 0) without any."""
     filled = [one for one in tables if len(one.start_ns)]
     if not filled:

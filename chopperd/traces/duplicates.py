@@ -1,7 +1,8 @@
 """Which rows of a table are there twice, and which device records overlap on their stream.
 
 A profiler's buffer that is flushed twice, or a file put together from pieces that overlap, tells
-the same work twice. Works on sorted tables; what else is wrong with times is `validity`'s.
+the same work twice. A record that lasts far past later ones of its stream is cut. Works on sorted
+tables; what else is wrong with times is `validity`'s.
 """
 
 from dataclasses import fields, replace
@@ -12,8 +13,14 @@ import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans, RuntimeCalls
+from chopperd.units import NS_PER_MS, NS_PER_US
 
 _FEW_STREAMS: Final = 1 << 15
+_FAR_NS: Final = NS_PER_MS
+_OVERLAP_NS: Final = 5 * NS_PER_US
+"""More than kernels that the program lets start early overlap: at most 3.7 us in a real trace."""
+_SEVERAL: Final = 3
+_MOST_CUT_RATIO: Final = 0.25
 
 TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, FlowEnds)
 
@@ -70,6 +77,53 @@ def overrun_count(records: DeviceRecords) -> int:
     same = (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
     early = records.start_ns[order][1:] < records.end_ns[order][:-1]
     return int(np.count_nonzero(same & early))
+
+
+def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
+    """The records, those that last far past later launches of their stream cut, and how many.
+
+    A stream runs one launch at a time, so such a record ended before the next launch started there:
+    its end was stamped late. Far is by more than a ms, or past the start of several and further
+    than programs let kernels overlap. Where more than a quarter of a stream's records are so, it
+    is no such stream.
+
+    Args:
+        records: Sorted.
+    """
+    order = _by_stream(records)
+    start_ns, end_ns = records.start_ns[order], records.end_ns[order]
+    stream = _changes(records.device[order]) | _changes(records.stream[order])
+    early = np.flatnonzero(~stream[1:] & (start_ns[1:] < end_ns[:-1]))
+    if not len(early):
+        return records, 0
+    launch = records.correlation[order]
+    other = np.append(np.flatnonzero(stream | _changes(launch) | (launch <= 0)), len(order))
+    begins = np.append(np.flatnonzero(stream), len(order))
+    after = other[np.searchsorted(other, early, "right")]
+    own = np.searchsorted(begins, early, "right")
+    until = begins[own]
+    past_ns = end_ns[early] - start_ns[np.minimum(after, len(order) - 1)]
+    several = np.minimum(after + _SEVERAL - 1, len(order) - 1)
+    is_past = (after + _SEVERAL - 1 < until) & (end_ns[early] > start_ns[several])
+    far = (after < until) & ((past_ns > _FAR_NS) | (is_past & (past_ns > _OVERLAP_NS)))
+    far &= end_ns[early] - past_ns > start_ns[early]
+    count, most = np.bincount(own[far], minlength=len(begins)), np.diff(begins, prepend=0)
+    far &= (count <= np.maximum(most * _MOST_CUT_RATIO, 1))[own]
+    if not far.any():
+        return records, 0
+    cut_ns = records.end_ns.copy()
+    cut_ns[order[early[far]]] = start_ns[after[far]]
+    order = np.lexsort((cut_ns, records.start_ns))
+    columns = {one.name: getattr(records, one.name)[order] for one in fields(records)}
+    columns["end_ns"] = cut_ns[order]
+    return replace(records, **columns), int(np.count_nonzero(far))
+
+
+def _changes(column: npt.NDArray[np.signedinteger]) -> Bools:
+    """Which values are not those before them, (n,) bool; the first is one."""
+    changes = np.ones(len(column), np.bool_)
+    changes[1:] = column[1:] != column[:-1]
+    return changes
 
 
 def _by_stream(records: DeviceRecords) -> Int64s:

@@ -23,6 +23,9 @@ KERNEL_LAUNCH: Final = re.compile(
 #: better. Of 9,595 records of 11 real traces none starts before its call.
 EARLIEST_NS: Final = 10 * NS_PER_US
 
+_FEW_RATIO: Final = 0.01
+"""Up to this share of a device's records may seem to be another process's, by chance or damage."""
+
 #: Copies that always leave a record. Fills are not here: an empty one legitimately leaves none.
 COPY_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*(?:Async|WithStream)\w*$")
 
@@ -108,14 +111,19 @@ def _call_by_correlation(wanted: Int64s, correlation: Int64s, launch: Bools) -> 
     return np.where((wanted > 0) & (correlation[found] == wanted), found, -1)
 
 
+def _process_of(calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]) -> Int64s:
+    """The number of each call's process: (calls,) int64."""
+    number: dict[int | str, int] = {}
+    process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
+    return process[calls.thread]
+
+
 def _shared_by_processes(
     calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]
 ) -> Bools:
     """Calls whose correlation id a call of another process has too: (calls,) bool."""
     shared = np.zeros(len(calls), np.bool_)
-    number: dict[int | str, int] = {}
-    process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
-    of_call = process[calls.thread]
+    of_call = _process_of(calls, threads)
     if len(calls) == 0 or (of_call == of_call[0]).all():
         return shared
     order = np.lexsort((of_call, calls.correlation))
@@ -126,6 +134,33 @@ def _shared_by_processes(
     several = (of_call[first] != of_call[last]) & (correlation[first] > 0)
     shared[order] = several[np.cumsum(opens) - 1]
     return shared
+
+
+def merged_devices(
+    records: DeviceRecords, calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]
+) -> list[int]:
+    """The devices whose records are not of one process for certain: several files were merged.
+
+    A profiler writes a file a process. Of several in one file, each with launches, those that
+    launched on a device are told by ids that only one of them has.
+    """
+    of_call = _process_of(calls, threads)
+    if len(calls) == 0 or (of_call == of_call[0]).all():
+        return []
+    shared = _shared_by_processes(calls, threads)
+    call = _call_by_correlation(
+        records.correlation, calls.correlation, np.zeros(len(calls), np.bool_)
+    )
+    told = call >= 0
+    device, process = records.device[told], of_call[call[told]]
+    process = np.where(shared[call[told]], -1, process)
+    found = []
+    for number in np.unique(device).tolist():
+        owners, counts = np.unique(process[device == number], return_counts=True)
+        many = counts > _FEW_RATIO * counts.sum()
+        if np.count_nonzero(many) > 1 or owners[counts.argmax()] < 0:
+            found.append(number)
+    return found
 
 
 def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:

@@ -82,10 +82,13 @@ def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back:
     rows = np.flatnonzero(runs_back | _named(trace, OPTIMIZER_STEP))
     start_ns = spans.start_ns[rows]
     made = _nodes_made(spans, runs_back, start_ns)
-    step = np.where(runs_back[rows], step_at(steps, start_ns), -1)
+    threads = trace.threads
+    of_rows = step_at(steps, start_ns, spans.thread[rows], threads)
+    step = np.where(runs_back[rows], of_rows, -1)
     step = np.pad(step, 1, constant_values=-1)  # In front and behind there is no backward.
     before = np.searchsorted(start_ns, moments.at_ns, "right")
-    leads = (step[before + 1] >= 0) & (step[before + 1] == step_at(steps, moments.at_ns))
+    mine = step_at(steps, moments.at_ns, moments.thread, threads)
+    leads = (step[before + 1] >= 0) & (step[before + 1] == mine)
     same_pass = leads & (step[before] == step[before + 1]) & (made[before] == 0)
     result = np.full(len(moments), Phase.UNKNOWN, np.int8)
     result[leads & _on_threads_of(trace, stepping, moments)] = Phase.FORWARD

@@ -20,6 +20,7 @@ from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.document import Texts, document_texts
 from chopperd.traces.file_hash import FileHash
 from chopperd.traces.further import further_events
+from chopperd.traces.links import merged_devices
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.sniff import other_format
 from chopperd.traces.source import Progress, ReadLimits, TraceSource
@@ -176,12 +177,17 @@ class _Document:
         )
 
     def _check_devices(self, tables: Assembled) -> None:
-        """Refuse what would take a report on each of thousands of devices."""
+        """Refuse thousands of devices, and a device that several processes' records are on."""
         devices = tables.records.device
         if len(devices) and np.ptp(devices) >= _MOST_DEVICES:
             count = len(np.unique(devices))
             if count > _MOST_DEVICES:
                 raise self._source.error(f"names {count} devices, more than a machine has")
+        if merged := merged_devices(tables.records, tables.calls, tables.threads):
+            raise self._source.error(
+                f"holds records of several processes on device {merged[0]}: ranks merged into one "
+                "file; give each rank's own file"
+            )
 
     @property
     def _event_count(self) -> int:

@@ -1,6 +1,6 @@
 """A trace laid out for the join: what ran when on each device, for which step, launched by whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -125,7 +125,7 @@ def lay_out(
         steps=_with_losses(trace, marked.steps, lossy),
         step_source=marked.source,
         accumulation=marked.accumulation,
-        devices=_devices(trace, work, place, unknown),
+        devices=_devices(trace, work, place, unknown, [step.cycle for step in marked.steps]),
         families=work.families,
         operations=work.operations,
         layers=place.layers,
@@ -167,7 +167,8 @@ def _place(trace: Trace, links: Links, launched: Moments, marked: MarkedSteps) -
     """When and for what each record was launched."""
     on_device = marked.source is StepSource.GPU_ROWS
     host_steps = () if on_device else marked.steps
-    call_step = step_at(host_steps, trace.calls.start_ns)
+    calls = trace.calls
+    call_step = step_at(host_steps, calls.start_ns, calls.thread, trace.threads)
     phase = phases(trace, launched, host_steps)
     layer_names, layer = layers(trace, launched, phase)
     return _Place(
@@ -224,19 +225,25 @@ def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[
     """
     cut_short = trace.damage.truncated or trace.damage.still_written
     lost = set(lossy.tolist())
+    last = {step.process: index for index, step in enumerate(steps)}.values() if cut_short else ()
     reasons = [
         (*step.partial_reasons, *([LAUNCHES_WITHOUT_RECORD] if index in lost else []))
         for index, step in enumerate(steps)
     ]
-    if cut_short and steps and TRACE_ENDS not in reasons[-1]:
-        reasons[-1] = (*reasons[-1], TRACE_ENDS)
+    for index in last:
+        if TRACE_ENDS not in reasons[index]:
+            reasons[index] = (*reasons[index], TRACE_ENDS)
     return tuple(
         replace(step, partial_reasons=why) for step, why in zip(steps, reasons, strict=True)
     )
 
 
 def _devices(
-    trace: Trace, work: _Work, place: _Place, unknown: Mapping[int, Intervals]
+    trace: Trace,
+    work: _Work,
+    place: _Place,
+    unknown: Mapping[int, Intervals],
+    cycle: Sequence[int],
 ) -> tuple[DeviceTimeline, ...]:
     records = trace.records
     numbers = np.unique(records.device).tolist()
@@ -248,6 +255,7 @@ def _devices(
             place,
             slice(None) if len(numbers) == 1 else np.flatnonzero(records.device == number),
             unknown.get(number, intervals.EMPTY),
+            cycle,
             may_drift=trace.meta.runtime == "rocm",
         )
         for number in numbers
@@ -261,6 +269,7 @@ def _device(
     place: _Place,
     rows: Int64s | slice,
     unknown: Intervals,
+    cycle: Sequence[int],
     *,
     may_drift: bool,
 ) -> DeviceTimeline:
@@ -296,6 +305,7 @@ def _device(
             end_ns=end_ns,
             compute=compute,
             on_main_stream=stream == main,
+            cycle=cycle,
         ),
         unrecorded=unknown,
         early_count=int(np.count_nonzero(start_ns < called_ns)),

@@ -1,5 +1,7 @@
 """The stretch of device time that belongs to each step."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -11,13 +13,19 @@ _NEVER_NS: Final = np.iinfo(np.int64).max
 
 
 def device_windows(
-    *, step: Int32s, start_ns: Int64s, end_ns: Int64s, compute: Bools, on_main_stream: Bools
+    *,
+    step: Int32s,
+    start_ns: Int64s,
+    end_ns: Int64s,
+    compute: Bools,
+    on_main_stream: Bools,
+    cycle: Sequence[int] = (),
 ) -> tuple[DeviceWindow, ...]:
     """One window a step with records on the device, abutting, in step order.
 
     A window starts at the step's cut: the start of its first own compute kernel on the main
     stream, else on any stream, else of its first own record; no earlier than the cut before it.
-    The last one ends at the step's last own record.
+    The last one of a profiler cycle ends at the step's last own record, or at the next cut.
 
     Args:
         step: (n,) int32, the step that launched each record; -1 none.
@@ -25,6 +33,7 @@ def device_windows(
         end_ns: (n,) int64.
         compute: (n,) bool, records that compute.
         on_main_stream: (n,) bool.
+        cycle: Of each step the profiler's cycle; none if there is one.
     """
     if not np.any(step >= 0):
         return ()
@@ -35,16 +44,19 @@ def device_windows(
         cut_ns = np.where(cut_ns == _NEVER_NS, other_ns, cut_ns)
     present = np.flatnonzero(cut_ns != _NEVER_NS)
     cut_ns = np.maximum.accumulate(cut_ns[present])
-    last_ns = max(int(end_ns[step == present[-1]].max()), int(cut_ns[-1]))
-    edges_ns = [*cut_ns.tolist(), last_ns]
+    cycles = [cycle[which] if cycle else 0 for which in present.tolist()]
+    tails = [*(a != b for a, b in pairwise(cycles)), True]
+    next_ns = [*cut_ns[1:].tolist(), _NEVER_NS]
     return tuple(
         DeviceWindow(
-            step=int(which),
-            start_ns=edges_ns[nth],
-            end_ns=edges_ns[nth + 1],
-            tail=nth == len(present) - 1,
+            step=which,
+            start_ns=cut,
+            end_ns=min(after, max(int(end_ns[step == which].max()), cut)) if tail else after,
+            tail=tail,
         )
-        for nth, which in enumerate(present)
+        for which, cut, after, tail in zip(
+            present.tolist(), cut_ns.tolist(), next_ns, tails, strict=True
+        )
     )
 
 

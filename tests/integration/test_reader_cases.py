@@ -28,6 +28,10 @@ def windows_us(document: ReportDocument) -> list[tuple[int | None, float, float,
     ]
 
 
+def mean_step_ns(document: ReportDocument) -> float | None:
+    return None if document.summary is None else document.summary.step_ns
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -46,6 +50,50 @@ def test_case_61_other_formats_are_named_and_what_to_write_instead(
     assert "export_chrome_trace('trace.json')" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["merged_intpid.json", "merged_strpid.json"])
+def test_case_51_two_ranks_on_one_device_number_are_refused_with_what_to_do(
+    shared: Path, name: str
+) -> None:
+    with pytest.raises(TraceFormatError, match=r"several processes on device 0.*own file$"):
+        read_trace(shared / "cases/51-merged-ranks" / name)
+
+
+def test_case_67_a_step_whose_optimizer_was_skipped_is_in_no_mean(cases: Cases) -> None:
+    document = cases.report(67)
+    assert windows_us(document) == [
+        *((1, 1000, 500, False), (2, 1000, 500, False), (4, 2000, 1000, False)),
+        *((5, 1000, 500, False), (6, 500, 500, True)),
+    ]
+    assert [row.partial_reasons for row in document.steps] == [
+        *((), (), ("accumulation_irregular",), (), ())
+    ]
+    assert mean_step_ns(document) == 1000 * US
+    assert "accumulation_irregular" in codes(document)
+
+
+def test_case_72_two_profiler_cycles_are_six_steps(cases: Cases) -> None:
+    document = cases.report(72)
+    assert windows_us(document) == [
+        *((1, 1000, 500, False), (2, 1000, 500, False), (3, 500, 500, True)),
+        *((4, 1000, 500, False), (5, 1000, 500, False), (6, 500, 500, True)),
+    ]
+    assert mean_step_ns(document) == 1000 * US
+    assert "step_numbers_again" in codes(document)
+
+
+def test_case_74_each_device_has_the_steps_of_its_own_process(cases: Cases) -> None:
+    document = cases.report(74)
+    started_us = [
+        (row.device, row.step, (row.start_unix_ns or 0) // US % 1_000_000, row.tail)
+        for row in document.steps
+    ]
+    assert sorted(started_us) == [
+        *((0, 1, 1050, False), (0, 2, 2050, False), (0, 3, 3050, False), (0, 4, 4050, True)),
+        *((1, 1, 1350, False), (1, 2, 2360, False), (1, 3, 3370, False), (1, 4, 4380, True)),
+    ]
+    assert "several_processes" in codes(document)
+
+
 def test_case_69_kernels_a_us_before_their_launch_are_launched_by_it(cases: Cases) -> None:
     document = cases.report(69)
     assert windows_us(document) == [(n, 1000, 400, False) for n in (1, 2, 3)] + [
@@ -54,3 +102,18 @@ def test_case_69_kernels_a_us_before_their_launch_are_launched_by_it(cases: Case
     assert not any(row.partial for row in document.steps)
     assert document.trace.unlinked_kernels == 0
     assert codes(document).isdisjoint({"unlinked_records", "launches_without_record"})
+
+
+def test_case_70_a_record_that_outlasts_29_later_ones_ends_where_the_next_starts(
+    cases: Cases,
+) -> None:
+    document = cases.report(70)
+    assert windows_us(document) == [
+        *((1, 1000, 800, False), (2, 1000, 810, False), (3, 1000, 800, False)),
+        *((4, 1000, 800, False), (5, 870, 800, True)),
+    ]
+    (total,) = document.totals
+    assert (total.window_ns, total.busy_ns) == (4_870 * US, 4_010 * US)
+    assert sum(family.time_ns for family in total.families) == 4_010 * US
+    assert document.trace.lost == {"cut_records": 1}
+    assert "cut_records" in codes(document)

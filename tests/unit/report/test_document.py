@@ -55,7 +55,7 @@ def test_selecting_later_gives_the_same_document(selection: StepSelection) -> No
 def test_a_step_that_is_not_there_is_refused_and_those_there_are_named(
     steps: Sequence[int], there: str
 ) -> None:
-    reports = [replace(reported(Job(steps=(1,), host_only_steps=tuple(steps))), steps=())]
+    reports = [replace(reported(Job(steps=(0,), host_only_steps=tuple(steps))), steps=())]
     with pytest.raises(StepNotFoundError) as refused:
         build_document(reports, version="", time="", selection=StepSelection(step=9))
     assert str(refused.value) == f"there is no step 9: {there}"

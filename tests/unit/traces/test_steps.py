@@ -1,5 +1,7 @@
 """Steps by every source of marks, on rows written by hand."""
 
+import numpy as np
+
 from chopperd.model.timeline import Marker, Step, StepSource
 from chopperd.model.trace import SpanKind
 from chopperd.traces.steps import mark_steps, step_at
@@ -53,6 +55,98 @@ def test_a_short_first_run_began_before_the_trace_and_a_last_run_without_optimiz
     assert spans(marked.steps) == [(1, 0, 200), (4, 200, 500), (7, 500, 800)]
     assert reasons(marked.steps) == [("starts_before_trace",), (), ("accumulation_incomplete",)]
     assert marked.accumulation == 3
+
+
+def test_a_run_longer_than_the_others_is_irregular_as_the_optimizer_was_skipped() -> None:
+    """fp16 found an infinity in 3: markers 3 and 4 are one step, of twice the work."""
+    marked = mark_steps(with_markers({1, 2, 4, 5, 6}, range(1, 7)).build())
+    assert spans(marked.steps) == [
+        *((1, 100, 200), (2, 200, 300), (4, 300, 500)),
+        *((5, 500, 600), (6, 600, 700)),
+    ]
+    assert reasons(marked.steps) == [(), (), ("accumulation_irregular",), (), ()]
+    assert marked.accumulation == 1
+
+
+def test_numbers_that_come_again_are_another_cycle_and_count_on() -> None:
+    built = with_markers(set(), range(1, 4))
+    for number in (1, 2, 3):
+        built.span(f"ProfilerStep#{number}", 1000 + 100 * number, 101 if number == 2 else 100)
+    steps = mark_steps(built.build()).steps
+    assert spans(steps) == [
+        *((1, 100, 200), (2, 200, 300), (3, 300, 400)),
+        *((4, 1100, 1200), (5, 1200, 1301), (6, 1300, 1400)),
+    ]
+    assert [step.cycle for step in steps] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_cycle_of_one_number_that_comes_again_is_another_step() -> None:
+    built = TraceBuilder()
+    for start_ns in (0, 500, 900):
+        built.span("ProfilerStep#7", start_ns, 100)
+    assert [step.step for step in mark_steps(built.build()).steps] == [7, 8, 9]
+
+
+def test_accumulation_begins_again_in_each_cycle() -> None:
+    built = with_markers({1, 3}, range(4))
+    for number in range(4):
+        built.span(f"ProfilerStep#{number}", 2000 + 100 * number, 100)
+        if number == 1:
+            built.span(ADAM, 2150, 20)
+    steps = mark_steps(built.build()).steps
+    assert [(step.step, step.cycle) for step in steps] == [(1, 0), (3, 0), (5, 1), (7, 1)]
+    assert reasons(steps) == [(), (), (), ("accumulation_incomplete",)]
+
+
+def two_processes() -> TraceBuilder:
+    """Steps 1 and 2 of 100 ns of process 100 from 0, of 110 of process 200 from 30."""
+    built = TraceBuilder()
+    for number in (1, 2):
+        built.span(f"ProfilerStep#{number}", 100 * (number - 1), 100, thread=(100, 1))
+        built.span(f"ProfilerStep#{number}", 30 + 110 * (number - 1), 110, thread=(200, 1))
+    built.call("cudaLaunchKernel", 120, thread=(100, 2))
+    built.call("cudaLaunchKernel", 130, thread=(200, 2))
+    built.call("cudaLaunchKernel", 145, thread=(200, 2))
+    return built
+
+
+def test_steps_of_two_processes_stay_apart_and_times_are_in_their_own() -> None:
+    trace = two_processes().build()
+    steps = mark_steps(trace).steps
+    assert [(step.process, step.step, step.start_ns) for step in steps] == [
+        *((100, 1, 0), (200, 1, 30), (100, 2, 100), (200, 2, 140)),
+    ]
+    calls = trace.calls
+    at = step_at(steps, calls.start_ns, calls.thread, trace.threads)
+    assert at.tolist() == [2, 1, 3]
+    nowhere = np.full(3, -1, np.int32)
+    assert step_at(steps, calls.start_ns, nowhere, trace.threads).tolist() == [-1, -1, -1]
+
+
+def test_rounds_of_optimizers_of_two_processes_stay_apart() -> None:
+    built = TraceBuilder()
+    for start_ns in (100, 200):
+        built.span(ADAM, start_ns, 10, thread=(100, 1))
+        built.span(ADAM, start_ns + 30, 10, thread=(200, 1))
+    steps = mark_steps(built.build()).steps
+    assert [(step.process, step.step, step.end_ns) for step in steps] == [
+        *((100, 0, 110), (200, 0, 140), (100, 1, 210), (200, 1, 240)),
+    ]
+
+
+def test_device_rows_whose_numbers_come_again_are_of_two_cycles() -> None:
+    built = TraceBuilder()
+    for stream in (7, 20):
+        for nth, number in enumerate((1, 2, 1, 2)):
+            built.device_span(f"ProfilerStep#{number}", 100 * nth + stream, 80, stream=stream)
+    steps = mark_steps(built.build()).steps
+    assert spans(steps) == [(1, 7, 100), (2, 107, 200), (3, 207, 300), (4, 307, 400)]
+
+
+def test_a_number_too_long_to_count_is_no_step() -> None:
+    built = TraceBuilder()
+    built.span("ProfilerStep#" + "9" * 5000, 0, 100)
+    assert mark_steps(built.build()).steps == ()
 
 
 def test_a_marker_behind_the_last_optimizer_is_a_partial_step_of_its_own() -> None:

@@ -1,5 +1,7 @@
 """Device windows, each cut worked out by hand; and their laws."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from tests.trace_building import column
 Rows = list[tuple[int, int, int, bool, bool]]
 
 
-def windows(rows: Rows) -> tuple[DeviceWindow, ...]:
+def windows(rows: Rows, cycle: Sequence[int] = ()) -> tuple[DeviceWindow, ...]:
     rows = sorted(rows, key=lambda row: (row[1], row[1] + row[2]))
     start_ns = column([row[1] for row in rows])
     return device_windows(
@@ -22,6 +24,7 @@ def windows(rows: Rows) -> tuple[DeviceWindow, ...]:
         end_ns=start_ns + column([row[2] for row in rows]),
         compute=flags([row[3] for row in rows]),
         on_main_stream=flags([row[4] for row in rows]),
+        cycle=cycle,
     )
 
 
@@ -63,6 +66,17 @@ def test_without_main_stream_compute_any_compute_cuts_and_else_any_record() -> N
 def test_a_step_without_records_leaves_its_time_with_the_step_before() -> None:
     found = windows([(0, 0, 5, True, True), (2, 50, 5, True, True)])
     assert bounds(found) == [(0, 0, 50), (2, 50, 55)]
+
+
+def test_the_last_window_of_a_cycle_ends_with_its_work_and_is_a_tail() -> None:
+    found = windows([(n, 50 * n, 5, True, True) for n in range(4)], cycle=(0, 0, 1, 1))
+    assert bounds(found) == [(0, 0, 50), (1, 50, 55), (2, 100, 150), (3, 150, 155)]
+    assert [window.tail for window in found] == [False, True, False, True]
+
+
+def test_work_that_goes_on_into_the_next_cycle_is_cut_there() -> None:
+    found = windows([(0, 0, 90, True, True), (1, 50, 5, True, True)], cycle=(0, 1))
+    assert bounds(found) == [(0, 0, 50), (1, 50, 55)]
 
 
 def test_cuts_never_go_back_and_may_leave_a_window_empty() -> None:
