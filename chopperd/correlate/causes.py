@@ -1,32 +1,51 @@
 """Splits lost clock by cause: standing limits first, then driver counters, then reason bits."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.signal import ClassClock
-from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import (
+    CAUSES,
+    OUTRANKED,
+    PROTECTIONS,
+    REPORTED_CAUSES,
+    Cause,
+    has_protection,
+    ranked,
+)
 from chopperd.model.counters import most_limited_ns
+from chopperd.model.samples import GpuSamples
 
 MIN_COUNTER_SHARE: Final = 0.05
 MIN_COUNTER_UPDATES: Final = 5
+#: A sample stands for half of the piece on either side of it: a cause that one end of a piece
+#: names, and that was counted for all of it, has twice that end's loss. What was counted beyond
+#: that, the samples did not see.
+_MOST_PER_END: Final = 2.0
+#: An idle GPU that is no warmer is under no limit of its own power or temperature.
+_COOL_C: Final = 50.0
+_MIN_IDLE_SAMPLES: Final = 5
+_OF_LOAD: Final = (Cause.POWER_CAP, Cause.THERMAL, Cause.HW_THERMAL)
+#: Shares that differ by less are the same.
+_LEAST: Final = 1e-9
 
 
 def bit_shares(causes: Int64s) -> Float64s:
     """How a loss at each sample splits by the limits reported there: (n, causes), rows sum to 1.
 
-    Specific beats generic: `hw_slowdown` counts for nothing beside `hw_thermal` or
-    `power_brake`. Bits of equal rank split evenly; no bit is `unexplained`.
+    Hardware protections outrank what is set beside them (`ranked`). Bits of equal rank split
+    evenly; no bit is `unexplained`.
 
     Args:
         causes: (n,) int64 bit sets of `Cause`.
 
     Source: DESIGN.md section 2, "Cause".
     """
-    specific = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
-    causes = np.where(causes & specific, causes & ~Cause.HW_SLOWDOWN.bit, causes)
+    causes = ranked(causes)
     shares = np.zeros((len(causes), len(CAUSES)))
     for cause in REPORTED_CAUSES:
         shares[:, cause] = (causes & cause.bit) != 0
@@ -36,36 +55,171 @@ def bit_shares(causes: Int64s) -> Float64s:
     return even
 
 
-def piece_shares(
-    clock: ClassClock, causes: Int64s, limited_ns: Mapping[Cause, Float64s]
-) -> Float64s:
-    """How a loss in each piece of the clock splits by cause: (m, causes), rows sum to 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndShares:
+    """How the losses at the two samples that each piece hangs on split by cause.
 
-    Where the driver's cumulative counters moved by at least 5 % of the piece's length, in
-    proportion to their increments; else by the reason bits of the samples that the piece hangs on.
+    Each end has its own deficit by its own causes. Of a cause that was counted it is the time
+    counted that is shared out, so that a row of one end may sum to more or less than 1; over a
+    window the causes are scaled to its loss.
+
+    Attributes:
+        left, right: (m, causes) float64, each cause's column in one piece of memory.
+    """
+
+    left: Float64s
+    right: Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """One cause's counter over the pieces.
+
+    Attributes:
+        is_read: (m,) bool, whether the counter tells of the piece.
+        left, right: (m,) float64, as of `EndShares`.
+    """
+
+    is_read: Bools
+    left: Float64s
+    right: Float64s
+
+    @property
+    def time(self) -> Float64s:
+        """The time counted as a share of each piece, (m,)."""
+        return (self.left + self.right) / 2
+
+    def scaled(self, by: Float64s) -> "_Counted":
+        """With the time of each piece times a factor, (m,)."""
+        return replace(self, left=self.left * by, right=self.right * by)
+
+
+def end_shares(
+    clock: ClassClock, causes: Int64s, limited_ns: Mapping[Cause, Float64s]
+) -> EndShares:
+    """How the loss at both ends of each piece of the clock splits by cause.
+
+    By the reason bits of the samples that the piece hangs on; where the driver's cumulative
+    counters moved by at least 5 % of the piece's length, a cause that is counted has the time that
+    its counter rose by, at the ends that name it (at both where neither does), and the bits have
+    the rest.
 
     Args:
         clock: m pieces over n = m + 1 samples.
         causes: (n,) int64 bit sets at the samples.
         limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
+
+    Source: DESIGN.md section 2, "Cause". In a simulation with dwells of 0.3 s at 10 Hz shares in
+    proportion to the increments alone were up to 10 points off, these 0.6.
     """
-    increments = counter_increments(limited_ns, clock.edges_ns)
-    moved = increments.sum(axis=1)
-    counted = moved >= MIN_COUNTER_SHARE * np.diff(clock.edges_ns)
-    counted &= moved > 0
     # Few bit sets occur, and most causes not at all: only columns that hold something are filled.
     sets, of_sample = np.unique(causes, return_inverse=True)
     by_bits = bit_shares(sets)
-    left, right = of_sample[clock.left_sample], of_sample[clock.right_sample]
-    shares = _columns(len(moved))
-    for cause in range(len(CAUSES)):
-        by_set, increment = by_bits[:, cause], increments[:, cause]
-        if by_set.any():
-            shares[:, cause] = (by_set[left] + by_set[right]) / 2
-            shares[counted, cause] = 0.0
-        if increment.any():
-            np.divide(increment, moved, out=shares[:, cause], where=counted)
+    ends = of_sample[clock.left_sample], of_sample[clock.right_sample]
+    shares = EndShares(left=_columns(len(ends[0])), right=_columns(len(ends[0])))
+    for column in np.flatnonzero(by_bits.any(axis=0)):
+        shares.left[:, column] = by_bits[ends[0], column]
+        shares.right[:, column] = by_bits[ends[1], column]
+    length_ns = np.diff(clock.edges_ns).astype(np.float64)
+    risen_ns = counter_increments(limited_ns, clock.edges_ns)
+    held = has_protection(sets) != 0
+    left_to_others = _left_to_outranked(risen_ns, length_ns, held[ends[0]] & held[ends[1]])
+    for cause in OUTRANKED:
+        risen_ns[:, cause] *= left_to_others
+    moved_ns = risen_ns.sum(axis=1)
+    some = (moved_ns >= MIN_COUNTER_SHARE * length_ns) & (moved_ns > 0)
+    if some.any():
+        counted = {
+            cause: _counted(counter, clock.edges_ns, [by_bits[end, cause] > 0 for end in ends])
+            for cause, counter in limited_ns.items()
+        }
+        for cause in set(counted).intersection(OUTRANKED):
+            counted[cause] = counted[cause].scaled(left_to_others)
+        _count_in(shares, counted, some, np.maximum(moved_ns / length_ns, 1.0))
     return shares
+
+
+def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
+    """A counter's time at the ends that name its cause, as shares of half a piece.
+
+    Between two reads of the counter its rise belongs to the ends that name the cause there, up to
+    twice their time; what is beyond, or where none does, is spread evenly.
+
+    Args:
+        counter: (n,) float64, NaN where not read.
+        t_ns: (n,) int64, the samples.
+        named: Of the left and the right ends, (m,) bool.
+    """
+    read = np.flatnonzero(np.isfinite(counter))
+    interval = np.searchsorted(read, np.arange(len(t_ns) - 1), "right") - 1
+    is_read = (interval >= 0) & (interval < len(read) - 1)
+    none = np.zeros(len(is_read))
+    if len(read) < 2:
+        return _Counted(is_read=is_read, left=none, right=none)
+    named_ns = np.diff(t_ns) * (named[0].astype(np.float64) + named[1]) / 2
+    until_ns = np.concatenate(([0.0], np.cumsum(named_ns)))[read]
+    apart_ns, at_most_ns = np.diff(t_ns[read]), _MOST_PER_END * np.diff(until_ns)
+    rise_ns = _risen(counter[read], apart_ns)
+    taken_ns = np.minimum(rise_ns, at_most_ns)
+    scale = np.divide(taken_ns, at_most_ns, out=np.zeros(len(taken_ns)), where=at_most_ns > 0)
+    at = np.clip(interval, 0, len(apart_ns) - 1)
+    per_end = np.where(is_read, _MOST_PER_END * scale[at], 0.0)
+    spread = np.where(is_read, ((rise_ns - taken_ns) / apart_ns)[at], 0.0)
+    return _Counted(
+        is_read=is_read, left=per_end * named[0] + spread, right=per_end * named[1] + spread
+    )
+
+
+def _left_to_outranked(risen_ns: Float64s, length_ns: Float64s, held: Bools) -> Float64s:
+    """The part of outranked causes' counted time that hardware protections leave them, (m,).
+
+    Args:
+        risen_ns: (m, causes) float64, what the counters rose by.
+        length_ns: (m,) float64, the pieces' lengths.
+        held: (m,) bool, whether a protection is set at both ends of a piece.
+    """
+    above_ns, below_ns = (risen_ns[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))
+    room_ns = np.where(above_ns > 0, np.maximum(length_ns - above_ns, 0.0), below_ns)
+    room_ns[held] = 0.0
+    part = np.divide(room_ns, below_ns, out=np.ones(len(held)), where=below_ns > 0)
+    at_most: Float64s = np.minimum(part, 1.0)
+    return at_most
+
+
+def _count_in(
+    shares: EndShares, counted: Mapping[Cause, _Counted], some: Bools, over: Float64s
+) -> None:
+    """Put what was counted before the bits, which keep what is left of a piece.
+
+    The rest of a piece goes to causes that no counter tells of, where one is in force or none at
+    all, else by the bits as they are.
+
+    Args:
+        shares: By the bits; changed.
+        counted: By the counters.
+        some: (m,) bool, the pieces that go by counters.
+        over: (m,) float64, by how much more than a piece's length was counted in it.
+    """
+    none = np.zeros(len(some))
+    time = sum((each.time for each in counted.values()), none) / over
+    told = sum(
+        (
+            (shares.left[:, cause] + shares.right[:, cause]) * each.is_read
+            for cause, each in counted.items()
+        ),
+        none,
+    )
+    rest, untold = np.maximum(1.0 - time, 0.0), 2.0 - told
+    has_untold = untold > _LEAST
+    to_untold = np.divide(2.0 * rest, untold, out=none, where=has_untold)
+    to_told = np.where(has_untold, 0.0, rest)
+    for end in (shares.left, shares.right):
+        for cause in set(CAUSES).difference(counted):
+            end[some, cause] *= to_untold[some]
+    for cause, each in counted.items():
+        to_cause = np.where(each.is_read, to_told, to_untold)[some]
+        for end, by_count in ((shares.left, each.left), (shares.right, each.right)):
+            end[some, cause] = end[some, cause] * to_cause + (by_count / over)[some]
 
 
 def _columns(count: int) -> Float64s:
@@ -85,13 +239,73 @@ def counter_increments(limited_ns: Mapping[Cause, Float64s], t_ns: Int64s) -> Fl
         read = np.isfinite(counter)
         if read.sum() < 2 or not len(rise):
             continue
-        apart_ns, risen_ns = np.diff(t_ns[read]), np.diff(counter[read])
-        is_measured = risen_ns <= most_limited_ns(apart_ns.astype(np.float64))
-        counted_ns = np.append(
-            0.0, np.cumsum(np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0))
-        )
+        counted_ns = np.append(0.0, np.cumsum(_risen(counter[read], np.diff(t_ns[read]))))
         rise[:, cause] = np.diff(np.interp(t_ns, t_ns[read], counted_ns))
     return rise
+
+
+def _risen(counter_ns: Float64s, apart_ns: Int64s) -> Float64s:
+    """By how much a counter rose between reads so far apart; 0 where that is no measurement."""
+    risen_ns = np.diff(counter_ns)
+    is_measured = risen_ns <= most_limited_ns(apart_ns.astype(np.float64))
+    measured: Float64s = np.where(is_measured, np.maximum(risen_ns, 0.0), 0.0)
+    return measured
+
+
+def edge_weights(
+    clock: ClassClock, shares: EndShares, level_mhz: float
+) -> tuple[Float64s, Float64s]:
+    """What share of the deficit at each piece's edges every cause has: (m, causes) twice.
+
+    On the line through the samples that a piece hangs on, the loss of a cause is linear from its
+    part of one sample's deficit to that of the other's.
+
+    Args:
+        clock: m pieces.
+        shares: Of the samples that they hang on.
+        level_mhz: Losses are against this clock.
+    """
+    edges_ns = clock.edges_ns
+    start_ns = edges_ns[clock.left_sample]
+    length_ns = np.maximum(edges_ns[clock.right_sample] - start_ns, 1)
+    at_mhz = np.append(clock.left_mhz, np.nan)
+    at_mhz[1:] = np.where(np.isfinite(at_mhz[1:]), at_mhz[1:], clock.right_mhz)
+    below = np.nan_to_num(np.maximum(level_mhz - at_mhz, 0.0))
+    weights = []
+    for edge_ns in (edges_ns[:-1], edges_ns[1:]):
+        way = (edge_ns - start_ns) / length_ns
+        left, right = below[clock.left_sample] * (1.0 - way), below[clock.right_sample] * way
+        both = left + right
+        from_left = np.divide(left, both, out=1.0 - way, where=both > 0)[:, np.newaxis]
+        weights.append(_mixed(shares, from_left))
+    return weights[0], weights[1]
+
+
+def _mixed(shares: EndShares, from_left: Float64s) -> Float64s:
+    """The ends' shares by how much of the deficit is the left end's, (m, 1)."""
+    if (from_left == 1.0).all():
+        return shares.left
+    if (from_left == 0.0).all():
+        return shares.right
+    mixed = _columns(len(from_left))
+    np.subtract(shares.left, shares.right, out=mixed)
+    mixed *= from_left
+    mixed += shares.right
+    return mixed
+
+
+def false_causes(samples: GpuSamples) -> int:
+    """The bit set of limits that are also set while the GPU is idle and cool: they mean nothing.
+
+    On Navi 48 the hotspot's bit is set at all times. It takes five idle and cool samples, of which
+    more than half have the bit. Brakes and slowdowns from outside may be in force on an idle GPU.
+    """
+    activity, bit = samples.activity_ratio, Cause.LOW_UTILIZATION.bit
+    idle = (activity == 0) | (((samples.causes & bit) != 0) & ~(activity > 0))
+    causes = samples.causes[idle & (samples.temperature_c <= _COOL_C)]
+    if len(causes) < _MIN_IDLE_SAMPLES:
+        return 0
+    return sum(c.bit for c in _OF_LOAD if np.count_nonzero(causes & c.bit) > len(causes) / 2)
 
 
 def counter_updates(

@@ -10,8 +10,9 @@ from chopperd.correlate.border import border_correction_mhz
 from chopperd.correlate.causes import (
     MIN_COUNTER_UPDATES,
     counter_updates,
+    edge_weights,
+    end_shares,
     largest_remainder,
-    piece_shares,
 )
 from chopperd.correlate.levels import pooled_by_level
 from chopperd.correlate.pieces import ClockPieces
@@ -225,15 +226,20 @@ def ceiling_loss(
     covered = pieces.locate_mask(mean.covered)
     total = _between(covered, pieces.deficit(reference_mhz), windows) / reference_mhz
     lost_ns = np.minimum(np.rint(total).astype(np.int64), mean.covered_ns)
-    shares = piece_shares(mean.clock, causes, limited_ns)
+    below = _between(covered, pieces.deficit(limit_mhz), windows) / reference_mhz
+    left, right = edge_weights(mean.clock, end_shares(mean.clock, causes, limited_ns), limit_mhz)
     parts = np.zeros((len(windows), len(CAUSES)))
-    for cause in np.flatnonzero(shares.any(axis=0)):
-        weighted = pieces.deficit(limit_mhz, shares[:, cause])
-        parts[:, cause] = _between(covered, weighted, windows) / reference_mhz
-    parts[:, Cause.USER_LIMIT] += np.maximum(total - parts.sum(axis=1), 0.0)
+    for cause in np.flatnonzero(left.any(axis=0) | right.any(axis=0)):
+        weighted = pieces.deficit(limit_mhz, (left[:, cause], right[:, cause]))
+        parts[:, cause] = _between(covered, weighted, windows)
+    parts = np.maximum(parts, 0.0)
+    whole = parts.sum(axis=1)
+    parts *= np.divide(below, whole, out=np.zeros(len(windows)), where=whole > 0)[:, np.newaxis]
+    parts[:, Cause.UNEXPLAINED] += np.where(whole > 0, 0.0, below)
+    parts[:, Cause.USER_LIMIT] += np.maximum(total - below, 0.0)
     return CeilingLoss(
         lost_ns=lost_ns,
-        by_cause_ns=largest_remainder(np.maximum(parts, 0.0), lost_ns),
+        by_cause_ns=largest_remainder(parts, lost_ns),
         coarse=_coarse(mean.clock.edges_ns, limited_ns, windows),
     )
 

@@ -91,9 +91,20 @@ class ClockPieces:
         covered = np.isfinite(self.left_mhz).astype(np.float64)
         return primitive(self.edges, covered, covered, self.base_ns)
 
-    def deficit(self, level_mhz: float, weight: Float64s | None = None) -> Primitive:
-        """∫ max(0, level - f) dt in MHz ns, each piece weighted by its parent's weight."""
-        scale = 1.0 if weight is None else weight[self.parent]
-        left = np.nan_to_num(np.maximum(level_mhz - self.left_mhz, 0.0)) * scale
-        right = np.nan_to_num(np.maximum(level_mhz - self.right_mhz, 0.0)) * scale
+    def deficit(
+        self, level_mhz: float, weights: tuple[Float64s, Float64s] | None = None
+    ) -> Primitive:
+        """∫ max(0, level - f) dt in MHz ns.
+
+        Args:
+            level_mhz: One of the levels that the pieces were cut at: in the middle of one of the
+                clock's own pieces they begin or end without a deficit.
+            weights: Of each of the clock's pieces at its start and at its end, (m,) float64; in
+                between the weighted deficit is linear.
+        """
+        left = np.nan_to_num(np.maximum(level_mhz - self.left_mhz, 0.0))
+        right = np.nan_to_num(np.maximum(level_mhz - self.right_mhz, 0.0))
+        if weights is not None:
+            left *= weights[0].take(self.parent)
+            right *= weights[1].take(self.parent)
         return primitive(self.edges, left, right, self.base_ns)

@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import Final
 
+from chopperd.model.arrays import Int64s
+
 
 class Cause(IntEnum):
     """Why the clock was below its reference; the value is the bit's position in a sample.
@@ -42,3 +44,26 @@ CAUSE_BY_LABEL: Final = {cause.label: cause for cause in Cause}
 #: Causes that a driver can report in a sample. A sample whose `causes` is 0 was read and had none
 #: of them set; a sample that could not be read has just `UNKNOWN`.
 REPORTED_CAUSES: Final = tuple(cause for cause in Cause if cause is not Cause.UNEXPLAINED)
+
+#: Hardware protections.
+PROTECTIONS: Final = (Cause.HW_THERMAL, Cause.POWER_BRAKE)
+_PROTECTION_BITS: Final = sum(cause.bit for cause in PROTECTIONS)
+#: What counts for nothing beside a hardware protection: the generic bit that the driver sets with
+#: it, and software limits, since a brake holds the clock whatever they say.
+OUTRANKED: Final = (Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL)
+_OUTRANKED_BITS: Final = sum(cause.bit for cause in OUTRANKED)
+
+
+def has_protection(causes: Int64s) -> Int64s:
+    """Nonzero where a hardware protection (`HW_THERMAL`, `POWER_BRAKE`) is set: (...) int64."""
+    return causes & _PROTECTION_BITS
+
+
+def ranked(causes: Int64s) -> Int64s:
+    """The bit sets without what a hardware protection set beside it outranks: (...) int64.
+
+    Source: DESIGN.md section 2, "Cause".
+    """
+    held = has_protection(causes) != 0
+    left: Int64s = causes & ~(held * _OUTRANKED_BITS)
+    return left

@@ -310,11 +310,16 @@ class GpuLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseShare:
-    """A cause's share of the run's ceiling loss."""
+    """A cause's share of the run's ceiling loss.
+
+    `power_w` and `power_limit_w`, of a power cap alone, are what its GPUs draw under it, and may.
+    """
 
     cause: str
     lost_ns: int
     share: float
+    power_w: float | None = None
+    power_limit_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

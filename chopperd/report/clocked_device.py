@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from chopperd.correlate.causes import false_causes
 from chopperd.correlate.governing import governed
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
@@ -143,10 +144,17 @@ def _samples_of(
     if samples is None or mapped.gpu is None:
         return None
     own = next(each for each in samples.gpus if each.gpu is mapped.gpu)
-    mine = governed(_with_card(own, samples))
+    mine = _with_true_causes(governed(_with_card(own, samples)))
     if limit_mhz is None:
         return mine
     return replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))
+
+
+def _with_true_causes(mine: GpuSamples) -> GpuSamples:
+    """The samples without limits that are set whatever the GPU does."""
+    false = false_causes(mine)
+    counted = {cause: each for cause, each in mine.limited_ns.items() if not cause.bit & false}
+    return replace(mine, causes=mine.causes & ~false, limited_ns=counted) if false else mine
 
 
 def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:

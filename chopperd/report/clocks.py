@@ -11,7 +11,7 @@ from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import CAUSES
+from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.report import Dvfs, Family, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
@@ -26,6 +26,7 @@ _ENERGY_COUNTER = "energy_counter"
 AVERAGES = ("average_1s", "average", "card")
 #: So few readings of an instant say nothing of a mean.
 _MIN_INSTANTS = 5
+_MOSTLY = 0.9
 
 
 def known_or_none(value: float) -> float | None:
@@ -156,6 +157,21 @@ def power_of(
     power_w = samples.power_w[first:last]
     known = power_w[np.isfinite(power_w)]
     return (float(known.mean()), source) if len(known) >= least else (None, None)
+
+
+def capped_w(samples: GpuSamples, clocks: RowClocks, index: int) -> float | None:
+    """Mean power in W of the row's reads in compute at which the power cap is set; None without.
+
+    A mean of the last second counts only where nearly all of the row is compute.
+    """
+    window_ns = int(clocks.windows.end_ns[index] - clocks.windows.start_ns[index])
+    is_all_compute = int(clocks.compute.in_mask_ns[index]) >= _MOSTLY * window_ns
+    if samples.gpu.power_source in AVERAGES and not is_all_compute:
+        return None
+    inside = row_samples(clocks, index)
+    kept = clocks.kept[inside][clocks.samples.label[inside] == RunningClass.COMPUTE]
+    is_capped = (samples.causes[kept] & Cause.POWER_CAP.bit) != 0
+    return mean_of_samples(samples.power_w[kept][is_capped])
 
 
 def mean_of_samples(values: Float64s) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.model.report import GpuLine, ReportDocument, Summary
+from chopperd.model.report import CauseShare, GpuLine, ReportDocument, Summary
 from chopperd.report.resolution import Share, pooled_share, summary_share
 from chopperd.report.wording import (
     brief_milliseconds,
@@ -26,6 +26,8 @@ _FULL_COVERAGE_RATIO: Final = 0.95
 _FULL_RATE_RATIO: Final = 0.95
 #: A clock sensor that is read so often between two of its updates is said to be slow.
 _SLOW_SENSOR_READS: Final = 2
+#: A power cap at less of the limit is none of that limit.
+_AT_CAP_RATIO: Final = 0.9
 _UNRESOLVED: Final = "not resolved at this rate"
 #: Notes that say why a clock cost is unknown, the most basic reason first.
 _REASON_CODES: Final = (
@@ -140,8 +142,18 @@ def _causes(document: ReportDocument) -> list[str]:
     elif not summary.causes:
         shares = ["no loss to explain" if summary.lost_ns == 0 else "unknown"]
     else:
-        shares = [f"{words(c.cause)} {percent(c.share, 0)} %" for c in summary.causes]
+        shares = [
+            f"{words(c.cause)} {percent(c.share, 0)} %{_below_cap(c)}" for c in summary.causes
+        ]
     return [*shares, _reference(document)]
+
+
+def _below_cap(cause: CauseShare) -> str:
+    """The power beside its limit, where a power cap holds the clock far below that."""
+    power_w, limit_w = cause.power_w, cause.power_limit_w
+    if not known(power_w) or not known(limit_w) or power_w >= _AT_CAP_RATIO * limit_w:
+        return ""
+    return f" (at {whole(power_w)} of {whole(limit_w)} W: not by this limit)"
 
 
 def _reference(document: ReportDocument) -> str:

@@ -1,10 +1,14 @@
 """What must be said of one trace and its devices: why something is missing or to be doubted."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.causes import false_causes
 from chopperd.correlate.join import JoinedDevice
+from chopperd.correlate.signal import RunningClass
+from chopperd.model.causes import CAUSES
 from chopperd.model.devices import Vendor
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
@@ -13,8 +17,11 @@ from chopperd.model.trace import Damage, Trace
 from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
 from chopperd.report.lost import damage_notes
-from chopperd.report.wording import percent, plural
+from chopperd.report.wording import percent, plural, whole, words
 from chopperd.units import NS_PER_S
+
+#: Fewer samples of one clock may be chance.
+_MIN_LOCKED_SAMPLES: Final = 30
 
 
 def trace_notes(
@@ -160,7 +167,43 @@ def device_notes(
         f"GPU {mine.gpu.gpu} is a part of GPU {mine.gpu.parent}: clock, causes, power limit and "
         "temperature are those of the whole card; the part's energy is not known",
     )
-    return [*_noted((*conditions, *_power_conditions(mine), shared)), *_dies_notes(joined, mine)]
+    return [
+        *_noted((*conditions, *_power_conditions(mine), shared)),
+        *_false_cause_notes(samples, mine),
+        *_lock_notes(joined, mine, reference),
+        *_dies_notes(joined, mine),
+    ]
+
+
+def _false_cause_notes(samples: SampleSet, mine: GpuSamples) -> list[Note]:
+    """Which limits were left out since they are set whatever the GPU does."""
+    whose = mine.gpu.parent or mine.gpu.gpu
+    false = [false_causes(each) for each in samples.gpus if each.gpu.gpu == whose]
+    names = " and ".join(words(c.label) for c in CAUSES if any(c.bit & bits for bits in false))
+    text = (
+        f"GPU {mine.gpu.gpu} reports the limit {names} also while it is idle and cool: it says "
+        "nothing there, and is left out of the causes"
+    )
+    return [Note(code="cause_ignored", text=text)] if names else []
+
+
+def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) -> list[Note]:
+    """The hint that a clock is locked: no driver has a call that gives it."""
+    clocks, top_mhz = joined.clocks, reference.sm_clock_mhz
+    if clocks is None or top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
+        return []
+    computes = clocks.samples.label == RunningClass.COMPUTE
+    found_mhz = np.unique(clocks.samples.clock_mhz[computes])
+    is_held = len(found_mhz) == 1 and np.count_nonzero(computes) >= _MIN_LOCKED_SAMPLES
+    if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.kept][computes].any():
+        return []
+    shown = "amd-smi metric --clock" if mine.gpu.vendor is Vendor.AMD else "nvidia-smi -q -d CLOCK"
+    text = (
+        f"GPU {mine.gpu.gpu} computes at {whole(found_mhz[0])} MHz all the time, of "
+        f"{whole(top_mhz)}, and no limit is reported: it looks locked ({shown}); if it is, set "
+        f"reference.limit_mhz = {whole(found_mhz[0])}, and the loss is its user's limit"
+    )
+    return [Note(code="looks_locked", text=text)]
 
 
 def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:

@@ -20,6 +20,7 @@ from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, Timeline
 from chopperd.report.clocks import (
+    capped_w,
     class_samples,
     clock_of,
     dvfs_of,
@@ -74,6 +75,7 @@ class DraftRow:
         first_step: First step of its file, by which files of one process pair up with others'.
         covered_ns: Compute covered by samples.
         samples_in_compute: Clock samples that fell into compute.
+        capped_w: Mean power while it computes under its power cap; None if not known.
         random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
             average out over steps; NaN unknown.
     """
@@ -84,6 +86,7 @@ class DraftRow:
     first_step: int | None = None
     covered_ns: int = 0
     samples_in_compute: int = 0
+    capped_w: float | None = None
     random_ns: float = math.nan
     bias_ns: float = math.nan
 
@@ -288,6 +291,7 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         model=context.model,
         covered_ns=covered_ns,
         samples_in_compute=len(class_samples(clocks, index)),
+        capped_w=None if context.samples is None else capped_w(context.samples, clocks, index),
         random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
         bias_ns=float(bias_mhz) * ns_per_mhz,
     )

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from chopperd.model.causes import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Row, Summary
 from chopperd.report.rows import DraftRow
 
@@ -43,7 +44,7 @@ def summarise(
         reference_mhz=reference.sm_clock_mhz,
         reference_source=reference.source,
         coverage_ratio=_coverage(critical),
-        causes=_causes([each.row for each in critical]),
+        causes=_causes(critical),
         gpus=_gpu_lines(used, has_steps=bool(complete)),
         waterfall_ns=_mean_waterfall([each.row for each in critical]),
     )
@@ -97,14 +98,23 @@ def _coverage(rows: Sequence[DraftRow]) -> float | None:
     return sum(each.covered_ns for each in rows) / compute_ns
 
 
-def _causes(rows: Sequence[Row]) -> tuple[CauseShare, ...]:
-    """Shares of the loss by cause, largest first."""
+def _causes(rows: Sequence[DraftRow]) -> tuple[CauseShare, ...]:
+    """Shares of the loss by cause, largest first; a power cap with the power under it."""
     lost: Counter[str] = Counter()
-    for row in rows:
-        lost.update(row.dvfs.by_cause_ns or {})
+    for each in rows:
+        lost.update(each.row.dvfs.by_cause_ns or {})
     whole = sum(lost.values())
+    capped = [each for each in rows if each.capped_w is not None and each.row.power_limit_w]
+    power_w = _mean([each.capped_w for each in capped])
+    limit_w = _mean([each.row.power_limit_w for each in capped])
     return tuple(
-        CauseShare(cause=cause, lost_ns=lost_ns, share=lost_ns / whole)
+        CauseShare(
+            cause=cause,
+            lost_ns=lost_ns,
+            share=lost_ns / whole,
+            power_w=power_w if cause == Cause.POWER_CAP.label else None,
+            power_limit_w=limit_w if cause == Cause.POWER_CAP.label else None,
+        )
         for cause, lost_ns in lost.most_common()
         if lost_ns
     )

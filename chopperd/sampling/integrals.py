@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.causes import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_protection, ranked
 from chopperd.model.counters import most_limited_ns
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.energy_counter import EnergyCounter
@@ -34,7 +34,6 @@ _ACTIVITY_NS: Final = 3 * NS_PER_S
 _COUNTED_RATIO: Final = 0.05
 
 _CAUSE_BITS: Final = np.array([cause.bit for cause in CAUSES], dtype=np.int64)
-_SPECIFIC_BITS: Final = Cause.HW_THERMAL.bit | Cause.POWER_BRAKE.bit
 
 
 class GapRule:
@@ -65,8 +64,9 @@ class GapRule:
 class BusyRatio:
     """Tells how busy a GPU reports itself.
 
-    The idle bit wins (it is of this instant), then the activity of the last seconds. A GPU that
-    has an idle bit and does not set it is busy.
+    The idle bit wins (it is of this instant), then the activity of the last seconds. But an idle
+    bit that is set while the GPU reports activity is wrong, until it reports again. A GPU that has
+    an idle bit and does not set it is busy.
 
     Args:
         info: The GPU.
@@ -74,20 +74,22 @@ class BusyRatio:
 
     def __init__(self, info: GpuInfo) -> None:
         self._has_idle_bit = info.vendor is Vendor.NVIDIA
-        self._activity: Float64s = np.full((2, 1), nan)
+        #: When the last activity was read, what it was, and whether the idle bit was set with it.
+        self._activity: Float64s = np.full((3, 1), nan)
 
     def at(self, records: Records) -> Float64s:
         """The share at each of (n,) records that follow on those before; NaN if it does not say."""
-        t_ns, causes = records["t_mono_ns"], records["causes"]
-        given = np.stack([t_ns.astype(np.float64), records["activity_ratio"]])
-        given[0, np.isnan(given[1])] = nan
+        t_ns, causes, activity = (records[n] for n in ("t_mono_ns", "causes", "activity_ratio"))
+        is_idle = (causes & Cause.LOW_UTILIZATION.bit) != 0
+        given = np.stack([t_ns.astype(np.float64), activity, is_idle & (activity > 0)])
+        given[:, np.isnan(activity)] = nan
         filled = _filled(np.concatenate([self._activity, given], axis=1).T).T
         self._activity = filled[:, -1:]
         fresh = t_ns - filled[0, 1:] <= _ACTIVITY_NS
         is_told = (causes & Cause.UNKNOWN.bit) == 0
         untold = np.where(is_told & self._has_idle_bit, 1.0, nan)
         ratio: Float64s = np.where(fresh, filled[1, 1:], untold)
-        ratio[(causes & Cause.LOW_UTILIZATION.bit) != 0] = 0.0
+        ratio[is_idle & ~(fresh & (filled[2, 1:] > 0))] = 0.0
         return ratio
 
 
@@ -244,9 +246,8 @@ def _lost_s(
 ) -> Float64s:
     """The loss of busy time against the reference by cause, (causes,) float64 s.
 
-    From the reference down to the standing limit it is `user_limit`. Below that it goes by the
-    increments of the driver's counters where they cover enough of an interval, else by the reasons
-    in force at the nearer sample.
+    From the reference down to the standing limit it is `user_limit`. Below that each end has its
+    own loss, by the reasons in force there and the increments of the driver's counters.
 
     A counter read in some records only has its whole rise on the interval that ends in the reading;
     the others go by the reasons. At 100 Hz with a counter read at 1 Hz that is 99 of 100 intervals:
@@ -256,14 +257,13 @@ def _lost_s(
     clock_mhz = intervals.sm_clock_mhz
     below_s = busy_s * np.maximum(standing_mhz - clock_mhz, 0) / reference_mhz
     user_mhz = np.maximum(reference_mhz - np.maximum(clock_mhz, standing_mhz), 0)
-    counted_s = intervals.counted_s
-    counted_total_s = counted_s.sum(axis=1)
-    by_count = counted_total_s >= _COUNTED_RATIO * 2 * intervals.half_s
-    by_count &= counted_total_s > 0
-    shares = counted_s[by_count] / counted_total_s[by_count, np.newaxis]
-    blamed = _blamed(intervals.causes[:, ~by_count])
-    lost_s: Float64s = below_s.sum(axis=0)[by_count] @ shares
-    lost_s += below_s[:, ~by_count].ravel() @ blamed.reshape(-1, len(CAUSES))
+    shares = _blamed(intervals.causes)
+    is_held = (has_protection(intervals.causes) != 0).all(axis=0)
+    counted = _counted_ratio(intervals.counted_s, 2 * intervals.half_s, is_held)
+    by_count = counted.sum(axis=1) >= _COUNTED_RATIO
+    if by_count.any():
+        shares[:, by_count] = _with_counted(shares[:, by_count], counted[by_count])
+    lost_s: Float64s = below_s.ravel() @ shares.reshape(-1, len(CAUSES))
     lost_s[Cause.USER_LIMIT] += float((busy_s * user_mhz).sum()) / reference_mhz
     return lost_s
 
@@ -271,17 +271,51 @@ def _lost_s(
 def _blamed(causes: Int64s) -> Float64s:
     """The share of each cause in a loss below the standing limit, (..., causes), from bit sets.
 
-    The reasons in force share it evenly, as in a report, `user_limit` among them; a specific
-    hardware reason beats the generic one that the driver sets with it.
+    The reasons in force share it evenly, as in a report, `user_limit` among them; a hardware
+    protection outranks what is set beside it.
 
     Source: DESIGN.md section 2, "Cause".
     """
-    is_specific = (causes & _SPECIFIC_BITS) != 0
-    bits = causes & ~np.where(is_specific, Cause.HW_SLOWDOWN.bit, 0)
+    bits = ranked(causes)
     bits = np.where(bits == 0, Cause.UNEXPLAINED.bit, bits)
     shares = (bits[..., np.newaxis] & _CAUSE_BITS) != 0
     shared: Float64s = shares / shares.sum(axis=-1, keepdims=True)
     return shared
+
+
+def _counted_ratio(counted_s: Float64s, length_s: Float64s, is_held: Bools) -> Float64s:
+    """The share of each interval that each cause was counted for, (m, causes), at most 1 in all.
+
+    Args:
+        counted_s: (m, causes) increments of the counters.
+        length_s: (m,) lengths.
+        is_held: (m,) whether a hardware protection is in force at both ends.
+    """
+    ratio = counted_s / length_s[:, np.newaxis]
+    above, below = (ratio[:, list(some)].sum(axis=1) for some in (PROTECTIONS, OUTRANKED))
+    room = np.where(above > 0, np.maximum(1.0 - above, 0.0), below)
+    room[is_held] = 0.0
+    left = np.divide(room, below, out=np.ones(len(below)), where=below > 0)
+    ratio[:, list(OUTRANKED)] *= np.minimum(left, 1.0)[:, np.newaxis]
+    counted: Float64s = ratio / np.maximum(ratio.sum(axis=1, keepdims=True), 1.0)
+    return counted
+
+
+def _with_counted(shares: Float64s, counted: Float64s) -> Float64s:
+    """The shares of both ends, (2, m, causes), of intervals that go by counters as well.
+
+    Causes that neither end names have the time that they were counted for. Those that an end names
+    have the rest of its loss: of several the counted ones their time, the others what is left.
+    """
+    named = shares > 0
+    unseen = np.where(named.any(axis=0), 0.0, counted)
+    rest = 1.0 - unseen.sum(axis=1, keepdims=True)
+    seen = np.where(named, counted, 0.0)
+    uncounted = named & (counted == 0)
+    over = np.maximum(1.0 - seen.sum(axis=2, keepdims=True), 0.0)
+    seen += uncounted * over / np.maximum(uncounted.sum(axis=2, keepdims=True), 1)
+    split: Float64s = unseen + rest * seen / seen.sum(axis=2, keepdims=True)
+    return split
 
 
 def _grown(totals: Float64s, amounts: Float64s) -> Float64s:

@@ -53,7 +53,8 @@ class IdleStretch:
     """Tells from looks at a GPU since when it has been idle.
 
     A look is idle if the driver says so of this instant (the idle bit), or the activity of the last
-    seconds is 0. Nothing known is not idle. Where the idle bit was set and no longer is, the GPU
+    seconds is 0. Nothing known is not idle, nor is an idle bit that is set while the GPU reports
+    activity. Where the idle bit was set and no longer is, the GPU
     has begun to work, whatever the activity, which lags, still says.
 
     Attributes:
@@ -64,6 +65,7 @@ class IdleStretch:
         self.since_ns: int | None = None
         self._last_ns = 0
         self._had_idle_bit: bool | None = False
+        self._is_bit_wrong = False
         self._inactive_until_ns = 0
 
     def note(self, now_mono_ns: int, idle_bit: bool | None, activity: float | None) -> int:
@@ -76,6 +78,9 @@ class IdleStretch:
         """
         if activity is not None:
             self._inactive_until_ns = 0 if activity else now_mono_ns + _ACTIVITY_NS
+            self._is_bit_wrong = bool(idle_bit and activity)
+        if self._is_bit_wrong:
+            idle_bit = False
         had_idle_bit, self._had_idle_bit = self._had_idle_bit, idle_bit
         if not idle_bit and (had_idle_bit or now_mono_ns > self._inactive_until_ns):
             self.since_ns = None

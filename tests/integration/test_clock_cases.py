@@ -9,6 +9,8 @@ import pytest
 
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
+from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.text import render_text
 from chopperd.store.samples import read_samples
 from tests.document_checks import leaves
 from tests.integration.cases import Cases, codes, of_marker, of_window
@@ -183,3 +185,57 @@ def test_case_40_samples_and_work_go_to_the_step_that_launched_it(cases: Cases) 
     assert document.totals[0].clock is not None
     # 120 us to 350 us lie between samples, of 50 us to 400 us: nothing is extrapolated.
     assert document.totals[0].clock.coverage_ratio == pytest.approx(230 / 350)
+
+
+def test_case_56_a_power_cap_far_below_the_limit_is_printed_with_both(cases: Cases) -> None:
+    samples = read_samples(cases.folder(56) / "samples.csv")
+    document = cases.report(56, samples=samples)
+    summary = document.summary
+    assert summary is not None
+    assert summary.lost_ns == pytest.approx(0.9e9 * (1 - 1410 / 1980), rel=0.005)
+    (cause,) = summary.causes
+    assert (cause.cause, cause.share, cause.power_limit_w) == ("power_cap", 1.0, 400)
+    assert cause.power_w == pytest.approx(240, abs=1)
+    text = render_text(document)
+    assert "power cap 100 % (at 240 of 400 W: not by this limit)" in text
+    assert "raise" not in text
+
+
+def test_case_58_a_brake_outranks_the_cap_that_is_set_with_it(cases: Cases) -> None:
+    """By hand: 1 - 1005 / 2062 of 0.9 s, all of it the brake's; the others by their cap."""
+    document = braked(cases)
+    lost = {row.gpu: row.dvfs for row in document.steps if row.step == 3}
+    for gpu, cause, lost_ns in (
+        ("0", "power_cap", 0.5e9 * (1 - 1815 / 2062)),
+        ("2", "power_brake", 0.9e9 * (1 - 1005 / 2062)),
+        ("3", "power_brake", 0.9e9 * (1 - 1005 / 2062)),
+    ):
+        assert lost[gpu].by_cause_ns == {cause: lost[gpu].lost_ns}
+        assert lost[gpu].lost_ns == pytest.approx(lost_ns, rel=1e-3)
+
+
+def braked(cases: Cases) -> ReportDocument:
+    samples = read_samples(cases.folder(58) / "samples.csv")
+    names = [f"rank{rank}.json" for rank in range(4)]
+    mapped = JoinOptions(device_map={gpu: str(gpu) for gpu in range(4)})
+    return cases.report(58, *names, samples=samples, join=mapped)
+
+
+@pytest.mark.parametrize(
+    ("options", "lost_ms", "causes"),
+    [
+        (JoinOptions(), 270.6, {"unexplained"}),
+        (JoinOptions(limit_mhz=2100.0), 270.6, {"user_limit"}),
+        (JoinOptions(reference_mhz=2100.0), 0, set()),
+    ],
+)
+def test_case_64_a_locked_clock_has_no_reason_and_looks_locked(
+    cases: Cases, options: JoinOptions, lost_ms: float, causes: set[str]
+) -> None:
+    samples = read_samples(cases.folder(64) / "samples.csv")
+    document = cases.report(64, samples=samples, join=options)
+    summary = document.summary
+    assert summary is not None
+    assert summary.lost_ns == pytest.approx(lost_ms * 1e6, abs=0.1e6)
+    assert {each.cause for each in summary.causes} == causes
+    assert ("looks_locked" in codes(document)) == (causes == {"unexplained"})

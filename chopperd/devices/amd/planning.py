@@ -184,7 +184,9 @@ def _causes(sensors: "AmdSensors") -> PlannedCauses | None:
     status = sensors.status
     if status is None:
         return None
-    return PlannedCauses(call=0, offset=status.offset, kind=status.kind, causes=table.CAUSES_BY_BIT)
+    return PlannedCauses(
+        call=0, offset=status.offset, kind=status.kind, causes=sensors.causes_by_bit
+    )
 
 
 def _stamp(sensors: "AmdSensors") -> PlannedStamp | None:

@@ -1,5 +1,6 @@
 """One AMD GPU's readings: what a look gives, from a block of metrics and from beside it."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
+
+logger = logging.getLogger(__name__)
 
 _NOTHING: Final = DeviceReading()
 
@@ -44,12 +47,14 @@ class GpuTraits:
         gives_card_power: Whether its power is that of a card with another GPU on it.
         stand_ins: Ways to fields of the block that it may lack, after the block's own.
         beside: Fields that the block never has.
+        hotspot_limit_c: Where the chip slows down; None if not known.
     """
 
     label: str
     gives_card_power: bool = False
     stand_ins: tuple[Beside, ...] = ()
     beside: tuple[Beside, ...] = ()
+    hotspot_limit_c: float | None = None
 
 
 class AmdSensors:
@@ -83,6 +88,7 @@ class AmdSensors:
         self._status = self._status_number()
         self.residency: Residency | None = None
         self._energy_check = EnergyCheck(traits.label)
+        self._false_bits = FalseBits(traits.label, traits.hotspot_limit_c)
         self._causes: tuple[int | None, frozenset[Cause] | None] = (None, None)
         self._plans: dict[ReadScope, ReadPlan | None] = dict.fromkeys(ReadScope)
         self._planned_revision = -1
@@ -111,7 +117,8 @@ class AmdSensors:
         checks_energy = self._energy_check.verdict is Verdict.OPEN and not (
             self.energy.is_absent or self.power.is_absent
         )
-        return checks_energy or self.residency is None or not self.residency.is_settled
+        checks = checks_energy or self._false_bits.is_in_doubt
+        return checks or self.residency is None or not self.residency.is_settled
 
     def read(self, scope: ReadScope) -> DeviceReading:
         """One look; fields that are absent or failed are None.
@@ -171,6 +178,7 @@ class AmdSensors:
             name: int(value) if name.endswith("_bytes") and value is not None else value
             for name, value in values.items()
         }
+        self._check_bits(values.get("temperature_c"), values.get("activity_ratio"))
         return DeviceReading(
             sm_clock_mhz=clock_mhz,
             die_clocks_mhz=dies_mhz,
@@ -215,8 +223,24 @@ class AmdSensors:
             return frozenset() if self.residency and self.residency.is_settled else None
         bits = None if self._status is None else self._status.raw()
         if bits != self._causes[0]:
-            self._causes = bits, None if bits is None else causes_of(bits)
+            self._causes = bits, None if bits is None else causes_of(bits & ~self._false_bits.bits)
         return self._causes[1]
+
+    def _check_bits(self, temperature_c: float | None, activity_ratio: float | None) -> None:
+        """Leave out the bits of limits that can't be in force now."""
+        bits = None if self._status is None or self.has_counters else self._status.raw()
+        if bits and self._false_bits.take(bits, temperature_c, activity_ratio):
+            self._causes = (None, None)
+            self._faults.choices.revision += 1
+
+    @property
+    def causes_by_bit(self) -> tuple[int, ...]:
+        """What each bit of `status` stands for; nothing where it means nothing on this GPU."""
+        false = self._false_bits.bits
+        return tuple(
+            0 if false >> position & 1 else causes
+            for position, causes in enumerate(table.CAUSES_BY_BIT)
+        )
 
     @property
     def has_counters(self) -> bool:
@@ -273,6 +297,64 @@ class AmdSensors:
         now_ns = self._faults.clock.mono_ns()
         for channel in self._channels():
             channel.reopen(now_ns)
+
+
+class FalseBits:
+    """Finds bits of temperature limits that are set where no such limit can be in force.
+
+    On Navi 31 and 48 the hotspot's bit is set at all times, 37 C at idle included.
+
+    Attributes:
+        bits: Those that mean nothing on this GPU, from then on.
+        is_in_doubt: Whether the next looks decide over one.
+
+    Args:
+        label: What the GPU is called.
+        limit_c: Where the chip slows down; None if not known.
+    """
+
+    def __init__(self, label: str, limit_c: float | None) -> None:
+        self.bits = 0
+        self.is_in_doubt = False
+        self._label = label
+        self._limit_c = limit_c
+        self._suspects = 0
+        self._looks = 0
+
+    def take(self, bits: int, temperature_c: float | None, activity_ratio: float | None) -> bool:
+        """Whether bits, those that are set now, turn out to mean nothing."""
+        if temperature_c is None:
+            return False
+        suspects = bits & ~self.bits & self._impossible(temperature_c, activity_ratio)
+        self._looks = self._looks + 1 if suspects and suspects == self._suspects else 1
+        self._suspects = suspects
+        self.is_in_doubt = bool(suspects) and self._looks < _FALSE_LOOKS
+        if not suspects or self.is_in_doubt:
+            return False
+        self.bits |= suspects
+        logger.warning(
+            "GPU %s reports a temperature limit at %.0f C that can't be in force (bits %#x of its "
+            "throttle status): left out",
+            self._label,
+            temperature_c,
+            suspects,
+        )
+        return True
+
+    def _impossible(self, temperature_c: float, activity_ratio: float | None) -> int:
+        """The bits that can't be true at this temperature."""
+        if activity_ratio == 0 and temperature_c <= _COOL_C:
+            return table.TEMPERATURE_BITS
+        if self._limit_c is not None and temperature_c <= self._limit_c - _BELOW_LIMIT_C:
+            return table.OWN_TEMPERATURE_BITS
+        return 0
+
+
+#: A limit is not in force so far below it, nor on an idle GPU up to this temperature.
+_BELOW_LIMIT_C: Final = 25.0
+_COOL_C: Final = 50.0
+#: Looks in a row that must agree on it.
+_FALSE_LOOKS: Final = 3
 
 
 def causes_of(bits: int) -> frozenset[Cause]:

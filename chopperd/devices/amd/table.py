@@ -142,5 +142,8 @@ CAUSES_BY_BIT: Final = tuple(
     next((cause.bit for bits, cause in _CAUSE_BY_BITS if position in bits), Cause.UNKNOWN.bit)
     for position in range(64)
 )
+#: Bits of the chip's own temperature (whole, core, edge, hotspot), and of any temperature.
+OWN_TEMPERATURE_BITS: Final = 1 << 32 | 1 << 33 | 1 << 35 | 1 << 36
+TEMPERATURE_BITS: Final = sum(1 << position for position in range(32, 46))
 #: The same for a number whose bits say nothing: limits are told by counters alone.
 NO_CAUSES: Final = (0,) * 64

@@ -36,6 +36,7 @@ def traits(card: Card, info: GpuInfo) -> GpuTraits:
         gives_card_power=card.device_id in TWO_DIE_DEVICES,
         stand_ins=tuple(stand_ins),
         beside=tuple(beside),
+        hotspot_limit_c=info.temperature_slowdown_c,
     )
 
 

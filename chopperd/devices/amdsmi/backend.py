@@ -362,6 +362,7 @@ class AmdSmiBackend:
                 gives_card_power=gpu.processor.is_die,
                 stand_ins=numbers.stand_ins(self._library, handle),
                 beside=numbers.beside(self._library, handle, info.memory_size_bytes),
+                hotspot_limit_c=info.temperature_slowdown_c,
             )
             gpu.sensors = AmdSensors(self._source(gpu), traits, gpu.faults)
         return gpu.sensors

@@ -18,6 +18,9 @@
 #define MOST_LIMITED_RATIO 2.0
 #define LATE_NS 1e9
 #define MOVED_NS (NS_PER_S / 2)
+/* As in model/causes.py. */
+#define PROTECTIONS (BIT(HW_THERMAL) | BIT(POWER_BRAKE))
+#define OUTRANKED (BIT(HW_SLOWDOWN) | BIT(POWER_CAP) | BIT(THERMAL))
 
 enum { SM_CYCLES, SAMPLED_S, BUSY_S, BUSY_SM_CYCLES, BUSY_SAMPLED_S, ENERGY_J, LIMITED_FIRST };
 #define LOST_FIRST (LIMITED_FIRST + CAUSES)
@@ -79,10 +82,14 @@ static double busy_ratio(integrals_t *kept, const record_t *record)
     if (!isnan(record->activity_ratio)) {
         kept->activity_mono_ns = record->t_mono_ns;
         kept->activity_ratio = record->activity_ratio;
+        kept->is_idle_bit_wrong =
+            record->causes & BIT(LOW_UTILIZATION) && record->activity_ratio > 0;
     }
-    if (record->causes & BIT(LOW_UTILIZATION))
+    int is_fresh = !isnan(kept->activity_ratio) &&
+                   record->t_mono_ns - kept->activity_mono_ns <= ACTIVITY_NS;
+    if (record->causes & BIT(LOW_UTILIZATION) && !(is_fresh && kept->is_idle_bit_wrong))
         return 0.0;
-    if (!isnan(kept->activity_ratio) && record->t_mono_ns - kept->activity_mono_ns <= ACTIVITY_NS)
+    if (is_fresh)
         return kept->activity_ratio;
     return kept->has_idle_bit && !(record->causes & BIT(UNKNOWN)) ? 1.0 : NAN;
 }
@@ -182,41 +189,83 @@ static double longest_of(integrals_t *kept, const record_t *ring, int64_t capaci
 
 /* ---- intervals -------------------------------------------------------------------------- */
 
-/* Share a loss below the standing limit among the reasons in force at one end. */
-static void blame(double *lost_s, int64_t causes, double below_s)
+/* The reasons in force at one end, without those that a hardware protection outranks. */
+static int64_t reasons(int64_t causes)
 {
     int64_t bits = causes & (BIT(CAUSES) - 1);
-    if (causes & (BIT(HW_THERMAL) | BIT(POWER_BRAKE)))
-        bits &= ~BIT(HW_SLOWDOWN);
-    if (bits == 0)
-        bits = BIT(UNEXPLAINED);
-    double share_s = below_s / __builtin_popcountll((uint64_t)bits);
+    if (bits & PROTECTIONS)
+        bits &= ~OUTRANKED;
+    return bits ? bits : BIT(UNEXPLAINED);
+}
+
+/* The share of an interval that each cause was counted for, at most 1 in all; the sum. */
+static double counted_ratios(const sample_t *const ends[2], double length_s, double *ratios)
+{
+    double above = 0.0, below = 0.0, sum = 0.0, left = 1.0;
+    int is_held = ends[0]->causes & PROTECTIONS && ends[1]->causes & PROTECTIONS;
+    for (int cause = 0; cause < CAUSES; cause++) {
+        ratios[cause] = ends[1]->counted_s[cause] / length_s;
+        above += PROTECTIONS & BIT(cause) ? ratios[cause] : 0.0;
+        below += OUTRANKED & BIT(cause) ? ratios[cause] : 0.0;
+    }
+    if (is_held)
+        left = 0.0;
+    else if (above > 0 && below > 0)
+        left = fmin(fmax(1.0 - above, 0.0) / below, 1.0);
+    for (int cause = 0; cause < CAUSES; cause++) {
+        ratios[cause] *= OUTRANKED & BIT(cause) ? left : 1.0;
+        sum += ratios[cause];
+    }
+    for (int cause = 0; cause < CAUSES && sum > 1.0; cause++)
+        ratios[cause] /= sum;
+    return sum;
+}
+
+/* Share a loss below the standing limit among the reasons in force at one end: those that were
+ * counted by their time, the others what is left. */
+static void blame(double *lost_s, int64_t bits, const double *ratios, double below_s)
+{
+    double shares[CAUSES] = {0}, sum = 0.0, whole = 0.0;
+    int uncounted = 0;
+    for (int cause = 0; cause < CAUSES; cause++)
+        if (bits & BIT(cause)) {
+            sum += ratios[cause];
+            uncounted += ratios[cause] == 0;
+        }
+    for (int cause = 0; cause < CAUSES; cause++)
+        if (bits & BIT(cause)) {
+            shares[cause] = ratios[cause] == 0 ? fmax(1.0 - sum, 0.0) / uncounted : ratios[cause];
+            whole += shares[cause];
+        }
     for (int cause = 0; cause < CAUSES; cause++)
         if (bits & BIT(cause))
-            lost_s[cause] += share_s;
+            lost_s[cause] += below_s * shares[cause] / whole;
 }
 
 /* Split what one interval lost against the reference; `ends` with the busy time at each. */
 static void lose(const integrals_t *kept, const sample_t *const ends[2], const double busy_s[2],
                  double half_s, double *lost_s)
 {
-    double reference_mhz = kept->reference_mhz, standing_mhz = reference_mhz, counted_s = 0.0;
+    double reference_mhz = kept->reference_mhz, standing_mhz = reference_mhz;
+    double ratios[CAUSES], unseen[CAUSES] = {0}, rest = 1.0;
+    int64_t bits[2] = {reasons(ends[0]->causes), reasons(ends[1]->causes)};
     if (!isnan(kept->limit_mhz) && kept->limit_mhz != 0.0 && kept->limit_mhz < reference_mhz)
         standing_mhz = kept->limit_mhz;
+    if (counted_ratios(ends, 2 * half_s, ratios) < COUNTED_RATIO)
+        memset(ratios, 0, sizeof(ratios));
     for (int cause = 0; cause < CAUSES; cause++)
-        counted_s += ends[1]->counted_s[cause];
-    int by_count = counted_s > 0 && counted_s >= COUNTED_RATIO * 2 * half_s;
+        if (!((bits[0] | bits[1]) & BIT(cause))) {
+            unseen[cause] = ratios[cause];
+            rest -= ratios[cause];
+        }
     for (int end = 0; end < 2; end++) {
         double clock_mhz = ends[end]->sm_clock_mhz;
         double below_s = busy_s[end] * fmax(standing_mhz - clock_mhz, 0) / reference_mhz;
         double user_mhz = fmax(reference_mhz - fmax(clock_mhz, standing_mhz), 0);
         lost_s[USER_LIMIT] += busy_s[end] * user_mhz / reference_mhz;
-        if (!by_count) {
-            blame(lost_s, ends[end]->causes, below_s);
-            continue;
-        }
         for (int cause = 0; cause < CAUSES; cause++)
-            lost_s[cause] += below_s * ends[1]->counted_s[cause] / counted_s;
+            lost_s[cause] += below_s * unseen[cause];
+        blame(lost_s, bits[end], ratios, below_s * rest);
     }
 }
 

@@ -35,7 +35,7 @@ from chopperd.sampling.layout import (
 logger = logging.getLogger(__name__)
 
 #: `NATIVE_VERSION` of native.h: changes with what its functions do.
-_VERSION: Final = 4
+_VERSION: Final = 5
 #: `SPACINGS` of native.h: spacings that are kept, which need room in front of those of a batch.
 SPACINGS: Final = 32
 _STEM: Final = Path(__file__).with_name("_native")
@@ -77,6 +77,7 @@ class Integrals(Structure):
         ("limited_mono_ns", c_int64 * len(CAUSES)),
         ("activity_mono_ns", c_int64),
         ("activity_ratio", c_double),
+        ("is_idle_bit_wrong", c_int64),
         ("records_count", c_int64),
         ("last_mono_ns", c_int64),
         ("last_causes", c_int64),

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 4
+#define NATIVE_VERSION 5
 #endif
 
 #define CAUSES 10
@@ -27,6 +27,8 @@
 /* The causes that are told apart here. */
 enum {
     USER_LIMIT = 0,
+    POWER_CAP = 1,
+    THERMAL = 2,
     HW_THERMAL = 3,
     POWER_BRAKE = 4,
     HW_SLOWDOWN = 5,
@@ -98,6 +100,7 @@ typedef struct {
     int64_t limited_mono_ns[CAUSES];
     int64_t activity_mono_ns;
     double activity_ratio;
+    int64_t is_idle_bit_wrong; /* it was set with that activity */
     int64_t records_count, last_mono_ns, last_causes;
     double last_sm_clock_mhz, last_busy_ratio;
     int64_t spacings_count, spacings_ns[SPACINGS];

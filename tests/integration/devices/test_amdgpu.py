@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -372,3 +373,40 @@ def test_a_version_that_is_not_known_is_said_so_that_another_back_end_may_be_tak
         assert backend.shortfall() == (
             "GPU 0: gpu_metrics v1.10 is not known to this version of chopperd"
         )
+
+
+HOT, NONE = frozenset({Cause.THERMAL}), frozenset[Cause]()
+
+
+@pytest.mark.parametrize(
+    ("segment", "causes"),
+    [
+        (Segment(die_clocks_mhz=40, power_w=1, temperature_c=37, activity_percent=0), NONE),
+        (
+            Segment(die_clocks_mhz=40, power_w=1, temperature_c=76, activity_percent=0),
+            HOT,
+        ),
+        (Segment(die_clocks_mhz=2350, power_w=225, temperature_c=75), NONE),
+        (Segment(die_clocks_mhz=2350, power_w=225, temperature_c=77), HOT),
+    ],
+)
+def test_case_62_a_hotspot_bit_that_can_t_be_true_is_left_out(
+    make_node: MakeNode, segment: Segment, causes: frozenset[Cause]
+) -> None:
+    """Idle up to 50 C, or 25 below the critical 100 C; the power's bit beside it stays."""
+    card = replace(radeon_w7900(), critical_c=100)
+    limits = frozenset({"socket_thm", "ppt"})
+    node = make_node([card], segment=replace(segment, limits=limits)).settles()
+    assert node.look().causes == causes | {Cause.POWER_CAP}
+    plan = node.backend.read_plan(node.gpus[0], ReadScope.FAST)
+    assert plan is not None
+    assert plan.causes is not None
+    assert bool(plan.causes.causes[36]) == (Cause.THERMAL in causes)
+    assert plan.causes.causes[0] == Cause.POWER_CAP.bit
+
+
+def test_two_looks_do_not_make_a_bit_false(make_node: MakeNode) -> None:
+    idle = Segment(die_clocks_mhz=40, power_w=1, temperature_c=37, activity_percent=0)
+    node = make_node([radeon_w7900()], segment=replace(idle, limits=frozenset({"socket_thm"})))
+    assert node.look().causes == HOT  # the second look: the first was at the start
+    assert node.backend.read_plan(node.gpus[0], ReadScope.FAST) is None

@@ -1,5 +1,7 @@
 """Shares of a loss by reason bits, by driver counters, and whole ns, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,13 +11,15 @@ from chopperd.correlate.causes import (
     bit_shares,
     counter_increments,
     counter_updates,
+    edge_weights,
+    end_shares,
+    false_causes,
     largest_remainder,
-    piece_shares,
 )
 from chopperd.correlate.signal import ClassClock, class_clock
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES, Cause
-from tests.unit.correlate.builders import COMM, COMPUTE, MS, labelled
+from tests.unit.correlate.builders import COMM, COMPUTE, MS, gpu_samples, labelled
 
 
 def shares_of(*causes: Cause) -> dict[str, float]:
@@ -39,13 +43,21 @@ def test_bits_of_equal_rank_split_evenly() -> None:
 
 
 @pytest.mark.parametrize("specific", [Cause.HW_THERMAL, Cause.POWER_BRAKE])
-def test_a_hardware_slowdown_counts_for_nothing_beside_what_caused_it(specific: Cause) -> None:
-    """NVML sets 0x8 (slowdown) together with 0x40 (thermal) or 0x80 (power brake)."""
-    assert shares_of(Cause.HW_SLOWDOWN, specific) == {specific.label: 1.0}
-    assert shares_of(Cause.HW_SLOWDOWN, specific, Cause.POWER_CAP) == {
+@pytest.mark.parametrize("beside", [Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL])
+def test_a_hardware_protection_outranks_what_is_set_beside_it(
+    specific: Cause, beside: Cause
+) -> None:
+    """NVML sets 0x8 (slowdown) with 0x40 or 0x80, and a brake holds whatever the cap says."""
+    assert shares_of(beside, specific) == {specific.label: 1.0}
+    assert shares_of(beside, specific, Cause.SYNC_BOOST) == {
         specific.label: 0.5,
-        "power_cap": 0.5,
+        "sync_boost": 0.5,
     }
+
+
+def test_two_hardware_protections_split_evenly() -> None:
+    both = shares_of(Cause.HW_THERMAL, Cause.POWER_BRAKE)
+    assert both == {"hw_thermal": 0.5, "power_brake": 0.5}
 
 
 def test_a_hardware_slowdown_alone_stays() -> None:
@@ -56,43 +68,121 @@ def two_pieces() -> ClassClock:
     return class_clock(labelled([0, 100, 200], [1400, 1400, 1400]), COMPUTE)
 
 
-def test_a_piece_splits_by_the_bits_of_both_samples_it_hangs_on() -> None:
-    bits = np.array([Cause.POWER_CAP.bit, 0, 0], np.int64)
-    shares = piece_shares(two_pieces(), bits, {})
-    assert named(shares[0]) == {"power_cap": 0.5, "unexplained": 0.5}
-    assert named(shares[1]) == {"unexplained": 1.0}
+def sides(
+    causes: list[int], counters: dict[Cause, list[float]], piece: int = 0
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The shares at both ends of a piece of `two_pieces`."""
+    limited = {cause: np.array(each) for cause, each in counters.items()}
+    shares = end_shares(two_pieces(), np.array(causes, np.int64), limited)
+    return {**named(shares.left[piece])}, {**named(shares.right[piece])}
+
+
+POWER, THERMAL, BRAKE = Cause.POWER_CAP.bit, Cause.THERMAL.bit, Cause.POWER_BRAKE.bit
+
+
+def test_each_end_of_a_piece_has_its_own_bits() -> None:
+    assert sides([POWER, 0, 0], {}) == ({"power_cap": 1.0}, {"unexplained": 1.0})
+    assert sides([POWER, 0, 0], {}, piece=1) == ({"unexplained": 1.0}, {"unexplained": 1.0})
+
+
+def test_each_end_of_a_piece_has_its_own_deficit() -> None:
+    """1000 MHz under the brake, then 1800 under the cap, of 2000: 1000 and 200 below.
+
+    A quarter of the way the line is 800 below, of which 750 are the brake's.
+    """
+    clock = class_clock(
+        labelled([0, 25, 100], [1000, 1200, 1800], [COMPUTE, COMM, COMPUTE]), COMPUTE
+    )
+    assert clock.left_sample.tolist() == [0, 0]
+    shares = end_shares(clock, np.array([BRAKE, 0, POWER], np.int64), {})
+    left, right = edge_weights(clock, shares, 2000.0)
+    assert named(left[0]) == {"power_brake": 1.0}
+    assert (
+        named(right[0])
+        == named(left[1])
+        == {
+            "power_brake": pytest.approx(750 / 800),
+            "power_cap": pytest.approx(50 / 800),
+        }
+    )
+    assert named(right[1]) == {"power_cap": 1.0}
 
 
 def test_in_class_it_is_the_bits_of_the_class_that_count() -> None:
     """The communication sample between says "idle"; compute on both sides was power-capped."""
     samples = labelled([0, 100, 200], [1400, 1950, 1400], [COMPUTE, COMM, COMPUTE])
     power, idle = Cause.POWER_CAP.bit, Cause.LOW_UTILIZATION.bit
-    shares = piece_shares(class_clock(samples, COMPUTE), np.array([power, idle, power]), {})
-    assert [named(row) for row in shares] == [{"power_cap": 1.0}, {"power_cap": 1.0}]
+    shares = end_shares(class_clock(samples, COMPUTE), np.array([power, idle, power]), {})
+    for end in (shares.left, shares.right):
+        assert [named(row) for row in end] == [{"power_cap": 1.0}, {"power_cap": 1.0}]
 
 
 @pytest.mark.parametrize(
     ("thermal_ns", "expected"),
-    [(4.9, {"power_cap": 1.0}), (5.0, {"thermal": 1.0})],
+    [(4.9, {"power_cap": 1.0}), (5.0, {"power_cap": 0.95, "thermal": 0.05})],
 )
-def test_counters_decide_from_5_percent_of_the_piece_on(
+def test_counters_count_from_5_percent_of_the_piece_on_and_for_no_more_than_their_time(
     thermal_ns: float, expected: dict[str, float]
 ) -> None:
-    bits = np.full(3, Cause.POWER_CAP.bit, np.int64)
-    counters = {Cause.THERMAL: np.array([0.0, thermal_ns, thermal_ns])}
-    shares = piece_shares(two_pieces(), bits, counters)
-    assert named(shares[0]) == expected
-    assert named(shares[1]) == {"power_cap": 1.0}
+    counters = {Cause.THERMAL: [0.0, thermal_ns, thermal_ns]}
+    assert sides([POWER] * 3, counters) == (expected, expected)
+    assert sides([POWER] * 3, counters, piece=1)[0] == {"power_cap": 1.0}
 
 
-def test_counters_split_a_piece_in_proportion_to_their_increments() -> None:
-    counters = {
-        Cause.POWER_CAP: np.array([1000.0, 1060.0, 1060.0]),
-        Cause.THERMAL: np.array([500.0, 520.0, 620.0]),
-    }
-    shares = piece_shares(two_pieces(), np.zeros(3, np.int64), counters)
-    assert named(shares[0]) == {"power_cap": 0.75, "thermal": 0.25}
-    assert named(shares[1]) == {"thermal": 1.0}
+def test_time_that_neither_counters_nor_bits_explain_is_unexplained() -> None:
+    counters = {Cause.POWER_CAP: [1000.0, 1060.0, 1060.0], Cause.THERMAL: [500.0, 520.0, 620.0]}
+    told = {"power_cap": 0.6, "thermal": 0.2, "unexplained": pytest.approx(0.2)}
+    assert sides([0] * 3, counters) == (told, told)
+    assert sides([0] * 3, counters, piece=1) == ({"thermal": 1.0}, {"thermal": 1.0})
+
+
+def test_a_counted_cause_has_its_time_at_the_end_that_names_it() -> None:
+    """Thermal for 40 of 100 ns, at the left; power for 60, at the right: of halves, 0.8 and 1.2."""
+    counters = {Cause.POWER_CAP: [0.0, 60.0, 60.0], Cause.THERMAL: [0.0, 40.0, 40.0]}
+    assert sides([THERMAL, POWER, POWER], counters) == ({"thermal": 0.8}, {"power_cap": 1.2})
+
+
+def test_a_counter_read_seldom_follows_the_bits_between_its_reads() -> None:
+    """Thermal for 60 of 200 ns, named by the left end of the first piece alone: it has 100 at most.
+
+    Of the other 140 ns the power counter has none; its bits have what is left of each piece.
+    """
+    counters = {Cause.THERMAL: [0.0, np.nan, 60.0]}
+    assert sides([THERMAL, POWER, POWER], counters) == (
+        {"thermal": pytest.approx(1.2)},
+        {"power_cap": pytest.approx(0.8)},
+    )
+    assert sides([THERMAL, POWER, POWER], counters, piece=1) == (
+        {"power_cap": 1.0},
+        {"power_cap": 1.0},
+    )
+
+
+def test_what_was_counted_beyond_what_samples_saw_is_spread_evenly() -> None:
+    """150 of 200 ns, 100 at the one end that names it; 50 over the 200."""
+    counters = {Cause.THERMAL: [0.0, np.nan, 150.0]}
+    left, right = sides([THERMAL, POWER, POWER], counters)
+    assert left == {"thermal": pytest.approx(2.25)}
+    assert right == {"thermal": pytest.approx(0.25)}
+    left, right = sides([THERMAL, POWER, POWER], counters, piece=1)
+    assert left == right == {"thermal": 0.25, "power_cap": 0.75}
+
+
+def test_counters_of_software_limits_have_what_the_brake_leaves() -> None:
+    """Both counted all of the piece; where only the cap is counted the brake's bits hold it."""
+    both = {Cause.POWER_BRAKE: [0.0, 100.0, 100.0], Cause.POWER_CAP: [0.0, 100.0, 100.0]}
+    assert sides([0] * 3, both) == ({"power_brake": 1.0}, {"power_brake": 1.0})
+    some = {Cause.POWER_BRAKE: [0.0, 30.0, 30.0], Cause.POWER_CAP: [0.0, 100.0, 100.0]}
+    split = {"power_brake": pytest.approx(0.3), "power_cap": pytest.approx(0.7)}
+    assert sides([0] * 3, some) == (split, split)
+    cap = {Cause.POWER_CAP: [0.0, 100.0, 100.0]}
+    assert sides([BRAKE | POWER] * 3, cap) == ({"power_brake": 1.0}, {"power_brake": 1.0})
+
+
+def test_a_counter_read_once_tells_nothing() -> None:
+    counters = {Cause.THERMAL: [np.nan, 7.0, np.nan], Cause.POWER_CAP: [0.0, 50.0, 50.0]}
+    half = {"power_cap": 0.5, "unexplained": 0.5}
+    assert sides([0] * 3, counters) == (half, half)
 
 
 def test_a_counter_rises_evenly_between_reads_and_not_at_all_when_it_falls() -> None:
@@ -155,3 +245,41 @@ def test_the_largest_remainders_are_rounded_up() -> None:
     parts = np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 4.5], [0.0, 0.0, 0.0]])
     found = largest_remainder(parts, np.array([10, 7, 0]))
     assert found.tolist() == [[4, 3, 3], [1, 2, 4], [0, 0, 0]]
+
+
+def idle_and_cool(
+    causes: list[int], activity: float = 0.0, temperature_c: float = 37.0, count: int = 8
+) -> int:
+    """The bits that mean nothing, of so many samples at work with none, then `causes`."""
+    samples = gpu_samples(range(count + len(causes)), [345.0] * (count + len(causes)))
+    samples = replace(
+        samples,
+        causes=np.array([POWER] * count + causes, np.int64),
+        activity_ratio=np.array([1.0] * count + [activity] * len(causes)),
+        temperature_c=np.array([72.0] * count + [temperature_c] * len(causes)),
+    )
+    return false_causes(samples)
+
+
+def test_a_limit_that_is_also_set_while_idle_and_cool_means_nothing() -> None:
+    idle = Cause.LOW_UTILIZATION.bit
+    assert idle_and_cool([THERMAL] * 5) == THERMAL
+    assert idle_and_cool([THERMAL | idle] * 5, activity=np.nan) == THERMAL
+    assert idle_and_cool([THERMAL] * 3 + [0] * 2) == THERMAL
+
+
+@pytest.mark.parametrize(
+    ("causes", "activity", "temperature_c"),
+    [
+        ([THERMAL] * 4, 0.0, 37.0),  # too few
+        ([THERMAL] * 2 + [0] * 3, 0.0, 37.0),  # mostly not
+        ([THERMAL] * 5, 0.0, 71.0),  # hot
+        ([THERMAL] * 5, 1.0, 37.0),  # at work
+        ([THERMAL | Cause.LOW_UTILIZATION.bit] * 5, 1.0, 37.0),  # at work whatever the idle bit
+        ([THERMAL] * 5, np.nan, 37.0),  # not known to be idle
+        ([THERMAL] * 5, 0.0, np.nan),  # nor to be cool
+        ([BRAKE] * 5, 0.0, 37.0),  # from outside
+    ],
+)
+def test_other_limits_stay(causes: list[int], activity: float, temperature_c: float) -> None:
+    assert idle_and_cool(causes, activity, temperature_c) == 0

@@ -82,58 +82,132 @@ def deficit(left: int, right: int, level: int) -> Fraction:
     return max(below) * share * SPACING_NS / 2
 
 
-def by_bits(causes: frozenset[Cause]) -> dict[Cause, Fraction]:
-    """Bits split evenly; the generic one counts for nothing beside a specific one."""
-    if causes & {Cause.HW_THERMAL, Cause.POWER_BRAKE}:
-        causes = causes - {Cause.HW_SLOWDOWN}
+PROTECTIONS = frozenset({Cause.HW_THERMAL, Cause.POWER_BRAKE})
+OUTRANKED = frozenset({Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL})
+Shares = dict[Cause, Fraction]
+
+
+def by_bits(causes: frozenset[Cause]) -> Shares:
+    """Bits split evenly; what a hardware protection outranks counts for nothing beside it."""
+    if causes & PROTECTIONS:
+        causes = causes - OUTRANKED
     named = causes or {Cause.UNEXPLAINED}
     return {cause: Fraction(1, len(named)) for cause in named}
 
 
-def interpolated(counter: Sequence[int | None]) -> list[Fraction | None]:
-    """A counter at every sample: linear between its reads; None outside the first and last."""
-    reads = [n for n, value in enumerate(counter) if value is not None]
-    found: list[Fraction | None] = [None] * len(counter)
-    for n in range(len(counter)):
-        before = max((read for read in reads if read <= n), default=None)
-        after = min((read for read in reads if read >= n), default=None)
-        if before is None or after is None:
-            continue
-        low, high = counter[before] or 0, counter[after] or 0
-        share = Fraction(n - before, after - before) if after > before else Fraction(0)
-        found[n] = low + share * (high - low)
-    return found
+def read_around(counter: Sequence[int | None], n: int) -> tuple[int, int] | None:
+    """The reads of a counter before and after the piece from sample n on; None outside them."""
+    reads = [i for i, value in enumerate(counter) if value is not None]
+    before = max((read for read in reads if read <= n), default=None)
+    after = min((read for read in reads if read > n), default=None)
+    return None if before is None or after is None else (before, after)
 
 
-def shares_between(given: Sampled, n: int) -> dict[Cause, Fraction]:
-    """How a loss between sample n and the next splits, below the standing limit."""
-    rises: dict[Cause, Fraction] = {}
-    for cause, counter in given.limited_ns.items():
-        at = interpolated(counter)
-        low, high = at[n], at[n + 1]
-        if low is not None and high is not None and high > low:
-            rises[cause] = high - low
-    counted = sum(rises.values(), Fraction(0))
-    if counted >= Fraction(5, 100) * SPACING_NS:
-        return {cause: rise / counted for cause, rise in rises.items()}
-    shares: dict[Cause, Fraction] = {}
-    for end in (n, n + 1):
-        for cause, share in by_bits(given.causes[end]).items():
-            shares[cause] = shares.get(cause, Fraction(0)) + share / 2
+def rise(counter: Sequence[int | None], before: int, after: int) -> Fraction:
+    """By how much it rose, ns; a counter that fell has restarted and tells nothing."""
+    return Fraction(max((counter[after] or 0) - (counter[before] or 0), 0))
+
+
+def named_at(given: Sampled, n: int, cause: Cause) -> bool:
+    return cause in by_bits(given.causes[n])
+
+
+def counted_at_ends(given: Sampled, n: int, cause: Cause) -> tuple[Fraction, Fraction] | None:
+    """A cause's time by its counter at both ends of a piece, in halves of the piece.
+
+    The rise between two reads is of the ends that name the cause, each at most twice as long as
+    it stands for; what is more is spread evenly.
+    """
+    counter = given.limited_ns[cause]
+    around = read_around(counter, n)
+    if around is None:
+        return None
+    before, after = around
+    ends = [end for k in range(before, after) for end in (k, k + 1)]
+    named = Fraction(sum(named_at(given, end, cause) for end in ends) * SPACING_NS, 2)
+    total = rise(counter, before, after)
+    taken = min(total, 2 * named)
+    each = taken / named if named else Fraction(0)
+    spread = (total - taken) / ((after - before) * SPACING_NS)
+    left, right = (each * named_at(given, end, cause) + spread for end in (n, n + 1))
+    return left, right
+
+
+def even_rise(given: Sampled, n: int, cause: Cause) -> Fraction:
+    """What a counter rises by over a piece if it rises evenly between its reads, in pieces."""
+    around = read_around(given.limited_ns[cause], n)
+    if around is None:
+        return Fraction(0)
+    before, after = around
+    return rise(given.limited_ns[cause], before, after) / ((after - before) * SPACING_NS)
+
+
+def ends_shares(given: Sampled, n: int) -> tuple[Shares, Shares]:
+    """How the loss at sample n and at the next splits, on the piece between them."""
+    bits = by_bits(given.causes[n]), by_bits(given.causes[n + 1])
+    rises = {cause: even_rise(given, n, cause) for cause in given.limited_ns}
+    above = sum((r for cause, r in rises.items() if cause in PROTECTIONS), Fraction(0))
+    below = sum((r for cause, r in rises.items() if cause in OUTRANKED), Fraction(0))
+    part = min(Fraction(1), max(1 - above, Fraction(0)) / below) if above and below else Fraction(1)
+    if all(given.causes[end] & PROTECTIONS for end in (n, n + 1)):
+        part = Fraction(0)
+    scale = {cause: part if cause in OUTRANKED else Fraction(1) for cause in CAUSES}
+    moved = sum((r * scale[cause] for cause, r in rises.items()), Fraction(0))
+    if moved < Fraction(5, 100):
+        return bits
+    counted: dict[Cause, tuple[Fraction, Fraction]] = {}
+    for cause in given.limited_ns:
+        found = counted_at_ends(given, n, cause)
+        if found is not None:
+            over = scale[cause] / max(moved, Fraction(1))
+            counted[cause] = found[0] * over, found[1] * over
+    time = sum((sum(both, Fraction(0)) / 2 for both in counted.values()), Fraction(0))
+    return with_rest(bits, counted, max(1 - time, Fraction(0)))
+
+
+def with_rest(
+    bits: tuple[Shares, Shares], counted: dict[Cause, tuple[Fraction, Fraction]], rest: Fraction
+) -> tuple[Shares, Shares]:
+    """What was counted, and the rest by bits: those that no counter tells of, if there are any."""
+    untold = sum(
+        (share for end in bits for cause, share in end.items() if cause not in counted), Fraction(0)
+    )
+    shares: tuple[Shares, Shares] = ({}, {})
+    for side in (0, 1):
+        for cause in CAUSES:
+            mine = bits[side].get(cause, Fraction(0))
+            if untold:
+                mine *= 0 if cause in counted else 2 * rest / untold
+            else:
+                mine *= rest
+            both = counted.get(cause)
+            shares[side][cause] = mine + (both[side] if both else 0)
     return shares
 
 
 def lost_by_cause(given: Sampled) -> Mapping[Cause, Fraction]:
-    """The loss of compute by cause, ns."""
+    """The loss of compute by cause, ns: each end's own deficit by its own causes.
+
+    What counters give more or less than the loss is taken off or added in proportion.
+    """
     limit = min(given.limit_mhz or REFERENCE_MHZ, REFERENCE_MHZ)
-    lost = dict.fromkeys(CAUSES, Fraction(0))
+    user, below = Fraction(0), Fraction(0)
+    parts = dict.fromkeys(CAUSES, Fraction(0))
     for n in range(1, len(given.clock_mhz) - 2):
         left, right = given.clock_mhz[n], given.clock_mhz[n + 1]
-        below = deficit(left, right, limit)
-        lost[Cause.USER_LIMIT] += (deficit(left, right, REFERENCE_MHZ) - below) / REFERENCE_MHZ
-        for cause, share in shares_between(given, n).items():
-            lost[cause] += below * share / REFERENCE_MHZ
-    return lost
+        lost = deficit(left, right, limit)
+        below += lost
+        user += deficit(left, right, REFERENCE_MHZ) - lost
+        ends = max(limit - left, 0), max(limit - right, 0)
+        for share, end in zip(ends_shares(given, n), ends, strict=True):
+            for cause, mine in share.items():
+                parts[cause] += mine * lost * Fraction(end, sum(ends) or 1)
+    whole = sum(parts.values(), Fraction(0))
+    if not whole:
+        parts[Cause.UNEXPLAINED] = whole = Fraction(1)
+    by_cause = {cause: below * part / whole / REFERENCE_MHZ for cause, part in parts.items()}
+    by_cause[Cause.USER_LIMIT] += user / REFERENCE_MHZ
+    return by_cause
 
 
 def updates_inside(given: Sampled) -> int | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.report import Note, Reference, ReportDocument, Summary
+from chopperd.model.report import CauseShare, Note, Reference, ReportDocument, Summary
 from chopperd.report.headline import headline
 from tests.unit.report.documents import (
     MS,
@@ -116,6 +116,24 @@ def test_causes_come_with_the_reference_and_its_source() -> None:
         "power cap 90 %   thermal 7 %   unexplained 3 %   reference 1980 MHz (device max)"
     )
     assert line(without_clocks(), "CAUSE") == "unknown   reference unknown"
+
+
+@pytest.mark.parametrize(
+    ("power_w", "limit_w", "says"),
+    [
+        (240.0, 400.0, "power cap 100 % (at 240 of 400 W: not by this limit)   reference"),
+        (361.0, 400.0, "power cap 100 %   reference"),
+        (None, 400.0, "power cap 100 %   reference"),
+        (240.0, None, "power cap 100 %   reference"),
+    ],
+)
+def test_a_power_cap_far_below_the_limit_has_power_and_limit_beside_it(
+    power_w: float | None, limit_w: float | None, says: str
+) -> None:
+    cap = CauseShare(
+        cause="power_cap", lost_ns=1, share=1.0, power_w=power_w, power_limit_w=limit_w
+    )
+    assert line(with_summary(eight_gpus(), causes=(cap,)), "CAUSE").startswith(says)
 
 
 def test_no_loss_is_not_unknown() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from chopperd.model.causes import Cause
+from chopperd.model.devices import Vendor
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
@@ -272,3 +274,61 @@ def test_several_devices_of_one_process_are_rows_of_their_own() -> None:
         (0, "1", "device_map"),
         (1, "0", "device_map"),
     ]
+
+
+def held(clock_mhz: float = 1500.0, causes: int = 0, **gpu: object) -> GpuSamples:
+    samples = sampled(clock_mhz=clock_mhz)
+    return replace(
+        samples,
+        gpu=replace(samples.gpu, **gpu),  # type: ignore[arg-type]
+        causes=np.full(len(samples), causes, np.int64),
+    )
+
+
+def test_a_clock_of_one_value_below_the_reference_without_a_reason_looks_locked() -> None:
+    """Of 2000 MHz; 24 samples are in compute, so that it takes two more steps."""
+    job = Job(steps=(1, 2, 3, 4), uuid="GPU-0")
+    report = reported(job, sample_set(held()))
+    assert text(report, "looks_locked") == (
+        "GPU 0 computes at 1500 MHz all the time, of 2000, and no limit is reported: it looks "
+        "locked (nvidia-smi -q -d CLOCK); if it is, set reference.limit_mhz = 1500, and the loss "
+        "is its user's limit"
+    )
+    amd = reported(job, sample_set(held(vendor=Vendor.AMD)))
+    assert "(amd-smi metric --clock)" in text(amd, "looks_locked")
+
+
+@pytest.mark.parametrize(
+    ("steps", "samples"),
+    [
+        ((1, 2), held()),  # 16 samples
+        ((1, 2, 3, 4), held(2000.0)),
+        ((1, 2, 3, 4), held(causes=Cause.POWER_CAP.bit)),
+        ((1, 2, 3, 4), held(sm_clock_limit_mhz=1500.0)),
+        ((1, 2, 3, 4), held(sm_clock_max_mhz=None)),
+        ((1, 2, 3, 4), replace(held(), sm_clock_mhz=np.linspace(1500.0, 1501.0, 50))),
+    ],
+)
+def test_other_clocks_do_not_look_locked(steps: tuple[int, ...], samples: GpuSamples) -> None:
+    report = reported(Job(steps=steps, uuid="GPU-0"), sample_set(samples))
+    assert "looks_locked" not in codes(report)
+
+
+def test_a_limit_that_means_nothing_is_left_out_and_said() -> None:
+    """Thermal all the time, idle and cool at the first five samples; the power cap is true."""
+    thermal, power = Cause.THERMAL.bit, Cause.POWER_CAP.bit
+    samples = held(causes=thermal | power)
+    idle = np.arange(len(samples)) < 5
+    samples = replace(
+        samples,
+        causes=np.where(idle, thermal, samples.causes),
+        activity_ratio=np.where(idle, 0.0, 1.0),
+        temperature_c=np.where(idle, 37.0, 72.0),
+        limited_ns={Cause.THERMAL: np.linspace(0.0, 490.0 * MS, len(samples))},
+    )
+    report = reported(Job(uuid="GPU-0"), sample_set(samples))
+    assert text(report, "cause_ignored") == (
+        "GPU 0 reports the limit thermal also while it is idle and cool: it says nothing there, "
+        "and is left out of the causes"
+    )
+    assert set(report.totals[0].row.dvfs.by_cause_ns or ()) == {"power_cap"}

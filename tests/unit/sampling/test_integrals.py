@@ -116,12 +116,68 @@ def test_loss_goes_to_the_reasons_in_force_in_equal_parts() -> None:
     assert Cause.UNKNOWN not in totals.lost_s
 
 
-def test_a_specific_hardware_reason_beats_the_generic_one() -> None:
-    bits = Cause.HW_SLOWDOWN.bit | Cause.POWER_BRAKE.bit
+def test_a_hardware_protection_outranks_what_is_set_beside_it() -> None:
+    """0x8c: the brake, its generic bit, and the cap's that is set under any load."""
+    bits = Cause.HW_SLOWDOWN.bit | Cause.POWER_BRAKE.bit | Cause.POWER_CAP.bit
     row = {"sm_clock_mhz": 1000, "causes": bits}
     totals = totals_of(records(row, row))
     assert totals.lost_s[Cause.POWER_BRAKE] == pytest.approx(0.05)
-    assert totals.lost_s[Cause.HW_SLOWDOWN] == 0
+    assert totals.lost_s[Cause.HW_SLOWDOWN] == totals.lost_s[Cause.POWER_CAP] == 0
+
+
+def test_counters_of_software_limits_have_what_the_brake_leaves() -> None:
+    """The cap was counted all the time; the brake for 30 ms, or seen at both ends."""
+    first = {"sm_clock_mhz": 1000, "power_cap": 0, "power_brake": 0}
+    totals = totals_of(records(first, {**first, "power_cap": 100 * MS, "power_brake": 30 * MS}))
+    assert totals.lost_s[Cause.POWER_BRAKE] == pytest.approx(0.05 * 0.3)
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 0.7)
+    braked = {"sm_clock_mhz": 1000, "causes": Cause.POWER_BRAKE.bit, "power_cap": 0}
+    totals = totals_of(records(braked, {**braked, "power_cap": 100 * MS}))
+    assert totals.lost_s[Cause.POWER_BRAKE] == pytest.approx(0.05)
+
+
+def test_each_end_of_an_interval_loses_to_its_own_reasons() -> None:
+    """50 ms at 1000 of 2000 MHz under the brake, 50 ms at 1800 under the cap."""
+    deep = {"sm_clock_mhz": 1000, "causes": Cause.POWER_BRAKE.bit}
+    mild = {"sm_clock_mhz": 1800, "causes": Cause.POWER_CAP.bit}
+    totals = totals_of(records(deep, mild))
+    assert totals.lost_s[Cause.POWER_BRAKE] == pytest.approx(0.025)
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.005)
+
+
+def test_of_several_reasons_at_one_end_the_counted_ones_have_their_time() -> None:
+    """Cap 60 ms, thermal 20 ms of 100 ms; then the cap alone, and the generic slowdown has 40."""
+    both = Cause.POWER_CAP.bit | Cause.THERMAL.bit
+    first = {"sm_clock_mhz": 1000, "causes": both, "power_cap": 0, "thermal": 0}
+    totals = totals_of(records(first, {**first, "power_cap": 60 * MS, "thermal": 20 * MS}))
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 0.75)
+    assert totals.lost_s[Cause.THERMAL] == pytest.approx(0.05 * 0.25)
+    both = Cause.POWER_CAP.bit | Cause.HW_SLOWDOWN.bit
+    first = {"sm_clock_mhz": 1000, "causes": both, "power_cap": 0}
+    totals = totals_of(records(first, {**first, "power_cap": 60 * MS}))
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 0.6)
+    assert totals.lost_s[Cause.HW_SLOWDOWN] == pytest.approx(0.05 * 0.4)
+
+
+def test_a_gpu_that_reports_activity_is_busy_whatever_its_idle_bit_says() -> None:
+    """Stuck at 345 MHz with the idle bit for ever, and at work: all of 4 s is lost to that."""
+    stuck: dict[str, float] = {"sm_clock_mhz": 345, "causes": Cause.LOW_UTILIZATION.bit}
+    rows = [{**stuck, "activity_ratio": 1.0} if n % 10 == 0 else stuck for n in range(41)]
+    totals = totals_of(records(*rows))
+    assert totals.busy_s == pytest.approx(4.0)
+    assert totals.lost_s[Cause.LOW_UTILIZATION] == pytest.approx(4.0 * (1 - 345 / 2000))
+
+
+def test_an_idle_bit_that_comes_after_the_activity_was_read_is_newer() -> None:
+    busy, idle = {"sm_clock_mhz": 1000}, {"sm_clock_mhz": 1000, "causes": 128}
+    totals = totals_of(records({**busy, "activity_ratio": 1.0}, busy, idle, idle))
+    assert totals.busy_s == pytest.approx(0.15)
+
+
+def test_a_stale_activity_leaves_the_idle_bit_right() -> None:
+    idle: dict[str, float] = {"causes": Cause.LOW_UTILIZATION.bit}
+    rows = [{**idle, "activity_ratio": 1.0}, *[idle] * 40]
+    assert totals_of(records(*rows)).busy_s == pytest.approx(3.05)
 
 
 def test_loss_without_a_reason_is_unexplained_and_unreadable_reasons_are_unknown() -> None:
@@ -132,14 +188,16 @@ def test_loss_without_a_reason_is_unexplained_and_unreadable_reasons_are_unknown
     assert totals.lost_s == {Cause.UNKNOWN: pytest.approx(0.05)}
 
 
-def test_counters_decide_the_cause_where_they_cover_a_twentieth_of_the_interval() -> None:
+def test_counters_count_from_a_twentieth_of_the_interval_on_and_for_no_more_than_their_time() -> (
+    None
+):
     bits = Cause.THERMAL.bit
     first = {"sm_clock_mhz": 1000, "causes": bits, "power_cap": 0, "sync_boost": 0}
     second = {**first, "power_cap": 3 * MS, "sync_boost": 2.1 * MS}
     totals = totals_of(records(first, second))  # 5.1 ms of 100 ms: enough
-    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 3 / 5.1)
-    assert totals.lost_s[Cause.SYNC_BOOST] == pytest.approx(0.05 * 2.1 / 5.1)
-    assert totals.lost_s[Cause.THERMAL] == 0
+    assert totals.lost_s[Cause.POWER_CAP] == pytest.approx(0.05 * 0.03)
+    assert totals.lost_s[Cause.SYNC_BOOST] == pytest.approx(0.05 * 0.021)
+    assert totals.lost_s[Cause.THERMAL] == pytest.approx(0.05 * 0.949)
     less = {**second, "sync_boost": 1.9 * MS}
     assert totals_of(records(first, less)).lost_s[Cause.THERMAL] == pytest.approx(0.05)
 

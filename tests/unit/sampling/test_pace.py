@@ -290,3 +290,13 @@ def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays()
     longest.note(0)
     assert longest.taken_ns() == 100
     assert longest.taken_ns() == 0
+
+
+def test_an_idle_bit_beside_activity_is_not_idle() -> None:
+    """A GPU that is stuck in a low state at work goes on being read at the full rate."""
+    idle = IdleStretch()
+    assert idle.note(0, True, 1.0) == 0
+    for tick in range(1, 10):
+        assert idle.note(tick * 100 * MS, True, None) == 0
+    assert idle.note(SECOND, True, 0.0) == 0
+    assert idle.note(2 * SECOND, True, 0.0) == SECOND
