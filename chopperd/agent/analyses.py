@@ -94,6 +94,7 @@ class Analyses:
         self._work: str | _Capture | None = None
         self._due: dict[int, _Capture] = {}
         self._deaths: Counter[str] = Counter()
+        self._served: dict[int | None, int] = {}
         self._not_before_ns = 0
         self.tally = Tally()
         self._losses = 0
@@ -174,14 +175,26 @@ class Analyses:
         )
 
     def _next_ready(self) -> str | None:
-        """The first trace whose samples are all recorded; None if there is none."""
+        """The next trace whose samples are all recorded; None if there is none.
+
+        Each owner has one in turn, so that a thousand traces of one user delay another's by one.
+        """
         now_ns = self._clock.unix_ns()
+        first_by_owner: dict[int | None, str] = {}
         for trace_id in tuple(self._queue):
             spooled = self._spool.get(trace_id)
             age_ns = _RECORDED_AFTER_NS if spooled is None else now_ns - spooled.written_unix_ns
+            owner = None if spooled is None else spooled.entry.owner_uid
+            if owner in first_by_owner:
+                continue
             if not 0 <= age_ns < _RECORDED_AFTER_NS:  # one of the future tells of a clock set back
-                return trace_id
-        return None
+                first_by_owner[owner] = trace_id
+        if not first_by_owner:
+            return None
+        owner = min(first_by_owner, key=lambda each: self._served.get(each, 0))
+        self._served = {each: self._served.get(each, 0) for each in first_by_owner}
+        self._served[owner] = max(self._served.values()) + 1
+        return first_by_owner[owner]
 
     def _begin_analysis(self, trace_id: str) -> None:
         spooled = self._spool.get(trace_id)

@@ -99,12 +99,7 @@ class InboxRounds:
             self._inbox.note_odd(arrival, f"can't be read: {error.strerror}")
 
     def _copy(self, arrival: Arrival) -> None:
-        sender = Sender(
-            name=arrival.name,
-            job=arrival.job,
-            owner_uid=arrival.owner_uid,
-            written_unix_ns=min(arrival.written_unix_ns, self._clock.unix_ns()),
-        )
+        sender = _sender(arrival, self._clock)
         with self._spool.begin(arrival.stored_bytes) as incoming:
             with self._inbox.opened(arrival) as fd:
                 if not incoming.copy(fd, self._is_stopped):
@@ -120,5 +115,15 @@ class InboxRounds:
         """
         logger.warning("%s: it stays in the inbox", reason)
         self._spool.explain(arrival.name, reason)
+        self._intake.note_refused(_sender(arrival, self._clock), arrival.stored_bytes, reason)
         self._inbox.pass_over(arrival)
         self._tally.add("rejected")
+
+
+def _sender(arrival: Arrival, clock: Clock) -> Sender:
+    return Sender(
+        name=arrival.name,
+        job=arrival.job,
+        owner_uid=arrival.owner_uid,
+        written_unix_ns=min(arrival.written_unix_ns, clock.unix_ns()),
+    )

@@ -1,7 +1,8 @@
-"""The taking in of traces: its thread, its pauses, and how it stands.
+"""The taking in of traces: its threads, its pauses, and how it stands.
 
 What is dropped comes by `inbox_rounds`, what is handed in by `handed_in`; both keep it by `intake`,
-and `analyses` does the work.
+and `analyses` does the work. One thread copies, which may take long for a large file; another
+collects results and hands out work.
 """
 
 import threading
@@ -51,7 +52,7 @@ class IngestService:
         store: Where what is known of them is kept.
         policy: What is taken in.
         clock: Tells the time.
-        note_fault: Told of each fault that the thread outlived, to count it.
+        note_fault: Told of each fault that a thread outlived, to count it.
     """
 
     def __init__(
@@ -70,14 +71,15 @@ class IngestService:
         self._analyses = analyses
         self._mode = policy.mode
         self._note_fault = note_fault
-        self._wake = threading.Event()
+        self._taking_wake = threading.Event()
+        self._analysis_wake = threading.Event()
         self._stopped = threading.Event()
         self._paused = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._is_open = False
         self._trouble = Trouble("traces are not taken in", clock)
         self._intake = Intake(
-            spool, store, analyses, mode=policy.mode, wake=self._wake.set, clock=clock
+            spool, store, analyses, mode=policy.mode, wake=self._analysis_wake.set, clock=clock
         )
         self._rounds = InboxRounds(
             inbox,
@@ -99,21 +101,26 @@ class IngestService:
 
     def start(self) -> None:
         """Begin to take in traces."""
-        self._thread = threading.Thread(target=self._run, name="chopperd-ingest", daemon=True)
-        self._thread.start()
+        for name, run in (
+            ("chopperd-ingest", self._run_taking),
+            ("chopperd-analyses", self._run_analyses),
+        ):
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
         """End at once; what is under work is begun anew at the next start."""
         self._stopped.set()
-        self._wake.set()
+        self._wake_all()
         self._analyses.interrupt()
-        if self._thread is not None:
-            self._thread.join(_END_S)
+        for thread in self._threads:
+            thread.join(_END_S)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether both threads run."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
 
     @property
     def is_ready(self) -> bool:
@@ -128,7 +135,7 @@ class IngestService:
     def resume(self) -> None:
         """Go on."""
         self._paused.clear()
-        self._wake.set()
+        self._wake_all()
 
     def live(self) -> AnalysisLive:
         """How it stands; never waits."""
@@ -186,40 +193,56 @@ class IngestService:
             text = f"traces can't be taken in: {self._trouble.text or 'the agent has just started'}"
             raise IngestError(text, reason=IngestReason.NO_ROOM)
 
-    def _run(self) -> None:
-        """The thread: whatever goes wrong with one turn, there is a next."""
+    def _wake_all(self) -> None:
+        self._taking_wake.set()
+        self._analysis_wake.set()
+
+    def _run_taking(self) -> None:
+        self._repeat(self._take, self._taking_wake)
+
+    def _run_analyses(self) -> None:
         try:
-            while not self._stopped.is_set():
-                try:
-                    self._turn()
-                except OSError as error:
-                    self._trouble.note(f"{error.filename}: {error.strerror}")
-                    self._wait()
-                except Exception as error:  # noqa: BLE001 one bad turn must not end the thread
-                    self._note_fault()
-                    self._trouble.note(f"{type(error).__name__}: {error}", error)
-                    self._wait()
+            self._repeat(self._analyse, self._analysis_wake)
         finally:
             self._analyses.close()
 
-    def _turn(self) -> None:
-        paused = self._is_halted()
-        if self._mode != "off" and not self._is_open:
+    def _repeat(self, turn: Callable[[], bool], wake: threading.Event) -> None:
+        """Take turns until stopped; whatever goes wrong with one, there is a next.
+
+        Args:
+            turn: Returns whether there is more to do at once.
+            wake: Ends the wait for the next turn.
+        """
+        while not self._stopped.is_set():
+            has_more = False
+            try:
+                has_more = turn()
+            except OSError as error:
+                self._trouble.note(f"{error.filename}: {error.strerror}")
+            except Exception as error:  # noqa: BLE001 one bad turn must not end the thread
+                self._note_fault()
+                self._trouble.note(f"{type(error).__name__}: {error}", error)
+            if not has_more:
+                wake.wait(_TURN_S)
+                wake.clear()
+
+    def _take(self) -> bool:
+        if self._mode == "off":
+            return False
+        if not self._is_open:
             self._open()
-        if self._mode != "off" and not paused:
+        if not self._is_halted():
             self._rounds.go(self._is_halted)
-        if self._mode == "here":
-            wait_s = 0.0 if self._rounds.has_more else _TURN_S
-            self._analyses.turn(wait_s, paused=paused)
-        if not self._analyses.busy and not self._rounds.has_more:
-            self._wait()
+        return self._rounds.has_more and not self._is_halted()
+
+    def _analyse(self) -> bool:
+        if self._mode != "here":
+            return False
+        self._analyses.turn(_TURN_S, paused=self._is_halted())
+        return self._analyses.busy
 
     def _is_halted(self) -> bool:
         return self._paused.is_set() or self._stopped.is_set()
-
-    def _wait(self) -> None:
-        self._wake.wait(_TURN_S)
-        self._wake.clear()
 
     def _open(self) -> None:
         """Make the folders, and take up what an earlier run left."""

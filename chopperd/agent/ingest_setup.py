@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from chopperd.agent.analyses import Analyses, AnalysisSettings
 from chopperd.agent.ingest import IngestPolicy, IngestService
@@ -13,6 +15,9 @@ from chopperd.live.inbox import Inbox
 from chopperd.live.spool import Spool, SpoolLimits
 from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.worker_process import AnalysisWorker
+
+#: Of one trace: as JSON each takes 1-2 KiB, and a worker's reply may have 16 MiB.
+_MOST_STEP_ROWS: Final = 8192
 
 
 def new_ingest(
@@ -37,7 +42,7 @@ def new_ingest(
     spool = Spool(state, _limits(config))
     settings = AnalysisSettings(
         recorder=state / "recorder",
-        options=configured_options(config),
+        options=replace(configured_options(config), most_rows=_MOST_STEP_ROWS),
         timeout_s=config.analysis.timeout_s,
         keep_traces=config.analysis.keep_traces,
     )

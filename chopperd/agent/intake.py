@@ -3,6 +3,7 @@
 How it came is the business of `inbox_rounds` and `handed_in`.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Final, Literal
 from chopperd.agent.analyses import Analyses
 from chopperd.agent.trace_store import TraceStore
 from chopperd.clock import Clock
-from chopperd.live.incoming import Incoming
+from chopperd.live.incoming import ID_DIGITS, Incoming
 from chopperd.live.spool import Spool, Spooled
 from chopperd.model.captures import TraceEntry, TraceState
 
@@ -97,6 +98,24 @@ class Intake:
             self._analyses.tally.add("spooled")
         self._wake()
         return entry, True
+
+    def note_refused(self, sender: Sender, size_bytes: int, reason: str) -> None:
+        """Record a trace that was left where it is, without its bytes, as rejected."""
+        now_ns = self._clock.unix_ns()
+        identity = f"{sender.job}/{sender.name}/{sender.written_unix_ns}/{size_bytes}"
+        self._store.put_trace(
+            TraceEntry(
+                id=hashlib.sha256(identity.encode()).hexdigest()[:ID_DIGITS],
+                name=sender.name,
+                job=sender.job,
+                owner_uid=sender.owner_uid,
+                state=TraceState.REJECTED,
+                reason=reason,
+                stored_bytes=size_bytes,
+                received_unix_ns=now_ns,
+                finished_unix_ns=now_ns,
+            )
+        )
 
     def take_up(self) -> None:
         """Have what an earlier run left in the spool analysed, and say what it has lost."""

@@ -11,6 +11,8 @@ from chopperd.cli.output import print_page, write
 from chopperd.config.load import DEFAULT_PATH, load_config
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from chopperd.client.agent import AgentClient
 
 
@@ -86,6 +88,57 @@ def steps(
 
 
 @click.command()
+@options.last_traces
+@options.list_form
+@options.config_path
+def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
+    """List the traces that the agent received, newest first, and why any was rejected."""
+    client = agent_client(config)
+    found = client.traces(last)
+    simulated = client.status().backend.simulated
+    if form == "json":
+        _write_list("traces", found, simulated=simulated)
+        return
+    from chopperd.report.step_list import render_traces
+
+    print_page(render_traces(found, simulated=simulated))
+
+
+@click.command()
+@options.list_form
+@options.config_path
+def jobs(form: options.ListFormat, config: Path | None) -> None:
+    """List the jobs that the agent has traces of, newest first."""
+    client = agent_client(config)
+    found = client.jobs()
+    simulated = client.status().backend.simulated
+    if form == "json":
+        _write_list("jobs", found, simulated=simulated)
+        return
+    from chopperd.report.step_list import render_jobs
+
+    print_page(render_jobs(found, simulated=simulated))
+
+
+@click.command()
+@options.gpu
+@options.last_drops
+@options.list_form
+@options.config_path
+def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | None) -> None:
+    """List the drops of busy clocks that the agent saw, newest first."""
+    client = agent_client(config)
+    found = client.drops(gpu=gpu, limit=last)
+    simulated = client.status().backend.simulated
+    if form == "json":
+        _write_list("drops", found, simulated=simulated)
+        return
+    from chopperd.report.step_list import render_drops
+
+    print_page(render_drops(found, simulated=simulated))
+
+
+@click.command()
 @options.config_path
 def metrics(
     config: Path | None,
@@ -99,6 +152,12 @@ def agent_client(config: Path | None) -> "AgentClient":
     from chopperd.client.agent import AgentClient
 
     return AgentClient.of(load_config(config or DEFAULT_PATH))
+
+
+def _write_list(name: str, entries: "Sequence[object]", *, simulated: bool | None) -> None:
+    import msgspec
+
+    _write_json(msgspec.json.encode({"simulated": simulated, name: entries}))
 
 
 def _write_json(body: bytes) -> None:

@@ -58,6 +58,12 @@ run = click.option("--run", help="Only of this run.")
 rank = click.option("--rank", type=click.IntRange(min=0), help="Only this rank.")
 gpu = click.option("--gpu", help="Only the GPU of this label.")
 last_steps = click.option("--last", type=click.IntRange(min=1), default=10, help="How many steps.")
+last_traces = click.option(
+    "--last", type=click.IntRange(1, 1000), default=50, help="How many traces."
+)
+last_drops = click.option(
+    "--last", type=click.IntRange(1, 1000), default=50, help="How many drops."
+)
 stay = click.option(
     "--stay/--no-stay", default=None, help="Go on until Ctrl-C; the default at a terminal."
 )

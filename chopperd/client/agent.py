@@ -1,6 +1,6 @@
 """The agent as a program asks it: one method a question, answers as typed values."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Final, TypeVar
@@ -14,7 +14,8 @@ from chopperd.client.token import read_token
 from chopperd.client.transport import Transport
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
-from chopperd.model.captures import StepQuery, TraceEntry
+from chopperd.model.captures import JobEntry, StepQuery, TraceEntry
+from chopperd.model.drops import GpuDrop
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.report import ReportDocument, Row
 
@@ -127,16 +128,26 @@ class AgentClient:
             if _step_key(row) == key
         )
 
-    def traces(self) -> tuple[TraceEntry, ...]:
-        """Traces that it took in, newest first."""
-        return self._get("/traces", models.Traces).traces
+    def traces(self, limit: int = _PAGE_ROWS) -> tuple[TraceEntry, ...]:
+        """Traces that it received, newest first."""
+        return self._get("/traces", models.Traces, {"limit": limit}).traces
+
+    def jobs(self) -> tuple[JobEntry, ...]:
+        """Jobs that traces came from, newest first."""
+        return self._get("/jobs", models.Jobs).jobs
+
+    def drops(self, *, gpu: str | None, limit: int) -> tuple[GpuDrop, ...]:
+        """Drops of busy clocks, newest first; only of one GPU where it is named."""
+        return self._get("/drops", models.Drops, {"gpu": gpu, "limit": limit}).drops
 
     def metrics(self) -> str:
         """What Prometheus gets."""
         return self.exposition.fetch("/metrics").decode()
 
-    def _get(self, path: str, answer: type[Answer]) -> Answer:
-        return _decoded(self.api.fetch(f"{_API}{path}", accept=_JSON), answer)
+    def _get(
+        self, path: str, answer: type[Answer], query: Mapping[str, str | int | None] | None = None
+    ) -> Answer:
+        return _decoded(self.api.fetch(f"{_API}{path}", query, accept=_JSON), answer)
 
 
 def _decoded(body: bytes, answer: type[Answer]) -> Answer:

@@ -9,10 +9,12 @@ from typing import Final, Protocol, Self
 
 from chopperd.errors import IngestError, IngestReason
 
-_ID_DIGITS: Final = 16
+#: Hex digits of a trace's id.
+ID_DIGITS: Final = 16
 #: How much may be written between two looks at how much of the disk is free.
 _LOOK_EVERY_BYTES: Final = 16 << 20
 _CHUNK_BYTES: Final = 1 << 20
+_ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Room(Protocol):
@@ -74,7 +76,7 @@ class Incoming:
     @property
     def trace_id(self) -> str:
         """The id of a trace of just these bytes."""
-        return self._hash.hexdigest()[:_ID_DIGITS]
+        return self._hash.hexdigest()[:ID_DIGITS]
 
     def write(self, data: bytes) -> None:
         """Take the next bytes.
@@ -87,12 +89,19 @@ class Incoming:
         self._looked_at = self._size_bytes if look else self._looked_at
         self._size_bytes += len(data)
         self._hash.update(data)
-        rest = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
+            self._put(memoryview(data))
         except OSError as error:
             raise no_room(error) from error
+
+    def _put(self, data: memoryview) -> None:
+        """Append to the file; a run of zeros becomes a hole, as in the sparse file it came from."""
+        if len(data) <= len(_ZEROS) and data == _ZEROS[: len(data)]:
+            os.ftruncate(self._fd, self._size_bytes)
+            os.lseek(self._fd, 0, os.SEEK_END)
+            return
+        while data:
+            data = data[os.write(self._fd, data) :]
 
     def copy(self, fd: int, stopped: Callable[[], bool]) -> bool:
         """Take all bytes of a file; False if it was stopped on the way.

@@ -54,6 +54,8 @@ class ReportOptions:
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
         threads: How many threads may read a file.
+        most_rows: Step rows (steps times devices) of a trace beyond which it is refused before it
+            is joined; None for any number.
     """
 
     join: JoinOptions = field(default_factory=JoinOptions)
@@ -63,6 +65,7 @@ class ReportOptions:
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
     threads: int = 1
+    most_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +256,8 @@ def join_input(
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
     timeline = lay_out(trace, layout, doing_both(options.threads))
+    if options.most_rows is not None:
+        _check_rows(trace, timeline, options.most_rows)
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
 
 
@@ -274,6 +279,18 @@ def _read(
     if origin.job is None:
         return trace
     return replace(trace, meta=replace(trace.meta, job=origin.job))
+
+
+def _check_rows(trace: Trace, timeline: Timeline, most_rows: int) -> None:
+    rows = max(sum(len(each.windows) for each in timeline.devices), len(timeline.steps))
+    if rows > most_rows:
+        path, devices = trace.meta.path, len(timeline.devices)
+        raise TraceFormatError(
+            f"{path} has {rows:,} rows of steps on {devices} devices, and {most_rows:,} at most are"
+            " stored: profile fewer steps into one file (schedule(active=...)), or use `chopperd"
+            " report` on it",
+            path=path,
+        )
 
 
 def _of_its_time(samples: Samples, trace: Trace) -> SampleSet | None:

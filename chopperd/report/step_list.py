@@ -1,4 +1,4 @@
-"""Steps that the agent remembers, as a table a run: what `chopperd steps` shows."""
+"""Lists of what the agent stores: steps, traces, jobs and clock drops, as tables."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,10 +6,22 @@ from typing import Final
 import msgspec
 from rich.console import Group, RenderableType
 
+from chopperd.model.captures import JobEntry, TraceEntry
+from chopperd.model.drops import GpuDrop
 from chopperd.model.report import Row
 from chopperd.report.sections import STEP_CAPTION, STEP_COLUMNS, step_cells, table
 from chopperd.report.text import simulated_mark
-from chopperd.report.wording import UNKNOWN
+from chopperd.report.wording import (
+    UNKNOWN,
+    count,
+    decimal,
+    duration,
+    moment,
+    percent,
+    size,
+    whole,
+    words,
+)
 
 #: Parts of an RFC 3339 time.
 _DAY: Final = slice(0, 10)
@@ -56,3 +68,77 @@ def _started(row: Row, shown: slice) -> str:
 
 def _rank(row: Row) -> str:
     return UNKNOWN if row.rank is None else str(row.rank)
+
+
+def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
+    """The traces that the agent received, in the given order, and why any was not analysed."""
+    if not traces:
+        return Group("no traces")
+    columns = ("<received", "<state", "<job", "rank", "size", "<id", "<file")
+    page: list[RenderableType] = [table("TRACES", columns, map(_trace_cells, traces))]
+    reasons = [(trace.id, trace.reason) for trace in traces if trace.reason is not None]
+    if reasons:
+        page += ["", table("WHY", ("<", "<"), reasons, header=False)]
+    return _marked(page, simulated)
+
+
+def render_jobs(jobs: Sequence[JobEntry], *, simulated: bool | None) -> Group:
+    """The jobs that traces came from, in the given order."""
+    if not jobs:
+        return Group("no jobs")
+    columns = ("<job", "runs", "captures", "traces", "<first", "<last")
+    return _marked([table("JOBS", columns, map(_job_cells, jobs))], simulated)
+
+
+def render_drops(drops: Sequence[GpuDrop], *, simulated: bool | None) -> Group:
+    """Drops of busy clocks, in the given order."""
+    if not drops:
+        return Group("no drops of busy clocks")
+    columns = (
+        *("<begin (UTC)", "<gpu", "<state", "length", "MHz", "depth %", "lost s"),
+        *("W", "C", "<cause"),
+    )
+    caption = "MHz, W, C: just before, and in it (MHz: lowest); lost: busy time lost by the drop"
+    return _marked([table("DROPS", columns, map(_drop_cells, drops), caption=caption)], simulated)
+
+
+def _marked(page: Sequence[RenderableType], simulated: bool | None) -> Group:
+    return Group(*([simulated_mark()] if simulated else []), *page)
+
+
+def _trace_cells(trace: TraceEntry) -> tuple[str, ...]:
+    return (
+        moment(trace.received_unix_ns),
+        trace.state.value,
+        trace.job or UNKNOWN,
+        UNKNOWN if trace.rank is None else str(trace.rank),
+        size(trace.stored_bytes),
+        trace.id,
+        trace.name,
+    )
+
+
+def _job_cells(job: JobEntry) -> tuple[str, ...]:
+    return (
+        job.job or UNKNOWN,
+        count(len(job.runs)),
+        count(job.captures),
+        count(job.traces),
+        moment(job.first_unix_ns),
+        moment(job.last_unix_ns),
+    )
+
+
+def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
+    return (
+        moment(drop.begin_unix_ns).removesuffix(" UTC"),
+        drop.gpu,
+        words(drop.state.value),
+        duration(drop.length_s),
+        f"{whole(drop.reference_mhz)}, {whole(drop.lowest_mhz)}",
+        percent(drop.depth_ratio),
+        decimal(drop.lost_s, 1),
+        f"{whole(drop.onset_power_w)}, {whole(drop.mean_power_w)}",
+        f"{whole(drop.onset_temperature_c)}, {whole(drop.mean_temperature_c)}",
+        words(drop.cause),
+    )

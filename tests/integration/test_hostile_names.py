@@ -12,20 +12,25 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chopperd import cli
 from chopperd.cli import report_commands
 from chopperd.cli.output import complain_of_crash
 from chopperd.logs import configure_logging
+from chopperd.model.captures import JobEntry
 from tests.fakes import api_answers
+from tests.fakes.drops import gpu_drop
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario
 from tests.integration.test_pipeline import kineto, written
+from tests.unit.store.captures import entry
 
 API = "/api/v1"
 #: Sets the title, rings, colours by C1, hides by bidi, moves, ends lines, looks like a formula.
@@ -175,9 +180,20 @@ AGENT: Sequence[tuple[str, ...]] = (
     *(("status", "--format", form) for form in ("text", "json")),
     *(("steps", "--format", form) for form in ("text", "json", "csv")),
     *(("report", "--by", "family", "--format", form) for form in ("text", "json", "csv")),
+    *(
+        (name, "--format", form)
+        for name in ("traces", "jobs", "drops")
+        for form in ("text", "json")
+    ),
     ("top", "--once"),
     ("doctor", "--backend", "simulated"),
 )
+
+
+def _job(name: str) -> JobEntry:
+    return JobEntry(
+        job=name, runs=(name,), traces=8, captures=1, first_unix_ns=10**18, last_unix_ns=10**18
+    )
 
 
 @pytest.mark.parametrize("command", AGENT, ids=" ".join)
@@ -197,6 +213,13 @@ def test_a_hostile_agent_prints_nothing_that_a_terminal_obeys(
         f"{API}/gpus": lambda _: as_json(hostile(next(gpus))),
         f"{API}/steps": as_json({"steps": document["steps"], "cursor": None}),
         f"{API}/report/latest": as_json(document),
+        f"{API}/traces": as_json(
+            {"traces": [msgspec.to_builtins(replace(entry(EVIL, job=EVIL), reason=EVIL))]}
+        ),
+        f"{API}/jobs": as_json({"jobs": [msgspec.to_builtins(_job(EVIL))]}),
+        f"{API}/drops": as_json(
+            {"drops": [msgspec.to_builtins(replace(gpu_drop(1.0, gpu=EVIL), cause=EVIL))]}
+        ),
         f"{API}/stream": Reply(
             body=9 * b"event: snapshot\ndata: {}\n\n", media_type="text/event-stream"
         ),

@@ -257,7 +257,9 @@ def test_what_is_too_large_is_refused_with_the_limit_that_it_exceeds(tmp_path: P
         wait_for(lambda: node.outcomes() == {"analysed": 1, "rejected": 2})
         traces = node.traces()
         assert [path.name for path in node.inbox_files()] == ["large.json"]
-    assert "large.json" not in traces
+    refused = traces["large.json"]
+    assert (refused.state, refused.stored_bytes) == (TraceState.REJECTED, len(content) + 60_000)
+    assert "ingest.max_stored_bytes" in (refused.reason or "")
     said = (tmp_path / "rejected" / "large.json.reason").read_text()
     assert said == "large.json is too large: more than 0.0476837 MiB (ingest.max_stored_bytes)\n"
     bombed = traces["bomb.json.gz"]

@@ -1,9 +1,23 @@
 import json
+import re
 from dataclasses import replace
 
-from chopperd.report.step_list import critical_rows, encode_steps, render_steps
+from rich.console import Group
+
+from chopperd.model.captures import JobEntry, TraceState
+from chopperd.report.step_list import (
+    critical_rows,
+    encode_steps,
+    render_drops,
+    render_jobs,
+    render_steps,
+    render_traces,
+)
 from chopperd.report.text import page_text
+from chopperd.units import NS_PER_S
+from tests.fakes.drops import gpu_drop
 from tests.unit.report.documents import row
+from tests.unit.store.captures import entry
 
 ROWS = [row(device, step, critical=device == 5) for step in (2, 1) for device in (4, 5)]
 
@@ -60,3 +74,51 @@ def test_in_json_rows_keep_their_published_names_and_unknown_is_null() -> None:
     assert said["simulated"] is None
     (only,) = said["steps"]
     assert (only["step"], only["device"], only["mem_clock_mhz"]) == (2, 4, None)
+
+
+def lines_of(page: Group) -> list[str]:
+    return page_text(page).splitlines()
+
+
+def test_traces_are_listed_with_the_reason_of_each_rejection() -> None:
+    taken = replace(entry("rank0.json", state=TraceState.ANALYSED), rank=0)
+    bad = replace(entry("x.pftrace", job=None, state=TraceState.REJECTED), reason="is no JSON")
+    lines = lines_of(render_traces([taken, bad], simulated=None))
+    assert lines[0] == "TRACES"
+    cells = [[cell.strip() for cell in re.split(r" {2,}", line)[1:]] for line in lines[2:4]]
+    assert cells == [
+        ["analysed", "llama", "0", "1000 B", taken.id, taken.name],
+        ["rejected", "-", "-", "1000 B", bad.id, bad.name],
+    ]
+    assert lines[4:] == ["", "WHY", f"{bad.id}  is no JSON"]
+    assert lines_of(render_traces([], simulated=True)) == ["no traces"]
+
+
+def test_jobs_are_listed_with_what_there_is_of_each() -> None:
+    """1,800,000,000 s after 1970 are 2027-01-15 08:00:00 UTC."""
+    one = JobEntry(
+        job="llama",
+        runs=(None, "b"),
+        traces=1200,
+        captures=3,
+        first_unix_ns=1_800_000_000 * NS_PER_S,
+        last_unix_ns=1_800_000_060 * NS_PER_S,
+    )
+    lines = lines_of(render_jobs([one], simulated=True))
+    assert "SIMULATED" in lines[0]
+    assert lines[-1].split() == [
+        *("llama", "2", "3", "1,200"),
+        *("2027-01-15", "08:00:00", "UTC", "2027-01-15", "08:01:00", "UTC"),
+    ]
+    assert lines_of(render_jobs([], simulated=False)) == ["no jobs"]
+
+
+def test_drops_are_listed_with_depth_loss_and_cause() -> None:
+    """1350 of 1500 MHz are 10 % below."""
+    lines = lines_of(render_drops([gpu_drop(0.0)], simulated=False))
+    assert lines[0] == "DROPS"
+    assert lines[2].split()[2:] == [
+        *("0", "recovered", "5", "s", "1500,", "1350", "10.0", "0.4"),
+        *("640,", "700", "70,", "-", "power", "cap"),
+    ]
+    assert lines_of(render_drops([], simulated=False)) == ["no drops of busy clocks"]
