@@ -1,6 +1,7 @@
 """The options of all commands, and what their texts mean; commands are decorated with theirs."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -22,6 +23,13 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 PATH: Final = click.Path(path_type=Path)
 HZ: Final = click.FloatRange(0.1, 1000)
+_GZIP: Final = ".gz"
+_FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
+    ".txt": "text",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 _FORMATS: Final = click.Choice(get_args(Format))
 _LIST_FORMATS: Final = click.Choice(get_args(ListFormat))
 _BREAKDOWNS: Final = click.Choice(get_args(Breakdown))
@@ -78,8 +86,7 @@ report_form = click.option(
     "--format",
     "form",
     type=_FORMATS,
-    default="text",
-    help="Form of the report; csv with --by is that table alone.",
+    help="Form of the report; default: what -o's suffix says, else text.",
 )
 list_form = click.option(
     "--format", "form", type=_LIST_FORMATS, default="text", help="Form of the list."
@@ -106,7 +113,12 @@ output = click.option("-o", "--output", type=PATH, help="Keep the samples here."
 copy_to = click.option(
     "-o", "--output", type=PATH, required=True, help="Write it here; .gz compresses."
 )
-report_to = click.option("-o", "--output", type=PATH, help="Write the report here.")
+report_to = click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    help="Write the report here; .txt, .json, .csv and .parquet choose the form, .gz compresses.",
+)
 log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 log_from = click.option("--log-level", type=_LOG_LEVELS, help="Least severe to show.")
 
@@ -127,6 +139,23 @@ def report_options(
     join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
     selection = StepSelection(step=step, last=last)
     return replace(options, join=join, selection=selection, threads=reading_threads())
+
+
+def chosen_form(form: Format | None, output: Path | None) -> Format:
+    """The form of a report: as asked for, else as the output's suffix says, else text.
+
+    Raises:
+        ConfigError: The suffix says another form than is asked for, or one that there is not.
+    """
+    suffixes = [each for each in (output.suffixes if output else ()) if each != _GZIP]
+    suffix = suffixes[-1].lower() if suffixes else ""
+    by_suffix = _FORM_BY_SUFFIX.get(suffix)
+    if form is None and suffix and by_suffix is None:
+        known = ", ".join(_FORM_BY_SUFFIX)
+        raise ConfigError([f"-o {output}: {suffix} names no form; end in {known} or say --format"])
+    if form is not None and by_suffix not in {None, form}:
+        raise ConfigError([f"-o {output} is {by_suffix} by its suffix, --format says {form}"])
+    return form or by_suffix or "text"
 
 
 def reading_threads() -> int:

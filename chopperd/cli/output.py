@@ -44,7 +44,7 @@ def print_report(
     by: "By | None" = None,
     output: "Path | None" = None,
 ) -> None:
-    """Print a report in one of its forms, or write it to a file.
+    """Print a report in one of its forms, or write it to a file, compressed if it ends in `.gz`.
 
     Raises:
         ConfigError: The form is for files only, or needs what is not installed.
@@ -64,10 +64,12 @@ def print_report(
     if output is None:
         _write_bytes(data)
         return
+    import gzip
+
     from chopperd.store.replaced_file import replaced_file
 
     with replaced_file(output) as file:
-        file.write(data)
+        file.write(gzip.compress(data, mtime=0) if output.suffix == ".gz" else data)
 
 
 def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:

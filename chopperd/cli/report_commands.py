@@ -10,6 +10,7 @@ import click
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.options import (
+    chosen_form,
     parsed_device_map,
     parsed_zone,
     reading_threads,
@@ -118,7 +119,7 @@ def report(
     step: int | None,
     last: int | None,
     by: options.Breakdown | None,
-    form: options.Format,
+    form: options.Format | None,
     output: Path | None,
     device_map: str | None,
     reference_mhz: float | None,
@@ -126,6 +127,7 @@ def report(
     config: Path | None,
 ) -> None:
     """Say what the clock cost in the steps of one job, by its traces or by the agent's last."""
+    in_form = chosen_form(form, output)
     files_only: dict[str, object] = {
         "--samples": samples,
         "--device-map": device_map,
@@ -144,8 +146,8 @@ def report(
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
-    print_report(document, form, by=by, output=output)
-    _say_why_none(document, form, by)
+    print_report(document, in_form, by=by, output=output)
+    _say_why_none(document, in_form, by)
 
 
 def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> None:

@@ -99,7 +99,8 @@ class Reference:
 class DeviceSummary:
     """A traced device and the GPU it was mapped to; `mapping` says by what rule.
 
-    `pid` is the traced process, as its own pid namespace numbers it.
+    `pid` is the traced process, as its own pid namespace numbers it; `trace` the index in `traces`
+    of the file that it is in.
     """
 
     device: int
@@ -111,6 +112,7 @@ class DeviceSummary:
     mapping: str | None
     reference: Reference
     pid: int | None = None
+    trace: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,11 @@ def build_document(
     Raises:
         StepNotFoundError: There is no step of the number asked for.
     """
-    devices = tuple(device for report in reports for device in report.devices)
+    devices = tuple(
+        replace(device, trace=nth)
+        for nth, report in enumerate(reports)
+        for device in report.devices
+    )
     numbers = processes(reports)
     steps = across_devices(_placed(reports, numbers, [report.steps for report in reports]))
     totals = across_devices(_placed(reports, numbers, [report.totals for report in reports]))

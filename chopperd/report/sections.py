@@ -259,10 +259,9 @@ def notes(document: ReportDocument) -> Group | None:
 def sources(document: ReportDocument, width: int) -> Group:
     """The trace files and what their devices were taken for: a line a file, or a device of it."""
     traces = document.traces or (document.trace,)
-    waiting = list(document.devices)
     rows: list[tuple[str, ...]] = []
-    for trace in traces[:_TRACES_SHOWN]:
-        devices = [_device_cells(device) for device in _taken(waiting, trace.rank)]
+    for nth, trace in enumerate(traces[:_TRACES_SHOWN]):
+        devices = [_device_cells(each) for each in document.devices if _is_in(each, nth, trace)]
         first, *more = devices or [("no device", "", "")]
         rows.append((_rank(trace), *first, trace.path))
         rows += [("", *cells, "") for cells in more]
@@ -272,14 +271,9 @@ def sources(document: ReportDocument, width: int) -> Group:
     return _plain("FROM", [(*row[:4], shorten(row[4], width - beside)) for row in rows])
 
 
-def _taken(waiting: list[DeviceSummary], rank: int | None) -> list[DeviceSummary]:
-    """The next devices of one trace, taken out: they come in the order of the traces."""
-    taken: list[DeviceSummary] = []
-    while waiting and waiting[0].rank == rank:
-        if any(each.device == waiting[0].device for each in taken):
-            break
-        taken.append(waiting.pop(0))
-    return taken
+def _is_in(device: DeviceSummary, nth: int, trace: TraceSummary) -> bool:
+    """Whether a device is one of a file's; earlier versions' documents tell by rank only."""
+    return device.rank == trace.rank if device.trace is None else device.trace == nth
 
 
 def _rank(trace: TraceSummary) -> str:

@@ -245,6 +245,51 @@ def test_a_report_is_written_to_a_file(
 
 
 @pytest.mark.usefixtures("documented")
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("r.json", "json"), ("r.JSON", "json"), ("r.csv", "csv"), ("r.txt", "text"), ("r", "text")],
+)
+def test_the_suffix_of_the_output_chooses_the_form(
+    name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["report", "x.json", "--format", form]) == 0
+    expected = capsys.readouterr().out
+    assert cli.run(["report", "x.json", "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_text() == expected
+    assert cli.run(["report", "x.json", "-o", str(tmp_path / f"{name}.gz")]) == 0
+    assert gzip.decompress((tmp_path / f"{name}.gz").read_bytes()).decode() == expected
+
+
+@pytest.mark.usefixtures("documented")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-o", "r.json", "--format", "csv"], "is json by its suffix, --format says csv"),
+        (["-o", "r.csv.gz", "--format", "text"], "is csv by its suffix, --format says text"),
+        (["-o", "r.xlsx"], ".xlsx names no form; end in .txt, .json, .csv, .parquet or say"),
+    ],
+)
+def test_a_suffix_that_contradicts_the_form_is_a_usage_error(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["report", "x.json", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("documented")
+def test_another_suffix_may_have_a_form_that_is_asked_for(tmp_path: Path) -> None:
+    assert cli.run(["report", "x.json", "-o", str(tmp_path / "r.dat"), "--format", "csv"]) == 0
+    assert (tmp_path / "r.dat").read_text().startswith("row,")
+
+
+@pytest.mark.usefixtures("documented")
 def test_parquet_is_written_to_a_file_or_a_pipe(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

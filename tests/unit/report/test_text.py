@@ -291,6 +291,18 @@ def test_a_trace_is_one_line_with_its_device() -> None:
     assert lines[1].split()[-2:] == ["clocks", "unknown"]
 
 
+def test_each_device_is_listed_under_its_own_file() -> None:
+    """Three files of unknown rank: the first has no device, the others two and one."""
+    document = single_gpu()
+    device = replace(document.devices[0], rank=None)
+    files = [replace(document.trace, path=f"{name}.json", rank=None) for name in "abc"]
+    devices = [replace(device, trace=trace, device=n) for trace, n in ((1, 0), (1, 1), (2, 0))]
+    page = replace(document, traces=tuple(files), devices=tuple(devices))
+    lines = section(render_text(page), "FROM")
+    assert [line.split()[-1] for line in lines] == ["a.json", "b.json", "devices", "c.json"]
+    assert ["no device" in line for line in lines] == [True, False, False, False]
+
+
 def test_of_many_notes_of_one_kind_the_first_three_are_shown_and_the_rest_counted() -> None:
     notes = tuple(Note(code="reads_missed", text=f"GPU {gpu}: 1 read missed") for gpu in range(8))
     text = render_text(replace(eight_gpus(), notes=notes))
