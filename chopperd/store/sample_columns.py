@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.governing import reported_dies
+from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES, Cause
-from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.devices import MOST_DIES, GpuInfo, Vendor
 from chopperd.model.plausible import (
     DIE_CLOCK_MHZ,
     INFO_BOUNDS,
@@ -121,6 +122,61 @@ def _dropped_notes(dropped: Mapping[str, int]) -> tuple[Note, ...]:
     total = sum(dropped.values())
     text = f"{total} impossible {'value' if total == 1 else 'values'} left out: {columns}"
     return (Note(code="invalid_readings", text=text),)
+
+
+def columns_in_turn(parts: Sequence[SampleColumns]) -> SampleColumns:
+    """The samples of several recordings as one, in their order.
+
+    Args:
+        parts: At least one.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    causes = dict.fromkeys(cause for part in parts for cause in part.limited_ns)
+    dies = [part.die_clocks_mhz for part in parts]
+    return SampleColumns(
+        labels=[label for part in parts for label in part.labels],
+        t_unix_ns=joined([part.t_unix_ns for part in parts], np.int64),
+        read_span_ns=joined([part.read_span_ns for part in parts], np.int64),
+        causes=joined([part.causes for part in parts], np.int64),
+        values={
+            name: joined([p.values[name] for p in parts], np.float64) for name in VALUE_COLUMNS
+        },
+        limited_ns={
+            cause: joined([p.limited_ns.get(cause, _absent(p)) for p in parts], np.float64)
+            for cause in causes
+        },
+        die_clocks_mhz=None
+        if all(each is None for each in dies)
+        else np.concatenate(
+            [
+                np.full((len(part.labels), MOST_DIES), np.nan) if each is None else each
+                for part, each in zip(parts, dies, strict=True)
+            ]
+        ),
+    )
+
+
+def _absent(part: SampleColumns) -> Float64s:
+    return np.full(len(part.labels), np.nan)
+
+
+def infos_in_turn(parts: Sequence[Mapping[str, GpuInfo]], path: str) -> dict[str, GpuInfo]:
+    """The GPUs of several recordings in one file, by label; the first to name one tells of it.
+
+    Raises:
+        StoreError: A label is one GPU's in one recording and another's in the next.
+    """
+    found: dict[str, GpuInfo] = {}
+    for nth, part in enumerate(parts, 1):
+        for label, info in part.items():
+            before = found.setdefault(label, info)
+            if before.uuid and info.uuid and before.uuid != info.uuid:
+                raise StoreError(
+                    f"{path}: recording {nth} in it is of other GPUs (GPU {label} is {info.uuid}, "
+                    f"before {before.uuid}): keep each recording in a file of its own"
+                )
+    return found
 
 
 def label_order(label: str) -> tuple[tuple[int, int | str], ...]:

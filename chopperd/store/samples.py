@@ -7,7 +7,7 @@ columns as Parquet, with that line in the metadata.
 import gzip
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from math import isnan
 from pathlib import Path
@@ -21,13 +21,22 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.amd_smi_samples import looks_like_amd_smi, parsed_amd_smi
+from chopperd.store.monitor_samples import (
+    looks_like_dcgmi,
+    looks_like_json,
+    parsed_dcgmi,
+    parsed_plain,
+    parsed_prometheus,
+)
 from chopperd.store.replaced_file import replaced_file
 from chopperd.store.sample_columns import (
     REQUIRED_COLUMNS,
     SampleColumns,
     cause_bits,
     cause_texts,
+    columns_in_turn,
     divided_by_gpu,
+    infos_in_turn,
     joined,
     value_columns,
 )
@@ -49,6 +58,12 @@ from chopperd.store.text_table import TextTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _DIES: Final = "die_clocks_mhz"
+#: How other monitors' files are told and read; the last takes what is left.
+_OTHERS: Final = (
+    (looks_like_json, parsed_prometheus),
+    (looks_like_dcgmi, parsed_dcgmi),
+    (bool, parsed_plain),
+)
 
 
 def read_samples(
@@ -56,9 +71,11 @@ def read_samples(
 ) -> SampleSet:
     """The samples in a file, which may be compressed by gzip.
 
-    Five kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
-    no first line, `nvidia-smi --query-gpu=timestamp,... --format=csv`, and `amd-smi metric --csv`.
-    Rows are sorted by time; of rows of one GPU with the same time the first is kept.
+    The kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
+    no first line or with other names and units, `nvidia-smi --query-gpu=timestamp,...
+    --format=csv`, `amd-smi metric --csv`, `dcgmi dmon` with times, and a Prometheus range. Rows are
+    sorted by time; of rows of one GPU with the same time the first is kept. A log that goes on with
+    a further header holds a further recording.
 
     Args:
         path: The file.
@@ -66,7 +83,7 @@ def read_samples(
         smi_fields: Query fields of `nvidia-smi` output that was written with `noheader`.
 
     Raises:
-        StoreError: The file can't be read or is none of the five; names the line.
+        StoreError: The file can't be read or is none of these; names the line.
         ConfigError: pyarrow, which Parquet takes, is not installed.
     """
     if is_parquet(path):
@@ -74,15 +91,14 @@ def read_samples(
     data = _data(path)
     if not data.strip():
         raise StoreError(f"{path}: the file is empty")
-    first, _, rest = data.partition(b"\n")
-    line = first.decode()
-    if line.startswith(HEADER_MARK):
-        return _ours(rest, parsed_header(line, str(path)), path, first_line=2)
+    line = data.partition(b"\n")[0].decode()
+    if line.startswith(HEADER_MARK) or {*REQUIRED_COLUMNS} <= {*_names(line)}:
+        return _ours(data, path)
     if looks_like_amd_smi(data):
         return parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
         return parsed_smi(data, path=str(path), tz=tz, fields=smi_fields)
-    return _ours(data, SampleHeader(), path, first_line=1)
+    return next(read for fits, read in _OTHERS if fits(data))(data, path=str(path))
 
 
 def write_samples(path: Path, samples: SampleSet) -> None:
@@ -123,27 +139,56 @@ def _data(path: Path) -> bytes:
     return data.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
 
 
-def _ours(data: bytes, header: SampleHeader, path: Path, *, first_line: int) -> SampleSet:
+def _ours(data: bytes, path: Path) -> SampleSet:
+    parts = [_recording(part, line, path) for part, line in _recordings(data)]
+    headers = [header for header, _ in parts]
+    first = headers[0]
+    if len({header.node for header in headers}) > 1:
+        raise StoreError(f"{path}: recordings of several nodes: keep each in a file of its own")
+    infos = infos_in_turn([header.infos(str(path)) for header in headers], str(path))
+    columns = columns_in_turn([columns for _, columns in parts])
+    gpus, dropped = divided_by_gpu(columns, infos)
+    return SampleSet(
+        gpus=gpus,
+        asked_hz=first.hz if len({header.hz for header in headers}) == 1 else None,
+        started_unix_ns=first.started_unix_ns,
+        simulated=any(header.simulated for header in headers),
+        backend=first.backend,
+        driver=first.driver,
+        node=first.node,
+        # Their monotonic clocks may be of several boots.
+        triples=triples_of(first) if len(headers) == 1 else (),
+        source=str(path),
+        notes=(*dict.fromkeys(note for header in headers for note in header.notes), *dropped),
+    )
+
+
+def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The parts of a file, each from a first line on, with the line that it begins at."""
+    starts = [0]
+    while (found := data.find(b"\n" + HEADER_MARK.encode(), starts[-1])) >= 0:
+        starts.append(found + 1)
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        yield data[start:end], data.count(b"\n", 0, start) + 1
+
+
+def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, SampleColumns]:
+    """One recording: what its first line says, if it has one, and its samples."""
+    header = SampleHeader()
     first, _, rest = data.partition(b"\n")
-    names = [name.strip().strip('"') for name in first.decode().split(",")]
+    if first.startswith(HEADER_MARK.encode()):
+        header = parsed_header(first.decode(), str(path))
+        (first, _, rest), line = rest.partition(b"\n"), line + 1
+    names = _names(first.decode())
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing or len(set(names)) != len(names):
         problem = f"no column {missing[0]}" if missing else "a column is named twice"
-        raise StoreError(f"{path}: line {first_line}: {problem}; not a sample file")
-    table = TextTable(rest, names, path=str(path), first_line=first_line + 1)
-    gpus, dropped = divided_by_gpu(_columns(table), header.infos(str(path)))
-    return SampleSet(
-        gpus=gpus,
-        asked_hz=header.hz,
-        started_unix_ns=header.started_unix_ns,
-        simulated=header.simulated,
-        backend=header.backend,
-        driver=header.driver,
-        node=header.node,
-        triples=triples_of(header),
-        source=str(path),
-        notes=(*header.notes, *dropped),
-    )
+        raise StoreError(f"{path}: line {line}: {problem}; not a sample file")
+    return header, _columns(TextTable(rest, names, path=str(path), first_line=line + 1))
+
+
+def _names(line: str) -> list[str]:
+    return [name.strip().strip('"') for name in line.split(",")]
 
 
 def _columns(table: TextTable) -> SampleColumns:

@@ -3,10 +3,12 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
+from chopperd.errors import StoreError
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.clocked_device import JoinOptions
@@ -239,3 +241,83 @@ def test_case_64_a_locked_clock_has_no_reason_and_looks_locked(
     assert summary.lost_ns == pytest.approx(lost_ms * 1e6, abs=0.1e6)
     assert {each.cause for each in summary.causes} == causes
     assert ("looks_locked" in codes(document)) == (causes == {"unexplained"})
+
+
+#: Case 57: the loss of each step is 225 ms; what it is put down to, by the file's name.
+DIALECTS = {
+    "a_new": "power_cap",
+    "b_old": "power_cap",
+    "c_instant_power": "power_cap",
+    "d_not_available": "unknown",
+    "e_reason_columns": "power_cap",
+    "f_header_again": "power_cap",
+    "h_deprecated": "unknown",
+    "i_nounits": "power_cap",
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_case_57_every_dialect_of_nvidia_smi_gives_the_same_loss(name: str, cases: Cases) -> None:
+    samples = read_samples(cases.folder(57) / f"{name}.csv", tz=UTC)
+    document = cases.report(57, samples=samples)
+    for step in document.steps:
+        assert step.dvfs.lost_ns == pytest.approx(225_000_000, abs=1000)
+        assert step.dvfs.by_cause_ns == {DIALECTS[name]: step.dvfs.lost_ns}
+    if name == "c_instant_power":
+        assert set(samples.gpus[0].power_w.tolist()) == {640.20}
+
+
+def test_case_57_a_second_without_samples_is_not_covered(cases: Cases) -> None:
+    samples = read_samples(cases.folder(57) / "g_lost_for_a_second.csv", tz=UTC)
+    document = cases.report(57, samples=samples)
+    unsampled = {
+        row.step: row.waterfall_ns.compute_unsampled for row in document.steps if row.waterfall_ns
+    }
+    missing = {step for step, time_ns in unsampled.items() if time_ns > 10_000_000}
+    assert missing <= {4, 5, 6}
+    # 0.9 s of computing in the second, and up to the samples around it.
+    assert 900_000_000 <= sum(unsampled.values()) <= 1_100_000_000
+    for row in document.steps:
+        if row.step not in missing:
+            assert row.dvfs.lost_ns == pytest.approx(225_000_000, abs=1000)
+
+
+def test_case_57_a_file_without_the_sm_clock_names_the_column(cases: Cases) -> None:
+    with pytest.raises(StoreError, match=r"clocks.current.sm .*current.graphics is not the SM"):
+        read_samples(cases.folder(57) / "j_graphics_clock.csv")
+
+
+@pytest.mark.parametrize("name", ["monitor.csv", "prometheus_range.json"])
+def test_case_65_other_monitors_files_with_times_are_read(name: str, cases: Cases) -> None:
+    samples = read_samples(cases.folder(65) / name)
+    document = cases.report(65, samples=samples, join=JoinOptions(reference_mhz=1980.0))
+    (total,) = document.totals
+    assert total.dvfs.gap_ratio == pytest.approx(0.25, abs=1e-6)
+    lost = [row.dvfs.lost_ns for row in document.steps if not row.tail]
+    assert lost == [pytest.approx(225_000_000, abs=1000)] * len(lost)
+    assert lost
+
+
+def test_case_65_dcgmi_without_times_says_how_to_add_them(cases: Cases, tmp_path: Path) -> None:
+    path = cases.folder(65) / "dcgmi_dmon.txt"
+    with pytest.raises(StoreError, match=r"writes no times: .* dcgmi dmon -e 100,155 .*\| ts"):
+        read_samples(path)
+    # What that line would have written: a sample each 100 ms from 1 s before the trace.
+    (tmp_path / "dmon.txt").write_text(
+        "".join(
+            f"{1_764_299_999 + n / 10:.3f} {line}\n"
+            for n, line in enumerate(path.read_text().splitlines())
+        )
+    )
+    samples = read_samples(tmp_path / "dmon.txt")
+    document = cases.report(65, samples=samples, join=JoinOptions(reference_mhz=1980.0))
+    assert document.totals[0].dvfs.gap_ratio == pytest.approx(0.25, abs=1e-6)
+
+
+def test_case_71_the_passes_of_the_repeated_hour_are_told_apart(cases: Cases) -> None:
+    samples = read_samples(cases.folder(71) / "samples.csv", tz=ZoneInfo("America/New_York"))
+    document = cases.report(71, samples=samples)
+    for step in document.steps:
+        assert step.dvfs.gap_ratio == pytest.approx(0.25)
+        assert step.dvfs.lost_ns == pytest.approx(150_000_000, abs=1000)
+    assert "local_times_twice" not in codes(document)

@@ -309,3 +309,42 @@ def test_the_sample_files_of_the_cases_are_read(shared: Path, case: str) -> None
         "40-gpu-lags-cpu-step": [1900, 1500, 1980],
     }
     assert gpu.sm_clock_mhz.tolist() == expected[case]
+
+
+def recorded(*rows: str, uuid: object = "GPU-a", node: object = "n", **header: object) -> str:
+    said = {"gpus": [{"index": 0, "uuid": uuid}], "node": node, **header}
+    return "\n".join([f"# chopperd-samples/1 {json.dumps(said)}", *rows, ""])
+
+
+def test_a_second_first_line_begins_a_second_recording(tmp_path: Path) -> None:
+    """As `record >> log` twice leaves it: other columns, another rate, and triples of each."""
+    triples: dict[str, object] = {"triples": [(5, 5, 5)]}
+    first = recorded("t_unix_ns,gpu,sm_clock_mhz", "10,0,1500", hz=10, **triples)
+    second = recorded("t_unix_ns,gpu,power_w,sm_clock_mhz", "30,0,600,1600", hz=20, **triples)
+    samples = read_samples(written(tmp_path, first + second))
+    (gpu,) = samples.gpus
+    assert gpu.t_unix_ns.tolist() == [10, 30]
+    assert gpu.sm_clock_mhz.tolist() == [1500.0, 1600.0]
+    assert np.isnan(gpu.power_w).tolist() == [True, False]
+    assert (samples.asked_hz, samples.node, samples.triples) == (None, "n", ())
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"uuid": "GPU-b"}, "recording 2 in it is of other GPUs .GPU 0 is GPU-b, before GPU-a"),
+        ({"node": "m"}, "of several nodes: keep each in a file of its own"),
+    ],
+)
+def test_recordings_of_other_gpus_or_nodes_are_not_one(
+    other: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    rows = ("t_unix_ns,gpu,sm_clock_mhz", "10,0,1500")
+    with pytest.raises(StoreError, match=says):
+        read_samples(written(tmp_path, recorded(*rows) + recorded(*rows, **other)))
+
+
+def test_an_error_in_a_second_recording_names_the_line_of_the_file(tmp_path: Path) -> None:
+    rows = ("t_unix_ns,gpu,sm_clock_mhz", "10,0,1500")
+    with pytest.raises(StoreError, match="line 6: sm_clock_mhz 'x' can't be read"):
+        read_samples(written(tmp_path, recorded(*rows) + recorded(rows[0], "20,0,x")))
