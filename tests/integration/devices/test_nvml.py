@@ -160,6 +160,7 @@ def test_absurd_values_are_absent_and_counted(fake_nvml: FakeNvml) -> None:
         "sm_clock_mhz",
         "mem_clock_mhz",
         "power_w",
+        "power_average_w",
         "temperature_c",
         "temperature_memory_c",
         "activity_ratio",
