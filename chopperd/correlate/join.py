@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from chopperd.correlate import intervals
+from chopperd.correlate.belonging import Belonging, belonging, placed_lag
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.families import FamilyTotals, family_totals
 from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
-from chopperd.correlate.lag import LagEstimate, measure_lag
+from chopperd.correlate.lag import LagEstimate
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
@@ -91,6 +92,7 @@ class RowClocks:
         compute: Over compute. busy: Over busy time.
         loss: Ceiling loss; None without a reference.
         energy: By the energy counter.
+        belonging: Whether the samples are this trace's.
         lag: The sensor's lag as measured.
         subtracted_ns: The lag that was subtracted.
         timing: What the join is uncertain by.
@@ -105,6 +107,7 @@ class RowClocks:
     busy: BusyClock
     loss: CeilingLoss | None
     energy: WindowEnergy
+    belonging: Belonging
     lag: LagEstimate
     subtracted_ns: int
     timing: TimingUncertainty
@@ -194,9 +197,7 @@ def _clocks_and_work(
     """Clocks of the rows, and of all that the records are taken together by."""
     clocks = None
     if gpu_samples is not None and len(timeline):
-        drift = timeline.drift
-        apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
-        clocks = _row_clocks(masks, windows, gpu_samples, reference_mhz, apart_ns)
+        clocks = _row_clocks(timeline, masks, windows, gpu_samples, reference_mhz)
     pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
     sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns)
@@ -248,11 +249,11 @@ def _row_times(
 
 
 def _row_clocks(
+    timeline: DeviceTimeline,
     masks: BusyMasks,
     windows: Windows,
     gpu_samples: GpuSamples,
     reference_mhz: float | None,
-    apart_ns: int,
 ) -> RowClocks | None:
     kept = _usable(gpu_samples, int(windows.start_ns[-1]), int(windows.end_ns[-1]))
     if len(kept) < 2:
@@ -266,13 +267,16 @@ def _row_clocks(
     kept, taken_ns = kept[seen.row], seen.t_ns
     clock_mhz = gpu_samples.sm_clock_mhz[kept]
     period_ns = _period_ns(taken_ns, windows)
-    lag = measure_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
-    known_ns = _known_lag_ns(gpu_samples.gpu)
+    lag = placed_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
+    belongs = belonging(lag, gpu_samples, masks.compute, masks.busy, timeline.unrecorded)
+    known_ns = _known_lag_ns(gpu_samples.gpu) if belongs.apart_ns is None else None
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
     t_ns = taken_ns - subtracted_ns
     samples = LabelledSamples(
         t_ns=t_ns, clock_mhz=clock_mhz, label=_labels(masks, t_ns), period_ns=period_ns
     )
+    drift = timeline.drift
+    apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
     read_ns = float(np.median(gpu_samples.read_span_ns[kept]))
     timing = TimingUncertainty(
         join_ns=read_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns,
@@ -293,6 +297,7 @@ def _row_clocks(
         busy=_busy_clock(samples, masks, windows, timing, compute),
         loss=loss,
         energy=_energy(gpu_samples, windows),
+        belonging=belongs,
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,

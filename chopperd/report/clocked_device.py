@@ -10,11 +10,12 @@ from chopperd.correlate.governing import governed
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
 from chopperd.model.pairs import DoesBoth, in_turn
-from chopperd.model.report import DeviceSummary, Reference
+from chopperd.model.report import DeviceSummary, Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceDevice
+from chopperd.report.notes import doubt_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ class ClockedDevice:
         reference: The reference clock.
         summary: What samples and trace say of it.
         spec: What its vendor states; None if unknown, for `no_spec`.
-        joined: The device's figures.
+        joined: The device's figures; without intervals where there are `doubts`.
+        doubts: Why the figures may be wrong by more than any interval says.
     """
 
     mapped: Mapped
@@ -58,6 +60,7 @@ class ClockedDevice:
     spec: GpuSpec | None
     no_spec: str
     joined: JoinedDevice
+    doubts: tuple[Note, ...] = ()
 
 
 def clocked_device(
@@ -67,6 +70,8 @@ def clocked_device(
     samples: SampleSet | None,
     options: JoinOptions,
     both: DoesBoth = in_turn,
+    *,
+    stepped: bool = False,
 ) -> ClockedDevice:
     """One device of a trace joined with the samples of its GPU.
 
@@ -77,6 +82,7 @@ def clocked_device(
         samples: Of the node, on the trace's time axis; None if there are none.
         options: What the user says.
         both: Does two pieces of work.
+        stepped: Whether the wall clock stepped inside the trace: then there are no intervals.
     """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
@@ -85,6 +91,16 @@ def clocked_device(
     summary = _device_summary(said, trace, mapped, reference)
     is_part = mapped.gpu is not None and mapped.gpu.parent is not None
     spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
+    joined = join_device(
+        device,
+        timeline.host_activity,
+        mine,
+        reference.sm_clock_mhz,
+        timeline.collectives,
+        spec,
+        both,
+    )
+    doubts = doubt_notes(joined, mine, reference)
     return ClockedDevice(
         mapped=mapped,
         samples=mine,
@@ -92,16 +108,20 @@ def clocked_device(
         summary=summary,
         spec=spec,
         no_spec=no_spec,
-        joined=join_device(
-            device,
-            timeline.host_activity,
-            mine,
-            reference.sm_clock_mhz,
-            timeline.collectives,
-            spec,
-            both,
-        ),
+        joined=_without_intervals(joined) if doubts or stepped else joined,
+        doubts=tuple(doubts),
     )
+
+
+def _without_intervals(joined: JoinedDevice) -> JoinedDevice:
+    """The device's figures with no interval of any clock."""
+    clocks = joined.clocks
+    if clocks is None:
+        return joined
+    unknown = np.full(len(clocks.windows), np.nan)
+    compute = replace(clocks.compute, half_width_mhz=unknown, bias_mhz=unknown)
+    busy = replace(clocks.busy, half_width_mhz=unknown)
+    return replace(joined, clocks=replace(clocks, compute=compute, busy=busy))
 
 
 def _mapped(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from chopperd.correlate.belonging import MAX_LAG_NS
 from chopperd.model.report import CauseShare, GpuLine, ReportDocument, Summary
 from chopperd.report.resolution import Share, pooled_share, summary_share
 from chopperd.report.wording import (
@@ -38,6 +39,10 @@ _REASON_CODES: Final = (
     "device_unmapped",
     "no_reference",
 )
+#: Notes of samples that are not the trace's: a loss computed from them is no figure to show.
+_FOREIGN_CODES: Final = ("samples_contradict_trace", "time_axes_differ")
+#: Notes of a loss that is shown, but not as certain: samples were moved to where they fit.
+_DOUBTFUL_CODES: Final = ("time_axes_differ", "reference_doubtful")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +68,31 @@ def _clock_cost(document: ReportDocument) -> list[str]:
     summary = document.summary
     if summary is None or not known(summary.lost_ns):
         return [f"unknown: {unknown_reason(document)}"]
+    foreign = _foreign(document, summary)
+    if foreign:
+        return [f"unknown: {foreign}"]
+    doubt = _doubt(document, summary, _DOUBTFUL_CODES)
     return [
         *_ceiling(document, summary),
+        f"not certain: {doubt}" if doubt else "",
         _sampled_part(summary),
         _sensitivity(summary),
         _excess(summary),
     ]
+
+
+def _doubt(document: ReportDocument, summary: Summary, codes: tuple[str, ...]) -> str:
+    """Why the figure has no interval, by the first note of these codes; empty where it has one."""
+    if known(summary.gap_low):
+        return ""
+    return next((note.text for note in document.notes if note.code in codes), "")
+
+
+def _foreign(document: ReportDocument, summary: Summary) -> str:
+    """Why the samples can't be the trace's; empty where they can, moved or not."""
+    lag_ns = document.alignment.lag_ns
+    is_moved = lag_ns is not None and abs(lag_ns) > MAX_LAG_NS
+    return _doubt(document, summary, _FOREIGN_CODES[:1] if is_moved else _FOREIGN_CODES)
 
 
 def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
@@ -137,7 +161,8 @@ def unknown_reason(document: ReportDocument) -> str:
 
 def _causes(document: ReportDocument) -> list[str]:
     summary = document.summary
-    if summary is None or not known(summary.lost_ns):
+    is_foreign = summary is not None and _foreign(document, summary)
+    if summary is None or is_foreign or not known(summary.lost_ns):
         shares = ["unknown"]
     elif not summary.causes:
         shares = ["no loss to explain" if summary.lost_ns == 0 else "unknown"]

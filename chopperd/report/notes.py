@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.causes import false_causes
-from chopperd.correlate.join import JoinedDevice
+from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.signal import RunningClass
+from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import Vendor
 from chopperd.model.report import Note, Reference
@@ -18,8 +19,12 @@ from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
 from chopperd.report.lost import damage_notes
 from chopperd.report.wording import percent, plural, whole, words
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_MS, NS_PER_S
 
+#: A reference clock this many times the highest sample is hardly the GPU's.
+_FAR_ABOVE: Final = 1.5
+#: Clocks differ from the maximum by up to a step of theirs.
+_CLOCK_STEP_MHZ: Final = 15.0
 #: Fewer samples of one clock may be chance.
 _MIN_LOCKED_SAMPLES: Final = 30
 
@@ -64,7 +69,12 @@ def _basic_notes(
                 "no_timebase",
                 "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
             ),
-            (stepped, "realtime_step", "the wall clock stepped inside the trace: the join is off"),
+            (
+                stepped,
+                "time_axes_differ",
+                "the wall clock stepped inside the trace: clocks lie on another time axis there; "
+                "no interval",
+            ),
         )
     )
 
@@ -123,6 +133,82 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     )
 
 
+def doubt_notes(joined: JoinedDevice, mine: GpuSamples | None, reference: Reference) -> list[Note]:
+    """Why a device's figures may be wrong by more than any interval says; none where they are not.
+
+    Args:
+        joined: The device with its GPU's samples.
+        mine: The samples of its GPU.
+        reference: Its reference clock.
+    """
+    clocks = joined.clocks
+    if clocks is None or mine is None:
+        return []
+    found, gpu = clocks.belonging, mine.gpu.gpu
+    apart_ns = found.apart_ns or 0
+    is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
+    opposite = "idle" if found.says == "busy" else "busy"
+    doubt = _reference_doubt(clocks, mine, reference)
+    return _noted(
+        (
+            (
+                found.apart_ns is not None,
+                "time_axes_differ",
+                f"the samples of GPU {gpu} lie {abs(apart_ns) / NS_PER_MS:.0f} ms "
+                f"{'before' if apart_ns < 0 else 'behind'} the trace, more than any sensor lags: "
+                "their times are of another clock or another run; "
+                f"{'moved by that, ' if is_moved else ''}no interval",
+            ),
+            (
+                found.says is not None,
+                "samples_contradict_trace",
+                f"the samples of GPU {gpu} say {found.says} for most of the time in which the trace"
+                f" is {opposite}: they are of another GPU or time (--device-map); no interval",
+            ),
+            (
+                bool(doubt),
+                "reference_doubtful",
+                f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
+            ),
+        )
+    )
+
+
+def _reference_doubt(clocks: RowClocks, mine: GpuSamples, reference: Reference) -> str:
+    """What speaks against a reference clock; empty where nothing does."""
+    reference_mhz = reference.sm_clock_mhz
+    if reference_mhz is None:
+        return ""
+    highest_mhz = float(np.nanmax(mine.sm_clock_mhz))
+    of_compute = _compute_mhz(clocks)
+    median_mhz = float(np.median(of_compute)) if len(of_compute) else 0.0
+    if reference_mhz > _FAR_ABOVE * highest_mhz:
+        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
+    if reference_mhz < median_mhz:
+        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
+    return ""
+
+
+def _compute_mhz(clocks: RowClocks) -> Float64s:
+    """Clocks of all samples while compute ran."""
+    of_compute: Float64s = clocks.samples.clock_mhz[clocks.samples.label == RunningClass.COMPUTE]
+    return of_compute
+
+
+def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:
+    """How many samples are above the reference clock; empty where none is."""
+    if clocks is None or reference.sm_clock_mhz is None:
+        return ""
+    of_compute = _compute_mhz(clocks)
+    above = of_compute[of_compute > reference.sm_clock_mhz + _CLOCK_STEP_MHZ]
+    if not len(above):
+        return ""
+    return (
+        f"{len(above)} of {plural(len(of_compute), 'sample')} in compute are above the reference "
+        f"clock of {reference.sm_clock_mhz:.0f} MHz, up to {above.max():.0f}: no loss there"
+    )
+
+
 def device_notes(
     joined: JoinedDevice,
     samples: SampleSet | None,
@@ -146,7 +232,9 @@ def device_notes(
         text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
         text += f": {why_unmapped}" if why_unmapped else ""
         return [Note(code="device_unmapped", text=text)]
+    above = _above_reference(joined.clocks, reference)
     conditions = (
+        (bool(above), "clock_above_reference", above),
         (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
         (
             reference.sm_clock_mhz is None,

@@ -103,12 +103,13 @@ def report_trace(
         both: Does two pieces of work.
     """
     usable = samples if samples is not None and trace.meta.anchored else None
+    stepped = _realtime_step(trace, usable)
     joined = [
-        _joined(device, timeline, trace, usable, options, both) for device in timeline.devices
+        _joined(device, timeline, trace, usable, options, both, stepped=bool(stepped))
+        for device in timeline.devices
     ]
     used = {window.step for device in timeline.devices for window in device.windows}
     context = _context(trace, None)
-    stepped = _realtime_step(trace, usable)
     return TraceReport(
         trace=_summary(trace, timeline),
         said=_said(trace.meta),
@@ -177,8 +178,10 @@ def _joined(
     samples: SampleSet | None,
     options: JoinOptions,
     both: DoesBoth,
+    *,
+    stepped: bool,
 ) -> _DeviceReport:
-    clocked = clocked_device(device, timeline, trace, samples, options, both)
+    clocked = clocked_device(device, timeline, trace, samples, options, both, stepped=stepped)
     joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
     steps, totals = device_rows(joined, timeline, _context(trace, clocked))
     return _DeviceReport(
@@ -188,6 +191,7 @@ def _joined(
         alignment=_alignment(joined),
         notes=(
             *rocm_notes(device, trace.meta.runtime),
+            *clocked.doubts,
             *device_notes(joined, samples, mine, reference, clocked.mapped.why_not),
         ),
     )

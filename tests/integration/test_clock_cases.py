@@ -105,6 +105,35 @@ def test_case_24_where_names_repeat_clocks_are_unknown(cases: Cases, tmp_path: P
     assert "device_unmapped" in codes(document)
 
 
+@pytest.mark.parametrize("lag_ms", [0, 100, 300])
+def test_case_55_a_lagging_monitor_is_moved_back_to_where_it_fits(
+    cases: Cases, lag_ms: int
+) -> None:
+    """170 ms of each step: by its interval, or (a sensor lags by at most 250 ms) with a note."""
+    samples = read_samples(cases.folder(55) / f"lag{lag_ms:03}.csv")
+    summary = (document := cases.report(55, samples=samples)).summary
+    assert summary is not None
+    assert summary.lost_ns == pytest.approx(170e6, rel=0.01)
+    assert ("time_axes_differ" in codes(document)) is (lag_ms == 300)
+    if lag_ms == 300:
+        assert (summary.gap_low, summary.gap_high) == (None, None)
+        return
+    assert summary.gap_low is not None
+    assert summary.gap_high is not None
+    assert summary.gap_low <= 0.170 <= summary.gap_high
+
+
+@pytest.mark.parametrize("lag_ms", [300, 600])
+def test_case_55_irregular_steps_are_moved_back_with_a_note(cases: Cases, lag_ms: int) -> None:
+    samples = read_samples(cases.folder(55) / f"irregular/lag{lag_ms}.csv")
+    document = cases.report(55, "irregular/trace.json", samples=samples)
+    assert document.summary is not None
+    assert document.summary.lost_ns == pytest.approx(354e6, rel=0.01)
+    assert document.summary.gap_low is None
+    assert document.alignment.lag_ns == pytest.approx(lag_ms * 1e6, abs=5e6)
+    assert "time_axes_differ" in codes(document)
+
+
 def read_text(path: Path, text: str) -> SampleSet:
     path.write_text(text)
     return read_samples(path, tz=UTC)

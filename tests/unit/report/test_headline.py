@@ -50,6 +50,42 @@ def test_without_complete_steps_the_cost_is_of_the_file() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "lag_ms", "cost", "cause"),
+    [
+        ("samples_contradict_trace", None, "unknown: why", "unknown"),
+        ("time_axes_differ", None, "unknown: why", "unknown"),
+        (
+            "time_axes_differ",
+            700,
+            "at most 131 of each 1412 ms step (9.3 %, interval unknown); not certain: why; "
+            "sensitivity not measured",
+            "power cap 90 %",
+        ),
+        (
+            "reference_doubtful",
+            None,
+            "at most 131 of each 1412 ms step (9.3 %, interval unknown); not certain: why; "
+            "sensitivity not measured",
+            "power cap 90 %",
+        ),
+    ],
+)
+def test_a_doubtful_cost_is_said_to_be_so(
+    code: str, lag_ms: int | None, cost: str, cause: str
+) -> None:
+    document = with_summary(single_gpu(), gap_low=None, gap_high=None)
+    lag = replace(document.alignment, lag_ns=None if lag_ms is None else lag_ms * MS)
+    document = replace(document, notes=(Note(code=code, text="why"),), alignment=lag)
+    assert line(document, "CLOCK COST") == cost
+    assert line(document, "CAUSE").startswith(cause)
+
+
+def test_a_doubt_about_a_gpu_that_is_not_critical_leaves_the_cost() -> None:
+    document = replace(single_gpu(), notes=(Note(code="time_axes_differ", text="why"),))
+    assert "why" not in line(document, "CLOCK COST")
+
+
 def test_an_unknown_cost_gives_the_notes_reason() -> None:
     assert line(without_clocks(), "CLOCK COST") == (
         "unknown: no clock samples were given (--samples F)"

@@ -5,14 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from chopperd.correlate.belonging import Belonging
+from chopperd.correlate.lag import LagEstimate
 from chopperd.model.causes import Cause
 from chopperd.model.devices import Vendor
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.clocked_device import JoinOptions, clocked_device
+from chopperd.report.notes import doubt_notes
 from chopperd.report.trace_report import TraceReport
-from tests.unit.report.traced import H100, MS, T0_NS, Job, reported, sample_set, sampled
+from chopperd.traces.timeline import lay_out
+from tests.unit.report.traced import H100, MS, STEP_MS, T0_NS, Job, reported, sample_set, sampled
 
 
 def codes(report: TraceReport) -> list[str]:
@@ -253,7 +257,94 @@ def test_a_stepped_wall_clock_flags_the_report(step_ns: int, stepped: bool) -> N
     samples = replace(sample_set(sampled()), triples=triples(step_ns))
     report = reported(Job(), samples)
     assert report.realtime_step is stepped
-    assert ("realtime_step" in codes(report)) is stepped
+    assert ("time_axes_differ" in codes(report)) is stepped
+    assert all((step.row.dvfs.gap_low is None) is stepped for step in report.steps)
+    assert all(step.row.dvfs.lost_ns is not None for step in report.steps)
+
+
+def has_intervals(report: TraceReport) -> bool:
+    rows = [each.row for each in (*report.steps, *report.totals)]
+    known = {(row.dvfs.gap_low is not None, row.dvfs.gap_high is not None) for row in rows}
+    assert all(row.dvfs.lost_ns is not None for row in rows)
+    assert known in ({(True, True)}, {(False, False)})
+    return known == {(True, True)}
+
+
+def test_an_idle_gpus_samples_contradict_a_busy_trace() -> None:
+    """Steps of 100 ms without a gap for 3 s, and an activity of 0 or 95 % throughout."""
+    job = Job(steps=range(30))
+    samples = sampled(end_ms=3050)
+    for activity, holds in ((0.0, False), (0.95, True)):
+        said = replace(samples, activity_ratio=np.full(len(samples), activity))
+        report = reported(job, sample_set(said))
+        assert ("samples_contradict_trace" in codes(report)) is not holds
+        assert has_intervals(report) is holds
+    report = reported(job, sample_set(replace(samples, activity_ratio=np.zeros(len(samples)))))
+    assert text(report, "samples_contradict_trace").startswith(
+        "the samples of GPU 0 say idle for most of the time in which the trace is busy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "lag_ms", "says"),
+    [
+        (Belonging(apart_ns=700 * MS), 700, "lie 700 ms behind the trace"),
+        (Belonging(apart_ns=700 * MS), 700, "moved by that, no interval"),
+        (Belonging(apart_ns=-2900 * MS), None, "lie 2900 ms before the trace"),
+        (Belonging(apart_ns=-2900 * MS), None, "another run; no interval"),
+        (Belonging(says="busy"), None, "say busy for most of the time in which the trace is idle"),
+    ],
+)
+def test_what_is_wrong_with_samples_is_said(
+    found: Belonging, lag_ms: int | None, says: str
+) -> None:
+    trace = Job().trace()
+    timeline, samples = lay_out(trace), sample_set(sampled())
+    clocked = clocked_device(timeline.devices[0], timeline, trace, samples, JoinOptions())
+    assert clocked.joined.clocks is not None
+    lag = LagEstimate(lag_ns=None if lag_ms is None else lag_ms * MS)
+    clocks = replace(clocked.joined.clocks, belonging=found, lag=lag)
+    (note,) = doubt_notes(
+        replace(clocked.joined, clocks=clocks), clocked.samples, clocked.reference
+    )
+    assert note.code == ("samples_contradict_trace" if found.says else "time_axes_differ")
+    assert says in note.text
+    assert doubt_notes(clocked.joined, None, clocked.reference) == []
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "reference_mhz", "says"),
+    [
+        (1500.0, 19_800.0, "is 19800 MHz, though no sample is above 1500 MHz"),
+        (1500.0, 1000.0, "is 1000 MHz, below the median sample of 1500 MHz"),
+        (1500.0, 2200.0, None),
+        (1500.0, 1500.0, None),
+    ],
+)
+def test_a_reference_that_the_samples_speak_against_is_doubtful(
+    clock_mhz: float, reference_mhz: float, says: str | None
+) -> None:
+    options = JoinOptions(reference_mhz=reference_mhz)
+    report = reported(Job(), sample_set(sampled(clock_mhz=clock_mhz)), options)
+    assert has_intervals(report) is (says is None)
+    if says is None:
+        assert "reference_doubtful" not in codes(report)
+    else:
+        assert says in text(report, "reference_doubtful")
+
+
+def test_samples_above_the_reference_clock_are_counted() -> None:
+    """Compute ends 80 ms after each of three starts: 8 samples each, of which 1 in 8 is high."""
+    samples = sampled()
+    high = np.isin(samples.t_unix_ns - T0_NS, [n * STEP_MS * MS + 40 * MS for n in range(3)])
+    clocked = replace(samples, sm_clock_mhz=np.where(high, 2100.0, 1500.0))
+    report = reported(Job(), sample_set(clocked))
+    assert text(report, "clock_above_reference") == (
+        "3 of 24 samples in compute are above the reference clock of 2000 MHz, up to 2100: "
+        "no loss there"
+    )
+    assert has_intervals(report)
+    assert "clock_above_reference" not in codes(reported(Job(), sample_set(sampled())))
 
 
 def test_whether_the_wall_clock_stepped_is_unknown_without_triples() -> None:

@@ -1,0 +1,286 @@
+"""Whether samples belong to a trace: on its time axis, and of a GPU that did what it says.
+
+What runs shows in the clock or the power of most GPUs. Where it shows best a second away from
+where the samples lie, their times are not the trace's; where they say idle while the trace is busy,
+or the reverse, they are of another GPU or of another time.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate import intervals
+from chopperd.correlate.lag import LagEstimate, measure_lag
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.model.samples import GpuSamples
+from chopperd.model.timeline import Intervals
+from chopperd.units import NS_PER_MS, NS_PER_S
+
+#: No sensor lags by more: what lies further away is on another time axis.
+MAX_LAG_NS: Final = 250 * NS_PER_MS
+#: The coarse search; wider than the 2 s that it is for, so that these are not its edge.
+_SEARCHED_NS: Final = 4 * NS_PER_S
+_LAG_STEP_NS: Final = 10 * NS_PER_MS
+_CELL_NS: Final = 5 * NS_PER_MS
+_MOST_CELLS: Final = 1 << 17
+#: Lags that `measure_lag` finds by itself, and the middle of its search.
+_FINE_NS: Final = (-20 * NS_PER_MS, MAX_LAG_NS)
+_FINE_MIDDLE_NS: Final = 100 * NS_PER_MS
+#: Changes of the clock over at least so long are compared with changes of what ran.
+_APART_NS: Final = 40 * NS_PER_MS
+_MOST_PAIRS: Final = 1_024
+_LAGS_AT_ONCE: Final = 64
+_BLOCKS: Final = 20
+#: Of few pairs some lag explains much by chance: the best of 800 up to about 12 / pairs.
+_MIN_PAIRS: Final = 30
+_MIN_EXPLAINED: Final = 0.15
+_MIN_EXPLAINED_PAIRS: Final = 30
+#: By how much a distant lag must explain more, and in how many standard errors over 20 blocks.
+_MIN_MORE: Final = 0.03
+_MIN_ERRORS: Final = 3.0
+#: So much counts against each second of lag: where steps are of one length, many lags fit alike.
+_NEARER_PER_S: Final = 0.01
+
+#: A mean over the last second, as which activity and some powers are reported.
+_AVERAGE_NS: Final = NS_PER_S
+#: `GpuInfo.power_source` of powers that are no such mean.
+_MOMENTARY: Final = ("instant", "module")
+_IDLE_ACTIVITY, _BUSY_ACTIVITY = 0.05, 0.5
+#: Shares of the power limit.
+_IDLE_POWER, _BUSY_POWER = 0.25, 0.6
+#: Shares of the second before a sample in which the trace is busy, to call it busy or idle.
+_BUSY_SHARE, _ALL_BUSY_SHARE, _IDLE_SHARE = 0.5, 0.9, 0.02
+_MIN_SAMPLES: Final = 5
+_CONTRADICTED_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belonging:
+    """How samples and a trace go together.
+
+    Attributes:
+        apart_ns: How much later than the trace the samples lie, where no sensor's lag is that; None
+            where the axes agree as far as can be seen.
+        says: "idle" or "busy", where the samples say so of more than half of the time in which the
+            trace says the opposite; None where they agree.
+    """
+
+    apart_ns: int | None = None
+    says: str | None = None
+
+
+def placed_lag(
+    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int
+) -> LagEstimate:
+    """The lag of the clock: searched coarsely over seconds, then finely where it fits best.
+
+    A lag beyond `MAX_LAG_NS` is no sensor's. Where steps repeat so evenly that lags a step apart
+    fit alike, it is the one nearest to 0: the clock is then the same a step later.
+
+    Args:
+        t_ns: (n,) int64, sample times as taken, rising.
+        clock_mhz: (n,) float64, no NaN.
+        compute: When compute ran.
+        max_gap_ns: Neighbours further apart are no pair.
+    """
+    distant_ns = _distant_lag_ns(t_ns, clock_mhz, compute, max_gap_ns)
+    if distant_ns is None:
+        return measure_lag(t_ns, clock_mhz, compute, max_gap_ns)
+    moved_ns = distant_ns - _FINE_MIDDLE_NS
+    fine = measure_lag(t_ns - moved_ns, clock_mhz, compute, max_gap_ns)
+    if fine.lag_ns is None or fine.low_ns is None or fine.high_ns is None:
+        low_ns, high_ns = distant_ns - _APART_NS, distant_ns + _APART_NS
+        return LagEstimate(lag_ns=distant_ns, low_ns=low_ns, high_ns=high_ns)
+    return replace(
+        fine,
+        lag_ns=fine.lag_ns + moved_ns,
+        low_ns=fine.low_ns + moved_ns,
+        high_ns=fine.high_ns + moved_ns,
+    )
+
+
+def belonging(
+    lag: LagEstimate, samples: GpuSamples, compute: Intervals, busy: Intervals, unknown: Intervals
+) -> Belonging:
+    """How samples and a trace go together.
+
+    Args:
+        lag: Of the clock, by `placed_lag`.
+        samples: All of the GPU.
+        compute: When compute ran.
+        busy: When anything did.
+        unknown: When the trace may lack work.
+
+    Source: DESIGN.md section 2, "Samples must be this trace's".
+    """
+    return Belonging(
+        apart_ns=_apart_ns(lag, samples, compute),
+        says=_contradiction(samples, busy, unknown),
+    )
+
+
+def _apart_ns(lag: LagEstimate, samples: GpuSamples, compute: Intervals) -> int | None:
+    """How far the axes lie apart, by the clock or either half of it, else by the power."""
+    if lag.lag_ns is not None and abs(lag.lag_ns) > MAX_LAG_NS:
+        return lag.lag_ns
+    t_ns, clock_mhz = _around(samples, samples.sm_clock_mhz, compute)
+    halves = slice(None, len(t_ns) // 2), slice(len(t_ns) // 2, None)
+    limits_ns = -MAX_LAG_NS, MAX_LAG_NS
+    tries = [(t_ns[half], clock_mhz[half], limits_ns) for half in halves]
+    if lag.lag_ns is None:
+        averaged_ns = 0 if samples.gpu.power_source in _MOMENTARY else _AVERAGE_NS
+        limits_ns = -MAX_LAG_NS, MAX_LAG_NS + averaged_ns
+        tries.append((*_around(samples, samples.power_w, compute), limits_ns))
+    for taken_ns, value, (low_ns, high_ns) in tries:
+        max_gap_ns = 3 * int(np.median(np.diff(taken_ns))) if len(taken_ns) > 1 else 0
+        found_ns = _distant_lag_ns(taken_ns, value, compute, max_gap_ns)
+        if found_ns is not None and not low_ns <= found_ns <= high_ns:
+            return found_ns
+    return None
+
+
+def _around(samples: GpuSamples, column: Float64s, compute: Intervals) -> tuple[Int64s, Float64s]:
+    """Times and values of what is known in the traced time and as far around as is searched."""
+    t_ns, known = samples.t_unix_ns, np.isfinite(column)
+    if len(compute):
+        known &= t_ns >= compute.start_ns[0] - _SEARCHED_NS
+        known &= t_ns < compute.end_ns[-1] + _SEARCHED_NS
+    return t_ns[known], column[known]
+
+
+def _distant_lag_ns(
+    t_ns: Int64s, value: Float64s, compute: Intervals, max_gap_ns: int
+) -> int | None:
+    """The lag out of reach of the fine search that fits clearly better than all inside; or None."""
+    first, second = _pairs(t_ns, max_gap_ns)
+    change = value[second] - value[first]
+    if len(first) < _MIN_PAIRS or not len(compute) or not np.any(change):
+        return None
+    lags_ns = np.arange(-_SEARCHED_NS, _SEARCHED_NS + 1, _LAG_STEP_NS)
+    sums, counts = _agreement(t_ns[first], t_ns[second], change, compute, lags_ns)
+    explained = _explained_share(sums.sum(axis=1), counts)
+    fine = (lags_ns >= _FINE_NS[0]) & (lags_ns <= _FINE_NS[1])
+    near = int(np.argmax(np.where(fine, explained, -1.0)))
+    nearer = _NEARER_PER_S * np.abs(lags_ns) / NS_PER_S
+    far = int(np.argmax(np.where(fine, -1.0, explained - nearer)))
+    least = max(_MIN_EXPLAINED, _MIN_EXPLAINED_PAIRS / max(int(counts[far]), 1))
+    if explained[far] < least or explained[far] < explained[near] + _MIN_MORE:
+        return None
+    more = _explained_by_block(sums[far]) - _explained_by_block(sums[near])
+    error = float(more.std(ddof=1)) / np.sqrt(_BLOCKS)
+    return int(lags_ns[far]) if float(more.mean()) > _MIN_ERRORS * error else None
+
+
+def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
+    """Samples and the next ones at least `_APART_NS` later, at most `_MOST_PAIRS`."""
+    second = np.searchsorted(t_ns, t_ns + _APART_NS, "left")
+    first = np.flatnonzero(second < len(t_ns))
+    first = first[t_ns[second[first]] - t_ns[first] <= max(max_gap_ns, 2 * _APART_NS)]
+    first = first[:: max(1, -(-len(first) // _MOST_PAIRS))]
+    return first, second[first]
+
+
+def _agreement(
+    first_ns: Int64s, second_ns: Int64s, change: Float64s, compute: Intervals, lags_ns: Int64s
+) -> tuple[Float64s, Int64s]:
+    """Sums of (change x model, model^2, change^2) by lag and block, and pairs by lag.
+
+    The model is the change of the share of time in compute; pairs that a lag moves out of the
+    traced time are left out.
+
+    Returns:
+        (l, `_BLOCKS`, 3) float64 and (l,) int64.
+    """
+    base_ns = int(compute.start_ns[0])
+    span_ns = min(int(compute.end_ns[-1]) - base_ns, _MOST_CELLS * _CELL_NS)
+    edges_ns = base_ns + np.arange(max(span_ns // _CELL_NS, 1) + 1) * _CELL_NS
+    duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
+    first, second = ((t_ns - base_ns) // _CELL_NS for t_ns in (first_ns, second_ns))
+    starts = np.arange(_BLOCKS) * len(change) // _BLOCKS
+    sums, counts = np.empty((len(lags_ns), _BLOCKS, 3)), np.empty(len(lags_ns), np.int64)
+    for at in range(0, len(lags_ns), _LAGS_AT_ONCE):
+        lag = (lags_ns[at : at + _LAGS_AT_ONCE] // _CELL_NS)[:, None]
+        inside = (first >= lag) & (second - lag < len(duty))
+        model = (
+            duty.take(second - lag, mode="clip") - duty.take(first - lag, mode="clip")
+        ) * inside
+        products = (change * model, model * model, change**2 * inside)
+        for j, product in enumerate(products):
+            sums[at : at + _LAGS_AT_ONCE, :, j] = np.add.reduceat(product, starts, axis=1)
+        counts[at : at + _LAGS_AT_ONCE] = inside.sum(axis=1)
+    return sums, counts
+
+
+def _explained_share(sums: Float64s, counts: Int64s) -> Float64s:
+    """The share of squared changes that a multiple of the model explains, (l,); 0 of few pairs."""
+    whole = sums[:, 1] * sums[:, 2]
+    share: Float64s = np.divide(
+        sums[:, 0] ** 2, whole, out=np.zeros(len(whole)), where=(whole > 0) & (counts >= _MIN_PAIRS)
+    )
+    return share
+
+
+def _explained_by_block(sums: Float64s) -> Float64s:
+    """What the best multiple of one lag's model explains of each block's squared changes."""
+    square = float(sums[:, 1].sum())
+    slope = float(sums[:, 0].sum()) / square if square else 0.0
+    explained: Float64s = 2 * slope * sums[:, 0] - slope**2 * sums[:, 1]
+    return explained
+
+
+def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> str | None:
+    """What samples say against the trace for more than half of the time, if they do.
+
+    Of the second before each sample, as activity is a mean over up to that; samples in whose second
+    the trace may lack work, or that begin before it, tell nothing.
+    """
+    if not len(busy):
+        return None
+    t_ns = samples.t_unix_ns
+    inside = (t_ns - _AVERAGE_NS >= busy.start_ns[0]) & (t_ns <= busy.end_ns[-1])
+    inside &= _share_before(unknown, t_ns) == 0
+    share = _share_before(busy, t_ns)
+    says_idle, says_busy, least_share = _sayings(samples)
+    if _mostly(says_idle[inside & (share >= least_share)]):
+        return "idle"
+    if _mostly(says_busy[inside & (share <= _IDLE_SHARE)]):
+        return "busy"
+    return None
+
+
+def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
+    """The share of the second before each time that lies in a set."""
+    edges = intervals.length_before_ns(mask, np.concatenate((t_ns - _AVERAGE_NS, t_ns)))
+    share: Float64s = (edges[len(t_ns) :] - edges[: len(t_ns)]) / _AVERAGE_NS
+    return share
+
+
+def _sayings(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
+    """Whether each sample says idle and busy (1, 0; NaN: neither), and the busy share that counts.
+
+    By activity where that is known: then neither the idle bit nor the power is asked. Small kernels
+    with gaps take little power and may set the bit: the trace must be busy nearly all the time.
+    """
+    limit_w = samples.gpu.power_limit_w
+    if np.isfinite(samples.activity_ratio).any():
+        activity = samples.activity_ratio
+        idle, is_busy = activity <= _IDLE_ACTIVITY, activity >= _BUSY_ACTIVITY
+        return _known(idle, activity), _known(is_busy, activity), _BUSY_SHARE
+    told = samples.causes != Cause.UNKNOWN.bit
+    if told.any():
+        idle = (samples.causes & Cause.LOW_UTILIZATION.bit) != 0
+        return np.where(told, idle, np.nan), np.full(len(told), np.nan), _ALL_BUSY_SHARE
+    power = samples.power_w / limit_w if limit_w else np.full(len(told), np.nan)
+    return _known(power < _IDLE_POWER, power), _known(power > _BUSY_POWER, power), _ALL_BUSY_SHARE
+
+
+def _known(says: Bools, value: Float64s) -> Float64s:
+    return np.where(np.isfinite(value), says, np.nan)
+
+
+def _mostly(says: Float64s) -> bool:
+    """Whether more than half of those that say anything say so, and enough do."""
+    known = says[np.isfinite(says)]
+    return len(known) >= _MIN_SAMPLES and float(known.mean()) > _CONTRADICTED_SHARE
