@@ -47,10 +47,11 @@ def _imported() -> None:
     import chopperd.pipeline.reports  # noqa: F401, PLC0415
 
 
-def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, str]) -> list[Stage]:
+def report_stages(trace_path: Path, samples_path: Path, device_map: str) -> list[Stage]:
     """The stages of one report as `chopperd report --format json` makes it."""
     watch = Stopwatch()
     watch.time("start, imports", _imported)
+    from chopperd.model.device_map import device_map_of  # noqa: PLC0415
     from chopperd.report.clocked_device import JoinOptions  # noqa: PLC0415
     from chopperd.report.document import StepSelection, build_document  # noqa: PLC0415
     from chopperd.report.formats import formatted  # noqa: PLC0415
@@ -62,7 +63,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
     samples = watch.time("read samples", lambda: read_samples(samples_path))
     trace = watch.time("read trace", lambda: read_trace(trace_path))
     timeline = watch.time("lay out", lambda: lay_out(trace))
-    options = JoinOptions(device_map=device_map)
+    options = JoinOptions(device_map=device_map_of(device_map, "device map"))
     report = watch.time("join", lambda: report_trace(trace, timeline, samples, options))
     document = watch.time(
         "build",
@@ -75,7 +76,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: dict[int, st
 def main(argv: list[str]) -> None:
     """Print the stages."""
     trace, samples, device, uuid = argv
-    stages = report_stages(Path(trace), Path(samples), {int(device): uuid})
+    stages = report_stages(Path(trace), Path(samples), f"{device}={uuid}")
     print(json.dumps([asdict(stage) for stage in stages]))
 
 

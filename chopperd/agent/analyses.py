@@ -11,6 +11,7 @@ from chopperd.agent.trace_store import Tally, TraceStore
 from chopperd.clock import Clock
 from chopperd.live.spool import Spool
 from chopperd.model.captures import AnalysedTrace, Filed, TraceEntry, TraceState
+from chopperd.model.device_map import device_map_of
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
@@ -210,7 +211,7 @@ class Analyses:
             path=str(self._spool.path(trace_id)),
             origin=Origin(name=spooled.entry.name, job=spooled.entry.job),
             recorder=None if recorder is None else str(recorder),
-            options=self._settings.options,
+            options=_options_of(spooled.entry, self._settings.options),
         )
         self._worker.ask(request, self._settings.timeout_s)
         self._work = trace_id
@@ -355,3 +356,11 @@ class Analyses:
             done.rank,
             f": {done.reason}" if done.reason else "",
         )
+
+
+def _options_of(entry: TraceEntry, options: ReportOptions) -> ReportOptions:
+    """How to make the report of a trace: as configured, with the device map that came with it."""
+    if entry.device_map is None:
+        return options
+    device_map = device_map_of(entry.device_map, "device_map")
+    return replace(options, join=replace(options.join, device_map=device_map))

@@ -21,7 +21,13 @@ class DeferredIngest:
         self._trouble = trouble
 
     def open_upload(
-        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
     ) -> Upload:
         """Begin to take a trace.
 
@@ -29,18 +35,27 @@ class DeferredIngest:
             IngestError: Traces are not taken in now, or it is too large.
         """
         return self._there().open_upload(
-            name=name, job=job, owner_uid=owner_uid, expected_bytes=expected_bytes
+            name=name,
+            job=job,
+            owner_uid=owner_uid,
+            expected_bytes=expected_bytes,
+            device_map=device_map,
         )
 
     def take_file(
-        self, path: str, *, job: str | None, owner_uid: int | None
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
     ) -> tuple[TraceEntry, bool]:
         """Take a copy of a file under `ingest.roots`.
 
         Raises:
             IngestError: Traces are not taken in now, or this file can't be.
         """
-        return self._there().take_file(path, job=job, owner_uid=owner_uid)
+        return self._there().take_file(path, job=job, owner_uid=owner_uid, device_map=device_map)
 
     def _there(self) -> Ingest:
         if self._ingest is None:

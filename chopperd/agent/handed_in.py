@@ -54,14 +54,20 @@ class HandedIn:
         self._under_way_count = 0
 
     def open_upload(
-        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
     ) -> TraceUpload:
         """Begin to take a trace.
 
         Raises:
             IngestError: Traces are not taken in now, or it is too large.
         """
-        sender = self._sender(name, job, owner_uid)
+        sender = self._sender(name, job, owner_uid, device_map)
 
         def keep(incoming: Incoming) -> tuple[TraceEntry, bool]:
             return self._intake.take(incoming, sender)
@@ -75,14 +81,19 @@ class HandedIn:
         return TraceUpload(incoming, keep, self._leave)
 
     def take_file(
-        self, path: str, *, job: str | None, owner_uid: int | None
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
     ) -> tuple[TraceEntry, bool]:
         """Take a copy of a file; the trace, and whether it is new.
 
         Raises:
             IngestError: It is not under a root, not a plain file, or not to be read by its owner.
         """
-        sender = self._sender(path, job, owner_uid)
+        sender = self._sender(path, job, owner_uid, device_map)
         with (
             self._entered(),
             opened_under(path, self._roots, owner_uid) as fd,
@@ -92,12 +103,15 @@ class HandedIn:
                 raise IngestError("the agent ends", reason=IngestReason.BUSY)
             return self._intake.take(incoming, sender)
 
-    def _sender(self, name: str, job: str | None, owner_uid: int | None) -> Sender:
+    def _sender(
+        self, name: str, job: str | None, owner_uid: int | None, device_map: str | None
+    ) -> Sender:
         return Sender(
             name=sent_name(name),
             job=shown_name(job) if job else None,
             owner_uid=owner_uid,
             written_unix_ns=self._clock.unix_ns(),
+            device_map=device_map,
         )
 
     @contextmanager

@@ -159,7 +159,13 @@ class IngestService:
         )
 
     def open_upload(
-        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
     ) -> TraceUpload:
         """Begin to take a trace.
 
@@ -167,11 +173,20 @@ class IngestService:
             IngestError: Traces are not taken in now, or it is too large.
         """
         return self._handed_in.open_upload(
-            name=name, job=job, owner_uid=owner_uid, expected_bytes=expected_bytes
+            name=name,
+            job=job,
+            owner_uid=owner_uid,
+            expected_bytes=expected_bytes,
+            device_map=device_map,
         )
 
     def take_file(
-        self, path: str, *, job: str | None, owner_uid: int | None
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
     ) -> tuple[TraceEntry, bool]:
         """Take a copy of a file under `ingest.roots`; the trace, and whether it is new.
 
@@ -179,11 +194,12 @@ class IngestService:
             path: The file.
             job: The job that it is of; None takes what it says itself.
             owner_uid: Who asks, and must be able to read it; None: who may read all.
+            device_map: Which GPU each of its devices is; None leaves that to be found out.
 
         Raises:
             IngestError: It is not under a root, not a plain file, or not to be read by its owner.
         """
-        return self._handed_in.take_file(path, job=job, owner_uid=owner_uid)
+        return self._handed_in.take_file(path, job=job, owner_uid=owner_uid, device_map=device_map)
 
     def _refuse_unless_open(self) -> None:
         if self._mode == "off":

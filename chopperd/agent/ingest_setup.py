@@ -42,7 +42,7 @@ def new_ingest(
     spool = Spool(state, _limits(config))
     settings = AnalysisSettings(
         recorder=state / "recorder",
-        options=replace(configured_options(config), most_rows=_MOST_STEP_ROWS),
+        options=replace(configured_options(config, in_agent=True), most_rows=_MOST_STEP_ROWS),
         timeout_s=config.analysis.timeout_s,
         keep_traces=config.analysis.keep_traces,
     )

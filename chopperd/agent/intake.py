@@ -12,6 +12,7 @@ from typing import Final, Literal
 from chopperd.agent.analyses import Analyses
 from chopperd.agent.trace_store import TraceStore
 from chopperd.clock import Clock
+from chopperd.errors import IngestError, IngestReason
 from chopperd.live.incoming import ID_DIGITS, Incoming
 from chopperd.live.spool import Spool, Spooled
 from chopperd.model.captures import TraceEntry, TraceState
@@ -30,12 +31,14 @@ class Sender:
         job: The job that it is of; None takes what it says itself.
         owner_uid: Whose it is; None: nobody knows.
         written_unix_ns: No later than this it was written.
+        device_map: Which GPU each of its devices is, as who sent it says; None: not said.
     """
 
     name: str
     job: str | None
     owner_uid: int | None
     written_unix_ns: int
+    device_map: str | None = None
 
 
 class Intake:
@@ -71,23 +74,26 @@ class Intake:
     def take(self, incoming: Incoming, sender: Sender) -> tuple[TraceEntry, bool]:
         """Keep a trace, unless its bytes are known; what is kept, and whether it is new.
 
+        With a device map, one that was analysed is analysed again.
+
         Raises:
-            IngestError: There is no room.
+            IngestError: There is no room, or it is to be analysed again before it was.
         """
         with self._lock:
             known = self._known(incoming.trace_id)
-            if known is not None:
+            if known is not None and not self._is_again(known, sender):
                 self._analyses.tally.add("duplicate")
                 return known, False
             entry = TraceEntry(
                 id=incoming.trace_id,
                 name=sender.name,
                 job=sender.job,
-                owner_uid=sender.owner_uid,
+                owner_uid=sender.owner_uid if known is None else known.owner_uid,
                 state=self._waiting_state,
                 reason=None,
                 stored_bytes=incoming.size_bytes,
                 received_unix_ns=self._clock.unix_ns(),
+                device_map=sender.device_map,
             )
             kept = Spooled(entry=entry, written_unix_ns=sender.written_unix_ns)
             self._spool.keep(incoming, kept)
@@ -133,6 +139,22 @@ class Intake:
         known = self._store.known(trace_id)
         spooled = self._spool.get(trace_id)
         return spooled.entry if known is None and spooled is not None else known
+
+    def _is_again(self, known: TraceEntry, sender: Sender) -> bool:
+        """Whether its owner hands in a known trace to be analysed with a device map.
+
+        Raises:
+            IngestError: It was not analysed yet.
+        """
+        is_owner = sender.owner_uid is None or sender.owner_uid == known.owner_uid
+        if sender.device_map is None or not is_owner or self._mode != "here":
+            return False
+        spooled = self._spool.get(known.id)
+        states = {known.state, known.state if spooled is None else spooled.entry.state}
+        if states & _WAITING:
+            text = "the same trace waits for its analysis: hand it in again after that"
+            raise IngestError(text, reason=IngestReason.BUSY)
+        return True
 
     def _is_to_do(self, one: Spooled) -> bool:
         """Whether a trace that was found in the spool waits; puts spool and store in accord."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from chopperd.errors import ConfigError
+from chopperd.model.device_map import device_map_of
 from chopperd.units import NS_PER_S
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
@@ -80,6 +82,27 @@ class FileName:
             "maxLength": self.longest,
             "pattern": "^[^./][^/]*$",
         }
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMapText:
+    """Which GPU each device of a trace is."""
+
+    longest: int = 4096
+
+    def read(self, text: str) -> str:
+        """The text itself."""
+        try:
+            if len(text) <= self.longest and text.isprintable():
+                device_map_of(text, "device_map")
+                return text
+        except ConfigError:
+            pass
+        raise ValueError("must be [RANK:]DEVICE=GPU, several separated by commas, or pci")
+
+    def schema(self) -> Mapping[str, Json]:
+        """The kind as JSON Schema."""
+        return {"type": "string", "minLength": 1, "maxLength": self.longest}
 
 
 @dataclass(frozen=True, slots=True)

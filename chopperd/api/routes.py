@@ -261,7 +261,7 @@ _TRACE_ROUTES: Final = (
         summary="Hand in a Kineto trace: its bytes, as they are or compressed, or a path",
         handler=traces.take_trace,
         access=Access.UPLOADER,
-        parameters=(traces.NAME, traces.UPLOAD_JOB, traces.PATH),
+        parameters=(traces.NAME, traces.UPLOAD_JOB, traces.DEVICE_MAP, traces.PATH),
         replies=(
             Reply(status=HTTPStatus.ACCEPTED, help="It was taken", holds=TraceTaken),
             Reply(status=HTTPStatus.OK, help="The same bytes were known", holds=TraceTaken),

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from chopperd.api.models import Traces, TraceTaken
-from chopperd.api.parameters import FileName, Text, in_path, optional
+from chopperd.api.parameters import DeviceMapText, FileName, Text, in_path, optional
 from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters, retry_later
 from chopperd.api.routing import Call, json_response
 from chopperd.api.steps import LIMIT
@@ -36,6 +36,12 @@ _STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
 TRACE_ID: Final = in_path("trace", Text(64), "id of a trace")
 NAME: Final = optional("name", FileName(), "file name of the trace in the body")
 UPLOAD_JOB: Final = optional("job", FileName(128), "job that the trace is of")
+DEVICE_MAP: Final = optional(
+    "device_map",
+    DeviceMapText(),
+    "which GPU each device of the trace is, [RANK:]DEVICE=GPU,... or pci; a known trace is "
+    "analysed again",
+)
 PATH: Final = optional(
     "path", Text(_LONGEST_PATH), "take this file of the node, under ingest.roots; no body"
 )
@@ -78,7 +84,10 @@ async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
         problem = ParameterProblem(parameter=NAME.name, detail="goes with a body, not with 'path'")
         raise bad_parameters(problem)
     ingest, job, uid = call.services.ingest, call[UPLOAD_JOB], call.viewer.uid
-    return await _in_pool(lambda: ingest.take_file(path, job=job, owner_uid=uid))
+    device_map = call[DEVICE_MAP]
+    return await _in_pool(
+        lambda: ingest.take_file(path, job=job, owner_uid=uid, device_map=device_map)
+    )
 
 
 async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
@@ -89,6 +98,7 @@ async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
             job=call[UPLOAD_JOB],
             owner_uid=call.viewer.uid,
             expected_bytes=_declared_bytes(call),
+            device_map=call[DEVICE_MAP],
         )
     )
     is_finished = False

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from chopperd.cli import options
-from chopperd.cli.options import parsed_device_map, parsed_zone, report_options
+from chopperd.cli.options import parsed_zone, report_options
 from chopperd.cli.output import complain, write
 from chopperd.cli.samples import samples_to_join
 from chopperd.config.load import DEFAULT_PATH, load_config
@@ -31,9 +31,7 @@ def annotate(
 ) -> None:
     """Write TRACE again with counter tracks: clock, power, temperature, causes, loss."""
     settings = load_config(config or DEFAULT_PATH)
-    how = report_options(
-        settings, device_map=parsed_device_map(device_map), reference_mhz=reference_mhz
-    )
+    how = report_options(settings, device_map=device_map, reference_mhz=reference_mhz)
     clocks = samples_to_join(settings, samples, parsed_zone(tz))
     from chopperd.pipeline.annotation import annotate_file
     from chopperd.report.progress import reading_progress

@@ -92,7 +92,10 @@ list_form = click.option(
     "--format", "form", type=_LIST_FORMATS, default="text", help="Form of the list."
 )
 device_map = click.option(
-    "--device-map", metavar="0=UUID,...", help="Which GPU each device of the trace is."
+    "--device-map",
+    metavar="[RANK:]DEV=GPU,...",
+    help="Which GPU (label, UUID, PCI bus id) each device of a trace is, of that rank or of any; "
+    "pci: devices are numbered in PCI order.",
 )
 reference = click.option(
     "--reference-mhz",
@@ -126,17 +129,24 @@ log_from = click.option("--log-level", type=_LOG_LEVELS, help="Least severe to s
 def report_options(
     config: Config,
     *,
-    device_map: dict[int, str] | None = None,
+    device_map: str | None = None,
     reference_mhz: float | None = None,
     step: int | None = None,
     last: int | None = None,
 ) -> "ReportOptions":
-    """What the configuration and a command line say about a report; the command line wins."""
+    """What the configuration and a command line say about a report; the command line wins.
+
+    Raises:
+        ConfigError: The device map is none.
+    """
+    from chopperd.model.device_map import device_map_of
     from chopperd.pipeline.configured import configured_options
     from chopperd.report.document import StepSelection
 
     options = configured_options(config)
-    join = replace(options.join, device_map=device_map or {}, reference_mhz=reference_mhz)
+    join = replace(options.join, reference_mhz=reference_mhz)
+    if device_map is not None:
+        join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
     return replace(options, join=join, selection=selection, threads=reading_threads())
 
@@ -164,21 +174,6 @@ def reading_threads() -> int:
     One scans, one hashes; a third would have next to nothing to do.
     """
     return min(len(os.sched_getaffinity(0)), 2)
-
-
-def parsed_device_map(text: str | None) -> dict[int, str] | None:
-    """`0=GPU-uuid,1=...` as a mapping.
-
-    Raises:
-        ConfigError: Which parts are none.
-    """
-    if text is None:
-        return None
-    pairs = [part.partition("=") for part in text.split(",")]
-    wrong = ["".join(p) for p in pairs if not (p[0].strip().isdecimal() and p[2].strip())]
-    if wrong:
-        raise ConfigError([f"--device-map: {part!r} is not DEVICE=GPU" for part in wrong])
-    return {int(device): gpu.strip() for device, _, gpu in pairs}
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:

@@ -11,7 +11,6 @@ from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.options import (
     chosen_form,
-    parsed_device_map,
     parsed_zone,
     reading_threads,
     report_options,
@@ -23,6 +22,7 @@ from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
+from chopperd.model.device_map import device_map_of
 
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 @options.output
 @options.hz
 @options.trace_folder
+@options.device_map
+@options.form
 @options.backend
 @options.config_path
 def record(
@@ -45,6 +47,8 @@ def record(
     output: Path | None,
     hz: float | None,
     traces: Path,
+    device_map: str | None,
+    form: options.Format,
     backend: str | None,
     config: Path | None,
 ) -> None:
@@ -53,13 +57,18 @@ def record(
 
     settings = load_config(config or DEFAULT_PATH)
     _check_output(output)
+    if device_map is not None:
+        device_map_of(device_map, "--device-map")
     started_unix_ns = SystemClock().unix_ns()
     with recording(settings, backend, hz) as finish:
         status = run_command(command)
         try:
             samples = finish() if finish is not None else None
             _keep(output, samples)
-            _report_recorded(settings, traces, started_unix_ns, samples)
+            found = _recorded_traces(traces, started_unix_ns)
+            if found:
+                how = report_options(settings, device_map=device_map)
+                print_report(_document(found, samples, how), form)
         except Exception as error:
             if status == 0:
                 raise
@@ -87,16 +96,14 @@ def _keep(output: Path | None, samples: "SampleSet | None") -> None:
         write_samples(output, samples)
 
 
-def _report_recorded(
-    config: Config, folder: Path, started_unix_ns: int, samples: "SampleSet | None"
-) -> None:
+def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
+    """The traces that were written since the start; where there are none, that is said."""
     from chopperd.pipeline.reports import kineto_files
 
     found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
     if not found:
         complain(f"no Kineto trace written since the start under {folder.resolve()}; no report")
-        return
-    print_report(_document(found, samples, report_options(config)), "text")
+    return found
 
 
 @click.command()
@@ -136,11 +143,11 @@ def report(
     }
     if traces:
         _refuse({"--job": job}, "which job's traces they are is told by the traces")
-        settings, gpus = load_config(config or DEFAULT_PATH), parsed_device_map(device_map)
-        read = _read_ahead(settings, traces[0])
+        settings = load_config(config or DEFAULT_PATH)
         how = report_options(
-            settings, device_map=gpus, reference_mhz=reference_mhz, step=step, last=last
+            settings, device_map=device_map, reference_mhz=reference_mhz, step=step, last=last
         )
+        read = _read_ahead(settings, traces[0])
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, read)
     else:

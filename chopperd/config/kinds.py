@@ -7,6 +7,9 @@ from math import isfinite
 from pathlib import PurePosixPath
 from typing import Final, Protocol, runtime_checkable
 
+from chopperd.errors import ConfigError
+from chopperd.model.device_map import device_map_of
+
 _LAST_PORT: Final = 65535
 
 
@@ -174,6 +177,20 @@ class Patterns:
     def accepts(self, value: object) -> bool:
         """Whether it is a list in which every entry compiles."""
         return isinstance(value, list) and all(map(_compiles, value))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMaps:
+    """Which GPU each device of a trace is."""
+
+    allowed: str = 'a text such as "0=GPU-uuid,3:0=1" ([RANK:]DEVICE=GPU) or "pci"'
+
+    def accepts(self, value: object) -> bool:
+        """Whether every part of the text is understood."""
+        try:
+            return isinstance(value, str) and bool(device_map_of(value, ""))
+        except ConfigError:
+            return False
 
 
 @dataclass(frozen=True, slots=True)

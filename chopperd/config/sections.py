@@ -118,6 +118,7 @@ class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_cl
 class TracesConfig:
     """`[traces]`: what a site knows about its own traces."""
 
+    device_map: str | None
     data_wait_patterns: tuple[str, ...]
     classes: tuple[ClassSetting, ...]
 

@@ -6,6 +6,7 @@ from typing import Final
 from chopperd.config.class_rules import ClassRules
 from chopperd.config.kinds import (
     Choice,
+    DeviceMaps,
     Flag,
     Folder,
     Kind,
@@ -91,6 +92,12 @@ SETTINGS: Final = tuple(
         ("api.allowed_hosts", Listed(Name()), [], "host names beside localhost to answer to"),
         ("api.insecure", Flag(), False, "let the API listen beyond loopback without TLS"),
         ("health.fail_on_lost_driver", Flag(), False, "unhealthy when a driver stays lost"),
+        (
+            "traces.device_map",
+            DeviceMaps(),
+            None,
+            "which GPU each device of a trace is: [RANK:]DEVICE=GPU,... or pci",
+        ),
         (
             "traces.data_wait_patterns",
             Patterns(),

@@ -4,12 +4,29 @@ CUDA orders devices by speed or by the visible list, NVML by bus, HIP in a way o
 number alone says nothing. ROCm's profilers number devices by the kernel's nodes (`hsa_nodes`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from chopperd.correlate.hsa_nodes import NodeMatch, gpu_of_number
+from chopperd.correlate.process_gpu import ProcessMatch, TracedProcess, gpu_of_process
+from chopperd.correlate.same_gpu import (
+    bare_bus,
+    bare_uuid,
+    gpu_identified,
+    gpu_named,
+    in_pci_order,
+    same,
+)
+from chopperd.model.device_map import DeviceMap
 from chopperd.model.devices import GpuInfo
+from chopperd.model.samples import ProcessRow
 from chopperd.model.trace import DeviceNumbers, TraceDevice
+
+_TAKEN: Final = "another trace of the same time was given the same GPU, so neither stands"
+
+#: Rules that may be wrong where another trace of the same time is given the same GPU by any rule.
+UNCERTAIN_RULES: Final = frozenset({"device_map", "process", "unique_name", "only_one"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,57 +44,129 @@ class Mapped:
 UNMAPPED = Mapped(gpu=None, rule=None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What a trace says that tells which GPUs its devices are.
+
+    Attributes:
+        devices: What it says of its devices.
+        used: Numbers of the devices with records.
+        numbers: What its device numbers count.
+        rank: Its rank; None if unknown.
+        process: Who wrote it.
+    """
+
+    devices: Sequence[TraceDevice] = ()
+    used: Sequence[int] = ()
+    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES
+    rank: int | None = None
+    process: TracedProcess = field(default_factory=TracedProcess)
+
+
 def map_device(
     device: int,
-    traced: Sequence[TraceDevice],
-    used_devices: Sequence[int],
+    traced: Traced,
     gpus: Sequence[GpuInfo],
-    device_map: Mapping[int, str],
+    device_map: DeviceMap,
     *,
-    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES,
+    processes: Sequence[ProcessRow] = (),
     guess: bool = True,
 ) -> Mapped:
     """The GPU that a trace's device is, by the first rule that tells.
 
-    In order: the trace's own `chopperd_devices`; the user's map; and where neither says anything
-    else of it, the HSA node that its number means; a product name that occurs once on either side,
-    or one device traced and one GPU sampled.
+    In order: the UUID or PCI bus id in the trace; the user's map; and where neither says anything
+    else of it, the trace's process; the HSA node that its number means; a product name that occurs
+    once on either side; one device traced and one GPU sampled; the user's word that numbers are in
+    PCI order.
 
     Args:
         device: The trace's device number.
-        traced: What the trace says of its devices.
-        used_devices: Numbers of the devices with records.
+        traced: What the trace says.
         gpus: The node's GPUs.
-        device_map: From device numbers to a GPU's UUID, PCI bus id or label.
-        numbers: What the trace's device numbers count.
-        guess: Whether the last two rules may tell.
+        device_map: What the user says.
+        processes: Who held which GPU.
+        guess: Whether rules may tell that are wrong where two traces are given one GPU
+            (`UNCERTAIN_RULES`).
 
     Source: DESIGN.md section 4, "GPU identity".
     """
-    said = said_of(device, traced, used_devices, numbers)
-    wanted = device_map.get(device)
+    said = said_of(device, traced.devices, traced.used, traced.numbers)
+    wanted = device_map.named(traced.rank, device, any_rank=guess)
     # What runs on a card that is split runs on one of its parts.
     split = {gpu.parent for gpu in gpus}
     usable = [gpu for gpu in gpus if gpu.gpu not in split]
     possible = [gpu for gpu in usable if not _contradict(said, gpu)] if wanted is None else []
-    node = (
-        gpu_of_number(device, numbers, used_devices, len(traced), usable)
-        if possible
-        else NodeMatch()
-    )
     candidates = possible if guess else []
+    node = _node(device, traced, usable, possible)
+    process = _process(device, traced.process, processes, usable, candidates)
     found = (
-        ("chopperd_devices", _by_identity(said, gpus)),
-        ("device_map", _by_name(wanted, gpus)),
+        (said.identity_source if said else "", _by_identity(said, gpus)),
+        ("device_map", None if wanted is None else gpu_named(wanted, gpus)),
+        ("process", process.gpu),
         ("kfd_node", node.gpu if node.gpu in possible else None),
-        ("unique_name", _by_unique_name(said, traced, usable, candidates)),
-        (
-            "only_one",
-            candidates[0] if candidates and len(used_devices) == len(usable) == 1 else None,
-        ),
+        ("unique_name", _by_unique_name(said, traced.devices, usable, candidates)),
+        ("only_one", _only_one(traced.used, usable, candidates)),
+        ("device_map", _by_pci_order(device, traced, usable, candidates, device_map)),
     )
-    unmapped = Mapped(gpu=None, rule=None, why_not=node.why_not)
-    return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in found if gpu is not None), unmapped)
+    told = ((rule, gpu) for rule, gpu in found if gpu is not None)
+    unmapped = Mapped(gpu=None, rule=None, why_not=_why_not(wanted, process, node, guess=guess))
+    return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in told), unmapped)
+
+
+def _why_not(
+    wanted: str | None, process: ProcessMatch, node: NodeMatch, *, guess: bool
+) -> str | None:
+    if wanted is not None:
+        return f"no sampled GPU is called {wanted}"
+    return (node.why_not or process.why_not) if guess else _TAKEN
+
+
+def _node(
+    device: int, traced: Traced, usable: Sequence[GpuInfo], possible: Sequence[GpuInfo]
+) -> NodeMatch:
+    if not possible:
+        return NodeMatch()
+    seen_count = len(traced.devices)
+    return gpu_of_number(device, traced.numbers, traced.used, seen_count, usable)
+
+
+def _process(
+    device: int,
+    process: TracedProcess,
+    rows: Sequence[ProcessRow],
+    usable: Sequence[GpuInfo],
+    candidates: Sequence[GpuInfo],
+) -> ProcessMatch:
+    if not candidates:
+        return ProcessMatch()
+    match = gpu_of_process(device, process, rows, usable)
+    if match.gpu is None or match.gpu in candidates:
+        return match
+    label = match.gpu.gpu
+    return ProcessMatch(
+        why_not=f"its process held GPU {label}, which the trace describes otherwise"
+    )
+
+
+def _only_one(
+    used: Sequence[int], usable: Sequence[GpuInfo], candidates: Sequence[GpuInfo]
+) -> GpuInfo | None:
+    return candidates[0] if candidates and len(used) == len(usable) == 1 else None
+
+
+def _by_pci_order(
+    device: int,
+    traced: Traced,
+    usable: Sequence[GpuInfo],
+    candidates: Sequence[GpuInfo],
+    device_map: DeviceMap,
+) -> GpuInfo | None:
+    """The GPU of this place in PCI order, where the user says that numbers mean that."""
+    if not device_map.pci_order or traced.numbers is DeviceNumbers.HSA_NODES:
+        return None
+    order = in_pci_order(usable) or []
+    gpu = order[device] if 0 <= device < len(order) else None
+    return gpu if gpu in candidates else None
 
 
 def said_of(
@@ -111,20 +200,7 @@ def said_of(
 
 
 def _by_identity(said: TraceDevice | None, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    if said is None:
-        return None
-    same_uuid = (gpu for gpu in gpus if _same(_bare_uuid(said.uuid), _bare_uuid(gpu.uuid)))
-    same_bus = (gpu for gpu in gpus if _same(_bare_bus(said.pci_bus_id), _bare_bus(gpu.pci_bus_id)))
-    return next(same_uuid, None) or next(same_bus, None)
-
-
-def _by_name(wanted: str | None, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The GPU that a user names; a label before anything that only looks like it."""
-    if wanted is None:
-        return None
-    labelled = next((gpu for gpu in gpus if wanted == gpu.gpu), None)
-    named = TraceDevice(device=-1, uuid=wanted, pci_bus_id=wanted)
-    return labelled or _by_identity(named, gpus)
+    return None if said is None else gpu_identified(said.uuid, said.pci_bus_id, gpus)
 
 
 def _by_unique_name(
@@ -146,27 +222,8 @@ def _contradict(said: TraceDevice | None, gpu: GpuInfo) -> bool:
     if said is None:
         return False
     pairs = (
-        (_bare_uuid(said.uuid), _bare_uuid(gpu.uuid)),
-        (_bare_bus(said.pci_bus_id), _bare_bus(gpu.pci_bus_id)),
+        (bare_uuid(said.uuid), bare_uuid(gpu.uuid)),
+        (bare_bus(said.pci_bus_id), bare_bus(gpu.pci_bus_id)),
         (said.name, gpu.name),
     )
-    return any(a and b and not _same(a, b) for a, b in pairs)
-
-
-def _bare_uuid(uuid: str | None) -> str | None:
-    """Without its prefix, which torch leaves out."""
-    return uuid.casefold().removeprefix("gpu-").removeprefix("mig-") if uuid else None
-
-
-def _bare_bus(pci_bus_id: str | None) -> str | None:
-    """With a domain of four digits, as CUDA writes it (NVML: eight), and with its function."""
-    if not pci_bus_id:
-        return None
-    address, _, function = pci_bus_id.casefold().partition(".")
-    parts = address.split(":")
-    domain = parts[0][-4:] if len(parts) > 2 else ""
-    return ":".join((domain.zfill(4), *parts[-2:])) + f".{function or '0'}"
-
-
-def _same(a: str | None, b: str | None) -> bool:
-    return bool(a) and bool(b) and a == b
+    return any(a and b and not same(a, b) for a, b in pairs)

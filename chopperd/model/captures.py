@@ -41,6 +41,7 @@ class TraceEntry:
         stored_bytes: Size of the file.
         received_unix_ns, finished_unix_ns: When it came, and when its state became final.
         rank, run, capture: Known once it is analysed.
+        device_map: Which GPU each of its devices is, as it was handed in; None if not said.
     """
 
     id: str
@@ -55,6 +56,7 @@ class TraceEntry:
     rank: int | None = None
     run: str | None = None
     capture: int | None = None
+    device_map: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,18 @@ VALUE_COLUMNS: Final = (
     "activity_ratio",
 )
 
+#: Variables of a process's environment that say which GPUs it sees, and in which order.
+VISIBLE_NAMES: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+    "LOCAL_RANK",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSamples:
@@ -61,6 +73,47 @@ class GpuSamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """A process that held a GPU or that `record` started, as it was seen while it lived.
+
+    Attributes:
+        pid: Its pid as the driver or a parent knows it.
+        ns_pids: Its pid in each pid namespace, from that of who read it to its own, which is what
+            it writes into its traces; empty where /proc did not show the process.
+        started_unix_ns: Its start, which tells it from another of its pid; None where /proc did
+            not show it.
+        gone_unix_ns: When it was first found gone; None while it was there.
+        listed_unix_ns: When a driver last listed it on a GPU; None if none did.
+        gpus: The GPUs that it held at any time, by UUID or label, each with the most memory seen
+            in bytes; None where the driver does not say how much.
+        visible: Those variables of its environment that choose or order GPUs (`VISIBLE_NAMES`);
+            None if it could not be read.
+        hosts: What the machine is called as the process sees it; empty if not known.
+        container: Whether it has a file system of its own; None if not known.
+    """
+
+    pid: int
+    ns_pids: tuple[int, ...] = ()
+    started_unix_ns: int | None = None
+    gone_unix_ns: int | None = None
+    listed_unix_ns: int | None = None
+    gpus: Mapping[str, int | None] = field(default_factory=dict)
+    visible: Mapping[str, str] | None = None
+    hosts: tuple[str, ...] = ()
+    container: bool | None = None
+
+    @property
+    def own_pid(self) -> int:
+        """Its pid as it knows it itself."""
+        return self.ns_pids[-1] if self.ns_pids else self.pid
+
+    @property
+    def in_container(self) -> bool:
+        """Whether what it sees of the machine may differ from what its reader saw."""
+        return len(self.ns_pids) > 1 if self.container is None else self.container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSet:
     """Samples of all GPUs of a node over one recording.
 
@@ -73,6 +126,7 @@ class SampleSet:
         driver: Driver version, where known.
         node: Host name, where known.
         triples: Clock triples taken while sampling, rising; empty for foreign files.
+        processes: Who held the GPUs, and when.
         source: Where the samples come from, for people (a path, "live").
         notes: What is to be read with care about them.
     """
@@ -85,5 +139,6 @@ class SampleSet:
     driver: str | None = None
     node: str | None = None
     triples: tuple[TimeTriple, ...] = ()
+    processes: tuple[ProcessRow, ...] = ()
     source: str = ""
     notes: "tuple[Note, ...]" = ()

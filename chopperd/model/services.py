@@ -103,7 +103,13 @@ class Ingest(Protocol):
     """Taking in traces."""
 
     def open_upload(
-        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
     ) -> Upload:
         """Begin to take a trace.
 
@@ -113,7 +119,12 @@ class Ingest(Protocol):
         ...
 
     def take_file(
-        self, path: str, *, job: str | None, owner_uid: int | None
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
     ) -> tuple[TraceEntry, bool]:
         """Take a copy of a file under `ingest.roots`; as `Upload.finish`.
 

@@ -234,9 +234,10 @@ class TraceDevice:
     Attributes:
         device: The trace's device number.
         name: Product name; None if empty or absent.
-        uuid: From `chopperd_devices`; None if absent.
-        pci_bus_id: From `chopperd_devices`; None if absent.
+        uuid: None if absent.
+        pci_bus_id: None if absent.
         units: Its SMs or CUs; None if absent.
+        identity_source: The key that holds its UUID or PCI bus id, if it has one.
     """
 
     device: int
@@ -244,6 +245,7 @@ class TraceDevice:
     uuid: str | None = None
     pci_bus_id: str | None = None
     units: int | None = None
+    identity_source: str = "chopperd_devices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

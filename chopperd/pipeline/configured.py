@@ -2,16 +2,22 @@
 
 from chopperd.config.sections import Config
 from chopperd.model.classes import KernelClass
+from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.pipeline.limits import read_limits
 from chopperd.pipeline.reports import ReportOptions
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
 
 
-def configured_options(config: Config) -> ReportOptions:
+def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:
     """What a report is to be made with where nobody says otherwise."""
+    device_map = config.traces.device_map
     return ReportOptions(
         join=JoinOptions(
+            device_map=device_map_of(device_map, "traces.device_map")
+            if device_map
+            else DeviceMap(),
+            in_agent=in_agent,
             model_references_mhz=config.reference.models,
             default_reference_mhz=config.reference.sm_clock_mhz,
             limit_mhz=config.reference.limit_mhz,

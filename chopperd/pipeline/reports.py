@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
-from chopperd.errors import TraceFormatError
+from chopperd.errors import ConfigError, TraceFormatError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
@@ -16,7 +16,7 @@ from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
-from chopperd.report.processes import guessed_gpus, guessed_twice, of_runs
+from chopperd.report.processes import given_twice, guessed_gpus, guessed_twice, of_runs
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
@@ -129,13 +129,39 @@ def report_files(
 
     Raises:
         TraceFormatError: None of the files can be read.
+        ConfigError: The device map gives one GPU to several at a time.
         StepNotFoundError: There is no step of the number asked for.
     """
     reports, notes = _report_each(paths, samples, options, progress, read)
+    _check_device_map([file.report for file in reports])
     for note in notes:
         logger.warning(note.text)
     document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
     return with_names(document, options.names)
+
+
+def _check_device_map(reports: Sequence[TraceReport]) -> None:
+    """Refuse a map that gives one GPU to several traces at a time.
+
+    Raises:
+        ConfigError: It does; names them, and the form that tells ranks apart.
+    """
+    found = given_twice(reports)
+    if found is None:
+        return
+    gpu, indices = found
+    traces = [reports[index].trace for index in indices]
+    device = next(d.device for d in reports[indices[0]].devices if d.gpu == gpu)
+    ranks = [str(trace.rank) for trace in traces if trace.rank is not None]
+    if len(set(ranks)) == len(traces):
+        who, form = (
+            f"ranks {', '.join(ranks)}",
+            f"{ranks[0]}:{device}={gpu},{ranks[1]}:{device}=...",
+        )
+        do = f"name a GPU for each, as in --device-map {form}"
+    else:
+        who, do = " and ".join(trace.path for trace in traces[:2]), "report on each file alone"
+    raise ConfigError([f"--device-map: {who} ran at one time, and all on GPU {gpu}; {do}"])
 
 
 def composed(

@@ -1,6 +1,6 @@
 """A traced device with the samples of its GPU: which that is, and its reference clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,13 +8,15 @@ import numpy as np
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.governing import governed
 from chopperd.correlate.join import JoinedDevice, join_device
-from chopperd.correlate.mapping import UNMAPPED, Mapped, map_device, said_of
+from chopperd.correlate.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
+from chopperd.correlate.process_gpu import TracedProcess
+from chopperd.model.device_map import DeviceMap
 from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import DeviceSummary, Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
-from chopperd.model.trace import Trace, TraceDevice
+from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
 from chopperd.report.notes import doubt_notes
 
 
@@ -23,16 +25,18 @@ class JoinOptions:
     """What the user says about the join.
 
     Attributes:
-        device_map: GPUs (UUID, PCI bus id or label) of trace devices.
-        guess: Whether a GPU may be told by elimination.
+        device_map: Which GPU each trace device is.
+        guess: Whether rules may tell a GPU that are wrong where two ranks are given one.
+        in_agent: Whether the agent makes the report, so that what a note says to do is its.
         reference_mhz: The reference clock of all GPUs; None takes the next.
         model_references_mhz: Reference clocks by product name; others take the next.
         default_reference_mhz: That of models without one; None takes the device's maximum.
         limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
     """
 
-    device_map: Mapping[int, str] = field(default_factory=dict)
+    device_map: DeviceMap = field(default_factory=DeviceMap)
     guess: bool = True
+    in_agent: bool = False
     reference_mhz: float | None = None
     model_references_mhz: Mapping[str, float] = field(default_factory=dict)
     default_reference_mhz: float | None = None
@@ -135,12 +139,30 @@ def _mapped(
         return UNMAPPED
     return map_device(
         device.device,
-        trace.meta.devices,
-        [each.device for each in timeline.devices],
+        _traced(trace, [each.device for each in timeline.devices]),
         [each.gpu for each in samples.gpus],
         options.device_map,
-        numbers=trace.meta.device_numbers,
+        processes=samples.processes,
         guess=options.guess,
+    )
+
+
+def _traced(trace: Trace, used: Sequence[int]) -> Traced:
+    """What a trace says that tells which GPUs its devices are."""
+    meta = trace.meta
+    process = TracedProcess(
+        pid=_pid(trace),
+        host=meta.host_name,
+        span_ns=trace.span_ns if meta.anchored else None,
+        used_count=len(used),
+        counts_visible=meta.device_numbers is DeviceNumbers.PROPERTIES,
+    )
+    return Traced(
+        devices=meta.devices,
+        used=used,
+        numbers=meta.device_numbers,
+        rank=meta.rank,
+        process=process,
     )
 
 

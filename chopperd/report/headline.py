@@ -67,7 +67,7 @@ def headline(document: ReportDocument) -> tuple[HeadlineRow, ...]:
 def _clock_cost(document: ReportDocument) -> list[str]:
     summary = document.summary
     if summary is None or not known(summary.lost_ns):
-        return [f"unknown: {unknown_reason(document)}"]
+        return [f"{_unknown(document)}: {unknown_reason(document)}"]
     foreign = _foreign(document, summary)
     if foreign:
         return [f"unknown: {foreign}"]
@@ -93,6 +93,18 @@ def _foreign(document: ReportDocument, summary: Summary) -> str:
     lag_ns = document.alignment.lag_ns
     is_moved = lag_ns is not None and abs(lag_ns) > MAX_LAG_NS
     return _doubt(document, summary, _FOREIGN_CODES[:1] if is_moved else _FOREIGN_CODES)
+
+
+def _unknown(document: ReportDocument) -> str:
+    """What is unknown where no clock cost is: the cost, or the GPU that the samples are of."""
+    code = _reason_code(document)
+    return "GPU unknown" if code == "device_unmapped" else "unknown"
+
+
+def _reason_code(document: ReportDocument) -> str | None:
+    """The code of the most basic note that says why there is no clock cost."""
+    codes = {note.code for note in document.notes}
+    return next((code for code in _REASON_CODES if code in codes), None)
 
 
 def _ceiling(document: ReportDocument, summary: Summary) -> list[str]:
@@ -146,10 +158,8 @@ def _excess(summary: Summary) -> str:
 
 def unknown_reason(document: ReportDocument) -> str:
     """Why there is no clock cost, from the notes where they say, else from the document."""
-    texts = {note.code: note.text for note in reversed(document.notes)}
-    for code in _REASON_CODES:
-        if code in texts:
-            return texts[code]
+    if code := _reason_code(document):
+        return next(note.text for note in document.notes if note.code == code)
     if not document.totals:
         return "the trace has no device records"
     if document.sampling.samples_in_compute == 0:
@@ -250,7 +260,8 @@ def _trust(document: ReportDocument) -> list[str]:
 def _rate(document: ReportDocument) -> list[str]:
     sampling, summary = document.sampling, document.summary
     if not known(sampling.kept_hz):
-        return ["no clock samples"]
+        is_unmapped = _reason_code(document) == "device_unmapped"
+        return ["clock samples of no known GPU" if is_unmapped else "no clock samples"]
     kept = f"{_hertz(sampling.kept_hz)} Hz kept"
     if known(sampling.asked_hz) and sampling.kept_hz < _FULL_RATE_RATIO * sampling.asked_hz:
         kept = f"{_hertz(sampling.kept_hz)} of {_hertz(sampling.asked_hz)} Hz kept"

@@ -215,6 +215,8 @@ def device_notes(
     mine: GpuSamples | None,
     reference: Reference,
     why_unmapped: str | None = None,
+    *,
+    in_agent: bool = False,
 ) -> list[Note]:
     """Why a device's clocks, losses or energy are unknown.
 
@@ -224,14 +226,15 @@ def device_notes(
         mine: The samples of its GPU; None if it was not mapped to one.
         reference: Its reference clock.
         why_unmapped: What kept it from being mapped, in words, where that can be said.
+        in_agent: Whether the agent makes the report.
     """
     if samples is None:
         return []
     if mine is None:
         device = joined.timeline.device
-        text = f"device {device} of the trace is not mapped to a sampled GPU (--device-map)"
+        text = f"device {device} of the trace is not mapped to a sampled GPU"
         text += f": {why_unmapped}" if why_unmapped else ""
-        return [Note(code="device_unmapped", text=text)]
+        return [Note(code="device_unmapped", text=f"{text}; {_remedy(device, samples, in_agent)}")]
     above = _above_reference(joined.clocks, reference)
     conditions = (
         (bool(above), "clock_above_reference", above),
@@ -292,6 +295,17 @@ def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) ->
         f"reference.limit_mhz = {whole(found_mhz[0])}, and the loss is its user's limit"
     )
     return [Note(code="looks_locked", text=text)]
+
+
+def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
+    """What to do about a device that is not mapped, where the report is made."""
+    gpus = f"sampled: {', '.join(each.gpu.gpu for each in samples.gpus) or 'none'}"
+    if not in_agent:
+        return f"say which it is with --device-map [RANK:]{device}=GPU ({gpus})"
+    return (
+        f"say which it is with traces.device_map or POST /api/v1/traces?device_map={device}=GPU "
+        f"({gpus}), or give the agent the host's pid namespace (hostPID)"
+    )
 
 
 def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:

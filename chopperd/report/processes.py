@@ -1,17 +1,16 @@
 """Which trace files are of one run or process, which contradict, which claim one GPU twice."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
+from chopperd.correlate.mapping import UNCERTAIN_RULES
 from chopperd.correlate.runs import runs_of
 from chopperd.model.captures import RunIdentity
 from chopperd.model.timeline import StepSource
 from chopperd.report.trace_report import TraceReport
 
-#: Rules of the mapping that tell a GPU from what else there is, and may so be wrong.
-_GUESSES: Final = frozenset({"unique_name", "only_one"})
 #: Sources of steps whose numbers are the job's; of others each file counts its own.
 _NUMBERED_BY_JOB: Final = frozenset({StepSource.PROFILER_STEP.value, StepSource.JOB_MARKS.value})
 #: Steps by which a trace is compared with those of other ranks.
@@ -47,7 +46,7 @@ def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
 
 
 def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
-    """Traces of which a GPU was told by elimination that another trace had at the same time."""
+    """Traces of which a GPU was told by an uncertain rule that another had at the same time."""
     return sorted(
         {
             index
@@ -59,9 +58,23 @@ def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
     )
 
 
+def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
+    """A GPU that a user's map gives to several traces of one time, and which; None if none."""
+    given = [_gpus_by(report, {"device_map"}) for report in reports]
+    for a, b in combinations(range(len(reports)), 2):
+        if given[a] & given[b] and _overlap(reports[a], reports[b]):
+            gpu = min(given[a] & given[b])
+            return gpu, [index for index, gpus in enumerate(given) if gpu in gpus]
+    return None
+
+
 def guessed_gpus(report: TraceReport) -> set[str]:
-    """Labels of the GPUs of a trace that were told by elimination."""
-    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in _GUESSES}
+    """Labels of the GPUs of a trace that were told by an uncertain rule."""
+    return _gpus_by(report, UNCERTAIN_RULES)
+
+
+def _gpus_by(report: TraceReport, rules: Collection[str]) -> set[str]:
+    return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in rules}
 
 
 def span_ns(report: TraceReport) -> tuple[int, int] | None:

@@ -192,7 +192,14 @@ def _joined(
         notes=(
             *rocm_notes(device, trace.meta.runtime),
             *clocked.doubts,
-            *device_notes(joined, samples, mine, reference, clocked.mapped.why_not),
+            *device_notes(
+                joined,
+                samples,
+                mine,
+                reference,
+                clocked.mapped.why_not,
+                in_agent=options.in_agent,
+            ),
         ),
     )
 

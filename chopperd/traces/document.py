@@ -18,7 +18,7 @@ ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roct
 CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
 
 _KEYS: Final = (
-    *(BASE_TIME, "deviceProperties", "distributedInfo", "trace_id", "host_name"),
+    *(BASE_TIME, "deviceProperties", "distributedInfo", "trace_id", "host_name", "HOSTNAME"),
     *("chopperd_devices", "chopperd_job", "chopperd_run", "chopperd_simulated"),
     *sorted(ROCM_KEYS | CUDA_KEYS),
 )

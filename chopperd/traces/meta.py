@@ -187,21 +187,30 @@ def text_of(values: Mapping[str, object], *keys: str) -> str | None:
 def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
     """What the file says of its devices, by number.
 
-    Source: Kineto's `deviceProperties` (id, name, numSms; the name may be "") and our own
-    `chopperd_devices` (device, uuid, pci_bus_id, name).
+    Source: Kineto's `deviceProperties` (id, name, numSms; the name may be ""; a UUID or PCI bus id
+    where a build writes them) and our own `chopperd_devices` (device, uuid, pci_bus_id, name).
     """
     kineto = {_whole_number(one.get("id")): one for one in _mappings(values, "deviceProperties")}
     ours = {_whole_number(one.get("device")): one for one in _mappings(values, "chopperd_devices")}
     numbers = sorted(number for number in kineto.keys() | ours.keys() if number is not None)
     return tuple(
-        TraceDevice(
-            device=number,
-            name=text_of(ours.get(number, {}), "name") or text_of(kineto.get(number, {}), "name"),
-            uuid=text_of(ours.get(number, {}), "uuid"),
-            pci_bus_id=text_of(ours.get(number, {}), "pci_bus_id"),
-            units=_whole_number(kineto.get(number, {}).get("numSms")),
-        )
-        for number in numbers
+        _device(number, ours.get(number, {}), kineto.get(number, {})) for number in numbers
+    )
+
+
+def _device(number: int, ours: Mapping[str, object], kineto: Mapping[str, object]) -> TraceDevice:
+    identity = text_of(ours, "uuid"), text_of(ours, "pci_bus_id")
+    bus = text_of(kineto, "pciBusId", "pci_bus_id") or ""
+    written = text_of(kineto, "uuid"), bus if ":" in bus else None  # a bare number is no address
+    is_written = any(written) and not any(identity)
+    uuid, pci_bus_id = written if is_written else identity
+    return TraceDevice(
+        device=number,
+        name=text_of(ours, "name") or text_of(kineto, "name"),
+        uuid=uuid,
+        pci_bus_id=pci_bus_id,
+        units=_whole_number(kineto.get("numSms")),
+        identity_source="deviceProperties" if is_written else "chopperd_devices",
     )
 
 

@@ -244,7 +244,7 @@ class _Document:
             backend=meta.backend_of(values),
             groups=meta.groups_of(values),
             trace_id=meta.text_of(values, "trace_id"),
-            host_name=meta.text_of(values, "host_name"),
+            host_name=meta.text_of(values, "host_name", "HOSTNAME"),
             run=meta.text_of(values, "chopperd_run"),
             job=meta.text_of(values, "chopperd_job"),
             devices=meta.devices_of(values),

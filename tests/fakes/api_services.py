@@ -218,6 +218,7 @@ class FakeIngest:
     taken: list[TraceEntry] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     expected: list[int | None] = field(default_factory=list)
+    device_maps: list[str | None] = field(default_factory=list)
 
     def keep(self, entry: TraceEntry) -> tuple[TraceEntry, bool]:
         is_new = all(each.id != entry.id for each in self.taken)
@@ -226,9 +227,16 @@ class FakeIngest:
         return entry, is_new
 
     def open_upload(
-        self, *, name: str, job: str | None, owner_uid: int | None, expected_bytes: int | None
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
     ) -> Upload:
         self.expected.append(expected_bytes)
+        self.device_maps.append(device_map)
         if self.refusal is not None:
             raise self.refusal
         if expected_bytes is not None and expected_bytes > self.max_bytes:
@@ -236,8 +244,14 @@ class FakeIngest:
         return FakeUpload(self, name, job, owner_uid)
 
     def take_file(
-        self, path: str, *, job: str | None, owner_uid: int | None
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
     ) -> tuple[TraceEntry, bool]:
+        self.device_maps.append(device_map)
         if self.refusal is not None:
             raise self.refusal
         entry = trace_entry(hashlib.sha256(path.encode()).hexdigest()[:16], name=path, job=job)

@@ -20,6 +20,7 @@ import pytest
 
 from chopperd import cli
 from chopperd.errors import TraceError
+from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.annotation import annotate_file
 from chopperd.pipeline.reports import ReportOptions, report_files
@@ -159,7 +160,7 @@ def test_epoch_times_keep_every_ns(tmp_path: Path) -> None:
     events = [complete_event("kernel", "k", start_us, 50_000, device=0, stream=7)]
     trace.write_bytes(native(events, {"schemaVersion": 1}))
     times = [T0_NS + 7 + 10 * MS * k for k in range(-2, 8)]
-    options = ReportOptions(join=JoinOptions(device_map={0: "0"}))
+    options = ReportOptions(join=JoinOptions(device_map=device_map_of("0=0", "")))
     annotate_file(trace, out, samples=constant(times), options=options)
     clock = [e["ts"] for e in divided(read(out))[0] if e["name"] == "SM clock"]
     inside = [t for t in times if T0_NS - 10 * MS < t < T0_NS + 60 * MS]
@@ -326,7 +327,9 @@ def test_a_real_trace_comes_back_with_counters_that_plain_python_agrees_with(
         for e in original["traceEvents"]
         if str(e.get("cat")).lower() in plain.RECORD_KINDS
     }
-    options = ReportOptions(join=JoinOptions(device_map={int(d): "0" for d in devices}))
+    options = ReportOptions(
+        join=JoinOptions(device_map=DeviceMap(entries=tuple((None, int(d), "0") for d in devices)))
+    )
     samples = constant(t_ns)
     annotate_file(trace, out, samples=samples, options=options)
 

@@ -8,10 +8,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from chopperd.errors import StoreError
+from chopperd.errors import ConfigError, StoreError
+from chopperd.model.device_map import device_map_of
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.formats import formatted
 from chopperd.report.text import render_text
 from chopperd.store.samples import read_samples
 from tests.document_checks import leaves
@@ -199,6 +201,50 @@ def test_clocks_in_hz_are_no_clocks_and_it_is_said(cases: Cases, tmp_path: Path)
     assert {"invalid_readings", "no_overlap"} <= codes(document)
 
 
+RANKS = tuple(f"rank{rank}.json" for rank in range(4))
+
+
+def mapped(text: str) -> JoinOptions:
+    return JoinOptions(device_map=device_map_of(text, "--device-map"))
+
+
+def test_case_68_one_gpu_for_four_ranks_of_one_time_is_refused(cases: Cases) -> None:
+    samples = read_samples(cases.folder(68) / "samples.csv")
+    with pytest.raises(ConfigError) as raised:
+        cases.report(68, *RANKS, samples=samples, join=mapped("0=GPU-0"))
+    assert str(raised.value) == (
+        "--device-map: ranks 0, 1, 2, 3 ran at one time, and all on GPU 0; name a GPU for each, as "
+        "in --device-map 0:0=0,1:0=..."
+    )
+
+
+def test_case_68_a_gpu_for_each_rank_gives_the_slow_one_its_excess(cases: Cases) -> None:
+    """By hand: rank 3's GPU runs at 1485 of 1980 MHz: 150 of 600 ms, all of it excess."""
+    samples = read_samples(cases.folder(68) / "samples.csv")
+    text = ",".join(f"{rank}:0=GPU-{rank}" for rank in range(4))
+    document = cases.report(68, *RANKS, samples=samples, join=mapped(text))
+    assert [(d.rank, d.gpu, d.mapping) for d in document.devices] == [
+        (rank, str(rank), "device_map") for rank in range(4)
+    ]
+    (row,) = [row for row in document.totals if row.rank == 3]
+    steps = [step for step in document.steps if step.rank == 3]
+    assert [step.dvfs.lost_ns for step in steps] == [150_000_000] * 3
+    assert [step.dvfs.excess_ns for step in steps] == [150_000_000] * 3
+    assert row.dvfs.gap_ratio == pytest.approx(0.25)
+
+
+def test_case_68_without_a_map_nothing_is_known_of_equal_gpus(cases: Cases) -> None:
+    samples = read_samples(cases.folder(68) / "samples.csv")
+    document = cases.report(68, *RANKS, samples=samples)
+    assert clocks_are_unknown(document)
+    (text,) = {note.text for note in document.notes if note.code == "device_unmapped"}
+    assert text == (
+        "device 0 of the trace is not mapped to a sampled GPU; say which it is with --device-map "
+        "[RANK:]0=GPU (sampled: 0, 1, 2, 3)"
+    )
+    assert formatted(document, "text").lstrip().startswith("CLOCK COST  GPU unknown: device 0")
+
+
 def test_case_40_samples_and_work_go_to_the_step_that_launched_it(cases: Cases) -> None:
     samples = read_samples(cases.folder(40) / "samples.csv")
     document = cases.report(40, samples=samples)
@@ -248,7 +294,7 @@ def test_case_58_a_brake_outranks_the_cap_that_is_set_with_it(cases: Cases) -> N
 def braked(cases: Cases) -> ReportDocument:
     samples = read_samples(cases.folder(58) / "samples.csv")
     names = [f"rank{rank}.json" for rank in range(4)]
-    mapped = JoinOptions(device_map={gpu: str(gpu) for gpu in range(4)})
+    mapped = JoinOptions(device_map=device_map_of("0=0,1=1,2=2,3=3", "map"))
     return cases.report(58, *names, samples=samples, join=mapped)
 
 

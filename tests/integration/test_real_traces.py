@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chopperd.model.device_map import device_map_of
 from chopperd.model.report import ReportDocument
 from chopperd.model.row_work import UNKNOWN_PART
 from chopperd.model.samples import SampleSet
@@ -243,7 +244,7 @@ def laid(t_ns: Sequence[int], clock_mhz: Sequence[float]) -> SampleSet:
 
 def with_clocks(shared: Path, name: str, samples: SampleSet, device: int) -> ReportDocument:
     path = shared / "traces" / f"{name}.json.gz"
-    options = ReportOptions(join=JoinOptions(device_map={device: "GPU-0"}))
+    options = ReportOptions(join=JoinOptions(device_map=device_map_of(f"{device}=GPU-0", "")))
     document = report_files([path], samples=samples, options=options)
     check_document(document)
     return document

@@ -15,6 +15,7 @@ from chopperd.model.captures import StepQuery, TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.recorded_samples import RecordedSamples
 from chopperd.store.recorder_files import RecorderLimits
@@ -111,7 +112,8 @@ def test_a_gpu_told_by_elimination_for_two_traces_of_one_time_is_taken_from_both
         samples = RecordedSamples(node.recorder)
     assert [device.gpu for device in document.devices] == [None, None]
     assert "device_unmapped" in {note.code for note in document.notes}
-    expected = report_files(paths, samples=samples, options=ReportOptions())
+    options = ReportOptions(join=JoinOptions(in_agent=True))
+    expected = report_files(paths, samples=samples, options=options)
     assert named(document) == named(expected)
 
 

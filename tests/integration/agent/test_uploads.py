@@ -8,7 +8,9 @@ import pytest
 
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import TraceState
+from tests.fakes.samples import recording
 from tests.integration.agent.node import Node, trace
+from tests.integration.agent.test_ingest import record
 from tests.waiting import wait_for
 
 
@@ -121,6 +123,33 @@ def test_an_upload_that_grows_too_large_is_refused(tmp_path: Path) -> None:
         assert raised.value.reason is IngestReason.TOO_LARGE
         upload.abort()
         assert node.service.live().spool_bytes == 0
+
+
+def test_a_known_trace_with_a_device_map_is_analysed_again(ready: Node) -> None:
+    """As the note on a device that is not mapped says to do."""
+    content = trace(1)
+    record(recording(2), ready.recorder)
+    with ready as node:
+        started(node)
+        trace_id, _ = send(node, content)
+        wait_for(lambda: node.ended("rank5.json"))
+        wait_for(lambda: not node.service.live().spool_bytes)
+        assert node.document("job").devices[0].mapping is None
+        (text,) = [n.text for n in node.document("job").notes if n.code == "device_unmapped"]
+        assert "POST /api/v1/traces?device_map=0=GPU (sampled: 0, 1)" in text
+        again = node.service.open_upload(
+            name="rank5.json",
+            job="job",
+            owner_uid=1000,
+            expected_bytes=None,
+            device_map="5:0=GPU-1",
+        )
+        again.write(content)
+        entry, is_new = again.finish()
+        assert (entry.id, is_new, entry.device_map) == (trace_id, True, "5:0=GPU-1")
+        wait_for(lambda: node.outcomes() == {"analysed": 2})
+        (device,) = node.document("job").devices
+        assert (device.gpu, device.mapping) == ("1", "device_map")
 
 
 def test_a_file_that_is_named_is_copied(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.hsa_nodes import gpu_of_number
-from chopperd.correlate.mapping import map_device
+from chopperd.correlate.mapping import Traced, map_device
+from chopperd.model.device_map import DeviceMap
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.trace import DeviceNumbers, TraceDevice
 
@@ -49,11 +50,13 @@ def mapped(
     """UUID and rule."""
     found = map_device(
         device,
-        [TraceDevice(device=each, name=MI300X) for each in range(seen)],
-        used or [device],
+        Traced(
+            devices=[TraceDevice(device=each, name=MI300X) for each in range(seen)],
+            used=used or [device],
+            numbers=numbers,
+        ),
         gpus,
-        device_map or {},
-        numbers=numbers,
+        DeviceMap(entries=tuple((None, number, gpu) for number, gpu in (device_map or {}).items())),
         guess=guess,
     )
     return found.gpu.uuid if found.gpu else None, found.rule
@@ -117,7 +120,7 @@ def test_what_a_user_says_comes_first_and_is_not_replaced() -> None:
 
 def test_another_product_name_contradicts_a_node() -> None:
     said = [TraceDevice(device=0, name="AMD Instinct MI210")]
-    found = map_device(2, said, [2], [EIGHT[0]], {}, numbers=NODES)
+    found = map_device(2, Traced(devices=said, used=[2], numbers=NODES), [EIGHT[0]], DeviceMap())
     assert (found.gpu, found.rule) == (None, None)
 
 
@@ -134,8 +137,10 @@ def test_properties_of_a_rocm_trace_are_not_taken_for_those_of_a_node_of_their_n
         gpu(0, None),
         GpuInfo(gpu="1", index=1, uuid="GPU-M", name="AMD Instinct MI210", vendor=Vendor.AMD),
     ]
-    assert map_device(1, said, [1], gpus, {}, numbers=NODES).gpu is None
-    by_properties = map_device(1, said, [1], gpus, {})
+    assert (
+        map_device(1, Traced(devices=said, used=[1], numbers=NODES), gpus, DeviceMap()).gpu is None
+    )
+    by_properties = map_device(1, Traced(devices=said, used=[1]), gpus, DeviceMap())
     assert by_properties.rule == "unique_name"
 
 

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.mapping import map_device
+from chopperd.correlate.mapping import Traced, map_device
+from chopperd.errors import ConfigError
+from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.trace import TraceDevice
+from chopperd.model.trace import DeviceNumbers, TraceDevice
 
 H100, A4000 = "NVIDIA H100 80GB HBM3", "NVIDIA RTX A4000"
 
@@ -47,10 +49,9 @@ def mapped(
     """Label of the GPU and the rule."""
     found = map_device(
         device,
-        traced,
-        used or [device],
+        Traced(devices=traced, used=used or [device]),
         gpus,
-        device_map or {},
+        DeviceMap(entries=tuple((None, number, gpu) for number, gpu in (device_map or {}).items())),
         guess=guess,
     )
     return found.gpu.gpu if found.gpu else None, found.rule
@@ -133,7 +134,54 @@ def test_without_guesses_only_what_someone_said_counts() -> None:
     assert mapped(0, [], [gpu(3)], guess=False) == (None, None)
     assert mapped(0, [said(0, H100)], [gpu(0, A4000), gpu(1)], guess=False) == (None, None)
     assert mapped(0, [said(0, uuid="GPU-3")], [gpu(3)], guess=False) == ("3", "chopperd_devices")
-    assert mapped(0, [], [gpu(3)], device_map={0: "3"}, guess=False) == ("3", "device_map")
+    assert mapped(0, [], [gpu(3)], device_map={0: "3"}, guess=False) == (None, None)
+
+
+def by_map(text: str, rank: int | None, *, guess: bool = True) -> tuple[str | None, str | None]:
+    traced = Traced(devices=[said(0, H100)], used=[0], rank=rank)
+    found = map_device(0, traced, EIGHT, device_map_of(text, "--device-map"), guess=guess)
+    return found.gpu.gpu if found.gpu else found.why_not, found.rule
+
+
+def test_a_map_may_say_which_rank_it_is_of() -> None:
+    text = "0=GPU-7, 1:0=GPU-3 ,2:0 = 0000:12:00.0,10:1=4"
+    assert by_map(text, 1) == ("3", "device_map")
+    assert by_map(text, 2) == ("2", "device_map")
+    assert by_map(text, 0) == ("7", "device_map")
+    assert by_map(text, None) == ("7", "device_map")
+
+
+def test_where_a_gpu_was_given_twice_only_what_names_its_rank_stands() -> None:
+    assert by_map("1:0=GPU-3", 1, guess=False) == ("3", "device_map")
+    words, rule = by_map("0=GPU-3", 1, guess=False)
+    assert rule is None
+    assert words == "another trace of the same time was given the same GPU, so neither stands"
+
+
+def test_a_gpu_of_the_map_that_is_not_sampled_is_named() -> None:
+    assert by_map("0=GPU-9", 0) == ("no sampled GPU is called GPU-9", None)
+
+
+def test_the_user_may_say_that_numbers_are_in_pci_order() -> None:
+    # The labels run against the bus.
+    turned = [gpu(0, pci_bus_id="0000:65:00.0"), gpu(1, pci_bus_id="0000:17:00.0")]
+    pci = device_map_of("pci", "--device-map")
+
+    def label(device: int, numbers: DeviceNumbers, gpus: list[GpuInfo]) -> str | None:
+        found = map_device(device, Traced(used=[device], numbers=numbers), gpus, pci)
+        return found.gpu.gpu if found.gpu else None
+
+    assert label(0, DeviceNumbers.PROPERTIES, turned) == "1"
+    assert label(1, DeviceNumbers.PROPERTIES, turned) == "0"
+    assert label(2, DeviceNumbers.PROPERTIES, turned) is None
+    assert label(0, DeviceNumbers.HSA_NODES, turned) is None
+    assert label(0, DeviceNumbers.PROPERTIES, [turned[0], gpu(1, pci_bus_id=None)]) is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "x=1", "0=", "1:=2", "-1=2", "0=1,,", "a:0=1"])
+def test_what_is_no_map_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--device-map: '.*' is not "):
+        device_map_of(text, "--device-map")
 
 
 @settings(max_examples=25, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.captures import AnalysedTrace, RunIdentity
 from chopperd.model.classes import KernelClass
+from chopperd.model.device_map import device_map_of
 from chopperd.model.trace import ProcessGroup
 from chopperd.pipeline.frames import (
     MOST_REPLY_BYTES,
@@ -36,7 +37,9 @@ REQUESTS: tuple[Request, ...] = (
         origin=Origin(name="größe.json", job=None),
         recorder=None,
         options=ReportOptions(
-            join=JoinOptions(device_map={3: "GPU-3"}, model_references_mhz={"H100": 1755.0}),
+            join=JoinOptions(
+                device_map=device_map_of("1:3=GPU-3,pci", ""), model_references_mhz={"H100": 1755.0}
+            ),
             data_wait_patterns=("dali",),
             class_rules=(ClassRule(KernelClass.COMM, "^ours"),),
             names="classes",

@@ -98,7 +98,8 @@ def test_the_most_basic_reason_is_given_first() -> None:
         Note(code="device_unmapped", text="device 0 is mapped to no GPU"),
     )
     document = replace(without_clocks(), notes=notes)
-    assert line(document, "CLOCK COST") == "unknown: device 0 is mapped to no GPU"
+    assert line(document, "CLOCK COST") == "GPU unknown: device 0 is mapped to no GPU"
+    assert line(document, "TRUST").startswith("clock samples of no known GPU")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from chopperd.correlate.belonging import Belonging
 from chopperd.correlate.lag import LagEstimate
 from chopperd.model.causes import Cause
+from chopperd.model.device_map import device_map_of
 from chopperd.model.devices import Vendor
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timebase import TimeTriple
@@ -353,7 +354,7 @@ def test_whether_the_wall_clock_stepped_is_unknown_without_triples() -> None:
 
 def test_several_devices_of_one_process_are_rows_of_their_own() -> None:
     gpus = sample_set(sampled(0, 1500.0), sampled(1, 1800.0))
-    options = JoinOptions(device_map={0: "GPU-1", 1: "GPU-0"})
+    options = JoinOptions(device_map=device_map_of("0=GPU-1,1=GPU-0", ""))
     report = reported(Job(devices=(0, 1)), gpus, options)
     means = {
         draft.row.device: draft.row.clock.compute.mean_mhz

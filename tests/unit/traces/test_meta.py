@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from chopperd.model.trace import TraceDevice
@@ -127,6 +129,22 @@ def test_groups_are_read_by_name_with_their_ranks_folded() -> None:
 )
 def test_odd_or_too_many_groups_are_not_known(config: object) -> None:
     assert meta.groups_of({"distributedInfo": {"pg_config": config}}) is None
+
+
+def test_an_identity_that_the_profiler_wrote_is_read_and_named_after_its_key() -> None:
+    values = {
+        "deviceProperties": [
+            {"id": 0, "name": "H100", "uuid": "GPU-a"},
+            {"id": 1, "name": "H100", "pciBusId": "0000:17:00.0"},
+            {"id": 2, "name": "H100", "pciBusId": 23},
+        ]
+    }
+    written = TraceDevice(device=0, name="H100", identity_source="deviceProperties")
+    assert meta.devices_of(values) == (
+        replace(written, uuid="GPU-a"),
+        replace(written, device=1, pci_bus_id="0000:17:00.0"),
+        TraceDevice(device=2, name="H100"),  # a bare number is no address
+    )
 
 
 @pytest.mark.parametrize(
