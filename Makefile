@@ -1,4 +1,4 @@
-# make demo | check | test | bench | fuzz: each makes its own virtual environment first.
+# make demo | check | test | compat | bench | fuzz: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
@@ -9,9 +9,12 @@ TORCH := torch==2.13.0
 HTA := HolisticTraceAnalysis==0.5.0
 HTA_VENV := bench/scratch/hta-venv
 
-.PHONY: demo check coverage test integration integration-rest integration-agent \
-  integration-sampling e2e bench fuzz format schema dashboards metrics-table compiler prometheus \
-  systemd clean
+# The parts of `test` after `check`; two to a core run side by side, as they wait as well as work.
+PARTS := e2e integration-sampling integration-reports e2e-agent integration-agent \
+  integration-traces integration-rest
+
+.PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) compat bench fuzz format \
+  schema dashboards metrics-table compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -36,9 +39,10 @@ $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	touch $@
 
 # Older versions of AMD's binding, whose structures differ: the tests build a library for each. Its
-# wheels hold no library and are small.
-AMDSMI := 6.2.4 6.3.3 6.4.4
-AMDSMI_READY := $(addprefix $(VENV)/amdsmi/.ready-,$(AMDSMI))
+# wheels hold no library and are small. `test` takes the oldest and the installed one, `compat` also
+# those between.
+AMDSMI_OLDEST := $(VENV)/amdsmi/.ready-6.2.4
+AMDSMI_BETWEEN := $(addprefix $(VENV)/amdsmi/.ready-,6.3.3 6.4.4)
 $(VENV)/amdsmi/.ready-%: | $(VENV)/.ready-dev
 	$(PIP) install --upgrade --no-deps --target $(VENV)/amdsmi/$* amdsmi==$*
 	touch $@
@@ -66,43 +70,62 @@ metrics-table: $(VENV)/.ready-dev
 	$(PY) -m chopperd.export.table
 	$(PY) -m tests.scrape_shape
 
+# Targets that run next to each other, longest first. Each shows its output whole when it is done; all
+# come to their end whatever the others do, and where one fails so does this.
+CORES := $(shell nproc)
+# Caches are apart: each run would write the others' again.
+PYTEST = $(PY) -m pytest -q -o cache_dir=.pytest_cache/$@
+SIDE_BY_SIDE := --no-print-directory --keep-going --output-sync=target
+
 check: $(VENV)/.ready-dev
+	$(MAKE) $(SIDE_BY_SIDE) -j$(CORES) unit-covered lint unit-rest
+
+lint: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format --check -q .
 	$(VENV)/bin/ruff check -q .
 	$(VENV)/bin/mypy chopperd dashboards tests bench
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/lint-imports
-	$(PY) -m pytest tests/unit -q
 
-# The parts that every figure rests on are covered to the last branch.
+# The unit tests in two parts. The first covers the parts that every figure rests on to the last
+# branch; the second is whatever is not in the first.
 COVERED := model correlate export live.excess live.newest live.residency live.traced api.downsample
+COVERING := $(addprefix tests/unit/,model correlate export live api report traces)
 
-coverage: $(VENV)/.ready-dev
-	$(PY) -m pytest $(addprefix tests/unit/,model correlate export live api report traces) -q \
-	  $(addprefix --cov=chopperd.,$(COVERED)) \
+unit-covered: $(VENV)/.ready-dev
+	$(PYTEST) $(COVERING) $(addprefix --cov=chopperd.,$(COVERED)) \
 	  --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
-# The last four wait as well as work, so that two run side by side where there are two cores: the
-# integration tests in parts, so that both cores are done at about the same time. Each shows its
-# output whole when it is done; all come to their end whatever the others do, and where one fails so
-# does this.
-test: check coverage $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
-	$(MAKE) --no-print-directory --keep-going --output-sync=target \
-	  -j$(if $(filter 1,$(shell nproc)),1,2) \
-	  e2e integration-rest integration-sampling integration-agent
+unit-rest: $(VENV)/.ready-dev
+	$(PYTEST) tests/unit $(addprefix --ignore=,$(COVERING))
 
-# The parts; `integration-rest` is whatever is in none of the others.
-AGENT_TESTS := $(addprefix tests/integration/,agent api client live)
-SAMPLING_TESTS := $(addprefix tests/integration/,devices sampling store)
-integration: WHAT := tests/integration
-integration-agent: WHAT := $(AGENT_TESTS)
-integration-sampling: WHAT := $(SAMPLING_TESTS)
-integration-rest: WHAT := tests/integration $(addprefix --ignore=,$(AGENT_TESTS) $(SAMPLING_TESTS))
-e2e: WHAT := tests/e2e
+READY_TEST := $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_OLDEST)
 
-# Their caches are apart: each would write the others' anew.
-integration integration-agent integration-sampling integration-rest e2e: $(VENV)/.ready-native \
-  prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_READY)
-	$(PY) -m pytest $(WHAT) -q -o cache_dir=.pytest_cache/$@
+test: check $(READY_TEST)
+	$(MAKE) $(SIDE_BY_SIDE) -j$$((2 * $(CORES))) $(PARTS)
+
+# What each part holds; `integration-rest` and `e2e` are whatever is in none of the others.
+E2E_AGENT := $(wildcard tests/e2e/test_agent*.py)
+AGENT := $(addprefix tests/integration/,agent api client live)
+REPORTS := $(wildcard tests/integration/test_*.py)
+SAMPLING := tests/integration/sampling
+TRACES := tests/integration/traces
+e2e: WHAT := tests/e2e $(addprefix --ignore=,$(E2E_AGENT))
+e2e-agent: WHAT := $(E2E_AGENT)
+integration-agent: WHAT := $(AGENT)
+integration-reports: WHAT := $(REPORTS)
+integration-sampling: WHAT := $(SAMPLING)
+integration-traces: WHAT := $(TRACES)
+integration-rest: WHAT := tests/integration \
+  $(addprefix --ignore=,$(AGENT) $(REPORTS) $(SAMPLING) $(TRACES))
+
+$(PARTS): $(READY_TEST)
+	$(PYTEST) $(WHAT)
+
+integration: $(filter integration-%,$(PARTS))
+
+# The versions of AMD's binding between the oldest and the newest.
+compat: $(READY_TEST) $(AMDSMI_BETWEEN)
+	$(PYTEST) tests/integration/devices -m compat
 
 # The peer goes into an environment of its own; without it the benchmarks skip the comparison.
 $(HTA_VENV)/.ready-$(HTA):

@@ -1,5 +1,6 @@
 """Fixtures that every layer of tests shares."""
 
+import gc
 import os
 import signal
 import threading
@@ -18,6 +19,15 @@ SHARED = Path(os.environ.get("CHOPPERD_SHARED", ROOT.parent / "shared"))
 
 #: What would change how programs under test behave, or how soon they start.
 _FOREIGN = ("NOTIFY_SOCKET", "WATCHDOG_", "PYTHONDONTWRITEBYTECODE", "COLUMNS", "FORCE_COLOR")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what lives to the end: modules and the tests themselves.
+
+    Tests that look for what is left behind collect again and again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,9 +17,12 @@ from types import ModuleType
 
 import pytest
 
-#: Beside the installed one; `make` puts them there (`$(VENV)/amdsmi/6.4.4/amdsmi/`).
-OLDER = ("6.2.4", "6.3.3", "6.4.4")
+#: Next to the installed one; `make` puts them there (`$(VENV)/amdsmi/6.4.4/amdsmi/`).
+OLDEST = "6.2.4"
+BETWEEN = ("6.3.3", "6.4.4")
 INSTALLED = "installed"
+#: Parameters of tests. Those of the versions in between run in `make compat`.
+OLDER = (OLDEST, *(pytest.param(version, marks=pytest.mark.compat) for version in BETWEEN))
 ALL = (*OLDER, INSTALLED)
 _FOLDER = Path(sys.prefix) / "amdsmi"
 
@@ -78,7 +81,7 @@ def binding(version: str = INSTALLED) -> Binding:
         folder = _FOLDER / INSTALLED
     wrapper = folder / "amdsmi" / "amdsmi_wrapper.py"
     if not wrapper.exists():
-        missing = f"AMD's binding {version} is not at {folder}; `make test` puts it there"
+        missing = f"AMD's binding {version} is not at {folder}; `make compat` puts it there"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     return _load(wrapper)
 
