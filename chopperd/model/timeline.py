@@ -253,6 +253,7 @@ class Timeline:
         unlinked_records: Device records with no launch in the file.
         launch_count, recorded_launch_count: Kernel launches, and those with a record.
         framework: By evidence.
+        graph_records: Device records of unknown layer that were launched together with others.
         host: What operators did on the host, where no device record tells of any work; else None.
     """
 
@@ -269,4 +270,5 @@ class Timeline:
     launch_count: int
     recorded_launch_count: int
     framework: Framework
+    graph_records: int = 0
     host: HostWork | None = None

@@ -1,6 +1,8 @@
 """What must be said of one trace and its devices: why something is missing or to be doubted."""
 
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +21,7 @@ from chopperd.report.clocks import AVERAGES
 from chopperd.report.dies import dies_of
 from chopperd.report.lost import damage_notes
 from chopperd.report.wording import percent, plural, whole, words
+from chopperd.traces.steps import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: A reference clock this many times the highest sample is hardly the GPU's.
@@ -27,6 +30,8 @@ _FAR_ABOVE: Final = 1.5
 _CLOCK_STEP_MHZ: Final = 15.0
 #: Fewer samples of one clock may be chance.
 _MIN_LOCKED_SAMPLES: Final = 30
+PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
+REPEATING_ANNOTATIONS: Final = "repeating_annotations"
 
 
 def trace_notes(
@@ -44,6 +49,7 @@ def trace_notes(
         *_basic_notes(trace, timeline, samples, stepped=stepped),
         *damage_notes(trace.damage),
         *_timeline_notes(timeline, trace.damage),
+        *_launch_notes(trace, timeline),
     ]
 
 
@@ -65,6 +71,12 @@ def _basic_notes(
             ),
             (samples is None, "no_samples", "no clock samples of its time"),
             (
+                trace.meta.rank is None and bool(PLACE_IN_JOB.search(Path(trace.meta.path).name)),
+                "rank_unknown",
+                "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, "
+                "not a rank; the rank is known where the name has rank0, rank1, ...",
+            ),
+            (
                 not trace.meta.anchored,
                 "no_timebase",
                 "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
@@ -85,7 +97,8 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     cycles = max((step.cycle for step in timeline.steps), default=0)
     owners = {step.process for step in timeline.steps}
     irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
-    why_lost = "" if cut or damage.invalid_records else ": dropped by the profiler"
+    read_less = cut or damage.invalid_records or damage.damaged_events
+    why_lost = "" if read_less else ": dropped by the profiler"
     lost_count = timeline.launch_count - timeline.recorded_launch_count
     return _noted(
         (
@@ -128,6 +141,30 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
                 "launches_without_record",
                 f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}; "
                 "the time in which their work may have run is unknown, not idle",
+            ),
+        )
+    )
+
+
+def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
+    """What annotations and graph launches tell, and what not."""
+    stepless = timeline.devices and timeline.step_source is StepSource.NONE
+    repeats = repeating_annotation(trace) if stepless else None
+    name, times = repeats or ("", 0)
+    of_graphs = timeline.graph_records
+    return _noted(
+        (
+            (
+                repeats is not None,
+                REPEATING_ANNOTATIONS,
+                f"the annotation {name} comes {times} times, perhaps once a step: steps are told "
+                "by ProfilerStep and Optimizer.step only",
+            ),
+            (
+                of_graphs > 0,
+                "graph_launches",
+                f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of "
+                "is not known",
             ),
         )
     )

@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from chopperd.model.report import Family, FrameworkSummary, ReportDocument, Row
+from chopperd.model.report import Family, FrameworkSummary, Note, ReportDocument, Row
 from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.report.notes import REPEATING_ANNOTATIONS
 from chopperd.report.rows import DraftRow
 from chopperd.report.trace_report import TraceReport
 
@@ -35,11 +36,17 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
 
     return replace(
         document,
+        notes=_without_names(document.notes),
         framework=_bare(document.framework),
         totals=tuple(_covered(row, names) for row in document.totals),
         steps=tuple(_covered(row, names) for row in document.steps),
         host=tuple(_covered_host(each, names) for each in document.host),
     )
+
+
+def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """The notes but those that hold what a program calls its work."""
+    return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
 
 
 def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
@@ -52,6 +59,7 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
 
     return replace(
         report,
+        notes=_without_names(report.notes),
         framework=_bare(report.framework),
         totals=tuple(covered(draft) for draft in report.totals),
         steps=tuple(covered(draft) for draft in report.steps),

@@ -21,7 +21,7 @@ from chopperd.traces.decode import (
 )
 from chopperd.traces.document import Texts, document_texts, is_cut_short
 from chopperd.traces.salvage import EVENT_BORDER, salvage
-from chopperd.traces.text import is_no_number, offset_without_nulls, valid_text, with_nulls
+from chopperd.traces.text import may_lack_value, offset_without_nulls, valid_text, with_nulls
 from chopperd.traces.text_buffer import Buffer
 
 _EVENTS: Final = b'"traceEvents"'
@@ -225,7 +225,7 @@ class EventArray:
     def _decode(self, array: bytes) -> Batch | Refusal:
         """The events of an array, in which NaN and infinities may stand for numbers."""
         outcome = self._typed(array)
-        if not isinstance(outcome, Refusal) or not is_no_number(array, outcome.offset):
+        if not isinstance(outcome, Refusal) or not may_lack_value(array, outcome.offset):
             return outcome
         outcome = self._typed(with_nulls(array))
         if isinstance(outcome, Refusal) and outcome.offset is not None:

@@ -157,8 +157,8 @@ def merged_devices(
     found = []
     for number in np.unique(device).tolist():
         owners, counts = np.unique(process[device == number], return_counts=True)
-        many = counts > _FEW_RATIO * counts.sum()
-        if np.count_nonzero(many) > 1 or owners[counts.argmax()] < 0:
+        many = counts > max(_FEW_RATIO * counts.sum(), 1)
+        if np.count_nonzero(many) > 1 or (many.any() and owners[counts.argmax()] < 0):
             found.append(number)
     return found
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from chopperd.traces.decode import Element, ExactEvent, Fault, Refusal, first_element, is_json
 from chopperd.traces.text import (
-    is_no_number,
+    may_lack_value,
     offset_without_floats,
     offset_without_nulls,
     repaired,
@@ -116,7 +116,7 @@ def element_at(data: bytes, position: int) -> Element | Refusal:
     if isinstance(found, Element):
         return found
     is_nested = data[position : position + 1] in _NESTING
-    has_odd_number = found.fault is Fault.INVALID or is_no_number(
+    has_odd_number = found.fault is Fault.INVALID or may_lack_value(
         data, position + (found.offset or 0)
     )
     return _with_odd_numbers(data, position) if is_nested and has_odd_number else found

@@ -9,16 +9,29 @@ from typing import Final
 
 import numpy as np
 
-_VALUE: Final = rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])"
-_NUMBER: Final = re.compile(
-    rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!' + _VALUE + rb")[NI-])*+"
-    rb"(?:(?P<value>" + _VALUE + rb")|\Z)",
+_BLANKS: Final = rb"[ \t\n\r]*"
+_SCALAR: Final = (
+    rb"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?|true|false|null)(?![\w.+-])"
+)
+_WORD: Final = rb"(?<=[:,\[\s])(?!" + _SCALAR + rb")[\w.+-]++(?=" + _BLANKS + rb"[,\]}])"
+_GAP: Final = rb":(?=" + _BLANKS + rb"[,}])|\[(?=" + _BLANKS + rb",)|,(?=" + _BLANKS + rb"[,\]])"
+_NO_VALUE: Final = re.compile(
+    rb'(?:[^"\w.+:,\[-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!'
+    + _WORD
+    + rb")[\w.+-]++|(?!"
+    + _GAP
+    + rb")[:,\[])*+(?:(?P<word>"
+    + _WORD
+    + rb")|(?P<gap>"
+    + _GAP
+    + rb")|\Z)",
     re.DOTALL,
 )
-"""All up to what is no number where a value stands: not in a string.
+"""All up to where a value is due and none stands, or a word that is none: not in a string.
 
 Quotes in damaged text mislead.
 """
+_MAY_BE_NONE: Final = re.compile(rb"[\w\s.+,\]}-]")
 _NULL: Final = b"null"
 _LONG_DIGITS: Final = re.compile(rb"[0-9]{4301}")
 _LONG_INTEGER: Final = re.compile(
@@ -67,8 +80,12 @@ def valid_text(data: bytes, *, final: bool) -> bytes:
 
 
 def with_nulls(text: bytes) -> bytes:
-    """`text` with null for NaN and infinities, which Python's json writes as numbers."""
-    return _NUMBER.sub(_with_null, text) if (b"NaN" in text or b"Infinity" in text) else text
+    """`text` with null where a value is missing, or a word stands that is none.
+
+    Python's json writes NaN and Infinity, C++ nan and -inf, other tools None, True or 0x7f; torch
+    has written nothing at all.
+    """
+    return _NO_VALUE.sub(_with_null, text)
 
 
 def with_floats(text: bytes) -> bytes:
@@ -76,17 +93,19 @@ def with_floats(text: bytes) -> bytes:
     return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
 
 
-def is_no_number(text: bytes, offset: int | None) -> bool:
-    """Whether NaN or an infinity may be what a parser refuses at an offset."""
-    return offset is not None and text[offset : offset + 1] in (b"N", b"I")
+def may_lack_value(text: bytes, offset: int | None) -> bool:
+    """Whether what a parser refuses at an offset may be a value that is missing, or is none."""
+    return offset is not None and _MAY_BE_NONE.match(text, offset) is not None
 
 
 def offset_without_nulls(text: bytes, offset: int) -> int:
     """Where an offset into `with_nulls(text)` lies in `text`."""
-    for found in _NUMBER.finditer(text):
-        if found["value"] is None or found.start("value") >= offset:
+    for found in _NO_VALUE.finditer(text):
+        word, gap = found["word"], found["gap"]
+        at = found.end() if word is None else found.start("word")
+        if (word is None and gap is None) or at >= offset:
             break
-        offset += len(found["value"]) - len(_NULL)
+        offset += len(word or b"") - len(_NULL)
     return offset
 
 
@@ -112,8 +131,10 @@ def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
 
 
 def _with_null(found: re.Match[bytes]) -> bytes:
-    value: bytes | None = found["value"]
-    return found[0] if value is None else found[0].removesuffix(value) + _NULL
+    word: bytes | None = found["word"]
+    if word is not None:
+        return found[0].removesuffix(word) + _NULL
+    return found[0] if found["gap"] is None else found[0] + _NULL
 
 
 def _without_lone_surrogates(text: bytes, end: int) -> bytes:

@@ -135,8 +135,15 @@ def lay_out(
         launch_count=int(links.launch.sum()),
         recorded_launch_count=int((links.launch & links.recorded).sum()),
         framework=framework(trace.names),
+        graph_records=_of_graphs(links.call, place.layer),
         host=None if len(trace.records) else host_work(trace, marked.steps),
     )
+
+
+def _of_graphs(call: Int64s, layer: Int32s) -> int:
+    """How many records of unknown layer have their launching call in common with others."""
+    launched = call[(call >= 0) & (layer < 0)]
+    return int((np.bincount(launched)[launched] > 1).sum()) if len(launched) else 0
 
 
 def _work(

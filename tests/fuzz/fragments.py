@@ -13,6 +13,7 @@ FRAGMENTS: Final = (
     *(b'},{"ph":"X"', b'"},\n  {\n    "ph": "X", "cat": "kernel"', b'}],"x":[', b'"traceEvents":['),
     *(b"NaN", b"-Infinity", b"Infinity", b"null", b"true", b"nul", b"-", b"+1", b"01", b".5"),
     *(b"5.", b"1e5", b"1e999", b"-1e999", b"1e-999", b"9" * 19, b"9" * 40, b"9" * 400, b"0x7"),
+    *(b"nan", b"-inf", b"None", b"0x7f", b"1.", b":,", b": }", b"[,", b",]", b"4. ", b"nan,"),
     *(b"1E+2", b"-0", b",NaN,", b", 7 ", b',"x"', b",{}", b",null", b":NaN", b"[NaN]"),
     *(b"/* x */", b"// x\n", b"#", b"[" * 40, b"[" * 3000, b'{"a":' * 40, b'{"a":' * 3000),
     *(b'"args":{"device":0},', b'"ph":"X",', b'"name":"x",', b'"ts":5,', b'"a' * 100, b"a" * 3000),

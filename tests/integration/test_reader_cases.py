@@ -6,6 +6,7 @@ import pytest
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import ReportDocument
+from chopperd.model.trace import Damage
 from chopperd.traces.reader import read_trace
 from tests.integration.cases import Cases, codes
 
@@ -32,6 +33,56 @@ def mean_step_ns(document: ReportDocument) -> float | None:
     return None if document.summary is None else document.summary.step_ns
 
 
+def note(document: ReportDocument, code: str) -> str:
+    (text,) = (note.text for note in document.notes if note.code == code)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation"),
+    [("trtllm.json", "step[#]"), ("vllm.json", "execute_context_#(#)_generation_#(#)")],
+)
+def test_case_52_iterations_of_serving_are_totals_and_their_annotation_is_named(
+    cases: Cases, name: str, annotation: str
+) -> None:
+    document = cases.report(52, name)
+    (total,) = document.totals
+    assert (total.window_ns, total.busy_ns) == (1_100 * US, 850 * US)
+    assert document.steps == ()
+    assert f"annotation {annotation} comes 3 times" in note(document, "repeating_annotations")
+
+
+def test_case_53_words_and_numbers_as_texts_in_args_are_read(cases: Cases) -> None:
+    document = cases.report(53)
+    (total,) = document.totals
+    assert (total.compute_ns, total.comm_ns, total.overlap_ns) == (600 * US, 100 * US, 50 * US)
+    assert total.busy_ns == 650 * US
+    assert total.waterfall_ns is not None
+    assert total.waterfall_ns.exposed_comm == 50 * US
+    (collective,) = total.collectives or ()
+    assert (collective.name, collective.group_size) == ("allgather", 8)
+    assert collective.bus_bytes_per_s == pytest.approx(146.8e9, rel=1e-3)
+    assert {family.name for family in total.families} >= {"nvjet_hsh_128x256_64x4_TNT"}
+    assert [layer.name for layer in total.by_layer or ()] == ["(unknown)"]
+    assert "graph launches" in note(document, "graph_launches")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end", "devices"),
+    [("1760012345.67", "-DP-0-PP-0-EP-0", [0, 1]), ("each_sees_one_gpu", "-DP-0", [0, 0])],
+)
+def test_case_54_a_place_in_the_job_is_no_rank_and_two_files_are_two_devices(
+    cases: Cases, prefix: str, end: str, devices: list[int]
+) -> None:
+    document = cases.report(54, *(f"{prefix}-TP-{n}{end}.trace.json.gz" for n in (0, 1)))
+    assert [(row.rank, row.device, row.compute_ns, row.comm_ns) for row in document.totals] == [
+        (None, devices[0], 300 * US, 80 * US),
+        (None, devices[1], 260 * US, 100 * US),
+    ]
+    assert "rank0" in note(document, "rank_unknown")
+    assert not any("conflict" in code for code in codes(document))
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [
@@ -56,6 +107,22 @@ def test_case_51_two_ranks_on_one_device_number_are_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(TraceFormatError, match=r"several processes on device 0.*own file$"):
         read_trace(shared / "cases/51-merged-ranks" / name)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_case_66_an_empty_value_in_args_is_null_and_costs_nothing(
+    cases: Cases, shared: Path, native: bool
+) -> None:
+    trace = read_trace(shared / "cases/66-all-comm-rows-damaged/trace.json", native=native)
+    assert trace.damage == Damage()
+    document = cases.report(66)
+    assert [(row.compute_ns, row.comm_ns, row.busy_ns, row.partial) for row in document.steps] == [
+        (500 * US, 400 * US, 900 * US, False)
+    ] * 4
+    assert {row.waterfall_ns.exposed_comm for row in document.steps if row.waterfall_ns} == {
+        400 * US
+    }
+    assert codes(document) == {"no_samples"}
 
 
 def test_case_67_a_step_whose_optimizer_was_skipped_is_in_no_mean(cases: Cases) -> None:

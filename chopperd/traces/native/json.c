@@ -122,6 +122,27 @@ static const char *after_scalar(const char *at, const char *end, state_t *state)
     return after_number(at, end, state);
 }
 
+const char *after_plain(const char *at, const char *end, state_t *state, bool *is_null)
+{
+    const char *word = at, *next, *behind;
+    *is_null = *at == ',' || *at == '}' || *at == ']';
+    *state = WHOLE;
+    if (*is_null)
+        return at;
+    behind = after_scalar(at, end, state);
+    if (*state == CUT || (*state == WHOLE && !is_of_word(*behind)))
+        return behind;
+    while (is_of_word(*word))
+        word++;
+    next = after_blanks(word, end);
+    *state = word > at && next >= end ? CUT : DAMAGED;
+    if (word == at || (*next != ',' && *next != '}' && *next != ']'))
+        return behind;
+    *is_null = true;
+    *state = WHOLE;
+    return word;
+}
+
 /* Behind the key at `at` and its colon. */
 static const char *after_key(const char *at, const char *end, state_t *state)
 {
@@ -137,6 +158,7 @@ static const char *after_key(const char *at, const char *end, state_t *state)
 const char *after_value(const char *at, const char *end, state_t *state)
 {
     char closing[DEEPEST];
+    bool is_null;
     int depth = 0;
     for (;;) {
         *state = WHOLE;
@@ -155,8 +177,12 @@ const char *after_value(const char *at, const char *end, state_t *state)
             }
             at++;
             depth--;
-        } else {
+        } else if (depth == 0 || *at == '"') {
             at = after_scalar(at, end, state);
+            if (*state != WHOLE)
+                return at;
+        } else {
+            at = after_plain(at, end, state, &is_null);
             if (*state != WHOLE)
                 return at;
         }

@@ -116,19 +116,28 @@ static int key_number(const token_t *key, bool has_escape, bool in_args)
     return in_args ? arg_key(text, size) : event_key(text, size);
 }
 
-/* Behind a value that is mostly a number or a text without escapes. */
-static inline const char *after_common_value(const char *at, const char *end, state_t *state)
+/* Reads a value that is mostly a number or a text without escapes; behind it. */
+static inline const char *read_value(
+    const char *at, const char *end, token_t *value, state_t *state)
 {
+    bool is_null = false;
+    value->at = at;
+    value->kind = *at;
     if (*at == '"') {
         const char *close = next_special(at + 1, end);
-        if (*close == '"') {
-            *state = WHOLE;
-            return close + 1;
-        }
-    } else if (*at >= '0' && *at <= '9') {
-        return after_number(at, end, state);
+        *state = WHOLE;
+        at = *close == '"' ? close + 1 : after_string(at, end, state);
+    } else if (*at == '{' || *at == '[') {
+        at = after_value(at, end, state);
+    } else if (*at > '0' && *at <= '9' && !is_of_word(*(at = after_digits(at, end)))) {
+        *state = WHOLE;
+    } else {
+        at = after_plain(value->at, end, state, &is_null);
     }
-    return after_value(at, end, state);
+    value->size = at - value->at;
+    if (is_null)
+        *value = (token_t){.at = "null", .size = 4, .kind = 'n'};
+    return at;
 }
 
 static const char *broken(const char *at, const char *end, state_t *state)
@@ -215,22 +224,19 @@ const char *read_keys(
             piece.in_args = false;
             continue;
         }
-        value.at = at;
-        value.kind = *at;
         if (piece.key == ARGS && !in_args) {
             forget(event->args, &event->args_found);
             event->keys_found |= 1u << ARGS;
             if (*at == '{') {
-                *args = value;
+                *args = (token_t){.at = at, .kind = '{'};
                 piece.in_args = opens = true;
                 continue;
             }
             piece.number = NO_PIECE; /* what follows it is known only behind the other kind */
         }
-        at = after_common_value(at, end, state);
+        at = read_value(at, end, &value, state);
         if (*state != WHOLE)
             return at;
-        value.size = at - value.at;
         if (piece.key < 0)
             continue;
         (in_args ? event->args : event->keys)[piece.key] = value;

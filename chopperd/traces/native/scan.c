@@ -1,5 +1,6 @@
 /* One event after another; past those that are damaged, so that one bad name costs one event. */
 #include "scanner.h"
+#include "text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,12 +119,6 @@ static const char *next_start(const char *at, const char *end, const char **bord
         at++;
     }
     return NULL;
-}
-
-static bool is_of_word(char byte)
-{
-    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
-           byte == '-' || byte == '.' || byte == '_' || byte == '+';
 }
 
 /* Whether a number or a word is an element on its own; without a separator behind it, it is a piece

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 4
+#define SCANNER_VERSION 5
 #endif
 
 #define ABSENT (-1)
@@ -47,6 +47,9 @@ typedef struct {
 const char *after_number(const char *at, const char *end, state_t *state);
 const char *after_string(const char *at, const char *end, state_t *state);
 const char *after_value(const char *at, const char *end, state_t *state);
+/* Behind what stands where a value of an object or a list is due, no text, object or list. Nothing, and
+ * a word that is no value (nan, None, 0x7f), stand for null: `is_null`. */
+const char *after_plain(const char *at, const char *end, state_t *state, bool *is_null);
 
 /* ---- numbers.c ---- */
 

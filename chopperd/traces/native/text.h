@@ -36,6 +36,12 @@ static inline const char *after_blanks(const char *at, const char *end)
     return at;
 }
 
+static inline bool is_of_word(char byte)
+{
+    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') ||
+           byte == '-' || byte == '.' || byte == '_' || byte == '+';
+}
+
 /* The next quote, backslash or control byte of a string. */
 static inline const char *next_special(const char *at, const char *end)
 {

@@ -15,8 +15,10 @@ from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
 from chopperd.report.clocked_device import JoinOptions, clocked_device
 from chopperd.report.notes import doubt_notes
-from chopperd.report.trace_report import TraceReport
+from chopperd.report.privacy import trace_with_names
+from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline import lay_out
+from tests.trace_building import TraceBuilder
 from tests.unit.report.traced import H100, MS, STEP_MS, T0_NS, Job, reported, sample_set, sampled
 
 
@@ -70,6 +72,18 @@ def test_a_clean_trace_without_samples_has_one_note() -> None:
 
 def test_a_trace_without_work_says_that_first() -> None:
     assert codes(reported(Job(steps=(), host_only_steps=(1,))))[0] == "no_device_records"
+
+
+@pytest.mark.parametrize(
+    "damage", [Damage(damaged_events=1), Damage(invalid_records=1), Damage(truncated=True)]
+)
+def test_a_launch_whose_record_may_stand_in_damaged_text_was_not_dropped_by_the_profiler(
+    damage: Damage,
+) -> None:
+    lossy = reported(Job(lost_launch_in=2, damage=damage))
+    assert "left no record; the time" in text(lossy, "launches_without_record")
+    clean = reported(Job(lost_launch_in=2))
+    assert "left no record: dropped by the profiler" in text(clean, "launches_without_record")
 
 
 def test_lost_launches_and_steps_that_are_not_marked_are_noted() -> None:
@@ -424,3 +438,44 @@ def test_a_limit_that_means_nothing_is_left_out_and_said() -> None:
         "and is left out of the causes"
     )
     assert set(report.totals[0].row.dvfs.by_cause_ns or ()) == {"power_cap"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "said"),
+    [
+        ("17.67-TP-1-DP-0-PP-0-EP-0.trace.json.gz", None, True),
+        ("each_sees_one_gpu-dp_3.json", None, True),
+        ("http2-0.json", None, False),
+        ("17.67-TP-1-DP-0.json", 1, False),
+    ],
+)
+def test_a_place_in_the_job_is_no_rank_and_that_is_said(
+    name: str, rank: int | None, said: bool
+) -> None:
+    assert ("rank_unknown" in codes(reported(Job(path=f"/runs/tp4/{name}", rank=rank)))) is said
+
+
+def annotated() -> TraceReport:
+    """A trace without steps in which an annotation comes three times."""
+    built = TraceBuilder()
+    for number in range(3):
+        built.span(f"secret[{number}]", 100 * number, 80)
+        built.kernel("k", 100 * number, 100 * number + 10, 50)
+    trace = built.build()
+    return report_trace(trace, lay_out(trace), None, JoinOptions())
+
+
+def test_an_annotation_that_repeats_is_named_where_nothing_marks_steps() -> None:
+    assert text(annotated(), "repeating_annotations").startswith("the annotation secret[#] comes 3")
+    shown = trace_with_names(annotated(), "hashed")
+    assert "repeating_annotations" not in codes(shown)
+
+
+def test_launches_of_several_records_are_noted_where_layers_are_unknown() -> None:
+    built = TraceBuilder()
+    built.call("cudaGraphLaunch", 20, correlation=900)
+    for start_ns in (40, 50):
+        built.record("node", start_ns, 5, correlation=900)
+    trace = built.build()
+    report = report_trace(trace, lay_out(trace), None, JoinOptions())
+    assert text(report, "graph_launches").startswith("2 device records of graph launches")

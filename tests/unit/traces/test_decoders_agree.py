@@ -77,8 +77,50 @@ def test_not_a_number_between_events_is_damage_unless_it_is_in_a_list(value: byt
     assert starts_ns(found) == [1000]  # the other one is a copy
 
 
-def test_a_minus_before_nan_is_damage() -> None:
-    found = read_alike(CALL % (b"1", b"-NaN") + b"," + GOOD)
+#: What stands where a value of `args` is due, and is none; torch has written the first.
+NO_VALUES = (
+    *(b"", b" ", b"nan", b"-nan", b"-NaN", b"inf", b"-inf", b"None", b"True", b"undefined"),
+    *(b"default_pg", b"0x7f12", b"01", b"1.", b".5", b"+1", b"1e", b"4. ", b"-", b"1_0", b"1.5.2"),
+    *(b"[1, , 2]", b"[,]", b"[1,]", b"[nan, [,None]]", b'{"a": , "b": nan, "c":}'),
+)
+
+
+@pytest.mark.parametrize("value", NO_VALUES)
+def test_a_value_that_is_missing_or_is_none_is_null_and_costs_nothing_else(value: bytes) -> None:
+    for args in (
+        b'"Process Group Description": %s, "correlation": 7',
+        b'"correlation": 7, "Process Group Description": %s',
+        b'"correlation": 7, "Process Group Description": %s, "Collective name": "allreduce"',
+    ):
+        kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":5,"args":{%s}}'
+        found = read_alike(kernel % (args % value) + b"," + GOOD)
+        assert set(found.lost.values()) == {0}
+        assert found.tables.records.correlation.tolist() == [7]
+        assert [one.group_description for one in found.tables.collectives] in ([], [None])
+        assert starts_ns(found) == [1000]
+
+
+@pytest.mark.parametrize("value", [b"", b"nan", b"-NaN", b"None", b"1.", b"[1"])
+def test_a_time_that_is_missing_is_that_of_no_row(value: bytes) -> None:
+    found = read_alike(CALL % (b"1", value) + b"," + GOOD)
+    assert starts_ns(found) == [1000]
+    assert found.lost["damaged"] + found.lost["undecodable_rows"] == 1
+
+
+def test_shapes_with_what_is_no_value_in_them_are_read_alike() -> None:
+    operator = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":2,"ts":%d,"dur":2,%s}'
+    dims = (b"[[1, , 2]]", b"[[nan, 2]]", b"[]", b"")
+    found = read_alike(
+        b",".join(operator % (n, b'"args":{"Input Dims":%s}' % one) for n, one in enumerate(dims))
+    )
+    assert len(found.tables.spans) == 4
+
+
+@pytest.mark.parametrize(
+    "args", [b'"a" 1', b'"a": b c', b'"a": 1 2', b'"a": "b"c"', b"a: 1", b'"a": 1,', b"", b",,"]
+)
+def test_what_is_no_missing_value_is_damage_still(args: bytes) -> None:
+    found = read_alike(CALL % (b"1", b"1") + b"," + GOOD.replace(b'"name"', args + b',"name"'))
     assert (starts_ns(found), found.lost["damaged"]) == ([1000], 1)
 
 

@@ -189,6 +189,14 @@ def test_one_process_with_several_devices_and_none_at_all_are_no_merged_file() -
     assert merged(built) == []
 
 
+def test_a_damaged_process_id_of_one_call_is_no_other_rank() -> None:
+    built = TraceBuilder()
+    for n in range(1, 4):
+        built.call("hipLaunchKernel", n, correlation=n, thread=(4242 if n < 3 else "424", 1))
+        built.record("k", 10 * n, 1, correlation=n)
+    assert merged(built) == []
+
+
 def test_one_record_in_a_thousand_with_the_id_of_another_process_is_chance() -> None:
     built = two_ranks(ids=(10_001, 20_001), devices=(0, 1))
     for n in range(1, 1000):

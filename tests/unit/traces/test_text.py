@@ -64,7 +64,10 @@ def test_whatever_python_dumps_is_readable_after_repair(text: str) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            [b"NaN", b"-Infinity", b"7", b"9" * 4400, b'"NaN, 1"', b"1." + b"9" * 4400, b"-1"]
+            [
+                *(b"NaN", b"-Infinity", b"7", b"9" * 4400, b'"NaN, 1"', b"1." + b"9" * 4400),
+                *(b"-1", b"nan", b"None", b"0x7f", b"true", b'{"a": }', b'{"a":,"b":nan}'),
+            ]
         )
     )
 )

@@ -255,3 +255,14 @@ def test_a_site_s_own_class_stays_inside_a_copy_of_fsdp() -> None:
     rules = (ClassRule(KernelClass.ELEMENTWISE, "^my_"),)
     (device,) = lay_out(made.build(), LayoutOptions(class_rules=rules)).devices
     assert device.kernel_class.tolist() == [KernelClass.COMM_PACK, KernelClass.ELEMENTWISE]
+
+
+def test_records_of_unknown_layer_that_were_launched_together_are_counted() -> None:
+    built = TraceBuilder()
+    built.kernel("alone", 0, 10, 5)
+    built.call("cudaGraphLaunch", 20, correlation=900)
+    for start_ns in (40, 50, 60):
+        built.record("node", start_ns, 5, correlation=900)
+    built.record("unlinked", 70, 5)
+    assert lay_out(built.build()).graph_records == 3
+    assert lay_out(TraceBuilder().build()).graph_records == 0
