@@ -82,6 +82,12 @@ class TraceFormatError(TraceError):
     """The file is not a Kineto trace, or is damaged past use; says where."""
 
 
+class UnrelatedTracesError(ChopperdError):
+    """Traces named together are not of one job; says which differs, and how to choose."""
+
+    exit_code = 4
+
+
 class TimebaseError(TraceError):
     """Trace and samples can't be laid on one time axis."""
 

@@ -1,7 +1,7 @@
 """The options of all commands, and what their texts mean; commands are decorated with theirs."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -97,6 +97,12 @@ device_map = click.option(
     help="Which GPU (label, UUID, PCI bus id) each device of a trace is, of that rank or of any; "
     "pci: devices are numbered in PCI order.",
 )
+rank_of = click.option(
+    "--rank-of", multiple=True, metavar="FILE=N", help="The rank of a trace that names it wrongly."
+)
+merge = click.option(
+    "--merge", is_flag=True, help="Also report on files of several jobs or runs, side by side."
+)
 reference = click.option(
     "--reference-mhz",
     type=click.FloatRange(min=1),
@@ -133,6 +139,7 @@ def report_options(
     reference_mhz: float | None = None,
     step: int | None = None,
     last: int | None = None,
+    merge: bool = False,
 ) -> "ReportOptions":
     """What the configuration and a command line say about a report; the command line wins.
 
@@ -148,7 +155,8 @@ def report_options(
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
-    return replace(options, join=join, selection=selection, threads=reading_threads())
+    threads = reading_threads()
+    return replace(options, join=join, selection=selection, threads=threads, merge=merge)
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:
@@ -174,6 +182,33 @@ def reading_threads() -> int:
     One scans, one hashes; a third would have next to nothing to do.
     """
     return min(len(os.sched_getaffinity(0)), 2)
+
+
+def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int]:
+    """Each `FILE=N` as the rank of one of the traces, which may be named without its folder.
+
+    Raises:
+        ConfigError: Which are none, or name no trace or several.
+    """
+    ranks: dict[Path, int] = {}
+    problems = []
+    for text in texts:
+        name, _, rank = text.rpartition("=")
+        named = [trace for trace in traces if name in {str(trace), trace.name}]
+        if not name or not rank.isdecimal():
+            problems.append(f"--rank-of: {text!r} is not FILE=N")
+        elif len(named) != 1:
+            problem = (
+                "several traces have that name: say the whole path"
+                if named
+                else "no trace has that name"
+            )
+            problems.append(f"--rank-of: {name!r}: {problem}")
+        else:
+            ranks[named[0]] = int(rank)
+    if problems:
+        raise ConfigError(problems)
+    return ranks
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:

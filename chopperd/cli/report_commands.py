@@ -11,6 +11,7 @@ from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
 from chopperd.cli.options import (
     chosen_form,
+    parsed_ranks,
     parsed_zone,
     reading_threads,
     report_options,
@@ -67,7 +68,8 @@ def record(
             _keep(output, samples)
             found = _recorded_traces(traces, started_unix_ns)
             if found:
-                how = report_options(settings, device_map=device_map)
+                # All are of this command, which may have trained more than once.
+                how = report_options(settings, device_map=device_map, merge=True)
                 print_report(_document(found, samples, how), form)
         except Exception as error:
             if status == 0:
@@ -116,6 +118,8 @@ def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
 @options.report_form
 @options.report_to
 @options.device_map
+@options.rank_of
+@options.merge
 @options.reference
 @options.zone
 @options.config_path
@@ -129,6 +133,8 @@ def report(
     form: options.Format | None,
     output: Path | None,
     device_map: str | None,
+    rank_of: Sequence[str],
+    merge: bool,
     reference_mhz: float | None,
     tz: str | None,
     config: Path | None,
@@ -138,18 +144,26 @@ def report(
     files_only: dict[str, object] = {
         "--samples": samples,
         "--device-map": device_map,
+        "--rank-of": rank_of or None,
+        "--merge": merge or None,
         "--reference-mhz": reference_mhz,
         "--tz": tz,
     }
     if traces:
         _refuse({"--job": job}, "which job's traces they are is told by the traces")
         settings = load_config(config or DEFAULT_PATH)
+        ranks = parsed_ranks(rank_of, traces)
         how = report_options(
-            settings, device_map=device_map, reference_mhz=reference_mhz, step=step, last=last
+            settings,
+            device_map=device_map,
+            reference_mhz=reference_mhz,
+            step=step,
+            last=last,
+            merge=merge,
         )
         read = _read_ahead(settings, traces[0])
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
-        document = _document(traces, clocks, how, read)
+        document = _document(traces, clocks, how, read, ranks)
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
@@ -211,6 +225,7 @@ def _document(
     samples: "Samples",
     how: "ReportOptions",
     read: "ReadsTrace | None" = None,
+    ranks: Mapping[Path, int] | None = None,
 ) -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
@@ -218,5 +233,10 @@ def _document(
 
     with reading_progress(sys.stderr) as progress:
         return report_files(
-            traces, samples=samples, options=how, progress=progress, read=read or read_trace
+            traces,
+            samples=samples,
+            options=how,
+            progress=progress,
+            read=read or read_trace,
+            rank_of=ranks,
         )

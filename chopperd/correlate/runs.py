@@ -4,7 +4,7 @@ torch draws a `trace_id` in each process, so that it never tells ranks apart; th
 several files says that one capture asked for them all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
@@ -13,9 +13,14 @@ import numpy as np
 
 from chopperd.model.captures import RunIdentity
 from chopperd.model.trace import ProcessGroup
+from chopperd.units import NS_PER_S
 
 #: How many steps apart the ranks of a run may be at one instant: a pipeline is about one deep.
 _MOST_STEPS_APART: Final = 1.0
+#: Files of one job are no further apart than this; a profiler may write one every few hours.
+_FAR_NS: Final = 12 * 3600 * NS_PER_S
+#: Ranks do the same step within this, whatever their clocks say.
+_SAME_STEP_NS: Final = 300 * NS_PER_S
 #: In place of a distance in steps that is not known.
 _UNKNOWN_DISTANCE: Final = _MOST_STEPS_APART
 
@@ -76,8 +81,49 @@ def is_rank_twice(one: RunIdentity, other: RunIdentity) -> bool:
     timed, numbered = _known_time(one) and _known_time(other), bool(one.steps and other.steps)
     if _overlap(one, other) or not (timed or numbered):
         return True
-    return numbered and max(one.steps[0][0], other.steps[0][0]) < min(
-        one.steps[-1][0], other.steps[-1][0]
+    return _share_steps(one, other)
+
+
+def why_unrelated(one: RunIdentity, other: RunIdentity) -> str | None:
+    """What says that two files are of different runs, in words; None where nothing does.
+
+    Stricter about dates than `are_apart`, as files named together may lie far apart, and milder
+    about clocks, which may differ from host to host.
+    """
+    if one.run or other.run:
+        same = one.run == other.run
+        return None if same else f"its run is {one.run or 'unnamed'}, not {other.run or 'unnamed'}"
+    if one.trace_id is not None and one.trace_id == other.trace_id:
+        return None
+    return next(_differences(one, other), None)
+
+
+def _differences(one: RunIdentity, other: RunIdentity) -> Iterator[str]:
+    if _differ(one.world_size, other.world_size):
+        yield f"its world size is {one.world_size}, not {other.world_size}"
+    if _differ(one.backend, other.backend):
+        yield f"it communicates by {one.backend}, not {other.backend}"
+    if _groups_differ(one, other):
+        yield "its process groups have other ranks"
+    gap_ns = _gap_ns(one, other)
+    if gap_ns > _FAR_NS:
+        yield f"it was traced {gap_ns / (3600 * NS_PER_S):.0f} hours apart"
+    if _share_steps(one, other) and gap_ns > _SAME_STEP_NS:
+        yield f"it has the same steps {gap_ns / (60 * NS_PER_S):.0f} minutes apart"
+    if is_rank_twice(one, other):
+        yield f"both are rank {one.rank}"
+
+
+def _gap_ns(one: RunIdentity, other: RunIdentity) -> int:
+    """The time between two traces; 0 where they overlap or a time is not known."""
+    begins, ends = (one.begin_unix_ns, other.begin_unix_ns), (one.end_unix_ns, other.end_unix_ns)
+    known = [(b, e) for b, e in zip(begins, ends, strict=True) if b is not None and e is not None]
+    return max(max(b for b, _ in known) - min(e for _, e in known), 0) if len(known) == 2 else 0
+
+
+def _share_steps(one: RunIdentity, other: RunIdentity) -> bool:
+    return bool(one.steps and other.steps) and (
+        max(one.steps[0][0], other.steps[0][0]) < min(one.steps[-1][0], other.steps[-1][0])
     )
 
 

@@ -325,7 +325,7 @@ class TraceMeta:
         base_time_unix_ns: `baseTimeNanoseconds`; None if absent.
         anchored: Whether the times are Unix time (a base is known or the file's times are epoch).
         rank: Rank of the process; None if unknown.
-        rank_source: "distributedInfo", "file name" or None.
+        rank_source: "distributedInfo", "file name", "command line" or None.
         world_size: From distributedInfo; None if absent.
         backend: Of torch.distributed, as "nccl"; None if absent.
         groups: The process groups that the rank is in; None if absent or too many to compare.

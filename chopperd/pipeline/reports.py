@@ -1,14 +1,14 @@
 """From trace files and samples to a report document."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
-from chopperd.errors import ConfigError, TraceFormatError
+from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
@@ -16,7 +16,13 @@ from chopperd.model.trace import Trace
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
-from chopperd.report.processes import given_twice, guessed_gpus, guessed_twice, of_runs
+from chopperd.report.processes import (
+    given_twice,
+    guessed_gpus,
+    guessed_twice,
+    of_runs,
+    unrelated,
+)
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
@@ -38,6 +44,10 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[int, int | None], None]
 Samples: TypeAlias = "SampleSet | SampleSource | None"
 
+_CHOOSE: Final = (
+    "Name the files of one job, say --rank-of FILE=N where a rank is wrong, or --merge to report "
+    "on all of them side by side"
+)
 #: Of samples around a trace: what reads once a second and holds for three must reach into it.
 _MARGIN_NS: Final = 10 * NS_PER_S
 
@@ -54,6 +64,7 @@ class ReportOptions:
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
         threads: How many threads may read a file.
+        merge: Whether files may be of several jobs or runs.
         most_rows: Step rows (steps times devices) of a trace beyond which it is refused before it
             is joined; None for any number.
     """
@@ -65,6 +76,7 @@ class ReportOptions:
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
     threads: int = 1
+    merge: bool = False
     most_rows: int | None = None
 
 
@@ -98,10 +110,12 @@ class Origin:
     Attributes:
         name: What it was called; None if it still is.
         job: The job that it was handed in for; None takes the job that it names itself.
+        rank: Its rank; None takes what it says itself.
     """
 
     name: str | None = None
     job: str | None = None
+    rank: int | None = None
 
 
 def report_files(
@@ -112,6 +126,7 @@ def report_files(
     progress: Progress | None = None,
     clock: Clock | None = None,
     read: ReadsTrace = read_trace,
+    rank_of: Mapping[Path, int] | None = None,
 ) -> ReportDocument:
     """The report on the traces of one job.
 
@@ -126,16 +141,21 @@ def report_files(
         progress: Called with bytes read so far and in all.
         clock: What the document is dated by.
         read: Reads a file.
+        rank_of: The ranks of files that are to be known better than the files know.
 
     Raises:
         TraceFormatError: None of the files can be read.
         ConfigError: The device map gives one GPU to several at a time.
+        UnrelatedTracesError: They are not of one job.
         StepNotFoundError: There is no step of the number asked for.
     """
-    reports, notes = _report_each(paths, samples, options, progress, read)
+    each_from = {path: Origin(rank=rank) for path, rank in (rank_of or {}).items()}
+    reports, notes = _report_each(paths, samples, options, progress, read, each_from)
     _check_device_map([file.report for file in reports])
     for note in notes:
         logger.warning(note.text)
+    if not options.merge and (why := unrelated([file.report for file in reports])):
+        raise UnrelatedTracesError(f"{why}. {_CHOOSE}")
     document = composed(reports, clock or SystemClock(), selection=options.selection, notes=notes)
     return with_names(document, options.names)
 
@@ -199,6 +219,7 @@ def _report_each(
     options: ReportOptions,
     progress: Progress | None,
     read: ReadsTrace,
+    each_from: Mapping[Path, Origin],
 ) -> tuple[list[FileReport], list[Note]]:
     """At least one report, and what is to be said of traces that have none."""
     reports: list[FileReport] = []
@@ -207,7 +228,15 @@ def _report_each(
     for path in paths:
         try:
             several = len(paths) > 1
-            one = report_file(path, samples, options, progress, one_of_several=several, read=read)
+            one = report_file(
+                path,
+                samples,
+                options,
+                progress,
+                one_of_several=several,
+                origin=each_from.get(path),
+                read=read,
+            )
         except TraceFormatError as error:
             failures.append(error)
             notes.append(Note(code="trace_left_out", text=f"left out: {error}"))
@@ -302,9 +331,12 @@ def _read(
         name=origin.name,
         threads=options.threads,
     )
-    if origin.job is None:
-        return trace
-    return replace(trace, meta=replace(trace.meta, job=origin.job))
+    meta = trace.meta
+    if origin.job is not None:
+        meta = replace(meta, job=origin.job)
+    if origin.rank is not None:
+        meta = replace(meta, rank=origin.rank, rank_source="command line")
+    return replace(trace, meta=meta)
 
 
 def _check_rows(trace: Trace, timeline: Timeline, most_rows: int) -> None:

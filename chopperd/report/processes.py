@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Final
 
 from chopperd.correlate.mapping import UNCERTAIN_RULES
-from chopperd.correlate.runs import runs_of
+from chopperd.correlate.runs import runs_of, why_unrelated
 from chopperd.model.captures import RunIdentity
 from chopperd.model.timeline import StepSource
 from chopperd.report.trace_report import TraceReport
@@ -100,6 +100,34 @@ def identity(report: TraceReport) -> RunIdentity:
     return replace(
         report.said, begin_unix_ns=span[0], end_unix_ns=span[1], steps=_numbered_steps(report)
     )
+
+
+def unrelated(reports: Sequence[TraceReport]) -> str | None:
+    """Which file is not of the same job as the most others, and why, in words; None if all are."""
+    identities = [identity(report) for report in reports]
+    groups: list[list[int]] = []
+    for index, one in enumerate(identities):
+        fits = (
+            those
+            for those in groups
+            if all(why_unrelated(one, identities[other]) is None for other in those)
+        )
+        joined = next(fits, None)
+        if joined is None:
+            groups.append([index])
+        else:
+            joined.append(index)
+    if len(groups) < 2:
+        return None
+    most = max(groups, key=len)
+    odd = next(index for those in groups if those is not most for index in those)
+    first, why = next(
+        (other, why) for other in most if (why := why_unrelated(identities[odd], identities[other]))
+    )
+    more = len(reports) - len(most) - 1
+    others = f" (nor are {more} more)" if more else ""
+    odd_path, path = reports[odd].trace.path, reports[first].trace.path
+    return f"{odd_path} is not of the same job as {path}: {why}{others}"
 
 
 def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceReport]:

@@ -26,6 +26,7 @@ from chopperd.errors import (
     StoreError,
     TraceFormatError,
 )
+from chopperd.model.report import ReportDocument
 from tests.unit.report.documents import eight_gpus, host_timed
 
 PYTHON = sys.executable
@@ -142,7 +143,39 @@ def test_a_device_map_reaches_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
         "reference_mhz": 1755.0,
         "step": None,
         "last": 3,
+        "merge": False,
     }
+
+
+def test_ranks_of_files_reach_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def document(*arguments: object) -> ReportDocument:
+        given.append(arguments[-1])
+        return eight_gpus()
+
+    monkeypatch.setattr(report_commands, "report_options", lambda *_, **__: None)
+    monkeypatch.setattr(report_commands, "_document", document)
+    named = ["--rank-of", "a/x=1.json=3", "--rank-of", "y.json=0"]
+    assert cli.run(["report", "a/x=1.json", "b/y.json", *named]) == 0
+    assert given == [{Path("a/x=1.json"): 3, Path("b/y.json"): 0}]
+
+
+@pytest.mark.usefixtures("document")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x.json", "'x.json' is not FILE=N"),
+        ("x.json=a", "'x.json=a' is not FILE=N"),
+        ("z.json=1", "'z.json': no trace has that name"),
+        ("x.json=1", "'x.json': several traces have that name: say the whole path"),
+    ],
+)
+def test_a_rank_of_no_trace_is_a_usage_error(
+    text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["report", "a/x.json", "b/x.json", "--rank-of", text]) == 2
+    assert complaints(capsys) == [f"chopperd: --rank-of: {says}"]
 
 
 @pytest.mark.usefixtures("document")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopperd.errors import TraceFormatError
+from chopperd.errors import TraceFormatError, UnrelatedTracesError
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, kineto_files, report_files
 from chopperd.traces.sniff import is_kineto
@@ -105,11 +105,82 @@ def test_the_same_bytes_twice_count_once(tmp_path: Path) -> None:
 def test_one_rank_claimed_by_two_files_is_a_conflict(tmp_path: Path) -> None:
     first = written(tmp_path / "a.json", kineto(rank=0))
     other = written(tmp_path / "b.json", kineto(rank=0, at_us=3))
-    document = report_files([first, other], samples=None, options=ReportOptions())
+    document = report_files([first, other], samples=None, options=ReportOptions(merge=True))
     (conflict,) = [note.text for note in document.notes if note.code == "rank_conflict"]
     assert str(first) in conflict
     assert str(other) in conflict
     assert len([row for row in document.steps if row.step == 1]) == 2
+
+
+HOUR_US = 3600 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (
+            {"rank": 3, "distributedInfo": {"rank": 3, "world_size": 8}},
+            "its world size is 8, not 2",
+        ),
+        ({"rank": 3, "chopperd_run": "b"}, "its run is b, not unnamed"),
+        ({"rank": 3, "at_us": HOUR_US}, "it has the same steps 60 minutes apart"),
+        ({"rank": 3, "at_us": 30 * HOUR_US, "steps": (70, 71)}, "it was traced 30 hours apart"),
+    ],
+)
+def test_files_that_are_not_of_one_job_are_refused_by_name_unless_merged(
+    odd: Json, why: str, tmp_path: Path
+) -> None:
+    """Ranks 0 to 2 of one job, and a file of another, which is named wherever it comes."""
+    paths = [written(tmp_path / f"r{rank}.json", kineto(rank=rank)) for rank in (0, 1, 2)]
+    other = written(tmp_path / "other.json", kineto(**odd, extra=1))
+    for files in ([*paths, other], [other, *paths]):
+        with pytest.raises(UnrelatedTracesError) as refused:
+            report_files(files, samples=None, options=ReportOptions())
+        said = str(refused.value)
+        assert said.startswith(f"{other} is not of the same job as {tmp_path}/r")
+        assert f": {why}. Name the files of one job, " in said
+        assert "--merge" in said
+        assert "\n" not in said
+    document = report_files([*paths, other], samples=None, options=ReportOptions(merge=True))
+    assert len(document.traces) == 4
+
+
+def test_a_rank_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.json", kineto(rank=0))
+    other = written(tmp_path / "b.json", kineto(rank=0, at_us=3))
+    with pytest.raises(UnrelatedTracesError, match=r"b\.json is not .*a\.json: both are rank 0\. "):
+        report_files([first, other], samples=None, options=ReportOptions())
+
+
+def test_how_many_more_files_are_of_other_jobs_is_said(tmp_path: Path) -> None:
+    first = [written(tmp_path / f"a{rank}.json", kineto(rank=rank)) for rank in (0, 1, 2)]
+    second = [written(tmp_path / f"b{r}.json", kineto(rank=r, chopperd_run="b")) for r in (0, 1)]
+    with pytest.raises(UnrelatedTracesError, match=r"b0\.json is not .* \(nor are 1 more\)\. Name"):
+        report_files([*first, *second], samples=None, options=ReportOptions())
+
+
+def test_cycles_of_one_rank_and_files_without_ranks_are_one_job(tmp_path: Path) -> None:
+    cycles = [
+        written(
+            tmp_path / f"{n}.json", kineto(rank=0, steps=(10 * n, 10 * n + 1), at_us=n * HOUR_US)
+        )
+        for n in (1, 2, 3)
+    ]
+    assert len(report_files(cycles, samples=None, options=ReportOptions()).traces) == 3
+    alike = [written(tmp_path / f"x{n}.json", kineto(at_us=n)) for n in (0, 1)]
+    assert len(report_files(alike, samples=None, options=ReportOptions()).traces) == 2
+
+
+def test_a_rank_that_is_said_is_the_files_rank(tmp_path: Path) -> None:
+    first = written(tmp_path / "a.json", kineto(rank=0))
+    other = written(tmp_path / "b.json", kineto(rank=0, at_us=3))
+    document = report_files(
+        [first, other], samples=None, options=ReportOptions(), rank_of={other: 1}
+    )
+    said = [(trace.rank, trace.rank_source) for trace in document.traces]
+    assert said == [(0, "distributedInfo"), (1, "command line")]
+    assert sorted({row.rank for row in document.steps if row.rank is not None}) == [0, 1]
+    assert "rank_conflict" not in {note.code for note in document.notes}
 
 
 def test_two_ranks_are_not_both_the_only_gpu_sampled(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from chopperd.correlate.runs import is_rival, runs_of
+from chopperd.correlate.runs import is_rival, runs_of, why_unrelated
 from chopperd.model.captures import RunIdentity
 from chopperd.model.trace import ProcessGroup
 
@@ -156,3 +156,35 @@ def test_rivals_differ_in_nothing_but_the_claim_of_one_rank() -> None:
     assert not is_rival(rank(0), rank(1))
     assert not is_rival(rank(0), rank(0, world_size=2))
     assert not is_rival(rank(0), rank(0, first_step=500))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (rank(1), None),
+        (rank(1, at_s=30), None),  # clocks of two hosts that differ by half a minute
+        (rank(0, at_s=3600, first_step=500), None),  # a later cycle of the same process
+        (rank(1, at_s=3600, first_step=500), None),
+        (rank(1, world_size=None), None),
+        (timeless(1), None),
+        (rank(0, trace_id="x", at_s=0), "both are rank 0"),
+        (rank(0, at_s=60), "both are rank 0"),
+        (timeless(0), "both are rank 0"),
+        (rank(1, world_size=8), "its world size is 4, not 8"),
+        (rank(1, backend="gloo"), "it communicates by nccl, not gloo"),
+        (rank(1, run="b"), "its run is unnamed, not b"),
+        (rank(1, groups=(group("0", [0, 2]),)), "its process groups have other ranks"),
+        (rank(1, at_s=13 * 3600, first_step=None), "it was traced 13 hours apart"),
+        (rank(1, at_s=603), "it has the same steps 10 minutes apart"),
+        (rank(1, at_s=-603), "it has the same steps 10 minutes apart"),
+    ],
+)
+def test_what_says_that_files_are_not_of_one_job(other: RunIdentity, why: str | None) -> None:
+    one = rank(0, backend="nccl", groups=(group("0", [0, 1]),))
+    assert why_unrelated(one, other) == why
+
+
+def test_one_run_id_or_one_trace_id_joins_whatever_else_is_said() -> None:
+    assert why_unrelated(rank(0, run="a"), rank(0, run="a", world_size=9)) is None
+    assert why_unrelated(rank(0, run="a"), rank(1, run="b")) == "its run is a, not b"
+    assert why_unrelated(rank(0, trace_id="x"), rank(0, trace_id="x")) is None
