@@ -18,13 +18,13 @@ from bench.markdown import median_and_range, table
 from chopperd.clock import SystemClock
 from chopperd.model.captures import (
     AnalysedTrace,
-    RunIdentity,
     StepQuery,
     TraceEntry,
     TraceState,
     Viewer,
 )
 from chopperd.model.report import ReportDocument
+from chopperd.model.run import RunIdentity
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
 from chopperd.units import NS_PER_S

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.captures import RunIdentity
-from chopperd.model.trace import ProcessGroup
+from chopperd.model.run import ProcessGroup, RunIdentity
 from chopperd.units import NS_PER_S
 
 #: How many steps apart the ranks of a run may be at one instant: a pipeline is about one deep.

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from chopperd.model.report import Family, Row
 from chopperd.model.row_work import Part
-from chopperd.model.trace import ProcessGroup
+from chopperd.model.run import RunIdentity
 
 
 class TraceState(StrEnum):
@@ -57,30 +57,6 @@ class TraceEntry:
     run: str | None = None
     capture: int | None = None
     device_map: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """What a trace says of the run that it is of; `correlate.runs` compares it with others.
-
-    Attributes:
-        run, rank, world_size, backend, groups, trace_id, host_name: As of `TraceMeta`.
-        begin_unix_ns, end_unix_ns: First and last device record, else of its steps; None without
-            an anchor.
-        steps: (number, start in Unix ns) of some steps that the job numbers itself, in order, and
-            the end of the last one as a further start; empty where there are none.
-    """
-
-    run: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    backend: str | None = None
-    groups: tuple[ProcessGroup, ...] | None = None
-    trace_id: str | None = None
-    host_name: str | None = None
-    begin_unix_ns: int | None = None
-    end_unix_ns: int | None = None
-    steps: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 """The closed set of causes of a low clock, and their bit in a sample's `causes` column."""
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from chopperd.model.arrays import Int64s
+if TYPE_CHECKING:
+    # The agent starts its sampler before it loads numpy.
+    from chopperd.model.arrays import Int64s
 
 
 class Cause(IntEnum):
@@ -54,12 +56,12 @@ OUTRANKED: Final = (Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL)
 _OUTRANKED_BITS: Final = sum(cause.bit for cause in OUTRANKED)
 
 
-def has_protection(causes: Int64s) -> Int64s:
+def has_protection(causes: "Int64s") -> "Int64s":
     """Nonzero where a hardware protection (`HW_THERMAL`, `POWER_BRAKE`) is set: (...) int64."""
     return causes & _PROTECTION_BITS
 
 
-def ranked(causes: Int64s) -> Int64s:
+def ranked(causes: "Int64s") -> "Int64s":
     """The bit sets without what a hardware protection set beside it outranks: (...) int64.
 
     Source: DESIGN.md section 2, "Cause".

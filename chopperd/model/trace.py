@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.run import ProcessGroup
 
 MOST_DETAILS: Final = 1 << 16
 """Collectives, and shapes, that are told apart in one file: many times what large jobs have.
@@ -246,32 +247,6 @@ class TraceDevice:
     pci_bus_id: str | None = None
     units: int | None = None
     identity_source: str = "chopperd_devices"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGroup:
-    """A process group that a rank is in, as torch names it in `distributedInfo.pg_config`.
-
-    Attributes:
-        name: `pg_name`: a count that all ranks of a job agree on, or a hash of the ranks.
-        size: The number of its ranks.
-        first: Its lowest rank.
-        stride: From each rank to the next; None where they are not evenly spaced.
-        digest: CRC-32 of all its ranks.
-    """
-
-    name: str
-    size: int
-    first: int
-    stride: int | None
-    digest: int
-
-    def holds(self, rank: int) -> bool:
-        """Whether a rank is certainly in the group."""
-        if self.stride is None:
-            return False
-        nth, rest = divmod(rank - self.first, self.stride)
-        return rest == 0 and 0 <= nth < self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from chopperd.correlate.mapping import UNCERTAIN_RULES
 from chopperd.correlate.runs import runs_of, why_unrelated
-from chopperd.model.captures import RunIdentity
+from chopperd.model.run import RunIdentity
 from chopperd.model.timeline import StepSource
 from chopperd.report.trace_report import TraceReport
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.timebase import realtime_step_ns
-from chopperd.model.captures import RunIdentity
 from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import (
     DeviceSummary,
@@ -13,6 +12,7 @@ from chopperd.model.report import (
     Row,
 )
 from chopperd.model.row_work import HostTime
+from chopperd.model.run import RunIdentity
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceMeta

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from chopperd.correlate.runs import is_rival, runs_of
-from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed, RunIdentity
+from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
+from chopperd.model.run import RunIdentity
 from chopperd.store.capture_bodies import packed_report, report_of
 from chopperd.store.database import Change
 

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from chopperd.model.trace import ProcessGroup, TraceDevice
+from chopperd.model.run import ProcessGroup
+from chopperd.model.trace import TraceDevice
 from chopperd.traces.columns import ABSENT, integer
 from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
 from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts

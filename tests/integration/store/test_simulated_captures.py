@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.model.captures import AnalysedTrace, RunIdentity
+from chopperd.model.captures import AnalysedTrace
+from chopperd.model.run import RunIdentity
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock

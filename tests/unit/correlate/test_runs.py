@@ -6,8 +6,7 @@ from itertools import permutations
 import pytest
 
 from chopperd.correlate.runs import is_rival, runs_of, why_unrelated
-from chopperd.model.captures import RunIdentity
-from chopperd.model.trace import ProcessGroup
+from chopperd.model.run import ProcessGroup, RunIdentity
 
 S = 1_000_000_000
 

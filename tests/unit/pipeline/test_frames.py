@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.captures import AnalysedTrace, RunIdentity
+from chopperd.model.captures import AnalysedTrace
 from chopperd.model.classes import KernelClass
 from chopperd.model.device_map import device_map_of
-from chopperd.model.trace import ProcessGroup
+from chopperd.model.run import ProcessGroup, RunIdentity
 from chopperd.pipeline.frames import (
     MOST_REPLY_BYTES,
     MOST_REQUEST_BYTES,

@@ -8,13 +8,13 @@ from pathlib import Path
 from chopperd.model.captures import (
     AnalysedTrace,
     CaptureEntry,
-    RunIdentity,
     StepQuery,
     TraceEntry,
     TraceState,
     Viewer,
 )
 from chopperd.model.report import ReportDocument, Row
+from chopperd.model.run import RunIdentity
 from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
 from chopperd.units import NS_PER_S
