@@ -135,6 +135,12 @@ PARTS: Final = (
         quick_arguments=("--rounds", "50"),
     ),
     Part(
+        title="Accusations",
+        module="bench.accusations",
+        arguments=("--nodes", "100"),
+        quick_arguments=("--nodes", "5"),
+    ),
+    Part(
         title="Accuracy",
         module="bench.accuracy",
         arguments=("--seeds", "20"),

@@ -91,7 +91,8 @@ def _answering() -> Panel:
 def _worst_excess() -> Panel:
     return stat(
         "Largest excess",
-        "The GPU whose busy clock is furthest below its peers on this node: what can be fixed.",
+        "The GPU whose busy clock is furthest below its peers on this node. An upper figure: peers "
+        "that wait for it do so at high clocks.",
         Query(expr=f"topk(1, {_EXCESS})", legend="GPU {{gpu}}", instant=True),
         unit="percentunit",
         steps=(Step("green"), Step("orange", 0.01), Step("red", 0.03)),
@@ -141,7 +142,9 @@ def _gap_by_cause() -> Panel:
 def _excess() -> Panel:
     return time_series(
         "Excess against peers",
-        "Share of busy time lost against the median GPU of the same model on this node.",
+        "Share of busy time lost against the median GPU of the same model on this node. An upper "
+        "figure: peers that wait for a slow GPU do so at high clocks, 1-1.5 points of it. Where a "
+        "capture of the last 15 minutes knows the share of compute, it is times that.",
         (Query(expr=_EXCESS, legend="GPU {{gpu}}"),),
         unit="percentunit",
     )

@@ -126,7 +126,7 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s.
+    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s, an upper figure.
 
     `timing` is what was found of its sensors, by the name of their values in `reading`.
     `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be

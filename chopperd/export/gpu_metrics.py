@@ -161,7 +161,8 @@ GPU_METRICS: Final = (
         "seconds",
         _M,
         "Busy time lost against the median busy clock of at least four GPUs of the same model, "
-        "over 10 s windows: what can be fixed; absent while fewer are busy",
+        "over 10 s windows: an upper figure, as peers that wait do so at high clocks (times the "
+        "share of compute where a recent capture knows it); absent while fewer are busy",
         per_gpu(lambda gpu: gpu.excess_s),
         GPU,
     ),

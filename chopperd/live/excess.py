@@ -74,11 +74,20 @@ class BusyClocks:
         )
 
 
-def window_excess_s(clocks: Sequence[BusyClock | None]) -> tuple[float | None, ...]:
+def window_excess_s(
+    clocks: Sequence[BusyClock | None], compute_ratios: Sequence[float | None] = ()
+) -> tuple[float | None, ...]:
     """What each GPU lost in a window against the median of its model's, itself included, in s.
 
-    `max(0, 1 - mean / median) * busy time`. None for a GPU that was not busy and for those of a
-    model with fewer than four busy ones. Source: design, "excess", live.
+    `max(0, 1 - mean / median) * busy time`, an upper figure: peers that wait for a slow GPU do so
+    at high clocks. Where a recent capture knows the share of compute it is times that. None for a
+    GPU that was not busy and for those of a model with fewer than four busy ones.
+
+    Args:
+        clocks: Of each GPU.
+        compute_ratios: The share of compute in each one's busy time; None where it is not known.
+
+    Source: design, "excess", live.
     """
     busy = [(place, clock) for place, clock in enumerate(clocks) if clock is not None]
     busy.sort(key=lambda item: item[1].model)
@@ -87,7 +96,8 @@ def window_excess_s(clocks: Sequence[BusyClock | None]) -> tuple[float | None, .
         peers = list(group)
         if len(peers) >= _LEAST_PEERS:
             for place, lost_s in _against_median(peers):
-                excess_s[place] = lost_s
+                ratio = compute_ratios[place] if place < len(compute_ratios) else None
+                excess_s[place] = lost_s if ratio is None else lost_s * ratio
     return tuple(excess_s)
 
 

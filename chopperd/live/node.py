@@ -102,7 +102,7 @@ class LiveNode:
         if self._reader is not None:
             self._drain(self._reader)
         now = self._clock.triple()
-        self._close_windows(now.mono_ns)
+        self._close_windows(now.mono_ns, facts.traced)
         for track in self._tracks:
             self.drops.put(track.drops.news(track.info, now))
         has_driver = self._reader is not None and self._reader.state not in _WITHOUT_DRIVER
@@ -155,11 +155,13 @@ class LiveNode:
         places = places_of(description.gpus, known)
         return [self._tracks[place] for place in places if place is not None]
 
-    def _close_windows(self, now_mono_ns: int) -> None:
+    def _close_windows(self, now_mono_ns: int, traced: Mapping[str, TracedTotals]) -> None:
         """Compare GPUs over each window that has ended."""
         while now_mono_ns >= self._window_end_ns + _GRACE_NS:
             clocks = [track.close_window(self._window_end_ns) for track in self._tracks]
-            losses_s = window_excess_s(clocks)
+            captures = [traced.get(track.info.gpu) for track in self._tracks]
+            ratios = [None if each is None else each.compute_ratio for each in captures]
+            losses_s = window_excess_s(clocks, ratios)
             for track, clock, lost_s in zip(self._tracks, clocks, losses_s, strict=True):
                 track.note_window(clock, lost_s)
             self._window_end_ns += WINDOW_NS

@@ -138,6 +138,7 @@ def _found(row: Row, start_unix_ns: int) -> TracedTotals:
         kernel_s=_sums_s((family.class_, family.time_ns) for family in row.families),
         kernel_lost_s=_sums_s((family.class_, family.lost_ns) for family in row.families),
         last_capture_unix_ns=start_unix_ns + (row.window_ns or 0),
+        compute_ratio=(row.compute_ns or 0) / row.busy_ns if row.busy_ns else None,
     )
 
 
@@ -151,12 +152,14 @@ def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
 
 
 def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
+    newest = max(other, one, key=lambda each: each.last_capture_unix_ns)
     return TracedTotals(
         window_s=sum_by_key(one.window_s, other.window_s),
         lost_s=sum_by_key(one.lost_s, other.lost_s),
         kernel_s=sum_by_key(one.kernel_s, other.kernel_s),
         kernel_lost_s=sum_by_key(one.kernel_lost_s, other.kernel_lost_s),
-        last_capture_unix_ns=max(one.last_capture_unix_ns, other.last_capture_unix_ns),
+        last_capture_unix_ns=newest.last_capture_unix_ns,
+        compute_ratio=newest.compute_ratio,
     )
 
 
@@ -168,6 +171,7 @@ def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
         kernel_s=_rise(before.kernel_s, now.kernel_s),
         kernel_lost_s=_rise(before.kernel_lost_s, now.kernel_lost_s),
         last_capture_unix_ns=now.last_capture_unix_ns,
+        compute_ratio=now.compute_ratio,
     )
 
 

@@ -246,6 +246,7 @@ class TracedTotals:
         lost_s: Ceiling loss by cause.
         kernel_s, kernel_lost_s: Kernel time and its loss by class.
         last_capture_unix_ns: When the newest capture ended.
+        compute_ratio: The share of compute in that capture's busy time; None where not known.
     """
 
     window_s: Mapping[str, float] = field(default_factory=dict)
@@ -253,6 +254,7 @@ class TracedTotals:
     kernel_s: Mapping[str, float] = field(default_factory=dict)
     kernel_lost_s: Mapping[str, float] = field(default_factory=dict)
     last_capture_unix_ns: int
+    compute_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

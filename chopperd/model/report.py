@@ -125,6 +125,8 @@ class Dvfs:
     gap_high: float | None = None
     lost_ns: int | None = None
     excess_ns: int | None = None
+    excess_low_ns: int | None = None
+    excess_high_ns: int | None = None
     lost_measured_low_ns: int | None = None
     lost_measured_high_ns: int | None = None
     measured_share: float | None = None
@@ -135,10 +137,14 @@ class Dvfs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """The same model's GPUs in the same job and step, this one included."""
+    """The same model's GPUs in the same job and step, this one included.
+
+    Where they `disagree` (two groups more than 5 % apart) `median_mhz` is the upper group's.
+    """
 
     n: int
     median_mhz: float | None
+    disagree: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +303,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLine:
-    """One GPU of the run, over its complete, non-tail steps (all of the file if it has none)."""
+    """One GPU of the run, over its complete, non-tail steps (all of the file if it has none).
+
+    The excess is by the run's mean clocks; `stands_out`: its low end passes 1.5 % of compute and
+    three median absolute deviations of the peers.
+    """
 
     gpu: str | None
     device: int
@@ -308,6 +318,9 @@ class GpuLine:
     excess_ns_per_step: float | None
     temperature_mean_c: float | None
     slowest_steps: int | None
+    excess_low_ns_per_step: float | None = None
+    excess_high_ns_per_step: float | None = None
+    stands_out: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +347,8 @@ class Summary:
         step_ns: Mean window.
         lost_ns: Mean ceiling loss in a step; None if unknown.
         gap_low, gap_high, gap_ratio: Interval of lost / window (gap interval x covered share).
-        excess_ns: Mean excess over peers; None without four traced peers.
+        excess_ns: Excess over peers a step, by the run's mean clocks; None without four traced
+            peers. excess_low_ns, excess_high_ns: Its interval.
         coverage_ratio: Share of compute covered by samples.
         causes: Shares of the loss, largest first.
         gpus: One line a GPU.
@@ -357,6 +371,8 @@ class Summary:
     causes: tuple[CauseShare, ...]
     gpus: tuple[GpuLine, ...]
     waterfall_ns: Mapping[str, float]
+    excess_low_ns: float | None = None
+    excess_high_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,21 @@
 """What only rows of several devices tell together: peers, excess, and the critical device."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.peers import excess_ns, peers_median_mhz
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.correlate.peers import peers_of
+from chopperd.correlate.precision import Z_95
+from chopperd.model.arrays import Float64s
 from chopperd.model.report import Peers, Row
 from chopperd.report.rows import DraftRow
+
+#: So many rows tell how far a clock wanders from one to the next.
+_LEAST_SCATTERED: Final = 3
 
 
 def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
@@ -59,26 +65,145 @@ def _groups(rows: Sequence[DraftRow], key: Callable[[DraftRow], Hashable]) -> It
 
 
 def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
-    mean_mhz = _means(rows[i].row for i in group)
-    median_mhz = peers_median_mhz(mean_mhz)
-    if median_mhz is None:
+    drafts = [rows[i] for i in group]
+    mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in drafts])
+    half_mhz = np.array([each.random_mhz + each.bias_mhz for each in drafts])
+    peers = peers_of(mean_mhz, half_mhz)
+    if peers is None:
         return
-    covered_ns: Int64s = np.array([rows[i].covered_ns for i in group], np.int64)
-    known = np.isfinite(mean_mhz)
-    peers = Peers(n=int(known.sum()), median_mhz=median_mhz)
-    for nth, excess in enumerate(excess_ns(mean_mhz, median_mhz, covered_ns)):
-        row, i = rows[group[nth]].row, group[nth]
-        if not known[nth]:
-            continue
-        dvfs = row.dvfs
+    found = peers.excess(mean_mhz, half_mhz)
+    said = Peers(n=peers.count, median_mhz=peers.reference_mhz, disagree=peers.disagree)
+    for nth in np.flatnonzero(np.isfinite(mean_mhz)):
+        draft, dvfs = drafts[nth], drafts[nth].row.dvfs
         if dvfs.lost_ns is not None:
-            dvfs = replace(dvfs, excess_ns=int(excess))
-        rows[i] = replace(rows[i], row=replace(row, dvfs=dvfs, peers=peers))
+            excess, low, high = (
+                None if math.isnan(share) else round(share * draft.covered_ns)
+                for share in (found.ratio[nth], found.low[nth], found.high[nth])
+            )
+            dvfs = replace(dvfs, excess_ns=excess, excess_low_ns=low, excess_high_ns=high)
+        rows[group[nth]] = replace(draft, row=replace(draft.row, dvfs=dvfs, peers=said))
 
 
-def _means(rows: Iterable[Row]) -> Float64s:
-    """Mean compute clocks, NaN where not known."""
-    return np.array(
-        [row.clock.compute.mean_mhz if row.clock and row.clock.compute else None for row in rows],
-        np.float64,
+def mean_mhz_of(row: Row) -> float | None:
+    """The row's mean compute clock; None if unknown."""
+    return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExcess:
+    """Loss against peers by the mean clocks of a run, a row (step) in ns; None where not known.
+
+    Attributes:
+        excess_ns, low_ns, high_ns: With its 95 % interval.
+        stands_out: Whether the low end passes the margin.
+        peers_mhz: What the clock is compared with.
+    """
+
+    excess_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    stands_out: bool | None = None
+    peers_mhz: float | None = None
+
+
+class RunPeers:
+    """Compares devices by their mean clocks over a run, those of one job, run and model.
+
+    Args:
+        devices: The rows of each device.
+    """
+
+    def __init__(self, devices: Iterable[Sequence[DraftRow]]) -> None:
+        clocks: defaultdict[Hashable, list[_RunClock]] = defaultdict(list)
+        for rows in devices:
+            clock = _run_clock(rows)
+            if clock is not None:
+                clocks[_who(rows[0])].append(clock)
+        self._peers = {
+            who: peers_of(
+                np.array([each.mean_mhz for each in those]),
+                np.array([each.half_mhz for each in those]),
+            )
+            for who, those in clocks.items()
+        }
+
+    def excess(self, rows: Sequence[DraftRow]) -> RunExcess:
+        """What the rows, at least one, lost against the peers.
+
+        Args:
+            rows: Of one device, or one of each step, all of GPUs of one model.
+        """
+        clock = _run_clock(rows)
+        peers = self._peers.get(_who(rows[0]))
+        if clock is None or peers is None:
+            return RunExcess()
+        mean_mhz, half_mhz = np.array([clock.mean_mhz]), np.array([clock.half_mhz])
+        found = peers.excess(mean_mhz, half_mhz, clock.scatter)
+        low, high = float(found.low[0]), float(found.high[0])
+        return RunExcess(
+            excess_ns=float(found.ratio[0]) * clock.covered_ns,
+            low_ns=None if math.isnan(low) else low * clock.covered_ns,
+            high_ns=None if math.isnan(high) else high * clock.covered_ns,
+            stands_out=None if math.isnan(low) else bool(found.is_named[0]),
+            peers_mhz=peers.reference_mhz,
+        )
+
+
+def _who(draft: DraftRow) -> tuple[str | None, str | None, str | None]:
+    return draft.row.job, draft.row.run, draft.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunClock:
+    """The compute clock over several rows: its mean, half its interval, mean covered time.
+
+    `scatter` is the standard error of its share below the peers, as the rows differ beyond what
+    sampling makes of it.
+    """
+
+    covered_ns: float
+    mean_mhz: float
+    half_mhz: float
+    scatter: float
+
+
+def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
+    """The clock over the rows whose excess is known; None where there is none.
+
+    Sampling errors of different rows are independent; timing bias is common to all.
+    """
+    known = [each for each in rows if each.row.dvfs.excess_ns is not None]
+    weight_ns = np.array([each.covered_ns for each in known], np.float64)
+    if not weight_ns.sum():
+        return None
+    weight = weight_ns / weight_ns.sum()
+    mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in known])
+    random_mhz = np.array([each.random_mhz for each in known]) * weight
+    bias_mhz = np.array([each.bias_mhz for each in known]) * weight
+    return _RunClock(
+        covered_ns=float(weight_ns.mean()),
+        mean_mhz=float((mean_mhz * weight).sum()),
+        half_mhz=float(np.sqrt((random_mhz**2).sum()) + bias_mhz.sum()),
+        scatter=_scatter(known, weight),
     )
+
+
+def _scatter(rows: Sequence[DraftRow], weight: Float64s) -> float:
+    """Standard error of the weighted mean of the rows' clocks over their peers'; 0 under three.
+
+    Sampling's part is taken off; few rows count for more (Student's t at 95 % over the normal's).
+    """
+    count = len(rows)
+    if count < _LEAST_SCATTERED:
+        return 0.0
+    peers = [each.row.peers for each in rows]
+    peers_mhz = np.array([_or_nan(each.median_mhz if each else None) for each in peers])
+    share = np.array([_or_nan(mean_mhz_of(each.row)) for each in rows]) / peers_mhz
+    sampled = np.array([each.random_mhz for each in rows]) / peers_mhz / Z_95
+    off = share - (share * weight).sum()
+    variance = ((weight * off) ** 2).sum() * count / (count - 1) - ((weight * sampled) ** 2).sum()
+    return math.sqrt(max(variance, 0.0)) * (1 + 1.54 / (count - 1))

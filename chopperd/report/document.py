@@ -25,6 +25,7 @@ from chopperd.report.processes import first_step, processes, rank_conflicts
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
 from chopperd.report.trace_report import SampledBy, TraceReport
+from chopperd.report.wording import spread
 from chopperd.units import NS_PER_S, ms_from_ns
 
 Value = TypeVar("Value")
@@ -253,15 +254,23 @@ def _names(reports: Sequence[TraceReport]) -> str:
 
 
 def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
-    """Says so where a GPU's clock is known and its peers' is not."""
+    """Says so where a GPU's clock is known and its peers' is not, or where peers disagree."""
     clocked = [each.row for each in totals if each.row.clock is not None]
-    alone = sum(row.peers is None for row in clocked)
-    if not alone:
-        return []
-    text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"
-    if alone < len(clocked):
-        text += f" for {alone} of {len(clocked)}"
-    return [Note(code="peers_untraced", text=text)]
+    peers = [row.peers for row in clocked if row.peers is not None]
+    apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
+    notes = []
+    if apart_mhz:
+        text = (
+            "GPUs of one model fall into two groups, more than 5 % apart: they are compared with "
+        )
+        text += f"the faster group's median, {spread(apart_mhz)} MHz"
+        notes.append(Note(code="peers_disagree", text=text))
+    if len(peers) < len(clocked):
+        text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"
+        if peers:
+            text += f" for {len(clocked) - len(peers)} of {len(clocked)}"
+        notes.append(Note(code="peers_untraced", text=text))
+    return notes
 
 
 def _no_step(wanted: int, numbers: Sequence[int]) -> str:

@@ -19,8 +19,8 @@ from chopperd.report.wording import (
 )
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-#: An excess below this share of the step is no reason to send someone to a GPU.
-_EXCESS_MARGIN_RATIO: Final = 0.005
+#: GPUs that are named beside the one with the largest excess.
+_ALSO_NAMED: Final = 3
 #: Below this coverage the headline says that the rest of compute was not looked at.
 _FULL_COVERAGE_RATIO: Final = 0.95
 #: A kept rate below this share of the asked one is spelled out.
@@ -151,9 +151,13 @@ def _sensitivity(summary: Summary) -> str:
 def _excess(summary: Summary) -> str:
     if not known(summary.excess_ns):
         return ""
-    if summary.excess_ns == 0:
+    low_ns, high_ns = summary.excess_low_ns, summary.excess_high_ns
+    if summary.excess_ns == 0 or low_ns == 0:
         return "no more than peers"
-    return f"{brief_milliseconds(summary.excess_ns)} ms more than peers"
+    excess = f"{brief_milliseconds(summary.excess_ns)} ms more than peers"
+    if not known(low_ns) or not known(high_ns):
+        return excess
+    return f"{excess} [{brief_milliseconds(low_ns)}, {brief_milliseconds(high_ns)}]"
 
 
 def unknown_reason(document: ReportDocument) -> str:
@@ -211,13 +215,22 @@ def _look_at(document: ReportDocument) -> list[str]:
         return [f"{gpu_name(summary.gpus[0])}: the only one traced, no peers to compare with"]
     if not compared:
         return ["no GPU can be singled out: no peers to compare with"]
-    worst = max(compared, key=lambda line: line.excess_ns_per_step or 0.0)
-    excess_ns, step_ns = worst.excess_ns_per_step or 0.0, summary.step_ns or 0.0
-    if excess_ns <= _EXCESS_MARGIN_RATIO * step_ns:
+    if all(line.stands_out is None for line in compared):
+        return ["no GPU can be singled out: the intervals of their clocks are unknown"]
+    named = [line for line in compared if line.stands_out]
+    if not named:
         return [f"no GPU stands out among {len(compared)}"]
+    worst, *others = sorted(named, key=lambda line: -(line.excess_ns_per_step or 0.0))
     facts = ", ".join(filter(None, _facts(document, summary, worst)))
     unit = "ms" if summary.basis == "totals" else "ms/step"
-    return [f"{gpu_name(worst)}: {facts} -> at most {brief_milliseconds(excess_ns)} {unit}"]
+    excess = f"{facts} -> at most {brief_milliseconds(worst.excess_ns_per_step)} {unit}"
+    shown = [_also(line) for line in others[:_ALSO_NAMED]]
+    more = len(others) - len(shown)
+    return [f"{gpu_name(worst)}: {excess}", *shown, f"and {more} more (GPUS)" if more else ""]
+
+
+def _also(line: GpuLine) -> str:
+    return f"also {gpu_name(line)} ({brief_milliseconds(line.excess_ns_per_step)})"
 
 
 def _facts(document: ReportDocument, summary: Summary, line: GpuLine) -> list[str]:

@@ -19,8 +19,8 @@ _COLUMNS: Final = (
 #: The pace of a GPU that is read at the rate asked for.
 _AS_ASKED: Final = "asked"
 _CAPTION: Final = (
-    "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, in the "
-    "last whole 10 s; q ends"
+    "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, at most, "
+    "in the last whole 10 s; q ends"
 )
 
 

@@ -76,6 +76,8 @@ class DraftRow:
         covered_ns: Compute covered by samples.
         samples_in_compute: Clock samples that fell into compute.
         capped_w: Mean power while it computes under its power cap; None if not known.
+        random_mhz, bias_mhz: Parts of the half width of the mean compute clock's 95 % interval that
+            do and do not average out over steps; NaN unknown.
         random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
             average out over steps; NaN unknown.
     """
@@ -87,6 +89,8 @@ class DraftRow:
     covered_ns: int = 0
     samples_in_compute: int = 0
     capped_w: float | None = None
+    random_mhz: float = math.nan
+    bias_mhz: float = math.nan
     random_ns: float = math.nan
     bias_ns: float = math.nan
 
@@ -292,6 +296,8 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         covered_ns=covered_ns,
         samples_in_compute=len(class_samples(clocks, index)),
         capped_w=None if context.samples is None else capped_w(context.samples, clocks, index),
+        random_mhz=float(half_mhz - bias_mhz),
+        bias_mhz=float(bias_mhz),
         random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
         bias_ns=float(bias_mhz) * ns_per_mhz,
     )

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from chopperd.model.causes import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Row, Summary
+from chopperd.report.across import RunExcess, RunPeers, mean_mhz_of
 from chopperd.report.rows import DraftRow
 
 
@@ -30,6 +31,9 @@ def summarise(
         return None
     step_ns = _mean([each.row.window_ns for each in critical])
     gap_ratio, gap_low, gap_high = _interval(critical, step_ns)
+    devices = _by_device(used)
+    peers = RunPeers(devices)
+    excess = _excess(critical, peers)
     return Summary(
         basis="critical_steps" if complete else "totals",
         steps=len(critical) if complete else 0,
@@ -40,12 +44,14 @@ def summarise(
         gap_high=gap_high,
         lost_measured_low_ns=_mean([each.row.dvfs.lost_measured_low_ns for each in critical]),
         lost_measured_high_ns=_mean([each.row.dvfs.lost_measured_high_ns for each in critical]),
-        excess_ns=_mean([each.row.dvfs.excess_ns for each in critical]),
+        excess_ns=excess.excess_ns,
+        excess_low_ns=excess.low_ns,
+        excess_high_ns=excess.high_ns,
         reference_mhz=reference.sm_clock_mhz,
         reference_source=reference.source,
         coverage_ratio=_coverage(critical),
         causes=_causes(critical),
-        gpus=_gpu_lines(used, has_steps=bool(complete)),
+        gpus=tuple(_gpu_line(rows, peers, has_steps=bool(complete)) for rows in devices),
         waterfall_ns=_mean_waterfall([each.row for each in critical]),
     )
 
@@ -131,26 +137,44 @@ def _mean_waterfall(rows: Sequence[Row]) -> dict[str, float]:
     return {name: sum(values) / len(rows) for name, values in sums.items()}
 
 
-def _gpu_lines(used: Sequence[DraftRow], *, has_steps: bool) -> tuple[GpuLine, ...]:
-    """One line a device, in rank order."""
+def _excess(critical: Sequence[DraftRow], peers: RunPeers) -> RunExcess:
+    """The critical devices' excess a step, by the run's mean clocks: a mean over their models."""
+    by_model: defaultdict[str | None, list[DraftRow]] = defaultdict(list)
+    for each in critical:
+        by_model[each.model].append(each)
+    every = [excess for rows in by_model.values() for excess in [peers.excess(rows)] * len(rows)]
+    known = [each for each in every if each.excess_ns is not None]
+    has_interval = all(each.low_ns is not None for each in known)
+    return RunExcess(
+        excess_ns=_mean([each.excess_ns for each in known]),
+        low_ns=_mean([each.low_ns for each in known]) if has_interval else None,
+        high_ns=_mean([each.high_ns for each in known]) if has_interval else None,
+    )
+
+
+def _by_device(used: Sequence[DraftRow]) -> list[list[DraftRow]]:
+    """The rows of each device, in rank order."""
     by_device: defaultdict[tuple[int, int, int], list[DraftRow]] = defaultdict(list)
     for each in used:
         rank = -1 if each.row.rank is None else each.row.rank
         by_device[rank, each.process, each.row.device or 0].append(each)
-    return tuple(_gpu_line(rows, has_steps=has_steps) for _, rows in sorted(by_device.items()))
+    return [rows for _, rows in sorted(by_device.items())]
 
 
-def _gpu_line(rows: Sequence[DraftRow], *, has_steps: bool) -> GpuLine:
-    first = rows[0].row
+def _gpu_line(rows: Sequence[DraftRow], peers: RunPeers, *, has_steps: bool) -> GpuLine:
+    first, excess = rows[0].row, peers.excess(rows)
     temperatures = [each.row.temperature_c.mean for each in rows if each.row.temperature_c]
     return GpuLine(
         gpu=first.gpu,
         device=first.device or 0,
         rank=first.rank,
-        mean_mhz=_over_covered(rows, _mean_mhz),
-        peers_median_mhz=_over_covered(rows, _peers_mhz),
+        mean_mhz=_over_covered(rows, mean_mhz_of),
+        peers_median_mhz=excess.peers_mhz or _over_covered(rows, _peers_mhz),
         gap_ratio=_over_covered(rows, lambda row: row.dvfs.gap_ratio),
-        excess_ns_per_step=_mean([each.row.dvfs.excess_ns for each in rows]),
+        excess_ns_per_step=excess.excess_ns,
+        excess_low_ns_per_step=excess.low_ns,
+        excess_high_ns_per_step=excess.high_ns,
+        stands_out=excess.stands_out,
         temperature_mean_c=_mean(temperatures),
         slowest_steps=sum(bool(each.row.is_critical) for each in rows) if has_steps else None,
     )
@@ -163,10 +187,6 @@ def _over_covered(
     known = [(value, each.covered_ns) for each in rows if (value := value_of(each.row)) is not None]
     weight_ns = sum(covered_ns for _, covered_ns in known)
     return sum(value * ns for value, ns in known) / weight_ns if weight_ns else None
-
-
-def _mean_mhz(row: Row) -> float | None:
-    return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
 
 
 def _peers_mhz(row: Row) -> float | None:

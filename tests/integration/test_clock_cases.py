@@ -291,6 +291,19 @@ def test_case_58_a_brake_outranks_the_cap_that_is_set_with_it(cases: Cases) -> N
         assert lost[gpu].lost_ns == pytest.approx(lost_ns, rel=1e-3)
 
 
+def test_case_58_two_of_four_gpus_are_held_against_the_upper_group(cases: Cases) -> None:
+    """By hand: 1 - 1005 / 1815 of 0.9 s is 402 ms; against the plain median it would be 28.7 %."""
+    document = braked(cases)
+    assert "peers_disagree" in codes(document)
+    summary = document.summary
+    assert summary is not None
+    assert summary.excess_ns == pytest.approx(0.9e9 * (1 - 1005 / 1815), rel=1e-3)
+    assert [line.gpu for line in summary.gpus if line.stands_out] == ["2", "3"]
+    text = render_text(document)
+    assert "GPU 2: 810 MHz below" in text
+    assert "also GPU 3 (402)" in text
+
+
 def braked(cases: Cases) -> ReportDocument:
     samples = read_samples(cases.folder(58) / "samples.csv")
     names = [f"rank{rank}.json" for rank in range(4)]

@@ -26,6 +26,13 @@ def test_a_gpu_below_the_median_of_its_model_loses_the_share_of_its_busy_time() 
     assert list(window_excess_s(clocks)) == [0, 0, 0, 0, pytest.approx(0.8)]
 
 
+def test_where_a_capture_knows_the_share_of_compute_the_loss_is_times_that() -> None:
+    clocks = [busy(1600), busy(1600), busy(1600), busy(1440), busy(1440)]
+    # By hand: 0.1 of 10 s, of which 60 % is compute; of the last GPU nothing is known.
+    found = window_excess_s(clocks, [0.6, 0.6, 0.6, 0.6, None])
+    assert list(found) == [0, 0, 0, pytest.approx(0.6), pytest.approx(1.0)]
+
+
 def test_the_median_of_an_even_number_is_between_the_middle_two() -> None:
     clocks = [busy(1700), busy(1650), busy(1550), busy(1500)]
     # By hand: the median is 1600.

@@ -194,3 +194,19 @@ def test_a_process_that_was_seen_long_ago_is_one_that_was_never_seen() -> None:
         replace(report, totals=(replace(ROW, start_unix_ns=clock.unix_ns() - 2 * NS_PER_S),))
     )
     assert traced.recent(on()).keys() == {"0"}
+
+
+def test_the_share_of_compute_is_the_newest_captures() -> None:
+    traced, _ = ledger()
+    first = replace(ROW, compute_ns=60 * MS, busy_ns=80 * MS)
+    later = replace(first, start_unix_ns=NOW_NS - NS_PER_S, compute_ns=40 * MS)
+    traced.add(document(first))
+    assert traced.recent()["0"].compute_ratio == 0.75
+    traced.add(document(later))
+    assert traced.recent()["0"].compute_ratio == 0.5
+    traced.add(document(replace(first, rank=1)))  # an older one that comes late
+    assert traced.recent()["0"].compute_ratio == 0.5
+    traced.add(document(replace(later, compute_ns=20 * MS)))  # reported on again
+    assert traced.recent()["0"].compute_ratio == 0.25
+    traced.add(document(replace(ROW, start_unix_ns=NOW_NS, compute_ns=None, busy_ns=None)))
+    assert traced.recent()["0"].compute_ratio is None

@@ -190,6 +190,9 @@ def gpu_line(device: int) -> GpuLine:
         excess_ns_per_step=53.0 * MS if hot else 0.0,
         temperature_mean_c=87.0 if hot else 70.0,
         slowest_steps=10 if hot else 0,
+        excess_low_ns_per_step=49.0 * MS if hot else 0.0,
+        excess_high_ns_per_step=57.0 * MS if hot else 4.0 * MS,
+        stands_out=hot,
     )
 
 

@@ -184,12 +184,46 @@ def test_the_worst_gpu_by_excess_is_the_one_to_look_at() -> None:
     )
 
 
-def test_nobody_is_sent_to_a_gpu_for_less_than_half_a_percent_of_a_step() -> None:
+def with_lines(**changes: object) -> ReportDocument:
+    """The document with all of its GPUs changed."""
     document = eight_gpus()
     assert document.summary is not None
-    # 7 ms of 1412 ms is 0.496 %
-    lines = tuple(replace(g, excess_ns_per_step=7.0 * MS) for g in document.summary.gpus)
-    assert line(with_summary(document, gpus=lines), "LOOK AT") == "no GPU stands out among 8"
+    lines = tuple(replace(each, **changes) for each in document.summary.gpus)  # type: ignore[arg-type]
+    return with_summary(document, gpus=lines)
+
+
+def test_a_gpu_whose_excess_does_not_stand_out_is_not_named() -> None:
+    assert line(with_lines(stands_out=False), "LOOK AT") == "no GPU stands out among 8"
+
+
+def test_without_intervals_no_gpu_is_singled_out() -> None:
+    assert line(with_lines(stands_out=None), "LOOK AT") == (
+        "no GPU can be singled out: the intervals of their clocks are unknown"
+    )
+
+
+def test_further_gpus_that_stand_out_come_after_the_worst() -> None:
+    said = line(with_lines(stands_out=True, excess_ns_per_step=53.0 * MS), "LOOK AT")
+    assert said.startswith("GPU 0: 0 MHz below")
+    assert said.endswith(
+        "at most 53 ms/step, also GPU 1 (53), also GPU 2 (53), also GPU 3 (53), and 4 more (GPUS)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("low_ms", "high_ms", "says"),
+    [
+        (49.0, 57.0, "53 ms more than peers [49, 57]"),
+        (None, None, "53 ms more than peers"),
+        (0.0, 106.0, "no more than peers"),
+    ],
+)
+def test_the_excess_has_its_interval_and_is_none_where_that_holds_0(
+    low_ms: float | None, high_ms: float | None, says: str
+) -> None:
+    low_ns, high_ns = (None if ms is None else ms * MS for ms in (low_ms, high_ms))
+    document = with_summary(eight_gpus(), excess_low_ns=low_ns, excess_high_ns=high_ns)
+    assert line(document, "CLOCK COST").endswith(f"; {says}")
 
 
 def test_without_peers_no_gpu_is_singled_out() -> None:

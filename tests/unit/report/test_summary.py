@@ -1,7 +1,8 @@
 """The run in one look: pooling of rows and their intervals, by hand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import nan, sqrt
+from math import hypot, nan, pi, sqrt
 
 import pytest
 
@@ -194,9 +195,81 @@ def test_a_gpus_line_weighs_its_steps_by_covered_compute() -> None:
     assert line.mean_mhz == pytest.approx((60 * 1500 + 20 * 1100) / 80)
     assert line.gap_ratio == pytest.approx(25 / 80)
     assert line.peers_median_mhz == 1600.0
-    assert line.excess_ns_per_step == 4 * MS
     assert line.temperature_mean_c == 70.0
     assert summary.coverage_ratio == pytest.approx(80 / 160)
+
+
+def beside_peers(clocks_mhz: Sequence[Sequence[float]], random_mhz: float = 0.0) -> list[DraftRow]:
+    """Steps of as many ranks as there are lists, each with its clocks; the first is critical."""
+    return [
+        replace(
+            draft(step, rank=rank, process=rank, mean_mhz=mhz, excess_ms=1, critical=rank == 0),
+            model="H100",
+            random_mhz=random_mhz,
+            bias_mhz=2.0,
+        )
+        for rank, clocks in enumerate(clocks_mhz)
+        for step, mhz in enumerate(clocks, 1)
+    ]
+
+
+def test_the_runs_excess_is_by_the_runs_means_not_a_mean_of_the_steps() -> None:
+    """Rank 0 is 100 MHz below its peers in one step, 80 above in the next: 10 of 1500 on average.
+
+    The steps' own would be 80 x (100 / 1500 + 0) / 2 = 2.67 ms a step; it is 80 x 10 / 1500.
+    """
+    summary = summarise(beside_peers([[1400, 1580], *[[1500, 1500]] * 4]), [], REFERENCE)
+    assert summary is not None
+    assert summary.gpus[0].excess_ns_per_step == pytest.approx(80 * MS * 10 / 1500)
+    assert summary.excess_ns == summary.gpus[0].excess_ns_per_step
+    assert summary.gpus[0].peers_median_mhz == pytest.approx(1500)
+    assert [line.stands_out for line in summary.gpus] == [False] * 5
+
+
+def test_sampling_errors_of_the_excess_average_out_over_steps_and_bias_does_not() -> None:
+    """Random 6 MHz in each of 4 steps: 3 MHz; bias 2 MHz; that of the median of five beside it."""
+    summary = summarise(beside_peers([[1410] * 4, *[[1500] * 4] * 4], 6.0), [], REFERENCE)
+    assert summary is not None
+    line = summary.gpus[0]
+    half_mhz = 6 / sqrt(4) + 2
+    half = hypot(half_mhz, 1410 / 1500 * half_mhz * sqrt(pi / 2) / sqrt(5)) / 1500
+    assert line.excess_ns_per_step == pytest.approx(80 * MS * 0.06)
+    assert line.excess_low_ns_per_step == pytest.approx(80 * MS * (0.06 - half))
+    assert line.excess_high_ns_per_step == pytest.approx(80 * MS * (0.06 + half))
+    assert (summary.excess_low_ns, summary.excess_high_ns) == (
+        line.excess_low_ns_per_step,
+        line.excess_high_ns_per_step,
+    )
+    assert [each.stands_out for each in summary.gpus] == [True, False, False, False, False]
+
+
+def test_a_clock_that_wanders_from_step_to_step_is_not_named_for_it() -> None:
+    """6 % below its peers on average of three steps, at 0, 6 and 12 %; then at 5, 6 and 7 %.
+
+    By hand: steps scatter by 6 % (and 1 %), their mean by 6 / sqrt(3) = 3.46 % (0.58 %), for three
+    steps x 1.77 (t); 6 - 6.13 % is below 1.5 %, 6 - 1.02 % is not.
+    """
+    wild = [[1600, 1504, 1408], *[[1600] * 3] * 4]
+    calm = [[1520, 1504, 1488], *[[1600] * 3] * 4]
+    for clocks, named in ((wild, False), (calm, True)):
+        drafts = [replace(each, bias_mhz=0.0) for each in beside_peers(clocks)]
+        summary = summarise(drafts, [], REFERENCE)
+        assert summary is not None
+        assert summary.gpus[0].excess_low_ns_per_step == pytest.approx(80 * MS * 0.06)
+        assert summary.gpus[0].stands_out == named
+    sampled = [replace(each, bias_mhz=0.0) for each in beside_peers(calm, 1.96 * 0.01 * 1600)]
+    summary = summarise(sampled, [], REFERENCE)  # sampling explains all of the scatter
+    assert summary is not None
+    assert summary.gpus[0].stands_out
+
+
+def test_an_unknown_error_leaves_the_excess_without_interval_and_nobody_named() -> None:
+    summary = summarise(beside_peers([[1410] * 4, *[[1500] * 4] * 4], nan), [], REFERENCE)
+    assert summary is not None
+    assert summary.excess_ns == pytest.approx(80 * MS * 0.06)
+    assert (summary.excess_low_ns, summary.excess_high_ns) == (None, None)
+    assert summary.gpus[0].excess_low_ns_per_step is None
+    assert summary.gpus[0].stands_out is None
 
 
 def test_a_step_that_one_gpu_did_not_sample_leaves_its_other_steps_known() -> None:

@@ -1,0 +1,187 @@
+"""Which GPUs are named as slower than their peers, over simulated nodes whose truth is known.
+
+`python -m bench.accusations` prints, for each kind of node, in how many of them somebody was named
+who is no straggler, and in how many the straggler was: through `join_device`, peers and the
+summary, the way of the product.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from bench.accuracy import READ_SPAN_NS, scenario_timeline
+from chopperd.correlate.join import JoinedDevice, join_device
+from chopperd.model.report import Reference, Row, Summary
+from chopperd.report.across import across_devices
+from chopperd.report.clocks import clock_of, dvfs_of
+from chopperd.report.rows import DraftRow
+from chopperd.report.summary import summarise
+from chopperd.simulation.scenario import REFERENCE_MHZ, Scenario, observe, scenario
+from chopperd.simulation.truth import ClockTruth, StepFunction
+
+GPUS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A kind of node.
+
+    Attributes:
+        preset, step_s, steps, hz: The job on each GPU, and how it is sampled.
+        spread: Clocks differ by up to so much either way, drawn evenly.
+        slower: The first GPU's clock is lower by so much; 0: there is no straggler.
+    """
+
+    preset: str
+    step_s: float
+    steps: int
+    hz: float
+    spread: float = 0.0
+    slower: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a node's summary says.
+
+    Attributes:
+        straggler: Whether the first GPU is named. others: Whether another is.
+        half_points: Half width of the first GPU's excess, percentage points of its compute.
+    """
+
+    straggler: bool
+    others: bool
+    half_points: float
+
+
+def found_on(kind: Node, seed: int) -> Found:
+    """One node of a kind."""
+    rng = np.random.default_rng([seed, 7])
+    scales = 1.0 + rng.uniform(-kind.spread, kind.spread, GPUS)
+    scales[0] -= kind.slower
+    drafts = [row for gpu, scale in enumerate(scales) for row in _rows(kind, seed, gpu, scale)]
+    summary = summary_of(drafts)
+    first, *others = summary.gpus
+    compute_ns = sum(each.covered_ns for each in drafts if each.row.rank == 0) / kind.steps
+    low_ns, high_ns = first.excess_low_ns_per_step, first.excess_high_ns_per_step
+    known = low_ns is not None and high_ns is not None
+    half_ns = ((high_ns or 0) - (low_ns or 0)) / 2 if known else np.nan
+    return Found(
+        straggler=bool(first.stands_out),
+        others=any(line.stands_out for line in others),
+        half_points=100 * half_ns / compute_ns,
+    )
+
+
+def summary_of(drafts: Sequence[DraftRow]) -> Summary:
+    """The run in one look."""
+    reference = Reference(sm_clock_mhz=REFERENCE_MHZ, source="device_max")
+    summary = summarise(across_devices(drafts), [], reference)
+    if summary is None:
+        raise ValueError("the simulated devices have no record")
+    return summary
+
+
+def _rows(kind: Node, seed: int, gpu: int, scale: float) -> list[DraftRow]:
+    drawn = seed * GPUS + gpu
+    known = scenario(kind.preset, seed=drawn, step_s=kind.step_s, steps=kind.steps)
+    known = scaled(known, scale)
+    seen = observe(known, hz=kind.hz, seed=drawn, read_span_ns=READ_SPAN_NS)
+    return list(rows_of(join_device(scenario_timeline(known), (), seen, REFERENCE_MHZ), gpu))
+
+
+def scaled(known: Scenario, scale: float) -> Scenario:
+    """The scenario with its clock times a factor."""
+    clock = known.truth.clock
+    slower = StepFunction(edges_ns=clock.edges_ns, value=clock.value * scale)
+    return replace(known, truth=ClockTruth(clock=slower, causes=known.truth.causes))
+
+
+def rows_of(joined: JoinedDevice, gpu: int) -> Iterator[DraftRow]:
+    """The step rows of a device as far as peers are told from them."""
+    clocks = joined.clocks
+    if clocks is None:
+        raise ValueError("the simulated samples do not cover the simulated trace")
+    for index, window in enumerate(joined.timeline.windows):
+        half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
+        row = Row(
+            job=None,
+            run=None,
+            rank=gpu,
+            step=window.step,
+            step_source="profiler_step",
+            device=0,
+            gpu=str(gpu),
+            partial=False,
+            partial_reasons=(),
+            host_only=False,
+            window_ns=window.end_ns - window.start_ns,
+            clock=clock_of(clocks, index),
+            dvfs=dvfs_of(clocks, REFERENCE_MHZ, index),
+        )
+        yield DraftRow(
+            row=row,
+            model="Simulated GPU",
+            process=gpu,
+            covered_ns=int(clocks.compute.covered_ns[index]),
+            random_mhz=float(half_mhz - bias_mhz),
+            bias_mhz=float(bias_mhz),
+        )
+
+
+def kinds() -> list[Node]:
+    """All lines of the table."""
+    jobs = [
+        ("steady", 0.3, 3, 100.0),
+        ("steady", 1.0, 10, 10.0),
+        ("steady", 1.0, 10, 100.0),
+        ("phase-locked", 0.3, 3, 100.0),
+        ("phase-locked", 1.0, 10, 10.0),
+        ("phase-locked", 1.0, 10, 100.0),
+    ]
+    made = [
+        Node(preset=preset, step_s=step_s, steps=steps, hz=hz, spread=spread, slower=slower)
+        for preset, step_s, steps, hz in jobs
+        for spread, slower in ((0.01, 0.0), (0.01, 0.06), (0.0, 0.02), (0.01, 0.02))
+    ]
+    return [each for each in made if each.steps > 3 or not each.slower]
+
+
+def table_line(kind: Node, found: Sequence[Found]) -> str:
+    """The nodes of one kind as a row of the table."""
+    straggler = sum(each.straggler for each in found)
+    named = f"{straggler} of {len(found)}" if kind.slower else "-"
+    accused = sum(each.others or (each.straggler and not kind.slower) for each in found)
+    half = np.nanmedian([each.half_points for each in found])
+    return (
+        f"| {kind.preset} | {kind.steps} x {kind.step_s:g} | {kind.hz:g} | ±{100 * kind.spread:g} "
+        f"| {100 * kind.slower:g} | {half:.2f} | {accused} of {len(found)} | {named} |"
+    )
+
+
+def _one(job: tuple[Node, int]) -> Found:
+    return found_on(*job)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
+    chosen = parser.parse_args()
+    print(f"Nodes of {GPUS} GPUs.\n")
+    print("| clock | steps s | Hz | spread % | straggler % | half width | accused | named |")
+    print("|---|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        for kind in kinds():
+            jobs = [(kind, chosen.first_seed + nth) for nth in range(chosen.nodes)]
+            print(table_line(kind, list(pool.map(_one, jobs))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
