@@ -146,6 +146,12 @@ PARTS: Final = (
         arguments=("--seeds", "20"),
         quick_arguments=("--seeds", "2"),
     ),
+    Part(
+        title="Samples that are not the trace's",
+        module="bench.foreign_samples",
+        arguments=("--seeds", "5"),
+        quick_arguments=("--seeds", "1"),
+    ),
 )
 
 
