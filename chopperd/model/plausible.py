@@ -32,7 +32,7 @@ RATIO: Final = Bounds(0, 1)
 # Counters are kept in int64 and float64 columns; all-ones is a common "not available".
 LIMITED_NS: Final = Bounds(0, (1 << 63) - 1)
 # Not a number: every pattern means something, but for all ones.
-BITS: Final = Bounds(0, (1 << 63) - 1)
+BITS: Final = Bounds(0, (1 << 64) - 2)
 # 0 is the kernel's idle process and all ones "not available": neither is a process on a GPU.
 PID: Final = Bounds(1, (1 << 32) - 2)
 

@@ -8,11 +8,11 @@ from typing import Final
 from chopperd.devices.amd import planning, table
 from chopperd.devices.amd.block import Block, BlockCall, BlockNumber, bounds_of, calls_of
 from chopperd.devices.amd.dies import lowest_running_mhz
-from chopperd.devices.amd.energy_check import EnergyCheck, Verdict
 from chopperd.devices.amd.layout import MetricsSource
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, DeviceFaults
+from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope

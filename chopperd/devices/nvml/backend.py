@@ -13,6 +13,7 @@ from types import ModuleType
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.energy_check import EnergyCheck
 from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
@@ -72,6 +73,8 @@ class NvmlBackend:
 
     name = "nvml"
     simulated = False
+    #: Made for each GPU; tests take one that was passed.
+    energy_check: type[EnergyCheck] = EnergyCheck
 
     def __init__(
         self, nvml: ModuleType, clock: Clock, system_memory: SystemMemory = SYSTEM_MEMORY
@@ -300,7 +303,7 @@ class NvmlBackend:
             memory_size_bytes=info.memory_size_bytes,
             system_memory=self._system_memory_of(info),
         )
-        return NvmlSensors(self._nvml, handle, plan, faults)
+        return NvmlSensors(self._nvml, handle, plan, faults, self.energy_check(info.gpu))
 
     def _system_memory_of(self, info: GpuInfo) -> SystemMemory | None:
         """The system's memory, where that is what a GPU has."""

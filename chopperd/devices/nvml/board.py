@@ -52,6 +52,7 @@ class Board:
         memory: Bytes in use.
         memory_bounds: Outside of which its memory is absurd.
         slow: Fields of which full looks read a number each.
+        energy: That of them which counts energy.
         limits: The cumulative limit counters.
         fast_limits: Those of them that come in one call, which fast looks read too.
         fields: Reads field values.
@@ -78,6 +79,7 @@ class Board:
             self._channel(sensor, wanted=board and not (sensor is table.ACTIVITY and plan.mig))
             for sensor in table.SLOW
         )
+        self.energy = next(each for each in self.slow if each.field == table.ENERGY.name)
         self.limits = {
             cause: self._channel(sensor, wanted=board)
             for cause, sensor in table.limit_counters(plan.limit_fields).items()

@@ -40,11 +40,16 @@ class _Number:
     bounds: Bounds
 
 
-def read_plan(board: Board, scope: ReadScope) -> ReadPlan | None:
+def read_plan(board: Board, scope: ReadScope, *, with_energy: bool) -> ReadPlan | None:
     """How to make a look at a board without it.
 
     None while a field neither answers nor is known to be absent, where one is not read by a
     driver call, and where there is nothing to read.
+
+    Args:
+        board: The channels.
+        scope: How much to read.
+        with_energy: Whether the counter of energy is believed.
     """
     board.arrange()
     is_full = scope is ReadScope.FULL
@@ -59,7 +64,7 @@ def read_plan(board: Board, scope: ReadScope) -> ReadPlan | None:
             for number in placer.numbers([channel])
         }
         if is_full:
-            values += placer.slow_numbers()
+            values += placer.slow_numbers(with_energy=with_energy)
     except _NotSettledError:
         return None
     calls = _calls([*values[:1], *counters.values(), *values[1:]], reasons)
@@ -88,7 +93,7 @@ class _Placer:
             if place is not None:
                 yield _Number(name=channel.field, place=place, bounds=channel.bounds)
 
-    def slow_numbers(self) -> Iterator[_Number]:
+    def slow_numbers(self, *, with_energy: bool) -> Iterator[_Number]:
         """What full looks alone read, but for the counters."""
         board = self._board
         yield from self.numbers([board.power])
@@ -101,7 +106,9 @@ class _Placer:
                 place=board.memory_v2.place(table.MEMORY_RESERVED_WAY),
                 bounds=board.memory_bounds,
             )
-        yield from self.numbers(board.slow)
+        yield from self.numbers(
+            channel for channel in board.slow if with_energy or channel is not board.energy
+        )
 
     def _average(self) -> Iterator[_Number]:
         """The mean of the last second, which may be what stands for the power as well."""

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Final
 
 from chopperd.devices.channel import Channel, DeviceFaults
+from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.nvml import planning, table
 from chopperd.devices.nvml.board import Board, SensorPlan
 from chopperd.devices.nvml.codes import causes_of
@@ -23,10 +24,16 @@ class NvmlSensors:
     """
 
     def __init__(
-        self, nvml: ModuleType, handle: object, plan: SensorPlan, faults: DeviceFaults
+        self,
+        nvml: ModuleType,
+        handle: object,
+        plan: SensorPlan,
+        faults: DeviceFaults,
+        energy_check: EnergyCheck | None = None,
     ) -> None:
         self._board = Board(nvml, handle, plan, faults)
         self._faults = faults
+        self._energy_check = energy_check or EnergyCheck("")
         self._last_causes = (0, causes_of(0))
         self._plans: dict[ReadScope, ReadPlan | None] = dict.fromkeys(ReadScope)
         self._last_plans: dict[ReadScope, ReadPlan] = {}
@@ -72,7 +79,7 @@ class NvmlSensors:
 
         The same object as before while nothing changed.
         """
-        if scope is ReadScope.FULL and self._board.is_probe_due():
+        if scope is ReadScope.FULL and (self._board.is_probe_due() or self._awaits_check()):
             return None
         if self._planned_revision != self._faults.choices.revision:
             self._planned_revision = self._faults.choices.revision
@@ -82,7 +89,9 @@ class NvmlSensors:
 
     def _planned(self, scope: ReadScope) -> ReadPlan | None:
         """The plan for what answers now; the last one if it still says that."""
-        plan, known = planning.read_plan(self._board, scope), self._last_plans.get(scope)
+        believes_energy = self._energy_check.verdict is Verdict.RIGHT
+        plan = planning.read_plan(self._board, scope, with_energy=believes_energy)
+        known = self._last_plans.get(scope)
         if plan is None:
             return None
         if known is not None and plan == known:
@@ -110,16 +119,33 @@ class NvmlSensors:
             board.fields.look(board.full_request)
         power_w = board.power.value()
         used_bytes = board.memory.value()
+        average_w = self._average_w(power_w)
+        slow = {channel.field: channel.value() for channel in board.slow}
+        slow["energy_j"] = self._checked_j(slow["energy_j"], average_w or power_w)
         return DeviceReading(
             sm_clock_mhz=sm_clock_mhz,
             causes=causes,
             power_w=power_w,
-            power_average_w=self._average_w(power_w),
+            power_average_w=average_w,
             memory_used_bytes=None if used_bytes is None else int(used_bytes),
             memory_reserved_bytes=None if used_bytes is None else self._reserved_bytes(),
             limited_ns=_limited_ns(board.limits),
-            **{channel.field: channel.value() for channel in board.slow},  # type: ignore[arg-type]
+            **slow,  # type: ignore[arg-type]
         )
+
+    def _awaits_check(self) -> bool:
+        """Whether it takes further looks to tell if the counter of energy can be believed."""
+        board = self._board
+        is_open = self._energy_check.verdict is Verdict.OPEN
+        return is_open and not (board.energy.is_absent or board.power.is_absent)
+
+    def _checked_j(self, energy_j: float | None, power_w: float | None) -> float | None:
+        """The counter of energy, once it agrees with the power."""
+        before = self._energy_check.verdict
+        verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
+        if verdict is not before:
+            self._faults.choices.revision += 1
+        return energy_j if verdict is Verdict.RIGHT else None
 
     def _causes(self) -> frozenset[Cause] | None:
         """The limits in force; the set of the look before is reused while the bits stay."""

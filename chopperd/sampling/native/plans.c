@@ -177,8 +177,8 @@ static int causes_found(const plan_t *plan, int64_t *causes)
     if (from == NULL)
         return 0;
     uint64_t bits = bits_at(from, plan->causes_kind);
-    if (bits > INT64_MAX)
-        return 0; /* all ones among them: no set of reasons */
+    if (bits == UINT64_MAX)
+        return 0; /* all ones: no set of reasons */
     *causes = 0;
     for (; bits; bits &= bits - 1)
         *causes |= plan->causes_by_bit[__builtin_ctzll(bits)];

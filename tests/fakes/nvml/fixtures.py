@@ -17,12 +17,27 @@ import pynvml
 import pytest
 
 from chopperd.clock import Clock, SystemClock
+from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.nvml.backend import NvmlBackend
 from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 
 SCENARIO_VARIABLE = "FAKE_NVML_SCENARIO"
+
+
+class BelievedEnergy(EnergyCheck):
+    """A check that was passed before it began."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self.verdict = Verdict.RIGHT
+
+
+class BelievingBackend(NvmlBackend):
+    """A back end that believes the counter of energy from the first."""
+
+    energy_check = BelievedEnergy
 
 
 @dataclass(slots=True)
@@ -39,10 +54,18 @@ class FakeNvml:
     opened: list[NvmlBackend] = field(default_factory=list)
 
     def open(
-        self, clock: Clock | None = None, *, system_memory: SystemMemory = SYSTEM_MEMORY
+        self,
+        clock: Clock | None = None,
+        *,
+        system_memory: SystemMemory = SYSTEM_MEMORY,
+        checks_energy: bool = False,
     ) -> NvmlBackend:
-        """The real back end over this driver; closed at the end of the test at the latest."""
-        backend = NvmlBackend(pynvml, clock or SystemClock(), system_memory)
+        """The real back end over this driver; closed at the end of the test at the latest.
+
+        Its counter of energy is believed from the first, unless `checks_energy`.
+        """
+        kind = NvmlBackend if checks_energy else BelievingBackend
+        backend = kind(pynvml, clock or SystemClock(), system_memory)
         self.opened.append(backend)
         return backend
 

@@ -14,7 +14,7 @@ from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.testing import carried_out
 from tests.fakes.clock import ScriptedClock
-from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
+from tests.fakes.nvml.fixtures import BelievedEnergy, FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, Segment
 from tests.integration.devices.h100 import H100
 
@@ -181,4 +181,5 @@ def sensors_of(fake: FakeNvml, plan: SensorPlan) -> NvmlSensors:
         ),
     )
     faults = DeviceFaults(0, vendor, ScriptedClock())
-    return NvmlSensors(pynvml, pynvml.nvmlDeviceGetHandleByIndex(0), plan, faults)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return NvmlSensors(pynvml, handle, plan, faults, BelievedEnergy("0"))

@@ -29,6 +29,33 @@ def test_energy_gives_each_step_its_own_where_averaged_power_gives_both_the_same
     assert [energy_j[1] - energy_j[0], energy_j[2] - energy_j[1]] == [140, 20]
 
 
+def test_energy_is_believed_once_it_agrees_with_the_power(fake_nvml: FakeNvml) -> None:
+    """500 W for 2 s are 1000 J; a look a second, of which the third has seen 2 s."""
+    clock = ScriptedClock()
+    backend = fake_nvml.open(clock, checks_energy=True)
+    found = []
+    for second in range(4):
+        fake_nvml.scenario.freeze(START_UNIX_NS + second * 1000 * NS_PER_MS)
+        found.append(backend.read(H100, ReadScope.FULL).energy_j is not None)
+        assert (backend.read_plan(H100, ReadScope.FULL) is not None) is found[-1]
+        assert backend.read_plan(H100, ReadScope.FAST) is not None
+        clock.advance(1000 * NS_PER_MS)
+    assert found == [False, False, True, True]
+
+
+def test_energy_that_disagrees_with_the_power_is_left_out(fake_nvml: FakeNvml) -> None:
+    """Read at 500 W for 2.4 s in all while the driver's counter sees 24 s: ten times too much."""
+    clock = ScriptedClock()
+    backend = fake_nvml.open(clock, checks_energy=True)
+    for look in range(12):
+        fake_nvml.scenario.freeze(START_UNIX_NS + look * 10_000 * NS_PER_MS)
+        assert backend.read(H100, ReadScope.FULL).energy_j is None
+        clock.advance(1000 * NS_PER_MS)
+    plan = backend.read_plan(H100, ReadScope.FULL)
+    assert plan is not None
+    assert "energy_j" not in {value.name for value in plan.values}
+
+
 def test_power_that_is_only_an_average_is_named_so(fake_nvml: FakeNvml) -> None:
     gpu = fake_nvml.scenario.gpus[0]
     gpu.plays(STEP_A, STEP_B, origin_unix_ns=START_UNIX_NS, repeats=True)

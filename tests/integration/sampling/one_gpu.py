@@ -22,6 +22,7 @@ from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.settings import SamplerSettings
 from tests.fakes import dies
+from tests.fakes.nvml.fixtures import BelievedEnergy
 from tests.waiting import wait_for
 
 CLOCK = SystemClock()
@@ -31,7 +32,9 @@ QUICK = SamplerSettings(
 
 
 class CountedNvml(NvmlBackend):
-    """The real back end; counts the looks that it makes itself."""
+    """The real back end; counts the looks that it makes itself; believes the energy at once."""
+
+    energy_check = BelievedEnergy
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.read_count = 0

@@ -31,7 +31,8 @@ class Verdict(Enum):
 class EnergyCheck:
     """Compares a counter's rise with the integral of the power over the same looks.
 
-    Counters that stand still (MI100) or run at another rate than their unit says have been seen.
+    Counters that stand still (MI100) or run at another rate than their unit says have been seen; on
+    a module of processor and GPU one may be of both.
 
     Source: ROCm/amdsmi issues 38 and 115, ml-energy/zeus issue 113.
 
