@@ -53,3 +53,23 @@ fail_on_lost_driver = true
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Nodes with a GPU by any label that says so; where nothing labels nodes, all workers. */}}
+{{- define "chopperd.gpuNodes" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/amd-gpu" }}
+      - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
+      {{- end }}
+      {{- range list "10de" "0300_10de" "0302_10de" "0300_1002" "0302_1002" "0380_1002" "1200_1002" }}
+      - matchExpressions: [{key: feature.node.kubernetes.io/pci-{{ . }}.present, operator: In, values: ["true"]}]
+      {{- end }}
+      {{- range list "nvidia.com/gpu.product" "amd.com/gpu.product-name" "cloud.google.com/gke-accelerator" "k8s.amazonaws.com/accelerator" }}
+      - matchExpressions: [{key: {{ . }}, operator: Exists}]
+      {{- end }}
+      - matchExpressions:
+          {{- range list "feature.node.kubernetes.io/kernel-version.full" "cloud.google.com/gke-nodepool" "node-role.kubernetes.io/control-plane" "node-role.kubernetes.io/master" }}
+          - {key: {{ . }}, operator: DoesNotExist}
+          {{- end }}
+{{- end }}

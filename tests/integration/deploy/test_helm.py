@@ -1,6 +1,6 @@
 """The Helm chart by Helm's own code, its manifests by Kubernetes' own schemas."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -180,6 +180,88 @@ def test_all_gpus_are_asked_for_as_the_values_say(
     assert variables.get("NVIDIA_VISIBLE_DEVICES") == devices
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert ("/var/run/nvidia-container-devices/all" in mounts) == (access == "volume")
+
+
+def _admits(pod: object, labels: Mapping[str, str]) -> bool:
+    """Whether the pod may be on a node with these labels: Kubernetes' rule for the affinity."""
+    assert isinstance(pod, dict)
+    if not all(labels.get(key) == value for key, value in pod.get("nodeSelector", {}).items()):
+        return False
+    if "affinity" not in pod:
+        return True
+    terms = _at(
+        pod["affinity"],
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    )
+    assert isinstance(terms, list)
+    holds: Mapping[str, Callable[[dict[str, list[str]], str | None], bool]] = {
+        "In": lambda rule, value: value in rule["values"],
+        "Exists": lambda _, value: value is not None,
+        "DoesNotExist": lambda _, value: value is None,
+    }
+    return any(
+        all(
+            holds[rule["operator"]](rule, labels.get(rule["key"]))
+            for rule in term["matchExpressions"]
+        )
+        for term in terms
+    )
+
+
+NFD = {"feature.node.kubernetes.io/kernel-version.full": "6.8.0"}
+GKE = {"cloud.google.com/gke-nodepool": "pool"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "admitted"),
+    [
+        ({}, True),  # nothing labels nodes here: a GPU node may look like this
+        ({"node-role.kubernetes.io/control-plane": ""}, False),
+        (NFD, False),  # discovered, and without a GPU
+        ({**NFD, "feature.node.kubernetes.io/pci-0302_10de.present": "true"}, True),
+        ({**NFD, "feature.node.kubernetes.io/pci-1200_1002.present": "true"}, True),
+        ({**NFD, "nvidia.com/gpu.present": "true"}, True),
+        ({**NFD, "nvidia.com/gpu.present": "false"}, False),
+        (GKE, False),
+        ({**GKE, "cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}, True),
+    ],
+)
+def test_case_63_pods_are_on_nodes_with_a_gpu_whatever_their_taints(
+    chart: helm_python.Chart, labels: Mapping[str, str], admitted: bool
+) -> None:
+    pod = _pod(chart, DEFAULTS)
+    assert _admits(pod, labels) is admitted
+    assert _at(pod, "tolerations") == [{"operator": "Exists"}]
+
+
+def test_case_63_the_defaults_take_the_driver_and_no_gpu_from_jobs(
+    chart: helm_python.Chart,
+) -> None:
+    container = _at(_pod(chart, DEFAULTS), "containers", 0)
+    assert isinstance(container, dict)
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert "nvidia.com/gpu" not in msgspec.json.encode(container["resources"]).decode()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**DEFAULTS, "gpu": {"nodes": "all"}},
+        {**DEFAULTS, "nodeSelector": {"a": "b"}},
+        {**DEFAULTS, "affinity": {"podAffinity": {}}},
+    ],
+)
+def test_what_a_site_says_of_its_nodes_replaces_the_labels(
+    chart: helm_python.Chart, values: Values
+) -> None:
+    pod = _pod(chart, values)
+    assert isinstance(pod, dict)
+    assert pod.get("affinity") == values.get("affinity")
+    assert pod.get("nodeSelector") == values.get("nodeSelector")
 
 
 def test_reports_name_the_node_and_not_the_pod(chart: helm_python.Chart) -> None:
