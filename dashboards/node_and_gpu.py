@@ -20,7 +20,9 @@ from dashboards.panels import (
     time_series,
 )
 
-_CHOSEN: Final = '{instance="$node", gpu=~"$gpu"}'
+#: Without the label `cluster` the variable is empty, which matches what lacks it.
+_NODE: Final = 'cluster="$cluster", instance="$node"'
+_CHOSEN: Final = f'{{{_NODE}, gpu=~"$gpu"}}'
 _RATE: Final = "$__rate_interval"
 _NO_CAPTURE: Final = "no capture in the last 15 minutes"
 
@@ -47,10 +49,13 @@ def board() -> Document:
 def _variables() -> tuple[Variable, ...]:
     return (
         datasource_variable(),
-        label_variable("node", "Node", "label_values(chopperd_agent_build_info, instance)"),
+        label_variable("cluster", "Cluster", "label_values(chopperd_agent_build_info, cluster)"),
         label_variable(
-            "gpu", "GPU", 'label_values(chopperd_gpu_up{instance="$node"}, gpu)', every=True
+            "node",
+            "Node",
+            'label_values(chopperd_agent_build_info{cluster="$cluster"}, instance)',
         ),
+        label_variable("gpu", "GPU", f"label_values(chopperd_gpu_up{{{_NODE}}}, gpu)", every=True),
         scrape_variable(),
     )
 
@@ -70,7 +75,7 @@ def _origin() -> Panel:
     return stat(
         "Figures are",
         "Whether they come from hardware or from a simulation.",
-        Query(expr='chopperd_agent_simulated{instance="$node"}', legend="figures", instant=True),
+        Query(expr=f"chopperd_agent_simulated{{{_NODE}}}", legend="figures", instant=True),
         unit="none",
         steps=(Step("green"), Step("orange", 1)),
         texts={"0": "measured", "1": "SIMULATED"},

@@ -14,9 +14,9 @@ class Selector:
     labels: frozenset[str]
 
 
-def filled_in(expression: str, *, node: str, window: str) -> str:
-    """As Grafana sends it, for one node and all its GPUs."""
-    text = expression.replace("$__rate_interval", window)
+def filled_in(expression: str, *, node: str, window: str, cluster: str = "") -> str:
+    """As Grafana sends it, for one node and all its GPUs; no cluster where nothing is labelled."""
+    text = expression.replace("$__rate_interval", window).replace("$cluster", cluster)
     return text.replace("$node", node).replace("$gpu", ".*")
 
 

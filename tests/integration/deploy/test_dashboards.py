@@ -144,7 +144,7 @@ def test_every_expression_names_what_the_catalogue_has(document: Mapping[str, ob
             # Every agent exports it unless told not to.
             assert metric.profile <= Profile.STANDARD, title
             labels = {label.name for label in metric.labels}
-            assert selector.labels == {"instance"} | (labels & {"gpu"}), title
+            assert selector.labels == {"cluster", "instance"} | (labels & {"gpu"}), title
             known |= labels
         assert grouping_labels(filled_in(expression, node="n", window="4m")) <= known, title
         assert set(_PLACEHOLDER.findall(legend)) <= known, title
@@ -152,8 +152,16 @@ def test_every_expression_names_what_the_catalogue_has(document: Mapping[str, ob
 
 def test_variables_are_looked_up_where_every_agent_has_them(board: _Board) -> None:
     queries = {variable.name: variable.query for variable in board.templating.list}
-    assert queries["node"] == "label_values(chopperd_agent_build_info, instance)"
-    assert queries["gpu"] == 'label_values(chopperd_gpu_up{instance="$node"}, gpu)'
+    assert list(queries)[:4] == [
+        "datasource",
+        "cluster",
+        "node",
+        "gpu",
+    ]  # each asks for those before
+    assert queries["cluster"] == "label_values(chopperd_agent_build_info, cluster)"
+    of_cluster = 'cluster="$cluster"'
+    assert queries["node"] == f"label_values(chopperd_agent_build_info{{{of_cluster}}}, instance)"
+    assert queries["gpu"] == f'label_values(chopperd_gpu_up{{{of_cluster}, instance="$node"}}, gpu)'
     assert {"chopperd_agent_build_info", "chopperd_gpu_up"} <= METRICS.keys()
 
 

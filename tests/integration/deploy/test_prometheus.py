@@ -5,7 +5,7 @@ Expected values are worked out by hand from `SERIES`.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -112,11 +112,11 @@ class _ScrapeFile(msgspec.Struct):
     scrape_configs: list[_Job]
 
 
-def _first_expressions() -> dict[str, str]:
+def _first_expressions(cluster: str = "") -> dict[str, str]:
     """The first expression of each panel, as Grafana sends it."""
     found: dict[str, str] = {}
     for title, expression, _ in expressions(node_and_gpu.board()):
-        found.setdefault(title, filled_in(expression, node="n", window=WINDOW))
+        found.setdefault(title, filled_in(expression, node="n", window=WINDOW, cluster=cluster))
     return found
 
 
@@ -130,15 +130,18 @@ def _expectation(expression: str, values: Mapping[str, float], of_target: str) -
     return {"expr": rounded, "eval_time": EVALUATED, "exp_samples": samples}
 
 
-def _series() -> Iterator[Mapping[str, str]]:
+def _series(of_target: str = _OF_TARGET) -> Iterator[dict[str, str]]:
     for series, values in SERIES.items():
         name, _, labels = series.partition("{")
-        yield {"series": f"chopperd_{name}{{{_OF_TARGET}, {labels or '}'}", "values": values}
+        yield {"series": f"chopperd_{name}{{{of_target}, {labels or '}'}", "values": values}
 
 
-def _run(folder: Path, expectations: list[object]) -> str:
+def _run(
+    folder: Path, expectations: list[object], series: Iterable[Mapping[str, str]] | None = None
+) -> str:
     """The real promtool's word on expectations over `SERIES`; it must agree with all."""
-    test = {"interval": "1m", "input_series": list(_series()), "promql_expr_test": expectations}
+    given = list(_series() if series is None else series)
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": expectations}
     document = {
         "rule_files": [str(PROMETHEUS / "rules.yml")],
         "evaluation_interval": "1m",
@@ -171,6 +174,19 @@ def test_panels_show_what_is_worked_out_by_hand(tmp_path: Path) -> None:
         for title, values in SHOWN.items()
     ]
     assert "SUCCESS" in _run(tmp_path, expectations)
+
+
+def test_nodes_of_one_name_in_two_clusters_stay_apart(tmp_path: Path) -> None:
+    """Cluster a as worked out by hand; the node of b has other figures everywhere."""
+    found = _first_expressions("a")
+    of_a = f'cluster="a", {_OF_TARGET}'
+    series = [*_series(of_a)]
+    series += [{**each, "values": "0+7777x60"} for each in _series(f'cluster="b", {_OF_TARGET}')]
+    expectations = [
+        _expectation(found[title], values, "" if title in _WHOLE_NODE else of_a)
+        for title, values in SHOWN.items()
+    ]
+    assert "SUCCESS" in _run(tmp_path, expectations, series)
 
 
 def test_rules_record_what_is_worked_out_by_hand(tmp_path: Path) -> None:
