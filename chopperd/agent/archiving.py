@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -11,8 +11,9 @@ from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.layout import Records, RingDescription
+from chopperd.sampling.process_table import ProcessTable
 from chopperd.sampling.ring_reader import RingReader
-from chopperd.sampling.side import with_findings
+from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.store.flight_recorder import FlightRecorder
 from chopperd.store.sample_chunk import Origin
 from chopperd.units import NS_PER_S
@@ -64,6 +65,7 @@ class ArchiveThread:
         #: By the ring's identity: the same memory in a larger file goes on where it stood.
         self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
+        self._processes = ProcessTable(clock)
         self._failure: str | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chopperd-archive", daemon=True)
@@ -130,14 +132,18 @@ class ArchiveThread:
             lost_count += drained.overwritten_count
             records[slot] = drained.records
         triples, positions.triples = reader.triples(positions.triples)
-        origin = self._origin(description, reader)
-        self._recorder.append(origin, records, triples, lost_count=lost_count)
+        asides = [reader.aside(slot) for slot in range(len(description.gpus))]
+        self._recorder.append(
+            self._origin(description, asides),
+            records,
+            triples,
+            lost_count=lost_count,
+            processes=self._processes.follow(description.gpus, asides),
+        )
 
-    def _origin(self, description: RingDescription, reader: RingReader) -> Origin:
+    def _origin(self, description: RingDescription, asides: Sequence[GpuAside]) -> Origin:
         return Origin(
-            gpus=tuple(
-                with_findings(gpu, reader.aside(slot)) for slot, gpu in enumerate(description.gpus)
-            ),
+            gpus=tuple(map(with_findings, description.gpus, asides)),
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,

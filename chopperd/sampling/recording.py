@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +13,7 @@ import numpy as np
 from chopperd.clock import Clock
 from chopperd.correlate.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
+from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
@@ -19,7 +21,8 @@ from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import NO_DIE, RECORD, Pace, Records
-from chopperd.sampling.ring_reader import GpuStatus
+from chopperd.sampling.process_table import ProcessTable, descendants
+from chopperd.sampling.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
@@ -27,6 +30,9 @@ from chopperd.units import NS_PER_S
 logger = logging.getLogger(__name__)
 
 _DRAIN_EVERY_S: Final = 0.2
+#: What was started is looked at so often in its first seconds, and at least so often later.
+_LOOK_NS: Final = NS_PER_S // 2
+_LONGEST_LOOK_NS: Final = 10 * NS_PER_S
 
 
 class Recorder:
@@ -47,6 +53,8 @@ class Recorder:
         self._positions: dict[int, int] = {}
         self._triples: list[TimeTriple] = []
         self._triples_position = 0
+        self._processes = ProcessTable(clock)
+        self._look_at_mono_ns = self._begun_mono_ns = clock.mono_ns()
         self._overwritten_count = 0
         self._started_unix_ns = 0
 
@@ -112,9 +120,29 @@ class Recorder:
                 self._chunks.setdefault(slot, []).append(drained.records)
         triples, self._triples_position = reader.triples(self._triples_position)
         self._triples.extend(triples)
+        if self._clock.mono_ns() >= self._look_at_mono_ns:
+            self._follow_processes(reader)
+
+    def _follow_processes(self, reader: RingReader) -> None:
+        """Take over who holds the GPUs, and look at what this process started.
+
+        A job of seconds is looked at often, one of hours every 10 s.
+        """
+        now_ns = self._clock.mono_ns()
+        age_ns = now_ns - self._begun_mono_ns
+        self._look_at_mono_ns = now_ns + min(max(age_ns // 10, _LOOK_NS), _LONGEST_LOOK_NS)
+        with suppress(StoreError):  # the sampler is writing it: next time
+            gpus = reader.description().gpus
+            self._processes.follow(gpus, [reader.aside(slot) for slot in range(len(gpus))])
+        self._processes.look({}, set(descendants(os.getpid())) - self._own_pids())
+
+    def _own_pids(self) -> set[int]:
+        own = {self._supervisor.pid, *self._supervisor.left_pids} - {None}
+        return {pid for pid in own if pid is not None}
 
     def _collected(self, left_pids: Sequence[int]) -> SampleSet:
         reader = self._supervisor.reader
+        self._follow_processes(reader)
         description = reader.description()
         statuses = [reader.status(slot) for slot in range(len(description.gpus))]
         gpus = tuple(
@@ -135,6 +163,7 @@ class Recorder:
             driver=description.driver,
             node=os.uname().nodename,
             triples=tuple(self._triples),
+            processes=self._processes.rows(),
             source="live",
             notes=(
                 *_notes(description.gpus, statuses, invalid),

@@ -85,7 +85,7 @@ class DriverWatch:
         self._may_ask = may_ask
         self._processes_every_ns = round(settings.processes_every_s * NS_PER_S)
         self._watch_every_ns = round(settings.watch_every_s * NS_PER_S)
-        start_ns = clock.mono_ns()
+        self._start_ns = start_ns = clock.mono_ns()
         self._processes_at_ns = self._trouble_at_ns = start_ns + _FIRST_NS
         self._changes_at_ns = start_ns + self._watch_every_ns
         self._explained: set[str] = set()
@@ -114,7 +114,9 @@ class DriverWatch:
         """Ask what is due."""
         self._count_invalid()
         if now_ns >= self._processes_at_ns:
-            self._processes_at_ns = now_ns + self._processes_every_ns
+            # What has just begun may last for seconds: it is listed sooner.
+            age_ns = now_ns - self._start_ns
+            self._processes_at_ns = now_ns + min(self._processes_every_ns, age_ns // 5)
             self._list_processes()
         is_due = now_ns >= self._trouble_at_ns
         if is_due:

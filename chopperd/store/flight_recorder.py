@@ -10,13 +10,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
+from chopperd.model.samples import ProcessRow
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import Records
 from chopperd.store.journal import Journal, chunk_frame
@@ -104,6 +105,7 @@ class FlightRecorder:
         triples: Sequence[TimeTriple],
         *,
         lost_count: int = 0,
+        processes: tuple[ProcessRow, ...] = (),
     ) -> None:
         """Keep what was sampled since the last call.
 
@@ -114,10 +116,12 @@ class FlightRecorder:
             records: (n,) of `RECORD` by slot, times rising; as drained from the ring.
             triples: Clock triples taken meanwhile, rising.
             lost_count: Samples of that time that the caller knows to be missing.
+            processes: Who held the GPUs, where that was looked at meanwhile.
         """
         self._lost_count += lost_count
         self._unsaid_lost_count += lost_count
         if chunk := self._as_kept(origin, records, triples):
+            chunk = replace(chunk, processes=processes)
             if not self._waiting:
                 self._waiting_since_mono_ns = self._clock.mono_ns()
             self._waiting.append(chunk)

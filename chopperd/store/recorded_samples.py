@@ -12,9 +12,10 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import Records
+from chopperd.sampling.process_table import merged_processes
 from chopperd.sampling.recording import gpu_samples
 from chopperd.store.chunk_files import ChunkFiles
 from chopperd.store.sample_chunk import Origin, SampleChunk, identity, joined
@@ -91,6 +92,9 @@ class RecordedSamples:
             driver=origin.driver,
             node=origin.node,
             triples=max(boots, key=lambda boot: boot.row_count).triples,
+            processes=merged_processes(
+                row for boot in boots for row in boot.processes(ended=boot is not boots[-1])
+            ),
             source=str(self._folder),
             notes=tuple(_notes(boots, files)),
         )
@@ -121,6 +125,16 @@ class _Boot:
     def row_count(self) -> int:
         """How many samples there are of it."""
         return sum(chunk.row_count for chunk in self.chunks)
+
+    def processes(self, *, ended: bool) -> Iterator[ProcessRow]:
+        """Who held the GPUs, as noted.
+
+        Args:
+            ended: Whether the machine was started again later, which ends what ran.
+        """
+        last_ns = self.triples[-1].unix_ns
+        for row in (row for chunk in self.chunks for row in chunk.processes):
+            yield replace(row, gone_unix_ns=row.gone_unix_ns or last_ns) if ended else row
 
     def gpus(self) -> dict[str, GpuInfo]:
         """The GPUs by identity, as described last."""

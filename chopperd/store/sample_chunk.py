@@ -13,9 +13,10 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Int64s
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.process_table import merged_processes
 from chopperd.store.column_codec import Column, decoded_columns, encoded_columns
 from chopperd.store.deflate import compressed, expanded
 from chopperd.store.die_columns import die_columns, put_dies
@@ -60,12 +61,14 @@ class SampleChunk:
         triples: Clock triples, rising; where there are records, at least one, and one at or
             before the first of them if it is known.
         lost_count: Samples that are known to be missing here.
+        processes: Who held the GPUs about that time.
     """
 
     origin: Origin
     records: Mapping[int, Records] = field(default_factory=dict)
     triples: tuple[TimeTriple, ...] = ()
     lost_count: int = 0
+    processes: tuple[ProcessRow, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -91,6 +94,7 @@ class _Payload(msgspec.Struct, array_like=True):
     rows: bytes
     triples: bytes
     is_quick: bool
+    processes: bytes = b""
 
 
 def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
@@ -123,6 +127,7 @@ def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
         },
         triples=tuple(by_time[mono_ns] for mono_ns in sorted(by_time)),
         lost_count=sum(chunk.lost_count for chunk in chunks),
+        processes=merged_processes(row for chunk in chunks for row in chunk.processes),
     )
 
 
@@ -146,6 +151,7 @@ def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
         rows=_table(rows) if quick else encoded_columns(_columns(rows, _period_ns(chunk.origin))),
         triples=encoded_columns(_triple_columns(chunk.triples)),
         is_quick=quick,
+        processes=compressed(msgspec.msgpack.encode(chunk.processes)) if chunk.processes else b"",
     )
     return msgspec.msgpack.encode(payload)
 
@@ -164,6 +170,8 @@ def decoded_chunk(data: bytes) -> SampleChunk:
         else:
             rows = _rows(decoded_columns(payload.rows), _period_ns(origin))
         columns = decoded_columns(payload.triples)
+        held = expanded(payload.processes) if payload.processes else None
+        processes = msgspec.msgpack.decode(held, type=tuple[ProcessRow, ...]) if held else ()
         mono_ns, *others = (columns[name].tolist() for name in _TRIPLE_NAMES)
     except (msgspec.MsgspecError, LookupError, ValueError) as error:
         raise StoreError(f"samples can't be decoded: {error}") from error
@@ -179,6 +187,7 @@ def decoded_chunk(data: bytes) -> SampleChunk:
             for mono, unix, boot in zip(mono_ns, *others, strict=True)
         ),
         lost_count=payload.lost_count,
+        processes=processes,
     )
 
 

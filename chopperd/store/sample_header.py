@@ -7,7 +7,7 @@ import msgspec
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import SampleSet
+from chopperd.model.samples import ProcessRow, SampleSet
 from chopperd.model.timebase import TimeTriple
 
 HEADER_MARK: Final = "# chopperd-samples/"
@@ -41,6 +41,38 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     kfd_node: int | None = None
 
 
+class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A process as the header names it; the fields mean what they mean in `ProcessRow`.
+
+    `gpus` may be a list of labels or UUIDs, `visible` the text of CUDA_VISIBLE_DEVICES alone.
+    """
+
+    pid: int
+    ns_pids: list[int] = []
+    started_unix_ns: int | None = None
+    gone_unix_ns: int | None = None
+    listed_unix_ns: int | None = None
+    gpus: dict[str, int | None] | list[str | int] = {}
+    visible: dict[str, str] | str | None = None
+    hosts: list[str] = []
+    container: bool | None = None
+
+    def row(self) -> ProcessRow:
+        """The process."""
+        held, seen = self.gpus, self.visible
+        return ProcessRow(
+            pid=self.pid,
+            ns_pids=tuple(self.ns_pids) or (self.pid,),
+            started_unix_ns=self.started_unix_ns,
+            gone_unix_ns=self.gone_unix_ns,
+            listed_unix_ns=self.listed_unix_ns,
+            gpus=held if isinstance(held, dict) else {str(gpu): None for gpu in held},
+            visible={"CUDA_VISIBLE_DEVICES": seen} if isinstance(seen, str) else seen,
+            hosts=tuple(self.hosts),
+            container=self.container,
+        )
+
+
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a sample file says of itself; `triples` holds (unix, mono, boot) ns."""
 
@@ -53,6 +85,11 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     node: str | None = None
     notes: list[Note] = []
     triples: list[tuple[int, int, int]] = []
+    processes: list[ProcessEntry] = []
+
+    def rows(self) -> tuple[ProcessRow, ...]:
+        """The processes."""
+        return tuple(entry.row() for entry in self.processes)
 
     def infos(self, path: str) -> dict[str, GpuInfo]:
         """The GPUs by label, in the order of the file.
@@ -78,6 +115,11 @@ def header_line(samples: SampleSet) -> str:
         driver=samples.driver,
         node=samples.node,
         notes=list(samples.notes),
+        processes=[
+            msgspec.convert(row, ProcessEntry, from_attributes=True)
+            for row in samples.processes
+            if row.ns_pids
+        ],
         triples=[(triple.unix_ns, triple.mono_ns, triple.boot_ns) for triple in samples.triples],
     )
     return f"{HEADER_MARK}{_VERSION} {msgspec.json.encode(header).decode()}"

@@ -121,6 +121,7 @@ def read_parquet_samples(path: Path) -> SampleSet:
         driver=header.driver,
         node=header.node,
         triples=triples_of(header),
+        processes=header.rows(),
         source=str(path),
         notes=(*header.notes, *dropped),
     )

@@ -20,6 +20,7 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.sampling.process_table import merged_processes
 from chopperd.store.amd_smi_samples import looks_like_amd_smi, parsed_amd_smi
 from chopperd.store.monitor_samples import (
     looks_like_dcgmi,
@@ -158,6 +159,7 @@ def _ours(data: bytes, path: Path) -> SampleSet:
         node=first.node,
         # Their monotonic clocks may be of several boots.
         triples=triples_of(first) if len(headers) == 1 else (),
+        processes=merged_processes(row for header in headers for row in header.rows()),
         source=str(path),
         notes=(*dict.fromkeys(note for header in headers for note in header.notes), *dropped),
     )

@@ -110,6 +110,15 @@ def _config(chart: helm_python.Chart, values: Values, folder: Path) -> Config:
     return load_config(file, {})
 
 
+def test_the_processes_of_the_node_are_seen_only_where_that_is_asked_for(
+    chart: helm_python.Chart,
+) -> None:
+    without, with_them = (_pod(chart, {**DEFAULTS, "hostPID": value}) for value in (False, True))
+    assert isinstance(without, dict)
+    assert "hostPID" not in without
+    assert _at(with_them, "hostPID") is True
+
+
 @pytest.mark.parametrize("values", SETS.values(), ids=SETS)
 def test_helm_finds_nothing_wrong(values: Values) -> None:
     findings = helm_python.lint(CHART, values=dict(values))

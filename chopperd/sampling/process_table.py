@@ -1,0 +1,287 @@
+"""Which process held which GPU, and what of it /proc tells while it lives; never in a hot loop.
+
+Readers of the ring keep such a table: drivers are asked by the sampler, files are read here.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.model.devices import GpuInfo
+from chopperd.model.samples import VISIBLE_NAMES, ProcessRow
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.side import GpuAside
+from chopperd.units import NS_PER_S
+
+#: Processes that are remembered; the one that ended first goes first.
+_MOST_ROWS: Final = 512
+#: Of a process tree no more are looked at.
+_MOST_DESCENDANTS: Final = 256
+_MOST_BYTES: Final = 1 << 18
+_LONGEST_VALUE: Final = 4096
+#: Field 22 of /proc/PID/stat, counted from the one after the name. Source: proc(5).
+_START_TICKS: Final = 19
+#: Starts of one process that two tables worked out differ by less.
+_SAME_START_NS: Final = 2 * NS_PER_S
+_SETTLED_NS: Final = 10 * NS_PER_S
+_PROC: Final = Path("/proc")
+
+
+@dataclass(slots=True)
+class _Known:
+    """A row, and what tells whether it must be read again.
+
+    `ticks` is the start of its process in clock ticks, None where /proc does not show it;
+    `is_settled`: the process was old when it was read, so that nothing of it changes any more.
+    """
+
+    row: ProcessRow
+    ticks: int | None
+    is_settled: bool = False
+
+
+class ProcessTable:
+    """The processes that were seen; to be used by one thread.
+
+    Args:
+        clock: Tells the time.
+        proc: Where the kernel shows processes.
+    """
+
+    def __init__(self, clock: Clock, proc: Path = _PROC) -> None:
+        self._clock, self._proc = clock, proc
+        self._tick_ns = NS_PER_S // os.sysconf("SC_CLK_TCK")
+        self._live: dict[int, _Known] = {}
+        self._gone: list[ProcessRow] = []
+        self._listed_mono_ns: dict[int, int] = {}
+
+    def rows(self) -> tuple[ProcessRow, ...]:
+        """All rows, those that ended first."""
+        return (*self._gone, *(known.row for known in self._live.values()))
+
+    def follow(self, gpus: Sequence[GpuInfo], asides: Sequence[GpuAside]) -> tuple[ProcessRow, ...]:
+        """Take over what drivers listed since the last call; the rows as they are now.
+
+        Empty where nothing was listed since.
+
+        Args:
+            gpus: The sampled GPUs.
+            asides: What the ring holds of each.
+        """
+        listed: dict[int, dict[str, int | None]] = {}
+        is_new = False
+        for slot, (gpu, aside) in enumerate(zip(gpus, asides, strict=True)):
+            if aside.processes_mono_ns is None:
+                continue
+            is_new |= aside.processes_mono_ns > self._listed_mono_ns.get(slot, 0)
+            self._listed_mono_ns[slot] = aside.processes_mono_ns
+            for process in aside.processes:
+                held = listed.setdefault(process.pid, {})
+                held[gpu.uuid or gpu.gpu] = process.memory_used_bytes
+        return self.look(listed) if is_new else ()
+
+    def look(
+        self, listed: Mapping[int, Mapping[str, int | None]], others: Iterable[int] = ()
+    ) -> tuple[ProcessRow, ...]:
+        """Read what /proc tells of processes; the rows of all that were alive before or are now.
+
+        Args:
+            listed: Memory in bytes by GPU of each process that a driver lists.
+            others: Further processes.
+        """
+        triple = self._clock.triple()
+        ended_count = len(self._gone)
+        for pid in {*listed, *others, *self._live}:
+            self._look_at(pid, listed.get(pid), triple)
+        rows = (*self._gone[ended_count:], *(known.row for known in self._live.values()))
+        while len(self._gone) + len(self._live) > _MOST_ROWS:
+            if self._gone:
+                del self._gone[0]
+            else:
+                del self._live[next(iter(self._live))]
+        return rows
+
+    def _look_at(self, pid: int, held: Mapping[str, int | None] | None, triple: TimeTriple) -> None:
+        ticks = self._start_ticks(pid)
+        known = self._live.get(pid)
+        if known is not None and known.ticks != ticks:
+            self._end(pid, known, triple, ticks)
+            known = None
+        if ticks is None and held is None:
+            if known is not None:
+                self._end(pid, known, triple, None)
+            return
+        row = known.row if known is not None else self._first(pid, ticks, triple)
+        is_settled = known is not None and known.is_settled
+        if ticks is not None and not is_settled:
+            row = self._read(row)
+            # Between fork and exec a process has its parent's environment.
+            is_settled = triple.unix_ns - (row.started_unix_ns or 0) > _SETTLED_NS
+        if held is not None:
+            row = replace(row, listed_unix_ns=triple.unix_ns, gpus=_most(row.gpus, held))
+        self._live[pid] = _Known(row, ticks, is_settled)
+
+    def _end(self, pid: int, known: _Known, triple: TimeTriple, ticks: int | None) -> None:
+        """Note that a process is gone, at the latest when the next of its pid began."""
+        gone_ns = triple.unix_ns if ticks is None else self._start_unix_ns(ticks, triple)
+        self._gone.append(replace(known.row, gone_unix_ns=min(gone_ns, triple.unix_ns)))
+        del self._live[pid]
+
+    def _first(self, pid: int, ticks: int | None, triple: TimeTriple) -> ProcessRow:
+        started_ns = None if ticks is None else self._start_unix_ns(ticks, triple)
+        return ProcessRow(pid=pid, started_unix_ns=started_ns)
+
+    def _start_unix_ns(self, ticks: int, triple: TimeTriple) -> int:
+        """The time of a start that is counted from the machine's."""
+        return triple.unix_ns - triple.boot_ns + ticks * self._tick_ns
+
+    def _read(self, row: ProcessRow) -> ProcessRow:
+        """The row with what /proc says of its process now; what can't be read stays."""
+        folder = self._proc / str(row.pid)
+        environment = _environment(folder)
+        ns_pids = _ns_pids(folder) or row.ns_pids or (row.pid,)
+        found = replace(row, ns_pids=ns_pids, container=self._in_container(folder, row.container))
+        if environment is not None:
+            visible = {name: v for name, v in environment.items() if name in VISIBLE_NAMES}
+            found = replace(found, visible=visible)
+        hosts = self._hosts(folder, environment or {}, is_near=len(ns_pids) == 1)
+        return replace(found, hosts=tuple(dict.fromkeys(filter(None, (*row.hosts, *hosts)))))
+
+    def _in_container(self, folder: Path, before: bool | None) -> bool | None:
+        """Whether its root is neither ours nor that of the first process; as before if unknown."""
+        try:
+            root = _identity(folder / "root")
+        except OSError:
+            return before
+        for other in (Path("/"), self._proc / "1" / "root"):
+            with suppress(OSError):
+                if _identity(other) == root:
+                    return False
+        return True
+
+    def _hosts(
+        self, folder: Path, environment: Mapping[str, str], *, is_near: bool
+    ) -> Iterator[str]:
+        """What the process may call the machine."""
+        try:
+            is_ours = (folder / "ns/uts").readlink() == (self._proc / "self/ns/uts").readlink()
+        except OSError:
+            is_ours = is_near
+        if is_ours:
+            yield os.uname().nodename
+        else:
+            yield _text(folder / "root/etc/hostname").strip()[:255]
+        yield environment.get("HOSTNAME", "")
+
+    def _start_ticks(self, pid: int) -> int | None:
+        """Its start in clock ticks since the machine's; None where no process runs."""
+        fields = _text(self._proc / str(pid) / "stat").rpartition(")")[2].split()
+        is_alive = len(fields) > _START_TICKS and fields[0] not in "ZX"
+        return int(fields[_START_TICKS]) if is_alive else None
+
+
+def descendants(pid: int, proc: Path = _PROC) -> list[int]:
+    """The processes that a process started, and those that they did.
+
+    Source: proc(5), /proc/PID/task/TID/children.
+    """
+    found: list[int] = []
+    waiting = [pid]
+    while waiting and len(found) < _MOST_DESCENDANTS:
+        tasks = proc / str(waiting.pop()) / "task"
+        with suppress(OSError):
+            children = " ".join(_text(task / "children") for task in tasks.iterdir())
+            own = [int(each) for each in children.split() if each.isdecimal()]
+            found += own
+            waiting += own
+    return found[:_MOST_DESCENDANTS]
+
+
+def merged_processes(rows: Iterable[ProcessRow]) -> tuple[ProcessRow, ...]:
+    """Rows as they were noted over time, each process once; the later of one pid ends the earlier.
+
+    Args:
+        rows: In the order in which they were noted.
+    """
+    by_pid: dict[int, list[ProcessRow]] = {}
+    for row in rows:
+        known = by_pid.setdefault(row.pid, [])
+        place = next((n for n, other in enumerate(known) if _is_same(other, row)), None)
+        if place is None:
+            known.append(row)
+        else:
+            known[place] = _both(known[place], row)
+    found: list[ProcessRow] = []
+    for known in by_pid.values():
+        known.sort(key=lambda row: row.started_unix_ns or 0)
+        for row, later in zip(known, [*known[1:], None], strict=True):
+            begin_ns = later.started_unix_ns if later is not None else None
+            gones = [each for each in (row.gone_unix_ns, begin_ns) if each is not None]
+            found.append(replace(row, gone_unix_ns=min(gones, default=None)))
+    return tuple(found)
+
+
+def _is_same(a: ProcessRow, b: ProcessRow) -> bool:
+    if a.started_unix_ns is None or b.started_unix_ns is None:
+        return a.started_unix_ns is b.started_unix_ns
+    return abs(a.started_unix_ns - b.started_unix_ns) < _SAME_START_NS
+
+
+def _both(before: ProcessRow, now: ProcessRow) -> ProcessRow:
+    """Two rows of one process, noted one after the other."""
+    return replace(
+        now,
+        started_unix_ns=before.started_unix_ns,
+        gone_unix_ns=now.gone_unix_ns or before.gone_unix_ns,
+        listed_unix_ns=now.listed_unix_ns or before.listed_unix_ns,
+        gpus=_most(before.gpus, now.gpus),
+        visible=before.visible if now.visible is None else now.visible,
+    )
+
+
+def _most(before: Mapping[str, int | None], now: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The most memory seen on each GPU."""
+    most = dict(before)
+    for gpu, size in now.items():
+        known = most.get(gpu)
+        most[gpu] = size if known is None else max(known, size or 0)
+    return most
+
+
+def _environment(folder: Path) -> dict[str, str] | None:
+    """The variables that matter; None if they can't be read, or are too long to be ordinary."""
+    try:
+        with (folder / "environ").open("rb") as file:
+            data = file.read(_MOST_BYTES)
+    except OSError:
+        return None
+    wanted: Collection[str] = {*VISIBLE_NAMES, "HOSTNAME"}
+    pairs = (each.decode(errors="replace").partition("=") for each in data.split(b"\0"))
+    found = {name: value for name, _, value in pairs if name in wanted}
+    is_whole = bool(data) and all(len(value) <= _LONGEST_VALUE for value in found.values())
+    return found if is_whole and len(data) < _MOST_BYTES else None
+
+
+def _ns_pids(folder: Path) -> tuple[int, ...]:
+    """Its pid in each namespace, from ours to its own; empty if not known. Source: proc(5)."""
+    lines = _text(folder / "status").splitlines()
+    pids = next((line.split()[1:] for line in lines if line.startswith("NSpid:")), [])
+    return tuple(int(pid) for pid in pids if pid.isdecimal())
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _text(path: Path) -> str:
+    """What a file holds; empty if it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
