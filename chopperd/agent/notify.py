@@ -2,12 +2,17 @@
 
 import logging
 import socket
+from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.config.service_manager import ServiceManager
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
+
+#: What each message while starting adds to the time that the service manager waits, and how often.
+_STARTING_S: Final = 30
+_STARTING_EVERY_NS: Final = 5 * NS_PER_S
 
 
 class Notifier:
@@ -26,7 +31,18 @@ class Notifier:
         self._watchdog_ns = manager.watchdog_s and manager.watchdog_s * NS_PER_S / 2
         self._clock = clock
         self._due_ns = 0
+        self._starting_due_ns = 0
         self._status = ""
+
+    def starting(self) -> None:
+        """The agent is still starting, and alive: a large or damaged store takes its time.
+
+        Source: sd_notify(3), EXTEND_TIMEOUT_USEC.
+        """
+        now_ns = self._clock.mono_ns()
+        if now_ns >= self._starting_due_ns:
+            self._starting_due_ns = now_ns + _STARTING_EVERY_NS
+            self._send(f"EXTEND_TIMEOUT_USEC={_STARTING_S * 1_000_000}")
 
     def ready(self) -> None:
         """The agent serves."""

@@ -211,6 +211,8 @@ class Agent:
         reporting = Guard(GuardedPart.SNAPSHOT, "the snapshot", self._clock, self._health)
         while not self._stopping:
             turn_ns = self._clock.mono_ns()
+            if self._starting is not None:
+                self._notifier.starting()
             supervision.run(self._supervise)
             reporting.run(self._report)
             self._wake.wait_until(turn_ns + _TURN_NS, self._clock)

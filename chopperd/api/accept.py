@@ -1,5 +1,6 @@
 """Which of several forms a client likes best, by its `Accept` header (RFC 9110, 12.5.1)."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,15 @@ def best_media_type(accept: str | None, offers: Sequence[str]) -> str | None:
     qualities = [_quality(offer, ranges) for offer in offers]
     highest = max(qualities)
     return offers[qualities.index(highest)] if highest > 0 else None
+
+
+def accepts_gzip(accept_encoding: str | None) -> bool:
+    """Whether an `Accept-Encoding` header names gzip, with a quality above 0 (RFC 9110, 12.5.3)."""
+    for part in (accept_encoding or "").lower().split(","):
+        name, *parameters = ("".join(each.split()) for each in part.split(";"))
+        if name == "gzip":
+            return not any(re.fullmatch(r"q=0(\.0*)?", each) for each in parameters)
+    return False
 
 
 def _media_range(text: str) -> tuple[str, str, float] | None:

@@ -79,6 +79,8 @@ class AccessPolicy:
         return Viewer(uid=uid, is_admin=has_token or (uid is not None and self._is_admin(uid)))
 
     def _is_admin(self, uid: int) -> bool:
+        if uid < 0:  # inside a container: its names of users and groups are not ours
+            return False
         return uid in (_ROOT_UID, self.agent_uid) or self.is_member(uid, self.admin_group)
 
     def answers_to(self, host: str) -> bool:

@@ -175,9 +175,19 @@ class _Gate:
 
     def _problem(self, request: Request) -> ProblemError | None:
         """Why a request goes no further; None if it does."""
-        return _too_large(request.scope) or (
-            _misdirected(request, self._access) if self._access is not None else None
+        return (
+            _too_large(request.scope)
+            or _ambiguous(request)
+            or (_misdirected(request, self._access) if self._access is not None else None)
         )
+
+
+def _ambiguous(request: Request) -> ProblemError | None:
+    """Why nobody can tell where a request ends: a proxy may tell otherwise than we do."""
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        detail = "Content-Length and Transfer-Encoding exclude one another: send one of them"
+        return ProblemError(HTTPStatus.BAD_REQUEST, detail, headers={"connection": "close"})
+    return None
 
 
 def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:

@@ -3,8 +3,10 @@
 from http import HTTPStatus
 from typing import Final
 
+from isal import igzip
 from starlette.responses import Response
 
+from chopperd.api.accept import accepts_gzip
 from chopperd.api.history import LONGEST_NS, MOST_POINTS, history
 from chopperd.api.models import Gpus, Well, gpu_of, status_of
 from chopperd.api.parameters import (
@@ -24,6 +26,7 @@ from chopperd.units import NS_PER_S
 _READY_AGE_NS: Final = 5 * NS_PER_S
 _METRICS_AGE_NS: Final = 10 * NS_PER_S
 _DEFAULT_SPAN_NS: Final = 600 * NS_PER_S
+_GZIP_LEVEL: Final = 1
 
 GPU: Final = in_path("gpu", Text(128), "label, UUID or PCI bus id of a GPU")
 FROM: Final = optional("from", Instant(), "start, inclusive")
@@ -75,7 +78,10 @@ def metrics(call: Call) -> Response:
     if age_ns > _METRICS_AGE_NS:
         raise retry_later(f"the newest values are {age_ns / NS_PER_S:.0f} s old", after_s=5)
     body, media_type = services.metrics(call.request.headers.get("accept"))
-    return Response(body, headers={"content-type": media_type, "vary": "accept"})
+    headers = {"content-type": media_type, "vary": "accept, accept-encoding"}
+    if accepts_gzip(call.request.headers.get("accept-encoding")):
+        body, headers["content-encoding"] = igzip.compress(body, _GZIP_LEVEL), "gzip"
+    return Response(body, headers=headers)
 
 
 def healthz(call: Call) -> Response:

@@ -209,8 +209,9 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
         detail = "it can't be told who asks: connect through the agent's Unix socket, or "
         raise _unauthorized(detail + _SEND_THE_TOKEN)
     if access is Access.ADMIN:
+        who = f"uid {viewer.uid}" if viewer.uid >= 0 else "whoever is inside a container"
         detail = (
-            f"uid {viewer.uid} is no administrator: be root, the agent's own user or in the "
+            f"{who} is no administrator: be root, the agent's own user or in the "
             f"group {policy.admin_group}, or {_SEND_THE_TOKEN}"
         )
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)

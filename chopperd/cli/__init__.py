@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Final
 
 from chopperd.cli.agent import COMMAND as AGENT_COMMAND
-from chopperd.cli.agent import AgentOptions, plain_options, run_agent
+from chopperd.cli.agent import AgentOptions, leave, plain_options, run_agent
 from chopperd.cli.output import (
     complain,
     complain_of_crash,
@@ -34,7 +34,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     signal.signal(signal.SIGTERM, _at_termination(arguments))
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    sys.exit(run(arguments))
+    status = run(arguments)
+    if arguments[:1] == [AGENT_COMMAND] or _is_own(arguments):
+        leave(status)
+    sys.exit(status)
 
 
 def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None], None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chopperd.cli import options
-from chopperd.cli.agent import AgentOptions, run_agent
+from chopperd.cli.agent import AgentOptions, leave, run_agent
 from chopperd.cli.output import print_page, write
 from chopperd.config.load import DEFAULT_PATH, load_config
 
@@ -24,7 +24,7 @@ def run(
     config: Path | None,
 ) -> None:
     """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
-    raise click.exceptions.Exit(run_agent(AgentOptions(config=config, backend=backend)))
+    leave(run_agent(AgentOptions(config=config, backend=backend)))
 
 
 @click.command()

@@ -211,5 +211,8 @@ def _send(fd: int, message: Sent) -> None:
         data = framed(message)
     except FrameError as error:
         data = framed(Failed(rejected=False, message=str(error)))
-    while data:
-        data = data[os.write(fd, data) :]
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except BrokenPipeError:  # the agent is gone: nobody is left to tell
+        os._exit(0)

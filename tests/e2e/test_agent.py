@@ -194,6 +194,7 @@ def test_the_service_manager_is_told(start: Start, tmp_path: Path) -> None:
         assert agent.ended()[0] == 0
         receiver.join()
     assert messages.count("READY=1") == 1
+    assert messages.index("EXTEND_TIMEOUT_USEC=30000000") < messages.index("READY=1")
 
 
 def test_a_port_in_use_is_told_before_anything_starts(start: Start) -> None:

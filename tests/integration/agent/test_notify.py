@@ -94,3 +94,13 @@ def test_the_environment_says_what_the_service_manager_wants(
     environment: dict[str, str], expected: ServiceManager
 ) -> None:
     assert service_manager(environment) == expected
+
+
+def test_a_start_that_takes_long_asks_for_time_while_it_goes_on(manager: socket.socket) -> None:
+    """Asked each 5 s for 30 s more: in 12 s three times."""
+    clock = ScriptedClock()
+    notifier = Notifier(ServiceManager(notify_address=address(manager)), clock)
+    for _ in range(12 * 5):
+        notifier.starting()
+        clock.advance(NS_PER_S // 5)
+    assert received(manager) == ["EXTEND_TIMEOUT_USEC=30000000"] * 3

@@ -1,6 +1,7 @@
 """Asking the applications in process, as one user or another."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
@@ -38,7 +39,7 @@ def ask(
     """The answer to one request of a user; None: nobody knows whose it is."""
 
     async def go() -> httpx.Response:
-        peer = UnknownPeer() if uid is None else UnixPeer(uid)
+        peer = UnknownPeer() if uid is None else UnixPeer(os.getpid(), uid)
         async with client(app, peer=peer) as asking:
             return await asking.request(method, url, content=content, headers=headers)
 

@@ -1,5 +1,6 @@
 """Listeners on real sockets: who is at the other end, slow clients, bounds, stopping."""
 
+import gzip
 import os
 import resource
 import socket
@@ -366,3 +367,24 @@ def test_the_token_lets_in_who_is_not_known(agent: FakeAgent, tcp: socket.socket
     for token, status in ((TOKEN, 200), (TOKEN + "x", 401), ("", 401)):
         request = head("GET", "/api/v1/jobs", f"Authorization: Bearer {token}", CLOSE)
         assert exchange(tcp, request).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
+    tcp: socket.socket,
+) -> None:
+    """Else a proxy in front of us could be made to see one request where we see two."""
+    smuggled = head("GET", "/healthz", CLOSE)
+    headers = (f"Content-Length: {len(smuggled)}", "Transfer-Encoding: chunked")
+    request = head("POST", "/api/v1/traces", *headers) + b"0\r\n\r\n" + smuggled
+    answer = exchange(tcp, request)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"exclude one another" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_metrics_are_compressed_for_who_asks_for_it(tcp: socket.socket) -> None:
+    plain = exchange(tcp, head("GET", "/metrics", CLOSE)).partition(b"\r\n\r\n")[2]
+    packed = exchange(tcp, head("GET", "/metrics", "Accept-Encoding: gzip", CLOSE))
+    start, _, body = packed.partition(b"\r\n\r\n")
+    assert b"content-encoding: gzip" in start.lower()
+    assert gzip.decompress(body) == plain

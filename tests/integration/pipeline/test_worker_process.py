@@ -1,6 +1,7 @@
 """The worker process by itself: what it takes, how it stands back, when it ends."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from chopperd.agent.ingest_setup import worker_command
-from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, Reply, Request
+from chopperd.pipeline.frames import (
+    Analyse,
+    Analysed,
+    Compose,
+    Composed,
+    Failed,
+    Reply,
+    Request,
+    framed,
+)
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
 from tests.integration.agent.node import CLOCK, MIB, trace
@@ -142,3 +152,22 @@ def test_a_program_that_is_not_there_is_an_outcome(tmp_path: Path) -> None:
     worker.close()
     assert isinstance(lost, Lost)
     assert lost.how is Loss.NOT_STARTED
+
+
+def test_it_ends_quietly_where_nobody_takes_its_reply(tmp_path: Path) -> None:
+    """As when the agent is killed while a reply is on its way; its requests are still open."""
+    with subprocess.Popen(
+        [*worker_command(256 * MIB), "--in-foreground"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)  # it is ready
+        process.stdout.close()
+        process.stdin.write(framed(analyse(tmp_path / "absent")))
+        process.stdin.flush()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == b""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.api.accept import best_media_type
+from chopperd.api.accept import accepts_gzip, best_media_type
 
 OFFERS = ("application/json", "text/plain", "text/csv")
 
@@ -34,3 +34,21 @@ OFFERS = ("application/json", "text/plain", "text/csv")
 )
 def test_the_best_form_is_chosen(accept: str | None, best: str | None) -> None:
     assert best_media_type(accept, OFFERS) == best
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (None, False),
+        ("", False),
+        ("identity", False),
+        ("gzip", True),
+        ("deflate, GZip;q=0.5", True),
+        ("gzip; q=0", False),
+        ("gzip;q=0.000, br", False),
+        ("*", False),
+        ("x-gzip", False),
+    ],
+)
+def test_gzip_is_given_to_who_names_it(header: str | None, wanted: bool) -> None:
+    assert accepts_gzip(header) is wanted

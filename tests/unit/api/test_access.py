@@ -83,3 +83,12 @@ def test_an_origin_is_ours_only_with_our_port() -> None:
         "",
     ):
         assert not is_same_origin(other, host)
+
+
+def test_whoever_is_inside_a_container_is_no_administrator_even_by_a_group() -> None:
+    policy = AccessPolicy(agent_uid=7, admin_group="g", is_member=lambda _uid, _group: True)
+    viewer = policy.viewer(-12345, has_token=False)
+    assert (viewer.uid, viewer.is_admin) == (-12345, False)
+    assert viewer.may_see(-12345)
+    assert not viewer.may_see(0)
+    assert policy.viewer(-12345, has_token=True).is_admin
