@@ -131,7 +131,7 @@ class HandedIn:
         self._refuse()
         with self._lock:
             if self._under_way_count >= _MOST_AT_A_TIME:
-                text = f"{_MOST_AT_A_TIME} traces are on their way already: try again"
+                text = f"{_MOST_AT_A_TIME} traces are on their way already: try again soon"
                 raise IngestError(text, reason=IngestReason.BUSY)
             self._under_way_count += 1
 

@@ -203,7 +203,7 @@ class IngestService:
 
     def _refuse_unless_open(self) -> None:
         if self._mode == "off":
-            text = "traces are not taken in here (analysis.mode = off)"
+            text = "traces are not taken in here: set analysis.mode to here or spool"
             raise IngestError(text, reason=IngestReason.OFF)
         if not self._is_open:
             text = f"traces can't be taken in: {self._trouble.text or 'the agent has just started'}"

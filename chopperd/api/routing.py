@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from chopperd.api.access import Access, AccessPolicy
 from chopperd.api.parameters import Parameter
-from chopperd.api.peers import Peer, UnknownPeer
+from chopperd.api.peers import Peer, UnixPeer, UnknownPeer
 from chopperd.api.places import Places
 from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters
 from chopperd.api.services import ApiServices
@@ -206,6 +206,8 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
     if viewer.is_admin:
         return viewer
     if viewer.uid is None:
+        if access is Access.UPLOADER and isinstance(peer, UnixPeer):
+            return viewer  # as with the inbox, anyone of the node may; only administrators see it
         detail = "it can't be told who asks: connect through the agent's Unix socket, or "
         raise _unauthorized(detail + _SEND_THE_TOKEN)
     if access is Access.ADMIN:

@@ -85,6 +85,9 @@ async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
         raise bad_parameters(problem)
     ingest, job, uid = call.services.ingest, call[UPLOAD_JOB], call.viewer.uid
     device_map = call[DEVICE_MAP]
+    if uid is None and not call.viewer.is_admin:
+        detail = "it can't be told whether you may read that file: send its bytes"
+        raise ProblemError(HTTPStatus.FORBIDDEN, detail)
     return await _in_pool(
         lambda: ingest.take_file(path, job=job, owner_uid=uid, device_map=device_map)
     )

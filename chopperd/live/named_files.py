@@ -91,7 +91,8 @@ def _resolved(path: str, roots: Sequence[Path]) -> Path:
         is_below = False
     if not is_below:
         raise IngestError(
-            "only files below ingest.roots may be named", reason=IngestReason.FORBIDDEN
+            "only files below ingest.roots may be named: send the bytes, or add the folder there",
+            reason=IngestReason.FORBIDDEN,
         )
     return target
 
@@ -105,7 +106,10 @@ def _stepped(folder_fd: int, name: str) -> int:
 
 def _check(fd: int, reader: _Reader | None, what: int) -> None:
     if reader is not None and not reader.may(os.fstat(fd), what):
-        raise IngestError("you may not read this file", reason=IngestReason.FORBIDDEN)
+        raise IngestError(
+            "you may not read this file: send its bytes, or open it to you (chmod, setfacl)",
+            reason=IngestReason.FORBIDDEN,
+        )
 
 
 def _refused(path: str, error: OSError) -> IngestError:

@@ -238,7 +238,8 @@ class Spool:
             (self._limits.all_bytes, "analysis.spool_max_bytes"),
         ):
             if size_bytes > limit:
-                text = f"is too large: more than {limit / _MIB:.6g} MiB ({key})"
+                most = f"{limit / _MIB:.6g} MiB"
+                text = f"is too large: more than {most}; profile fewer steps, or raise {key}"
                 raise IngestError(text, reason=IngestReason.TOO_LARGE)
 
     def _make_room(self, more_bytes: int) -> None:
@@ -258,8 +259,8 @@ class Spool:
             if excess_bytes <= 0:
                 return
         raise IngestError(
-            f"there is no room: the traces that wait take {self.bytes / _MIB:.6g} MiB"
-            " (analysis.spool_max_bytes)",
+            f"there is no room: the traces that wait take {self.bytes / _MIB:.6g} MiB; wait until"
+            " some are analysed, or raise analysis.spool_max_bytes",
             reason=IngestReason.NO_ROOM,
         )
 
@@ -280,7 +281,7 @@ class Spool:
         floor_bytes = self._limits.min_free_ratio * disk.f_blocks * disk.f_frsize
         if disk.f_bavail * disk.f_frsize - more_bytes < floor_bytes:
             raise IngestError(
-                "there is no room: the disk is nearly full (store.min_free_ratio)",
+                "there is no room: the disk is nearly full; free some, or set store.min_free_ratio",
                 reason=IngestReason.NO_ROOM,
             )
 

@@ -439,7 +439,7 @@ def test_a_report_loads_neither_other_commands_nor_the_agents_data() -> None:
     assert "chopperd.cli.report_commands" in loaded
     others = ("demo", "doctor", "selftest", "top", "annotate")
     unwanted = {f"chopperd.cli.{other}_command" for other in others}
-    unwanted |= {"chopperd.model.live", "chopperd.model.captures", "chopperd.agent", "rich"}
+    unwanted |= {"chopperd.model.live", "chopperd.agent", "rich"}
     assert unwanted & set(loaded) == set()
 
 

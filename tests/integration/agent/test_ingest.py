@@ -263,7 +263,10 @@ def test_what_is_too_large_is_refused_with_the_limit_that_it_exceeds(tmp_path: P
     assert (refused.state, refused.stored_bytes) == (TraceState.REJECTED, len(content) + 60_000)
     assert "ingest.max_stored_bytes" in (refused.reason or "")
     said = (tmp_path / "rejected" / "large.json.reason").read_text()
-    assert said == "large.json is too large: more than 0.0476837 MiB (ingest.max_stored_bytes)\n"
+    assert said == (
+        "large.json is too large: more than 0.0476837 MiB; profile fewer steps, or raise"
+        " ingest.max_stored_bytes\n"
+    )
     bombed = traces["bomb.json.gz"]
     assert bombed.state is TraceState.REJECTED
     assert bombed.reason is not None
@@ -282,7 +285,7 @@ def test_a_sparse_file_of_gigabytes_is_refused_without_being_read(tmp_path: Path
         wait_for(lambda: node.outcomes() == {"rejected": 1})
         assert node.service.live().spool_bytes == 0
     said = (tmp_path / "rejected" / "sparse.json.reason").read_text()
-    assert "more than 2048 MiB (analysis.spool_max_bytes)" in said
+    assert "more than 2048 MiB; profile fewer steps, or raise analysis.spool_max_bytes" in said
 
 
 def test_a_thousand_files_at_once_are_all_taken(tmp_path: Path) -> None:

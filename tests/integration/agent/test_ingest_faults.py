@@ -206,7 +206,9 @@ def test_a_full_disk_leaves_files_in_the_inbox_and_is_said(tmp_path: Path) -> No
         node.drop("waits.json", trace(1))
         wait_for(lambda: node.service.live().trouble)
         trouble = node.service.live().trouble
-        assert trouble == "there is no room: the disk is nearly full (store.min_free_ratio)"
+        assert trouble == (
+            "there is no room: the disk is nearly full; free some, or set store.min_free_ratio"
+        )
         assert [path.name for path in node.inbox_files()] == ["waits.json"]
 
 

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 
 from chopperd.errors import IngestError, IngestReason
 from tests.fakes.api_services import OWNER_UID, TOKEN, FakeAgent
-from tests.integration.api.asking import ask, check_problem
+from tests.integration.api.asking import ELSEWHERE, ask, check_problem
 
 V1 = "/api/v1"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -75,3 +75,16 @@ def test_a_trace_that_grows_too_large_is_forgotten(agent: FakeAgent, api: Starle
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a%00b", "x" * 300, "a%0ab", ""])
 def test_names_that_could_be_paths_are_refused(api: Starlette, name: str) -> None:
     check_problem(ask(api, "POST", f"{V1}/traces?name={name}", uid=0, content=b"x"), 400)
+
+
+def test_a_container_that_can_not_be_told_may_send_bytes_and_see_nothing(
+    api: Starlette,
+) -> None:
+    """As from a pod, where the agent does not share the node's process ids."""
+    answer = ask(api, "POST", f"{V1}/traces?name=a", uid=ELSEWHERE, content=b"x")
+    assert answer.status_code == 202
+    check_problem(ask(api, "POST", f"{V1}/traces?path=/a", uid=ELSEWHERE), 403)
+    for url in ("traces", "steps", "jobs"):
+        check_problem(ask(api, "GET", f"{V1}/{url}", uid=ELSEWHERE), 401)
+    check_problem(ask(api, "POST", f"{V1}/pause", uid=ELSEWHERE), 401)
+    check_problem(ask(api, "POST", f"{V1}/traces?name=a", content=b"x"), 401)
