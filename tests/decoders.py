@@ -42,6 +42,7 @@ def reading(text: bytes, *, native: bool, threads: int = 1, piece_bytes: int = 1
         counts=dict(rows.counts),
         lost={
             "damaged": array.damaged,
+            "damaged_args": array.damaged_args,
             "undecodable": array.undecodable,
             "undecodable_rows": rows.undecodable,
             "invalid_records": rows.invalid_records,

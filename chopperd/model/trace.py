@@ -255,6 +255,7 @@ class Damage:
 
     Attributes:
         damaged_events: Elements that were not JSON even on their own.
+        damaged_args: Events, all kept, that were not JSON in their arguments.
         undecodable_events: JSON elements whose fields had impossible types or values.
         further_events: Events of further lists or documents in the file, of which one is read.
         invalid_records: Device records left out for their times: the next two, and those with a
@@ -274,6 +275,7 @@ class Damage:
     """
 
     damaged_events: int = 0
+    damaged_args: int = 0
     undecodable_events: int = 0
     further_events: int = 0
     invalid_records: int = 0

@@ -18,6 +18,11 @@ class LostKind(StrEnum):
     meaning: str
 
     DAMAGED_EVENTS = "damaged_events", "Events that are no JSON: left out"
+    DAMAGED_ARGS = (
+        "damaged_args",
+        "Events that are no JSON in their details (args): kept with name and times; "
+        "what they communicated, or their launch, may be unknown",
+    )
     UNDECODABLE_EVENTS = (
         "undecodable_events",
         "JSON that is no event, and rows of the host that can't be right: left out",

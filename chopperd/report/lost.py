@@ -18,6 +18,7 @@ def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
     """
     kinds = {
         LostKind.DAMAGED_EVENTS: damage.damaged_events,
+        LostKind.DAMAGED_ARGS: damage.damaged_args,
         LostKind.UNDECODABLE_EVENTS: damage.undecodable_events,
         LostKind.FURTHER_EVENTS: damage.further_events,
         **_invalid_records(damage),
@@ -59,6 +60,12 @@ def _rows(damage: Damage) -> tuple[tuple[int, str, str], ...]:
             "damaged_events",
             f"{plural(damage.damaged_events, 'event')} that can't be read: left out; work of which "
             "they told is in no figure",
+        ),
+        (
+            damage.damaged_args,
+            "damaged_args",
+            f"{plural(damage.damaged_args, 'event')} with details (args) that can't be read: kept "
+            "with name and times; what they communicated, or their launch, may be unknown",
         ),
         (
             damage.undecodable_events,

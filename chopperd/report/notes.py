@@ -97,7 +97,7 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
     cycles = max((step.cycle for step in timeline.steps), default=0)
     owners = {step.process for step in timeline.steps}
     irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
-    read_less = cut or damage.invalid_records or damage.damaged_events
+    read_less = cut or damage.invalid_records or damage.damaged_events or damage.damaged_args
     why_lost = "" if read_less else ": dropped by the profiler"
     lost_count = timeline.launch_count - timeline.recorded_launch_count
     return _noted(

@@ -109,13 +109,14 @@ class EventArray:
     """The elements of `traceEvents`, decoded as their bytes arrive.
 
     Attributes:
-        damaged, undecodable: Elements lost, as in `Damage`.
+        damaged, damaged_args, undecodable: Elements damaged or lost, as in `Damage`.
         tail: What follows the array; None until its end is seen.
         truncated: Whether the data ended inside an element.
     """
 
     def __init__(self) -> None:
         self.damaged = 0
+        self.damaged_args = 0
         self.undecodable = 0
         self.tail: bytes | None = None
         self.truncated = False
@@ -263,6 +264,7 @@ class EventArray:
     def _salvage(self, *, final: bool, damage_limit: int | None = None) -> Batch:
         found = salvage(self._pending, final=final, damage_limit=damage_limit)
         self.damaged += found.damaged
+        self.damaged_args += found.damaged_args
         self.undecodable += found.undecodable
         if found.ended:
             self.tail, self._pending = found.rest, b""

@@ -158,6 +158,8 @@ _SKIPPED: Final = msgspec.json.Decoder(Raw)
 _FLOWS: Final = {"s": FlowStart[ExactTime], "f": FlowEnd[ExactTime]}
 _ARGS: Final = tuple((one.name, one.encode_name) for one in msgspec.structs.fields(EventArgs))
 _TEXTS: Final = ("dims", "types", "values")
+SCALAR_ARGS: Final = tuple(key for name, key in _ARGS if name not in _TEXTS)
+"""Keys of arguments that are numbers or texts."""
 _SCALARS: Final = frozenset({int, bool, str, type(None)})
 """What is decoded as what it is."""
 _REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)

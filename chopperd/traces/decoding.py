@@ -27,6 +27,7 @@ class Array(Protocol[PieceT_co]):
     """An event array as its bytes arrive: `EventArray`, `ScannedArray`."""
 
     damaged: int
+    damaged_args: int
     undecodable: int
     tail: bytes | None
     truncated: bool

@@ -266,6 +266,7 @@ class _Document:
         return replace(
             found,
             damaged_events=self._array.damaged,
+            damaged_args=self._array.damaged_args,
             undecodable_events=(
                 self._array.undecodable + self._rows.undecodable + found.undecodable_events
             ),

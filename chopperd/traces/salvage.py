@@ -5,9 +5,20 @@ Used only where a whole block would not decode, and for the end of a file that w
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
-from chopperd.traces.decode import Element, ExactEvent, Fault, Refusal, first_element, is_json
+from chopperd.traces.decode import (
+    SCALAR_ARGS,
+    Complete,
+    Element,
+    ExactEvent,
+    ExactTime,
+    Fault,
+    Refusal,
+    first_element,
+    is_json,
+)
 from chopperd.traces.text import (
     may_lack_value,
     offset_without_floats,
@@ -42,6 +53,16 @@ _FLAT: Final = re.compile(
 _SEPARATORS: Final = re.compile(rb"[\s,]*")
 _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _NESTING: Final = (b"{", b"[")
+_ARGS: Final = re.compile(rb'"args"[ \t\n\r]*:[ \t\n\r]*\{')
+_ARGS_TRIED: Final = 8
+_VALUES: Final = tuple(
+    re.compile(
+        rb'"%s"[ \t\n\r]*:[ \t\n\r]*(?:[0-9]{1,18}|"[^"\\\x00-\x1f]*+")[ \t\n\r]*[,}]'
+        % key.encode()
+    )
+    for key in SCALAR_ARGS
+)
+"""Arguments that can be told amid damage: numbers, and texts without escapes."""
 _PHASE: Final = re.compile(rb'"ph"')
 _LONGEST_TAIL_BYTES: Final = 1 << 17
 _ENDS_TRIED: Final = 32
@@ -54,6 +75,7 @@ class Salvage:
     Attributes:
         events: In file order, times as decimals.
         damaged: Elements that are not JSON.
+        damaged_args: Those that are not in their arguments only; they are among `events`.
         undecodable: Elements that are JSON but no event.
         data: The stretch; `position` is an offset into it.
         position: Where reading stopped: an element not yet whole, or just after the array.
@@ -63,6 +85,7 @@ class Salvage:
     data: bytes
     events: list[ExactEvent] = field(default_factory=list)
     damaged: int = 0
+    damaged_args: int = 0
     undecodable: int = 0
     position: int = 0
     ended: bool = False
@@ -83,7 +106,7 @@ def salvage(data: bytes, *, final: bool, damage_limit: int | None = None) -> Sal
         damage_limit: After so many damaged elements to stop; None reads to the end.
     """
     found = Salvage(data)
-    while found.damaged != damage_limit and _at_element(found):
+    while found.damaged + found.damaged_args != damage_limit and _at_element(found):
         if word := _WORD.match(data, found.position):
             if not _take_word(found, word, final=final):
                 break
@@ -193,9 +216,41 @@ def _step_over(found: Salvage, *, final: bool) -> bool:
         end = array_end(found.data, found.position)
     if end is None:
         return False
-    found.damaged += 1
+    mended = mended_args(found.data[found.position : end])
+    element = None if mended is None else element_at(mended, 0)
+    if isinstance(element, Element) and element.event is not None:
+        found.events.append(element.event)
+        found.damaged_args += 1
+    else:
+        found.damaged += 1
     found.position = end
     return True
+
+
+def mended_args(text: bytes) -> bytes | None:
+    """A damaged event with those of its arguments that can still be told; None where that can't be.
+
+    So may an event be that is sound up to its arguments, has a category and times, and is damaged
+    in there: of these a row can be made.
+    """
+    for args in islice(_ARGS.finditer(text), _ARGS_TRIED):
+        head = with_nulls(text[: args.start()])
+        inside = text[args.end() - 1 :]
+        if not is_json(head + b'"":0}') or isinstance(element_at(inside, 0), Element):
+            continue
+        found = [value[0] for pattern in _VALUES if (value := pattern.search(inside))]
+        mended = head + b'"args":{' + b"".join(one[:-1] + b"," for one in found)
+        mended = mended.removesuffix(b",") + b"}}"
+        element = element_at(mended, 0)
+        event = element.event if isinstance(element, Element) else None
+        if isinstance(event, Complete) and event.cat is not None and _has_times(event):
+            return mended
+        return None
+    return None
+
+
+def _has_times(event: Complete[ExactTime]) -> bool:
+    return all(time is not None and bytes(time) != b"null" for time in (event.ts, event.dur))
 
 
 def _next_event(data: bytes, position: int, *, final: bool) -> int | None:

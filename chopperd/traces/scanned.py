@@ -85,6 +85,7 @@ class Scanned:
         collectives, shapes: Of each key, joined likewise; an absent one is empty.
         counts: Events by the JSON text of their category.
         damaged: Elements that are not JSON.
+        damaged_args: Of which rows were taken nevertheless, for that is so in their arguments only.
         undecodable: Elements that are no events.
         undecodable_rows: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because of their duration.
@@ -102,6 +103,7 @@ class Scanned:
     shapes: Texts
     counts: Mapping[bytes, int]
     damaged: int
+    damaged_args: int
     undecodable: int
     undecodable_rows: int
     invalid_records: int

@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from chopperd.traces.salvage import EVENT_BORDER, array_end
+from chopperd.traces.salvage import EVENT_BORDER, array_end, mended_args
 from chopperd.traces.scanned import Scanned, Stop
+from chopperd.traces.text import valid_text
 from chopperd.traces.text_buffer import Buffer, TextBuffer
 
 _FILE_BYTES: Final = 1 << 24
@@ -60,7 +61,7 @@ class ScannedArray:
     """The elements of `traceEvents`, scanned as their bytes arrive.
 
     Attributes:
-        damaged, undecodable: Elements lost, as in `Damage`.
+        damaged, damaged_args, undecodable: Elements damaged or lost, as in `Damage`.
         tail: What follows the array; None until its end is seen.
         truncated: Whether the data ended inside an element.
         read_to: After `read_file`, where in the file the next text that is fed must come from.
@@ -80,6 +81,7 @@ class ScannedArray:
         side_by_side: int = 0,
     ) -> None:
         self.damaged = 0
+        self.damaged_args = 0
         self.undecodable = 0
         self.tail: bytes | None = None
         self.truncated = False
@@ -200,15 +202,22 @@ class ScannedArray:
         if stop.ended:
             self._take_tail()
         elif stop.stuck:
-            self._pass_last_damage()
+            yield from self._pass_last_damage()
 
-    def _pass_last_damage(self) -> None:
+    def _pass_last_damage(self) -> Iterator[Scanned]:
         """The array's end behind a damaged element that no event follows, if it can be told."""
-        end = array_end(self._pending.text(), 0)
-        if end is not None:
+        text = self._pending.text()
+        end = array_end(text, 0)
+        if end is None:
+            return
+        if (mended := mended_args(valid_text(text[:end], final=True))) is not None:
+            self._scanner.scan(TextBuffer(mended), len(mended), final=True, searched=0)
+            self.damaged_args += 1
+            yield self._counted(self._scanner.take())
+        else:
             self.damaged += 1
-            self._pending.drop(end + 1)
-            self._take_tail()
+        self._pending.drop(end + 1)
+        self._take_tail()
 
     def _take_tail(self) -> None:
         """What is pending is the tail."""
@@ -217,6 +226,7 @@ class ScannedArray:
 
     def _counted(self, found: Scanned) -> Scanned:
         self.damaged += found.damaged
+        self.damaged_args += found.damaged_args
         self.undecodable += found.undecodable
         return found
 

@@ -76,6 +76,7 @@ def _reading(rows: TraceRows, array: Array[object]) -> ArrayReading:
         counts=rows.counts,
         lost={
             "damaged": array.damaged,
+            "damaged args": array.damaged_args,
             "undecodable": array.undecodable,
             "undecodable rows": rows.undecodable,
             "invalid records": rows.invalid_records,

@@ -227,6 +227,8 @@ const char *read_keys(
         if (piece.key == ARGS && !in_args) {
             forget(event->args, &event->args_found);
             event->keys_found |= 1u << ARGS;
+            if (at == event->stop)
+                return broken(at, end, state);
             if (*at == '{') {
                 *args = (token_t){.at = at, .kind = '{'};
                 piece.in_args = opens = true;
@@ -262,4 +264,70 @@ char phase_of(const event_t *event)
     if (ph->kind != '"')
         return 0;
     return unescaped(plain, sizeof(plain), ph) == 1 ? plain[0] : ' ';
+}
+
+/* A number of up to 18 digits, or a text without escapes, behind the key `name` and a colon somewhere
+ * before `behind`; false where there is none. */
+static bool find_value(const char *at, const char *behind, const char *name, token_t *value)
+{
+    size_t size = strlen(name);
+    for (; (at = memmem(at, (size_t)(behind - at), name, size)) != NULL; at++) {
+        const char *next = after_blanks(at + size, behind);
+        if (next >= behind || *next != ':')
+            continue;
+        value->at = next = after_blanks(next + 1, behind);
+        value->kind = *next;
+        if (next >= behind)
+            return false;
+        if (*next == '"') {
+            next = next_special(next + 1, behind);
+            if (next >= behind || *next++ != '"')
+                continue;
+        } else {
+            while (next < behind && *next >= '0' && *next <= '9')
+                next++;
+            if (next == value->at || next - value->at > 18)
+                continue;
+        }
+        value->size = next - value->at;
+        next = after_blanks(next, behind);
+        if (next < behind && (*next == ',' || *next == '}'))
+            return true;
+    }
+    return false;
+}
+
+bool mend_args(const char *at, const char *end, const char *behind, event_t *event)
+{
+    static const char *const names[] = {
+        "\"device\"", "\"stream\"", "\"correlation\"", "\"External id\"", "\"external id\"",
+        "\"Sequence number\"", "\"Fwd thread id\"", "\"bytes\"", "\"size\"", "\"hsa_queue\"",
+        "\"Collective name\"", "\"dtype\"", "\"In msg nelems\"", "\"Out msg nelems\"",
+        "\"Process Group Name\"", "\"Process Group Description\"", "\"Group size\"",
+        "\"Process Group Ranks\"",
+    };
+    static const char args[] = "\"args\"";
+    const token_t *keys = event->keys;
+    const char *key = keys[ARGS].at;
+    state_t state;
+    if (keys[ARGS].kind != '{' || key >= behind ||
+        (keys[ARGS].size && key + keys[ARGS].size <= behind))
+        return false; /* damaged elsewhere */
+    event->stop = key;
+    read_keys(at, end, NULL, event, &state);
+    if (phase_of(event) != 'X' || keys[CAT].kind != '"' || keys[TS].kind == 0 ||
+        keys[TS].kind == 'n' || keys[DUR].kind == 0 || keys[DUR].kind == 'n')
+        return false;
+    while (key > at && key[-1] != '"')
+        key--;
+    key -= sizeof(args) - 1;
+    if (key <= at || memcmp(key, args, sizeof(args) - 1) != 0)
+        return false;
+    forget(event->args, &event->args_found);
+    for (int arg = DEVICE; arg <= RANKS; arg++)
+        if (find_value(event->stop, behind, names[arg], &event->args[arg]))
+            event->args_found |= 1u << arg;
+        else
+            event->args[arg].kind = 0;
+    return true;
 }

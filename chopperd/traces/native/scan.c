@@ -203,6 +203,19 @@ static const char *behind_damage(
     return NULL;
 }
 
+/* Take the event at `at`, which is damaged, if that is so in its arguments only. */
+static bool take_mended(scan_t *scan, const char *at, const char *behind, const char *end)
+{
+    event_t event = {0};
+    state_t state;
+    bool is_event;
+    read_element(at, end, NULL, &event, &state, &is_event);
+    if (*at != '{' || !mend_args(at, end, behind, &event))
+        return false;
+    take_event(scan, &event);
+    return true;
+}
+
 /* Number texts from 0 again. */
 void scan_forget(scan_t *scan)
 {
@@ -217,7 +230,7 @@ void scan_empty(scan_t *scan)
         scan->tables[table].count = 0;
     for (int64_t category = 0; category < scan->texts[CATEGORIES].count; category++)
         scan->category_counts[category] = 0;
-    scan->damaged = scan->undecodable = scan->undecodable_rows = 0;
+    scan->damaged = scan->damaged_args = scan->undecodable = scan->undecodable_rows = 0;
     scan->invalid_records = scan->has_queues = scan->out_of_memory = 0;
 }
 
@@ -268,7 +281,10 @@ int64_t scan_events(
             scan->outcome = final ? STUCK : MORE;
             break;
         }
-        scan->damaged++;
+        if (!alone && take_mended(scan, at, next, end))
+            scan->damaged_args++;
+        else
+            scan->damaged++;
         at = next;
     }
     return scan->outcome;

@@ -94,11 +94,12 @@ typedef enum {
 } arg_key_t;
 
 /* Of an absent key only `kind` is set. Bits of `keys_found` and `args_found`: those that are there.
- * All zero before the first event. */
+ * `stop`: NULL, or the arguments before which reading stops. All zero before the first event. */
 typedef struct {
     token_t keys[EVENT_KEYS];
     token_t args[ARG_KEYS];
     uint32_t keys_found, args_found;
+    const char *stop;
 } event_t;
 
 /* A text without quotes and escapes, as far as these stand for ASCII: its length, or -1 where it is
@@ -107,6 +108,9 @@ int64_t plain_text(char *to, int64_t room, const token_t *token);
 /* Behind the object at `at`; WHOLE where all of it is JSON. `pieces`: NULL to know none. */
 const char *read_keys(
     const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state);
+/* Makes an event at `at`, which was read and is damaged in its arguments, one whose arguments are those
+ * that can still be told before `behind`; false where that can't be. */
+bool mend_args(const char *at, const char *end, const char *behind, event_t *event);
 char phase_of(const event_t *event);
 bool is_scalar(const token_t *token);
 
@@ -155,7 +159,7 @@ typedef struct {
     int64_t consumed;
     int64_t searched;
     int64_t outcome;
-    int64_t damaged, undecodable, undecodable_rows, invalid_records, has_queues;
+    int64_t damaged, damaged_args, undecodable, undecodable_rows, invalid_records, has_queues;
     int64_t out_of_memory;
     char *joined;
     int64_t joined_room;

@@ -112,6 +112,7 @@ class Scanner:
             shapes=shapes,
             counts={known: n for known, n in zip(categories.known, counts, strict=True) if n},
             damaged=scan.damaged,
+            damaged_args=scan.damaged_args,
             undecodable=scan.undecodable,
             undecodable_rows=scan.undecodable_rows,
             invalid_records=scan.invalid_records,

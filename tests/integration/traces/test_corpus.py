@@ -49,7 +49,7 @@ NAMES: Final = (
 KINDS: Final = {
     "kernel": 0, "Kernel": 0, "gpu_memcpy": 1, "Memcpy": 1, "gpu_memset": 2, "Memset": 2,
 }  # fmt: skip
-CALLS: Final = {"cuda_runtime", "cuda_driver", "Runtime"}
+CALLS: Final = {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime"}
 SPANS: Final = {"cpu_op": 0, "Operator": 0, "user_annotation": 1, "python_function": 2}
 SHAPED: Final = (
     *("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa", "mha"),

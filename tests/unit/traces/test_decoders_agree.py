@@ -10,6 +10,7 @@ from tests.decoders import Reading, assert_alike, reading
 
 CALL = b'{"ph":"X","cat":"cuda_runtime","name":"c","pid":1,"tid":2,"ts":%s,"dur":%s}'
 GOOD = CALL % (b"1", b"2")
+KERNEL = b'{"ph":"X","cat":"kernel","name":"k\xae","pid":0,"tid":7,"ts":%d,"dur":5,"args":{%s}}'
 
 
 def read_alike(elements: bytes) -> Reading:
@@ -92,11 +93,55 @@ def test_a_value_that_is_missing_or_is_none_is_null_and_costs_nothing_else(value
         b'"correlation": 7, "Process Group Description": %s',
         b'"correlation": 7, "Process Group Description": %s, "Collective name": "allreduce"',
     ):
-        kernel = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":5,"args":{%s}}'
-        found = read_alike(kernel % (args % value) + b"," + GOOD)
+        found = read_alike(KERNEL % (1, args % value) + b"," + GOOD)
         assert set(found.lost.values()) == {0}
         assert found.tables.records.correlation.tolist() == [7]
         assert [one.group_description for one in found.tables.collectives] in ([], [None])
+        assert starts_ns(found) == [1000]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        b'"Process Group Description": "the "fsdp" group", "correlation": 7, "Group size": 8',
+        b'"correlation" : 7 , "Group size": "8", "x": "a"b"',
+        b'"x": {"a" 1}, "Group size": 8, "y": [1 2], "correlation": 7',
+        b'"x": \x01, "correlation": 7, "Group size": 8, "correlation": 9',
+        b'"x": "\xff, "correlation": 7, "Group size":8',
+        b'"x": "\\ud800", "y": "\xae", "correlation": 7, "Group size":8, "z" "',
+    ],
+)
+def test_an_event_damaged_in_its_args_is_kept_with_what_can_be_told(args: bytes) -> None:
+    damaged = KERNEL % (9, b'"Collective name": "allreduce", "device": 3, ' + args)
+    for elements in (damaged + b"," + GOOD, GOOD + b"," + damaged, damaged + b"," + damaged):
+        found = read_alike(elements)
+        count = elements.count(b"kernel")
+        assert found.lost == dict.fromkeys(found.lost, 0) | {"damaged_args": count}
+        assert set(found.tables.records.correlation.tolist()) == {7}
+        assert set(found.tables.records.device.tolist()) == {3}
+        assert [(one.name, one.group_size) for one in found.tables.collectives] == [
+            ("allreduce", 8)
+        ]
+        assert starts_ns(found) == [1000] * (count == 1)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        b'{"ph":"X","cat":"kernel","name":"a"b","pid":0,"ts":1,"dur":5,"args":{"x": 1}}',
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"ts":1,"dur":5,"args":{"x": 1} "y"}',
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"dur":5,"args":{"x" 1}}',
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"args":{"x" 1},"ts":1,"dur":5}',
+        b'{"ph":"X","cat":7,"name":"k","pid":0,"ts":1,"dur":5,"args":{"x" 1}}',
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"ts":null,"dur":5,"args":{"x" 1}}',
+        b'{"ph":"i","cat":"kernel","name":"k","pid":0,"ts":1,"dur":5,"args":{"x" 1}}',
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"ts":1,"dur":5,"arg":{"x" 1}}',
+    ],
+)
+def test_an_event_that_lacks_more_than_its_args_is_lost(element: bytes) -> None:
+    for elements in (element + b"," + GOOD, GOOD + b"," + element):
+        found = read_alike(elements)
+        assert (found.lost["damaged"], found.lost["damaged_args"]) == (1, 0)
         assert starts_ns(found) == [1000]
 
 
@@ -105,6 +150,7 @@ def test_a_time_that_is_missing_is_that_of_no_row(value: bytes) -> None:
     found = read_alike(CALL % (b"1", value) + b"," + GOOD)
     assert starts_ns(found) == [1000]
     assert found.lost["damaged"] + found.lost["undecodable_rows"] == 1
+    assert found.lost["damaged_args"] == 0
 
 
 def test_shapes_with_what_is_no_value_in_them_are_read_alike() -> None:
