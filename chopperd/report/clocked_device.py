@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
 from chopperd.report.notes import doubt_notes
+
+#: Rules of mapping that mean nothing where trace and samples are of two machines.
+_RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +141,7 @@ def _mapped(
 ) -> Mapped:
     if samples is None:
         return UNMAPPED
-    return map_device(
+    mapped = map_device(
         device.device,
         _traced(trace, [each.device for each in timeline.devices]),
         [each.gpu for each in samples.gpus],
@@ -145,6 +149,25 @@ def _mapped(
         processes=samples.processes,
         guess=options.guess,
     )
+    # Names of pods are not those of their nodes: the agent's own samples are of its own node.
+    elsewhere = None if options.in_agent else _elsewhere(trace.meta.host_name, samples)
+    if elsewhere is None or mapped.rule not in _RULES_OF_ONE_HOST:
+        return mapped
+    return Mapped(gpu=None, rule=None, why_not=elsewhere)
+
+
+def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
+    """Why samples can't be of a trace's machine, by what both call it; None where they can."""
+    if not host or not samples.node:
+        return None
+    known = {samples.node, *(name for row in samples.processes for name in row.hosts)}
+    if _short(host) in map(_short, known):
+        return None
+    return f"the trace is of host {host}, the samples of {samples.node}"
+
+
+def _short(host: str) -> str:
+    return host.split(".", maxsplit=1)[0].casefold()
 
 
 def _traced(trace: Trace, used: Sequence[int]) -> Traced:

@@ -170,6 +170,8 @@ def test_case_23_a_card_in_parts_has_its_power_once_and_memory_by_part(
     memory = {"0.1": 1 << 30, "0.2": 2 << 30}
     wait_for(lambda: of(agent.scrape(), "chopperd_gpu_memory_used_bytes") == memory)
     wait_for(lambda: of(agent.scrape(), "chopperd_gpu_sm_cycles_total"))
+    # Once it was seen to agree with the power.
+    wait_for(lambda: of(agent.scrape(), "chopperd_gpu_energy_joules_total"))
     scrape = agent.scrape()
     assert of(scrape, "chopperd_gpu_power_watts") == {"0": 87}
     assert not of(scrape, "chopperd_gpu_activity_ratio")

@@ -10,7 +10,7 @@ from chopperd.correlate.lag import LagEstimate
 from chopperd.model.causes import Cause
 from chopperd.model.device_map import device_map_of
 from chopperd.model.devices import Vendor
-from chopperd.model.samples import GpuSamples
+from chopperd.model.samples import GpuSamples, ProcessRow
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
 from chopperd.report.clocked_device import JoinOptions, clocked_device
@@ -275,6 +275,33 @@ def test_a_stepped_wall_clock_flags_the_report(step_ns: int, stepped: bool) -> N
     assert ("time_axes_differ" in codes(report)) is stepped
     assert all((step.row.dvfs.gap_low is None) is stepped for step in report.steps)
     assert all(step.row.dvfs.lost_ns is not None for step in report.steps)
+
+
+@pytest.mark.parametrize(
+    ("host", "in_agent", "maps"),
+    [
+        ("n1", False, True),
+        ("N1.cluster.example", False, True),
+        (None, False, True),
+        ("n2", False, False),
+        ("n2", True, True),
+        ("pod-of-n1", False, True),
+    ],
+)
+def test_samples_of_another_host_are_no_guess(host: str | None, in_agent: bool, maps: bool) -> None:
+    trace = Job().trace()
+    trace = replace(trace, meta=replace(trace.meta, host_name=host))
+    samples = replace(
+        sample_set(sampled()), processes=(ProcessRow(pid=1, hosts=("pod-of-n1", "x")),)
+    )
+    options = JoinOptions(in_agent=in_agent)
+    report = report_trace(trace, lay_out(trace), samples, options)
+    assert (report.devices[0].gpu == "0") is maps
+    if not maps:
+        assert text(report, "device_unmapped").startswith("device 0")
+        assert "the trace is of host n2, the samples of n1" in text(report, "device_unmapped")
+        named = JoinOptions(device_map=device_map_of("0=GPU-0", ""))
+        assert report_trace(trace, lay_out(trace), samples, named).devices[0].gpu == "0"
 
 
 def has_intervals(report: TraceReport) -> bool:
