@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from chopperd.devices.base import DeviceBackend, ProbesFields
+from chopperd.devices.base import DeviceBackend, ListsProcesses, ProbesFields
 from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
 from chopperd.errors import BackendUnavailableError, DeviceError
-from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope
 from chopperd.model.inventory import Inventory, InventoryEntry
 
 _BUFFERED: Final = ("power_w", "sm_clock_mhz")
@@ -65,6 +65,7 @@ class _Look:
             entry = InventoryEntry(info=info, reading=self._calls.answer(read, self._read_patience))
         except (DeviceError, CallsHangError) as error:
             return InventoryEntry(info=info, error=self._told(info, error))
+        entry = replace(entry, processes=self._processes(info))
         if not self._calls_count or not isinstance(self._backend, ProbesFields):
             return entry
         probe = partial(_probed, self._backend, entry, self._calls_count)
@@ -72,6 +73,15 @@ class _Look:
             return self._calls.answer(probe, self._probe_patience)
         except (DeviceError, CallsHangError) as error:  # what was read stays
             return replace(entry, error=self._told(info, error))
+
+    def _processes(self, info: GpuInfo) -> tuple[GpuProcess, ...] | None:
+        """The processes on a GPU; None where the driver does not say."""
+        if not isinstance(self._backend, ListsProcesses):
+            return None
+        try:
+            return self._calls.answer(partial(self._backend.processes, info), self._read_patience)
+        except (DeviceError, CallsHangError):
+            return None
 
     def _told(self, info: GpuInfo, error: Exception) -> str:
         if isinstance(error, CallsHangError):

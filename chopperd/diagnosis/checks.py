@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     agent_checks.agent,
     agent_checks.pause,
     agent_checks.clocks,
+    neighbour_checks.job_processes,
     neighbour_checks.readers,
     neighbour_checks.dcgm_profiling,
     neighbour_checks.amd_profiling,

@@ -4,13 +4,14 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from grp import getgrgid
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from chopperd.api.proc_net import holder_of
 from chopperd.diagnosis.facts import Container, DeviceNode, Hardware, MigInstance, Process
+from chopperd.model.inventory import ProcessView
 
 Access: TypeAlias = Callable[[Path], int]
 
@@ -29,6 +30,8 @@ _KINETO_NAMES: Final = frozenset({"@dynolog", "@dynolog@"})
 _INTERPRETER: Final = re.compile(r"python[\d.]*|bash|sh")
 _FIRST_PROCESSES: Final = frozenset({"systemd", "init"})
 _TIME_ERROR: Final = 5
+#: The file number of the machine's first pid namespace. Source: PROC_PID_INIT_INO of proc_ns.h.
+_FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def access_errno(path: Path) -> int:
@@ -104,6 +107,23 @@ class Machine:
     def sees_host(self) -> bool:
         """Whether the machine's first process is seen from here: in most containers it is not."""
         return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
+
+    def process_view(self, listed: Collection[int] | None) -> ProcessView:
+        """What is seen of the processes that a driver lists, by looking; None: it does not say.
+
+        Where it lists none, the environment of the first process stands for those of others.
+        """
+        seen = [pid for pid in listed or () if (self._proc / str(pid) / "stat").exists()]
+        try:
+            namespace = (self._proc / "self/ns/pid").stat().st_ino
+        except OSError:
+            namespace = None
+        return ProcessView(
+            listed_count=None if listed is None else len(listed),
+            seen_count=len(seen),
+            environments=all(_text(self._proc / str(pid) / "environ") for pid in seen or (1,)),
+            own_namespace=None if namespace is None else namespace != _FIRST_PID_NAMESPACE,
+        )
 
     def kineto(self) -> tuple[bool, str | None]:
         """Whether the Kineto daemon's abstract socket is taken, and by whom, where that shows."""

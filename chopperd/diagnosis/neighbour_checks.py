@@ -6,6 +6,7 @@ from typing import Final
 
 from chopperd.diagnosis.facts import Facts
 from chopperd.model.diagnosis import Finding, ok, problem, unknown
+from chopperd.report.inventory import process_words
 
 #: Programs that read GPUs all the time, by the names that their processes have.
 #: Source: each project's packaging.
@@ -67,6 +68,23 @@ def container(facts: Facts) -> Iterator[Finding]:
         if value is not None
     ]
     yield ok("container", ", ".join([f"inside one ({inside.evidence})", *given]))
+
+
+def job_processes(facts: Facts) -> Iterator[Finding]:
+    """Whether traces can find their GPUs by the processes of their jobs."""
+    seen = facts.driver.inventory
+    if seen is None or seen.processes is None or seen.simulated:
+        return
+    view, text = seen.processes, process_words(seen.processes)
+    is_hidden = view.seen_count < (view.listed_count or 0)
+    if not (is_hidden or view.own_namespace or view.listed_count is None):
+        yield ok("processes", text)
+        return
+    fix = (
+        "run it in the host's pid namespace (`--pid=host`, hostPID) to map traces by process; else "
+        "the hook, a UUID or MIG device in the trace, the signal or a device map tells the GPU"
+    )
+    yield unknown("processes", text, fix)
 
 
 def readers(facts: Facts) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from chopperd.devices.patient_calls import PatientCalls
 from chopperd.devices.registry import choose
 from chopperd.devices.survey import survey
 from chopperd.diagnosis.facts import DriverProbe, Library
+from chopperd.diagnosis.machine import Machine
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError
 from chopperd.model.inventory import Inventory
 
@@ -50,7 +51,10 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
         with closing(choice.backend) as opened, ExitStack() as stack:
             stack.callback(calls.wait)
             found = survey(opened, calls_count=calls_count, calls=calls)
-            found = replace(found, chosen=choice.reason)
+            pids = {one.pid for gpu in found.gpus for one in gpu.processes or ()}
+            says = any(gpu.processes is not None for gpu in found.gpus)
+            view = Machine().process_view(pids if says else None)
+            found = replace(found, chosen=choice.reason, processes=view)
             # Before the end, which waits for what hangs.
             yield msgspec.json.encode(Outcome(inventory=found))
     except ChopperdError as error:

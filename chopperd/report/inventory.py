@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from chopperd.model.devices import DeviceReading, FieldProbe
-from chopperd.model.inventory import Inventory, InventoryEntry
+from chopperd.model.inventory import Inventory, InventoryEntry, ProcessView
 from chopperd.report.field_answers import FieldAnswer, field_answers, other_calls, unit_of
 from chopperd.report.sections import table
 from chopperd.report.wording import UNKNOWN, decimal, shorten, whole
@@ -34,6 +34,7 @@ def encode_inventory(inventory: Inventory) -> bytes:
         "driver": inventory.driver,
         "chosen": inventory.chosen,
         "simulated": inventory.simulated,
+        "processes": inventory.processes,
         "gpus": [
             {
                 "info": entry.info,
@@ -75,6 +76,21 @@ def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
     return values
 
 
+def process_words(view: ProcessView) -> str:
+    """What is seen of the processes on the GPUs, in a line."""
+    if view.listed_count is None:
+        listed = "the driver lists none for this user"
+    elif not view.listed_count:
+        listed = "the driver lists none now"
+    else:
+        listed = f"the driver lists {view.listed_count}, {view.seen_count} of them seen in /proc"
+    words = [listed]
+    if view.own_namespace:
+        words.append("a pid namespace of its own: processes outside it are not seen")
+    read = "can" if view.environments else "can't"
+    return "; ".join([*words, f"environments of others {read} be read"])
+
+
 def render_inventory(inventory: Inventory) -> Group:
     """A table of the GPUs, partitions below their card, then each one's fields, for a console."""
     mark = "  SIMULATED" if inventory.simulated else ""
@@ -92,6 +108,8 @@ def render_inventory(inventory: Inventory) -> Group:
     errors = [entry.failure for entry in entries if entry.failure]
     if inventory.chosen:
         parts += ["", inventory.chosen]
+    if inventory.processes is not None:
+        parts += ["", f"PROCESSES  {process_words(inventory.processes)}"]
     return Group(*parts, *([""] if errors else []), *errors)
 
 

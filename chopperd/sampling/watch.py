@@ -34,6 +34,9 @@ Answer = TypeVar("Answer")
 _NAP_S: Final = 2.0
 #: The first lists come so long after the start, which has enough to do.
 _FIRST_NS: Final = NS_PER_S
+#: For so long processes are listed so often: what `record` has started may not last for longer.
+_YOUNG_NS: Final = 30 * NS_PER_S
+_SOON_NS: Final = 3 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +117,9 @@ class DriverWatch:
         """Ask what is due."""
         self._count_invalid()
         if now_ns >= self._processes_at_ns:
-            # What has just begun may last for seconds: it is listed sooner.
-            age_ns = now_ns - self._start_ns
-            self._processes_at_ns = now_ns + min(self._processes_every_ns, age_ns // 5)
+            is_young = now_ns - self._start_ns < _YOUNG_NS
+            longest_ns = _SOON_NS if is_young else self._processes_every_ns
+            self._processes_at_ns = now_ns + min(self._processes_every_ns, longest_ns)
             self._list_processes()
         is_due = now_ns >= self._trouble_at_ns
         if is_due:

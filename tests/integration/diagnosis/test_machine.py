@@ -1,6 +1,9 @@
 """Facts from a machine's file tree, written under a folder as Linux and NVIDIA's driver do."""
 
+import os
 import socket
+import subprocess
+import sys
 from errno import EACCES, EPERM
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 
 from chopperd.diagnosis.facts import Container, Hardware
 from chopperd.diagnosis.machine import Machine, access_errno, is_synchronised
+from chopperd.model.inventory import ProcessView
 
 
 def write(root: Path, path: str, text: str = "") -> Path:
@@ -168,3 +172,27 @@ def test_a_kernel_module_s_and_a_clock_source_s_text_are_given(tmp_path: Path) -
     write(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc\n")
     assert Machine(tmp_path).kernel_module() == "NVRM version: x\n"
     assert Machine(tmp_path).clock_source() == "tsc"
+
+
+def test_what_is_seen_of_listed_processes_is_found_out_by_looking(tmp_path: Path) -> None:
+    write(tmp_path, "proc/7/stat", "7 (x) S")
+    write(tmp_path, "proc/7/environ", "A=1\0")
+    write(tmp_path, "proc/8/stat", "8 (y) S")
+    machine = Machine(tmp_path)
+    assert machine.process_view({7, 9}) == ProcessView(
+        listed_count=2, seen_count=1, environments=True
+    )
+    assert machine.process_view({7, 8}).environments is False
+    assert machine.process_view(None) == ProcessView()
+    write(tmp_path, "proc/1/environ", "A=1\0")
+    assert machine.process_view(set()) == ProcessView(listed_count=0, environments=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace takes root")
+def test_a_pid_namespace_of_its_own_is_told_by_the_kernel() -> None:
+    code = "from chopperd.diagnosis.machine import Machine; print(Machine().process_view(None))"
+    inside = ("unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", code)
+    found = subprocess.run(inside, capture_output=True, text=True, check=True).stdout
+    assert "own_namespace=True" in found
+    here = Machine().process_view([os.getpid()])
+    assert (here.seen_count, here.environments) == (1, True)

@@ -104,9 +104,9 @@ def bench() -> Iterator[Bench]:
 
 
 def test_each_question_is_asked_as_seldom_as_it_is_to_be(bench: Bench) -> None:
-    """By hand: lists at 1, 11, ... 111 s, trouble at 1 and 61 s, changes at 60 s."""
+    """By hand: lists at 1, 4, ... 31, 41, ... 111 s, trouble at 1 and 61 s, changes at 60 s."""
     asked = bench.pass_time(116)
-    assert asked.count("processes 0") == asked.count("processes 1") == 12
+    assert asked.count("processes 0") == asked.count("processes 1") == 19
     assert asked.count("trouble 0") == 2
     assert asked.count("changed") == 1
 
@@ -132,7 +132,7 @@ def test_a_gpu_that_is_lost_is_explained_at_once_and_once(bench: Bench) -> None:
     bench.pass_time(2)
     bench.backend.trouble_of["0"] = "XID 79"
     bench.gpus[0].gpu.set_state(GpuState.LOST)
-    assert bench.pass_time(5) == ["trouble 0"]
+    assert [each for each in bench.pass_time(5) if each != "processes 1"] == ["trouble 0"]
     assert bench.reader.aside(0).trouble == "XID 79"
     # Nobody lists the processes on it meanwhile.
     assert "processes 0" not in bench.pass_time(30)

@@ -8,6 +8,7 @@ import pytest
 from chopperd.diagnosis import neighbour_checks
 from chopperd.diagnosis.facts import Container, Facts, Process
 from chopperd.model.diagnosis import Finding, Verdict
+from chopperd.model.inventory import ProcessView
 from tests.unit.diagnosis.facts import HEALTHY, PROBE, amd_node, entry, inventory
 
 
@@ -121,3 +122,40 @@ def test_amd_smi_s_lock_matters_to_whom_calls_it() -> None:
     by_files = replace(amd_node("amdgpu"), processes=processes)
     assert list(neighbour_checks.amd_smi_lock(by_files)) == []
     assert list(neighbour_checks.amd_smi_lock(amd_node("amdsmi"))) == []
+
+
+def viewed(**seen: int | bool | None) -> Facts:
+    view = ProcessView(**seen)  # type: ignore[arg-type]
+    inventory = HEALTHY.driver.inventory
+    assert inventory is not None
+    driver = replace(HEALTHY.driver, inventory=replace(inventory, processes=view))
+    return replace(HEALTHY, driver=driver)
+
+
+def test_processes_that_are_all_seen_map_traces() -> None:
+    facts = viewed(listed_count=8, seen_count=8, environments=True, own_namespace=False)
+    found = only(neighbour_checks.job_processes, facts)
+    assert found.verdict is Verdict.OK
+    assert found.text == (
+        "the driver lists 8, 8 of them seen in /proc; environments of others can be read"
+    )
+    idle = only(neighbour_checks.job_processes, viewed(listed_count=0, own_namespace=False))
+    assert idle.text == "the driver lists none now; environments of others can't be read"
+    assert list(neighbour_checks.job_processes(HEALTHY)) == []
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"listed_count": 8, "seen_count": 0},
+        {"listed_count": None},
+        {"listed_count": 0, "own_namespace": True},
+    ],
+)
+def test_processes_that_are_not_seen_say_which_rules_are_left(
+    seen: dict[str, int | bool | None],
+) -> None:
+    found = only(neighbour_checks.job_processes, viewed(**seen))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "hostPID" in (found.fix or "")
+    assert "device map" in (found.fix or "")
