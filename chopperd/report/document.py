@@ -21,7 +21,7 @@ from chopperd.model.report import (
     Sampling,
 )
 from chopperd.report.across import across_devices
-from chopperd.report.processes import first_step, processes, rank_conflicts
+from chopperd.report.processes import clocks_apart_ns, first_step, processes, rank_conflicts
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
 from chopperd.report.trace_report import SampledBy, TraceReport
@@ -67,6 +67,11 @@ def build_document(
     Raises:
         StepNotFoundError: There is no step of the number asked for.
     """
+    apart_ns = clocks_apart_ns(reports)
+    reports = [
+        _of_another_clock(report, apart_ns[nth]) if nth in apart_ns else report
+        for nth, report in enumerate(reports)
+    ]
     devices = tuple(
         replace(device, trace=nth)
         for nth, report in enumerate(reports)
@@ -94,6 +99,31 @@ def build_document(
         host=tuple(report.host for report in reports if report.host is not None),
     )
     return with_selection(document, selection)
+
+
+def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
+    """A report whose join with samples of other hosts is wrong by that much: no interval."""
+    side = "after" if apart_ns > 0 else "before"
+    text = (
+        f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
+        "clock of its host differs, so that samples of another host lie beside other work; give "
+        "samples of its own host, and let NTP or PTP set the clocks"
+    )
+    return replace(
+        report,
+        steps=tuple(map(_without_interval, report.steps)),
+        totals=tuple(map(_without_interval, report.totals)),
+        alignments=tuple(
+            replace(each, offset_uncertainty_ns=each.offset_uncertainty_ns + abs(apart_ns))
+            for each in report.alignments
+        ),
+        notes=(*report.notes, Note(code="clocks_differ", text=text)),
+    )
+
+
+def _without_interval(draft: DraftRow) -> DraftRow:
+    dvfs = replace(draft.row.dvfs, gap_low=None, gap_high=None)
+    return replace(draft, row=replace(draft.row, dvfs=dvfs))
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:

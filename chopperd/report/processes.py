@@ -1,8 +1,10 @@
 """Which trace files are of one run or process, which contradict, which claim one GPU twice."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from statistics import median_low
 from typing import Final
 
 from chopperd.correlate.mapping import UNCERTAIN_RULES
@@ -10,6 +12,7 @@ from chopperd.correlate.runs import runs_of, why_unrelated
 from chopperd.model.run import RunIdentity
 from chopperd.model.timeline import StepSource
 from chopperd.report.trace_report import TraceReport
+from chopperd.units import NS_PER_S
 
 #: Sources of steps whose numbers are the job's; of others each file counts its own.
 _NUMBERED_BY_JOB: Final = frozenset({StepSource.PROFILER_STEP.value, StepSource.JOB_MARKS.value})
@@ -102,6 +105,42 @@ def identity(report: TraceReport) -> RunIdentity:
     )
 
 
+def clocks_apart_ns(reports: Sequence[TraceReport]) -> dict[int, int]:
+    """How far the clock of a trace's host is from that of the other ranks, in ns, by index.
+
+    Ranks of a run begin a step within about one step of each other. Where a trace's steps begin
+    later than those of the others by more than that, and than 1 s, its clock differs.
+    """
+    runs: defaultdict[tuple[str | None, str | None], dict[int, dict[int, int]]] = defaultdict(dict)
+    for index, report in enumerate(reports):
+        starts = dict(identity(report).steps)
+        if starts:
+            runs[report.trace.job, report.trace.run][index] = starts
+    apart: dict[int, int] = {}
+    for starts_of in runs.values():
+        limit_ns = max(NS_PER_S, *(_step_ns(starts) for starts in starts_of.values()))
+        for index, starts in starts_of.items():
+            offset_ns = _offset_ns(starts, starts_of.values())
+            if abs(offset_ns) > limit_ns:
+                apart[index] = offset_ns
+    return apart
+
+
+def _step_ns(starts: Mapping[int, int]) -> int:
+    """The mean length of a step."""
+    (first, begin_ns), (last, end_ns) = min(starts.items()), max(starts.items())
+    return (end_ns - begin_ns) // max(last - first, 1)
+
+
+def _offset_ns(starts: Mapping[int, int], every: Iterable[Mapping[int, int]]) -> int:
+    """By how much steps begin after the median rank's, the lower of two."""
+    ranks = list(every)
+    return median_low(
+        start_ns - median_low([each[step] for each in ranks if step in each])
+        for step, start_ns in starts.items()
+    )
+
+
 def unrelated(reports: Sequence[TraceReport]) -> str | None:
     """Which file is not of the same job as the most others, and why, in words; None if all are."""
     identities = [identity(report) for report in reports]
@@ -137,7 +176,9 @@ def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceRepor
         reports: Of one job.
         name: The run's; None if it has none, or the reports are of several: these get numbers.
     """
-    number = runs_of([identity(report) for report in reports], is_told=True)
+    number = [0] * len(reports)
+    if unrelated(reports) is not None:
+        number = runs_of([identity(report) for report in reports], is_told=True)
     runs = sorted(set(number))
     names = {run: name if len(runs) == 1 else str(nth) for nth, run in enumerate(runs, 1)}
     return [

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from chopperd.errors import TraceFormatError, UnrelatedTracesError
+from chopperd.model.device_map import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, kineto_files, report_files
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from tests.document_checks import check_document
@@ -169,6 +171,41 @@ def test_cycles_of_one_rank_and_files_without_ranks_are_one_job(tmp_path: Path) 
     assert len(report_files(cycles, samples=None, options=ReportOptions()).traces) == 3
     alike = [written(tmp_path / f"x{n}.json", kineto(at_us=n)) for n in (0, 1)]
     assert len(report_files(alike, samples=None, options=ReportOptions()).traces) == 2
+
+
+@pytest.mark.parametrize("apart_s", [3.2, -3.2])
+def test_a_rank_whose_clock_is_seconds_off_is_noted_and_has_no_interval(
+    apart_s: float, tmp_path: Path
+) -> None:
+    """Three ranks in lock-step; the clock of rank 2's host is 3.2 s off."""
+    off_us = round(apart_s * 1e6)
+    paths = [
+        written(tmp_path / f"r{rank}.json", kineto(rank=rank, at_us=off_us if rank == 2 else rank))
+        for rank in (0, 1, 2)
+    ]
+    t_ns = [BASE_NS + (off_us + us) * 1000 for us in range(-20, 1000, 10)]
+    samples = SampleSet(gpus=(gpu_samples(t_ns, [1485.0] * len(t_ns)),))
+    options = ReportOptions(join=JoinOptions(device_map=device_map_of("2:0=0", "x")))
+    document = report_files(paths, samples=samples, options=options)
+    (text,) = [note.text for note in document.notes if note.code == "clocks_differ"]
+    side = "after" if apart_s > 0 else "before"
+    assert text.startswith(f"rank 2: its steps begin 3.2 s {side} those of the other ranks")
+    assert document.alignment.offset_uncertainty_ns is not None
+    assert document.alignment.offset_uncertainty_ns >= 3_200_000_000
+    rows = [row for row in (*document.totals, *document.steps) if row.rank == 2]
+    assert {row.dvfs.gap_ratio for row in rows} == {0.25}
+    assert {(row.dvfs.gap_low, row.dvfs.gap_high) for row in rows} == {(None, None)}
+    assert {row.run for row in document.steps} == {None}  # one run, whatever the clocks say
+    check_document(document)
+
+
+def test_ranks_within_a_step_or_a_second_have_one_clock(tmp_path: Path) -> None:
+    paths = [
+        written(tmp_path / f"r{rank}.json", kineto(rank=rank, at_us=900_000 * rank))
+        for rank in (0, 1)
+    ]
+    document = report_files(paths, samples=None, options=ReportOptions())
+    assert "clocks_differ" not in {note.code for note in document.notes}
 
 
 def test_a_rank_that_is_said_is_the_files_rank(tmp_path: Path) -> None:
