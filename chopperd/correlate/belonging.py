@@ -53,6 +53,7 @@ _IDLE_POWER, _BUSY_POWER = 0.25, 0.6
 #: Shares of the second before a sample in which the trace is busy, to call it busy or idle.
 _BUSY_SHARE, _ALL_BUSY_SHARE, _IDLE_SHARE = 0.5, 0.9, 0.02
 _MIN_SAMPLES: Final = 5
+_MOST_SAYINGS: Final = 4_096
 _CONTRADICTED_SHARE: Final = 0.5
 
 
@@ -174,7 +175,12 @@ def _distant_lag_ns(
 
 
 def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
-    """Samples and the next ones at least `_APART_NS` later, at most `_MOST_PAIRS`."""
+    """Samples and the next ones at least `_APART_NS` later, at most `_MOST_PAIRS`.
+
+    Of the first ten minutes or so: more would tell no more, and take long to compare.
+    """
+    if len(t_ns):
+        t_ns = t_ns[: np.searchsorted(t_ns, t_ns[0] + _MOST_CELLS * _CELL_NS)]
     second = np.searchsorted(t_ns, t_ns + _APART_NS, "left")
     first = np.flatnonzero(second < len(t_ns))
     first = first[t_ns[second[first]] - t_ns[first] <= max(max_gap_ns, 2 * _APART_NS)]
@@ -193,10 +199,11 @@ def _agreement(
     Returns:
         (l, `_BLOCKS`, 3) float64 and (l,) int64.
     """
-    base_ns = int(compute.start_ns[0])
-    span_ns = min(int(compute.end_ns[-1]) - base_ns, _MOST_CELLS * _CELL_NS)
-    edges_ns = base_ns + np.arange(max(span_ns // _CELL_NS, 1) + 1) * _CELL_NS
-    duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
+    base_ns = max(int(compute.start_ns[0]), int(first_ns[0]) - _SEARCHED_NS)
+    end_ns = min(int(compute.end_ns[-1]), int(second_ns[-1]) + _SEARCHED_NS)
+    edges_ns = base_ns + np.arange(max((end_ns - base_ns) // _CELL_NS, 1) + 1) * _CELL_NS
+    part = intervals.clip(compute, base_ns, end_ns)
+    duty = np.diff(intervals.length_before_ns(part, edges_ns)) / _CELL_NS
     first, second = ((t_ns - base_ns) // _CELL_NS for t_ns in (first_ns, second_ns))
     starts = np.arange(_BLOCKS) * len(change) // _BLOCKS
     sums, counts = np.empty((len(lags_ns), _BLOCKS, 3)), np.empty(len(lags_ns), np.int64)
@@ -238,16 +245,16 @@ def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> 
     """
     if not len(busy):
         return None
+    says_idle, says_busy, least_share = _sayings(samples)
     t_ns = samples.t_unix_ns
     inside = (t_ns - _AVERAGE_NS >= busy.start_ns[0]) & (t_ns <= busy.end_ns[-1])
-    inside &= _share_before(unknown, t_ns) == 0
-    share = _share_before(busy, t_ns)
-    says_idle, says_busy, least_share = _sayings(samples)
-    if _mostly(says_idle[inside & (share >= least_share)]):
+    rows = np.flatnonzero(inside & np.isfinite(says_idle))
+    rows = rows[:: max(1, -(-len(rows) // _MOST_SAYINGS))]
+    share = _share_before(busy, t_ns[rows])
+    share[_share_before(unknown, t_ns[rows]) > 0] = np.nan
+    if _mostly(says_idle[rows][share >= least_share]):
         return "idle"
-    if _mostly(says_busy[inside & (share <= _IDLE_SHARE)]):
-        return "busy"
-    return None
+    return "busy" if _mostly(says_busy[rows][share <= _IDLE_SHARE]) else None
 
 
 def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:

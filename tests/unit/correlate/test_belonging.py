@@ -130,6 +130,41 @@ def test_power_that_follows_what_runs_tells_where_the_clock_does_not(
     assert apart_ns == (None if found_ms is None else pytest.approx(found_ms * MS, abs=20 * MS))
 
 
+def test_hours_are_compared_by_their_first_minutes_and_few_of_their_samples() -> None:
+    """Steps as in `job`, the last 1 s of them an hour later; 0 % activity throughout."""
+    known = job(steps=20)
+    late = spans((3_600 * SECOND, 3_601 * SECOND))
+    compute = intervals.union(
+        np.concatenate((compute_of(known).start_ns, late.start_ns)),
+        np.concatenate((compute_of(known).end_ns, late.end_ns)),
+    )
+    samples = seen(known, 100.0, 700)
+    assert placed_lag(
+        np.append(samples.t_unix_ns, 3_601 * SECOND),
+        np.append(samples.sm_clock_mhz, 1400.0),
+        compute,
+        30 * MS,
+    ).lag_ns == pytest.approx(700 * MS, abs=3 * MS)
+    always = spans((0, 3_600 * SECOND))
+    t_ns = np.arange(0, 3_600 * SECOND, 500 * MS, dtype=np.int64)
+    unknown = np.full(len(t_ns), np.nan)
+    idle = GpuSamples(
+        gpu=samples.gpu,
+        t_unix_ns=t_ns,
+        sm_clock_mhz=np.full(len(t_ns), 345.0),
+        read_span_ns=t_ns,
+        causes=t_ns * 0,
+        mem_clock_mhz=unknown,
+        power_w=unknown,
+        energy_j=unknown,
+        temperature_c=unknown,
+        memory_used_bytes=unknown,
+        activity_ratio=np.zeros(len(t_ns)),
+    )
+    lag = LagEstimate(reason="the clock never changes")
+    assert belonging(lag, idle, always, always, NOTHING).says == "idle"
+
+
 def test_too_little_to_compare_says_nothing() -> None:
     known = job(steps=2)
     few = seen(known, 10.0, 1000)
