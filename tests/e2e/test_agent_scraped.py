@@ -23,10 +23,12 @@ from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, Series, prometheus
 from tests.waiting import settled, wait_for
 
-#: The slow job's first scrape is up to 30 s, and Prometheus' own 5 s, after its start; both jobs
+#: The slow job's first scrape is up to 15 s, and Prometheus' own 5 s, after its start; both jobs
 #: are asked over the same stretch.
-LONGEST_S: Final = 120
-RANGE: Final = "70s"
+LONGEST_S: Final = 90
+RANGE: Final = "35s"
+#: Twice the usual rate: half a minute then has as many samples as a minute usually has.
+HZ: Final = "20"
 TOLERANCE: Final = 0.01
 REFERENCE_MHZ: Final = 1980.0
 CALLS: Final = 200
@@ -43,14 +45,14 @@ PATHS: Final = (
 )
 #: `rate` extrapolates a series that begins in its range to no less than 0, each by its own slope:
 #: ratios of rates are exact only where the agent is older than the range is long.
-LEAST_AGE_S: Final = 45
+LEAST_AGE_S: Final = 23
 SCRAPES: Final = """
   - job_name: every-second
     scrape_interval: 1s
     scrape_timeout: 1s
     static_configs: [{{targets: ["{address}"]}}]
-  - job_name: every-half-minute
-    scrape_interval: 30s
+  - job_name: every-15-seconds
+    scrape_interval: 15s
     static_configs: [{{targets: ["{address}"]}}]
 """
 
@@ -115,7 +117,8 @@ def _interval(begin_ns: int, end_ns: int) -> Intervals:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     """One agent for all tests here."""
-    with agent_under(tmp_path_factory.mktemp("scraped"), now_spec(seed=3)) as running:
+    settings, folder = {"SAMPLING__HZ": HZ}, tmp_path_factory.mktemp("scraped")
+    with agent_under(folder, now_spec(seed=3), settings) as running:
         yield running
         assert running.stop() == 0
 
@@ -140,13 +143,13 @@ def test_clock_and_gap_by_promql_are_the_simulations(agent: RunningAgent, tmp_pa
         wait_for(lambda: _has_scraped_twice(server), "two scrapes of the slow job", LONGEST_S)
         asked = Asked(server, time.time())
         truth = Truth(agent.spec, time.time_ns())
-        for job in ("every-second", "every-half-minute"):
+        for job in ("every-second", "every-15-seconds"):
             _clock_is_right(asked, job, truth)
             _gap_is_right(asked, job, truth)
 
 
 def _has_scraped_twice(server: Prometheus) -> bool:
-    expression = f'count_over_time(chopperd_gpu_up{{job="every-half-minute"}}[{RANGE}])'
+    expression = f'count_over_time(chopperd_gpu_up{{job="every-15-seconds"}}[{RANGE}])'
     counts = [each.value for each in server.query(expression, time.time())]
     return len(counts) == 8 and min(counts) >= 2
 

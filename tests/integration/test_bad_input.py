@@ -1,18 +1,26 @@
-"""Input that can't be used, through the real command line: one line, a status, no report."""
+"""Input that can't be used, through the real command line: one line, a status, no report.
+
+The command line runs in this process, and as a process of its own where that matters.
+"""
 
 import gzip
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from time import sleep
+from unittest.mock import patch
 
 import pytest
 
+from chopperd import cli
 from chopperd.store.samples import write_samples
 from tests.integration.test_pipeline import BASE_NS, kineto, one_gpu, written
 
@@ -27,14 +35,38 @@ class Outcome:
 
 
 def run(*arguments: str | Path, **environment: str) -> Outcome:
-    """`chopperd ARGUMENTS` as a process of its own."""
+    """`chopperd ARGUMENTS` in this process; an error that it does not handle fails the test."""
+    out, err = StringIO(), StringIO()
+    own = patch.dict(os.environ, environment)
+    with redirect_stdout(out), redirect_stderr(err), logging_as_before(), own:
+        status = cli.run([str(argument) for argument in arguments])
+    return Outcome(status, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """The command line configures logging for its process; here that is the tests'."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def run_apart(*arguments: str | Path) -> Outcome:
+    """`chopperd ARGUMENTS` as a process of its own.
+
+    For what may hang, and for samples that are refused: a thread that reads the trace ahead then
+    stays until the process ends.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "chopperd", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
-        env={**os.environ, **environment},
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -89,6 +121,14 @@ def test_files_that_are_no_traces_are_refused_with_their_reason(tmp_path: Path, 
     refused(run("report", path), str(path), reason)
 
 
+def test_a_process_of_its_own_says_the_same(tmp_path: Path) -> None:
+    bad, good = tmp_path / "text.json", written(tmp_path / "good.json", kineto(rank=0))
+    bad.write_bytes(REFUSED[bad.name][0])
+    refused(run_apart("report", bad), str(bad), REFUSED[bad.name][1])
+    assert run_apart("report", good) == run("report", good)
+    refused(run_apart("report", good, "--format", "xml"), status=BAD_USAGE)
+
+
 def a_missing_file(tmp_path: Path) -> Path:
     return tmp_path / "missing.json"
 
@@ -126,7 +166,8 @@ def test_paths_without_a_readable_file_are_refused(
     tmp_path: Path, make: Callable[[Path], Path], reason: str
 ) -> None:
     path = make(tmp_path)
-    refused(run("report", path), str(path), reason)
+    read = run_apart if make is a_pipe else run  # it must not wait for a writer
+    refused(read("report", path), str(path), reason)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -237,13 +278,13 @@ def test_sample_files_that_cant_be_used_are_refused(
 ) -> None:
     trace, samples = written(tmp_path / "t.json", kineto()), tmp_path / "samples.csv"
     samples.write_bytes(content)
-    refused(run("report", trace, "--samples", samples), str(samples), reason)
+    refused(run_apart("report", trace, "--samples", samples), str(samples), reason)
 
 
 def test_a_missing_sample_file_is_refused(tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", kineto())
     missing = tmp_path / "none.csv"
-    refused(run("report", trace, "--samples", missing), str(missing), "No such file")
+    refused(run_apart("report", trace, "--samples", missing), str(missing), "No such file")
 
 
 def with_samples(tmp_path: Path, trace: Path, *arguments: str) -> Outcome:

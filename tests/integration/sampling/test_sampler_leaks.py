@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-ROUNDS = 20
+ROUNDS = 12
 SETTLED = 4
 #: What a process may take more after the rounds: a leak of a ring would be 100 KiB a round.
 MOST_MORE_BYTES = 512 * 1024
