@@ -124,6 +124,7 @@ class DecodedRows:
             external_id=_external_ids(args),
             copied_bytes=counts_of(sizes),
             collective=self._collectives(args),
+            place=self._places(rows, args, device),
         )
 
     def _take_calls(self, rows: Rows, start_ns: Int64s, dur_ns: Int64s) -> None:
@@ -199,6 +200,16 @@ class DecodedRows:
         for row, one in enumerate(args):
             if one.collective is not None:
                 column[row] = self._rows.collectives[_COLLECTIVE(one)]
+        return column
+
+    def _places(self, rows: Rows, args: Sequence[EventArgs], device: Int32s) -> Int32s:
+        """Of records whose process is not their device's number, that of the process."""
+        column = np.full(len(rows), ABSENT, np.int32)
+        pids = integers([row.pid for row in rows])
+        for at in np.flatnonzero(pids != device).tolist():
+            pid = rows[at].pid
+            if pid is not None and args[at].device is not None:
+                column[at] = self._rows.places[pid]
         return column
 
     def _shapes(self, rows: Rows, args: Sequence[EventArgs]) -> Int32s:

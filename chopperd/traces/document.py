@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Raw
 
 from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
+from chopperd.traces.text import may_lack_value, with_nulls
 
 BASE_TIME: Final = "baseTimeNanoseconds"
 ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
@@ -31,14 +32,21 @@ _ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\u
 _ODD_BYTES: Final = 16
 """From where a parser refuses one of them to its end, or its beginning, at the most."""
 
+_MENDED_BYTES: Final = 1 << 16
+"""Longer texts are not looked through for values that are missing: it takes too long."""
+
 Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
 
 
-def document_texts(text: bytes) -> Texts | Refusal:
+def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
     """The texts of the keys that are read, of a JSON object; what follows the object is ignored.
 
     They are as they stand in the document, with whatever strict readers refuse in them.
+
+    Args:
+        text: The document.
+        mend: Whether a value that is missing, or is none, is null; else it is no JSON.
     """
     found = first_value(_TEXTS, memoryview(text))
     strict = text
@@ -46,10 +54,22 @@ def document_texts(text: bytes) -> Texts | Refusal:
         strict = _strict(text)
         found = first_value(_TEXTS, memoryview(strict))
     if isinstance(found, Refusal):
-        return found
+        return _mended(text, found) if mend else found
     values = {key: one for key, one in msgspec.structs.asdict(found[0]).items() if bytes(one)}
     starts = {key: _address(one) - _address(strict) for key, one in values.items()}
     return {key: text[at : at + len(bytes(values[key]))] for key, at in starts.items()}
+
+
+def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
+    """The same of a text with null for what is missing in it; the refusal where that is not all."""
+    is_due = refusal.fault is Fault.MALFORMED and len(text) <= _MENDED_BYTES
+    if not is_due or not may_lack_value(text, refusal.offset):
+        return refusal
+    found = first_value(_TEXTS, memoryview(with_nulls(text)))
+    if isinstance(found, Refusal):
+        return refusal
+    values = {key: bytes(one) for key, one in msgspec.structs.asdict(found[0]).items()}
+    return {key: value for key, value in values.items() if value}
 
 
 def _may_be_odd(text: bytes, refusal: Refusal) -> bool:

@@ -159,6 +159,7 @@ class _Document:
         """All that was read."""
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"", native=self._native)
+        self._check_places()
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values), both)
         self._check_devices(tables)
         return Trace(
@@ -176,6 +177,29 @@ class _Document:
             span_ns=tables.span_ns,
         )
 
+    def _check_places(self) -> None:
+        """Refuse a device whose records stand under several processes, stream by stream.
+
+        Source: Kineto writes a record under its device; tools that put files together change that
+            number, or make it a text, and leave the one in `args`.
+        """
+        if not self._rows.places:
+            return
+        records = self._rows.records
+        device, place = records.whole("device", np.int32), records.whole("place", np.int32)
+        keys = np.stack((device, records.whole("stream", np.int64), place))
+        told, counts = np.unique(keys, axis=1, return_counts=True)
+        often = told[:2, counts > 1]  # a single row may be damaged
+        streams, processes = np.unique(often, axis=1, return_counts=True)
+        if np.any(processes > 1):
+            raise self._merged(int(streams[0, processes > 1][0]))
+
+    def _merged(self, device: int) -> TraceFormatError:
+        return self._source.error(
+            f"holds records of several processes on device {device}: ranks merged into one file; "
+            "give each rank's own file"
+        )
+
     def _check_devices(self, tables: Assembled) -> None:
         """Refuse thousands of devices, and a device that several processes' records are on."""
         devices = tables.records.device
@@ -184,10 +208,7 @@ class _Document:
             if count > _MOST_DEVICES:
                 raise self._source.error(f"names {count} devices, more than a machine has")
         if merged := merged_devices(tables.records, tables.calls, tables.threads):
-            raise self._source.error(
-                f"holds records of several processes on device {merged[0]}: ranks merged into one "
-                "file; give each rank's own file"
-            )
+            raise self._merged(merged[0])
 
     @property
     def _event_count(self) -> int:
@@ -219,7 +240,7 @@ class _Document:
     def _no_events(self) -> TraceFormatError:
         """Why a text with no event array is no trace."""
         text = without_mark(bytes(self._opening))
-        keys = document_texts(text)
+        keys = document_texts(text, mend=False)
         if not isinstance(keys, Refusal):
             return self._source.error("is JSON but not a Kineto trace: it has no traceEvents list")
         if not text.strip():

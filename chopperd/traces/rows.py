@@ -45,6 +45,7 @@ class TraceRows:
     Attributes:
         names, threads, collectives, shapes: Interned; what columns number. Of the last two
             `MOST_DETAILS` each.
+        places: Interned: under which process records stand, where that is not their device.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
@@ -57,6 +58,7 @@ class TraceRows:
         self.threads: Interner[tuple[Scalar, Scalar]] = Interner()
         self.collectives: Interner[CollectiveKey] = Interner(MOST_DETAILS)
         self.shapes: Interner[ShapesKey] = Interner(MOST_DETAILS)
+        self.places: Interner[Scalar] = Interner()
         self.counts: Counter[str] = Counter()
         self.undecodable = 0
         self.invalid_records = 0

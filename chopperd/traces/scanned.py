@@ -15,7 +15,7 @@ RECORD_ROW: Final = np.dtype(
     [
         *((name, "i8") for name in ("start_ns", "end_ns", "stream", "correlation", "external_id")),
         ("copied_bytes", "i8"),
-        *((name, "i4") for name in ("device", "name", "collective", "kind")),
+        *((name, "i4") for name in ("device", "name", "collective", "kind", "place", "unused")),
     ]
 )
 CALL_ROW: Final = np.dtype(
@@ -83,6 +83,7 @@ class Scanned:
         records, calls, spans, device_spans, flows: Valid rows only, times in ns.
         names: JSON texts, quotes included. threads: Of process and thread, joined by `JOIN`.
         collectives, shapes: Of each key, joined likewise; an absent one is empty.
+        places: Of the processes of records where these are not their devices.
         counts: Events by the JSON text of their category.
         damaged: Elements that are not JSON.
         damaged_args: Of which rows were taken nevertheless, for that is so in their arguments only.
@@ -101,6 +102,7 @@ class Scanned:
     threads: Texts
     collectives: Texts
     shapes: Texts
+    places: Texts
     counts: Mapping[bytes, int]
     damaged: int
     damaged_args: int

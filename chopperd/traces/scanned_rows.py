@@ -28,6 +28,7 @@ class ScannedRows:
         self._threads = _Numbers(rows.threads, _threads)
         self._collectives = _Numbers(rows.collectives, _joined)
         self._shapes = _Numbers(rows.shapes, _shapes)
+        self._places = _Numbers(rows.places, scalars_of)
 
     def add(self, found: Scanned) -> None:
         """Take the rows of one scan."""
@@ -42,6 +43,7 @@ class ScannedRows:
             "thread": self._threads.of(found.threads),
             "collective": self._collectives.of(found.collectives),
             "shapes": self._shapes.of(found.shapes),
+            "place": self._places.of(found.places),
         }
         _add(rows.records, found.records, numbers)
         _add(rows.calls, found.calls, numbers)

@@ -24,7 +24,7 @@ _TIMES: Final = ("start_ns", "end_ns")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "records": (
         *("kind", "device", "stream", *_TIMES, "correlation", "external_id", "copied_bytes"),
-        *("name", "collective"),
+        *("name", "collective", "place"),
     ),
     "calls": (*_TIMES, "correlation", "external_id", "size_bytes", "name", "thread"),
     "spans": (
@@ -94,6 +94,7 @@ def rows_of(rows: TraceRows) -> Counter[Row]:
         "thread": list(rows.threads),
         "collective": [*rows.collectives, None],
         "shapes": [*map(_plain, rows.shapes), None],
+        "place": [*rows.places, None],
     }
     found: Counter[Row] = Counter()
     for table, columns in _COLUMNS.items():

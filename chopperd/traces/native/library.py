@@ -13,13 +13,13 @@ from chopperd.traces.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_
 logger = logging.getLogger(__name__)
 
 #: `SCANNER_VERSION` of scanner.h: changes with what its functions do.
-_VERSION: Final = 5
+_VERSION: Final = 6
 _STEM: Final = Path(__file__).with_name("_scanner")
 
 TABLES: Final = (RECORD_ROW, CALL_ROW, SPAN_ROW, DEVICE_SPAN_ROW, FLOW_ROW)
 """Rows of each table, in the library's order."""
-TEXTS: Final = 5
-"""Names, threads, collectives, shapes, categories."""
+TEXTS: Final = 6
+"""Names, threads, collectives, shapes, places, categories."""
 MORE, ENDED, STUCK = range(3)
 """How a scan ends."""
 

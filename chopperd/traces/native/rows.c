@@ -95,6 +95,15 @@ static int32_t device_of(const event_t *event)
     return device < 0 || device > INT32_MAX ? ABSENT : (int32_t)device;
 }
 
+/* The number of a record's process where that is not its device's number, as in files put together. */
+static int32_t place_number(scan_t *scan, const event_t *event, int32_t device)
+{
+    const token_t *process = &event->keys[PID];
+    if (!is_scalar(&event->args[DEVICE]) || !is_scalar(process) || integer_from(process) == device)
+        return ABSENT;
+    return joined_number(scan, PLACES, process, 1, false);
+}
+
 static void take_record(scan_t *scan, const event_t *event, category_t category)
 {
     int64_t start_ns = ns_from_us(&event->keys[TS]), dur_ns = ns_from_us(&event->keys[DUR]);
@@ -122,6 +131,7 @@ static void take_record(scan_t *scan, const event_t *event, category_t category)
     row->name = name;
     row->collective = collective;
     row->kind = (int32_t)category - KERNEL;
+    row->place = place_number(scan, event, device);
 }
 
 /* The times of a host row; false, and counted, where one is missing. */

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #ifndef SCANNER_VERSION
-#define SCANNER_VERSION 5
+#define SCANNER_VERSION 6
 #endif
 
 #define ABSENT (-1)
@@ -118,7 +118,7 @@ bool is_scalar(const token_t *token);
 
 typedef struct {
     int64_t start_ns, end_ns, stream, correlation, external_id, copied_bytes;
-    int32_t device, name, collective, kind;
+    int32_t device, name, collective, kind, place, unused;
 } record_row_t;
 
 typedef struct {
@@ -148,7 +148,7 @@ typedef struct {
 } table_t;
 
 enum { RECORDS, CALLS, SPANS, DEVICE_SPANS, FLOWS, TABLES };
-enum { NAMES, THREADS, COLLECTIVES, SHAPES, CATEGORIES, TEXTS };
+enum { NAMES, THREADS, COLLECTIVES, SHAPES, PLACES, CATEGORIES, TEXTS };
 
 /* What scans gave since it was emptied, and where the last one stopped. Python reads it by its layout: library.py. */
 typedef struct {

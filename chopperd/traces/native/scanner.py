@@ -97,7 +97,9 @@ class Scanner:
     def take(self) -> Scanned:
         """What the scans since the last call have read."""
         scan = self._scan.contents
-        names, threads, collectives, shapes, categories = map(_texts, scan.texts, self._known)
+        names, threads, collectives, shapes, places, categories = map(
+            _texts, scan.texts, self._known
+        )
         counts = _numbers(scan.category_counts, 0, categories.count)
         records, calls, spans, device_spans, flows = map(_columns, scan.tables, TABLES)
         scanned = Scanned(
@@ -110,6 +112,7 @@ class Scanner:
             threads=threads,
             collectives=collectives,
             shapes=shapes,
+            places=places,
             counts={known: n for known, n in zip(categories.known, counts, strict=True) if n},
             damaged=scan.damaged,
             damaged_args=scan.damaged_args,

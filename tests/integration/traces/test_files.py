@@ -335,3 +335,41 @@ def test_events_of_a_second_list_are_counted_as_lost(
     assert kernels(trace) == ["k0", "k1"]
     assert trace.damage == Damage(further_events=3)
     assert trace.meta.event_count == 5
+
+
+@pytest.mark.parametrize("native_scanner", [True, False])
+@pytest.mark.parametrize(
+    ("processes", "streams", "refused"),
+    [
+        ((100_000, 200_000), (7, 7), True),
+        (("[TP00] 0", "[TP01] 0"), (7, 7), True),
+        ((0, "[TP01] 0"), (7, 7), True),
+        (("GPU 0", "GPU 0"), (7, 7), False),
+        (("GPU 0 stream 7", "GPU 0 stream 20"), (7, 20), False),  # by one process and stream
+        ((0, 0), (7, 7), False),
+    ],
+)
+def test_records_of_one_stream_under_several_processes_are_ranks_merged(
+    tmp_path: Path,
+    processes: tuple[object, object],
+    streams: tuple[int, int],
+    refused: bool,
+    native_scanner: bool,
+) -> None:
+    """Without rows of the host nothing else tells that."""
+    events = [
+        complete_event("kernel", "k", 10 * at, 5, device=0, stream=streams[at % 2])
+        | {"pid": processes[at % 2]}
+        for at in range(6)
+    ]
+    path = stored(tmp_path, b'{"traceEvents":' + encode(events) + b"}")
+    message = "several processes on device 0"
+    with pytest.raises(TraceFormatError, match=message) if refused else nullcontext():
+        assert len(read_trace(path, native=native_scanner).records) == 6
+
+
+def test_one_record_under_another_process_is_damage(tmp_path: Path) -> None:
+    events = [complete_event("kernel", "k", 10 * at, 5, device=0, stream=7) for at in range(6)]
+    events[3]["pid"] = 4
+    path = stored(tmp_path, b'{"traceEvents":' + encode(events) + b"}")
+    assert len(read_trace(path).records) == 6

@@ -25,3 +25,16 @@ def test_text_that_strict_readers_refuse_is_no_end(bad: bytes) -> None:
     assert document_texts(b'{"a": ' + bad + b', "trace_id": 1}') == {"trace_id": b"1"}
     assert not is_cut_short(document_texts(b'{"a": ' + bad + b"}"))
     assert is_cut_short(document_texts(b'{"a": ' + bad + b", "))
+
+
+@pytest.mark.parametrize("value", [b"", b" ", b"nan", b"None", b"[1, , 2]", b'{"b": , "c": 7}'])
+def test_a_value_that_is_missing_or_is_none_leaves_the_other_keys(value: bytes) -> None:
+    text = b'{"a": ' + value + b', "distributedInfo": {"rank": , "world_size": 8}, "trace_id": "x"}'
+    assert document_texts(text) == {
+        "distributedInfo": b'{"rank":null , "world_size": 8}',
+        "trace_id": b'"x"',
+    }
+
+
+def test_other_damage_beside_a_missing_value_is_damage_still() -> None:
+    assert fault_of(document_texts(b'{"a": , "b" 1, "trace_id": "x"}')) is Fault.MALFORMED
