@@ -47,7 +47,9 @@ def _when(draft: DraftRow) -> tuple[str | None, str | None, int | None, int | No
 
 def _repeats(rows: Sequence[DraftRow], group: Sequence[int]) -> bool:
     """Whether a GPU is in a group more than once, so that it would be its own peer."""
-    return len({(rows[i].process, rows[i].row.device) for i in group}) < len(group)
+    devices = {(rows[i].process, rows[i].row.device) for i in group}
+    known = [rows[i].row.gpu for i in group if rows[i].row.gpu is not None]
+    return len(devices) < len(group) or len(set(known)) < len(known)
 
 
 def own_time_ns(row: Row) -> int:

@@ -55,16 +55,26 @@ def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
             index
             for pair in combinations(range(len(reports)), 2)
             if _overlap(*(reports[i] for i in pair))
+            and not _of_one_process(*(reports[i] for i in pair))
             for index, other in (pair, pair[::-1])
             if guessed_gpus(reports[index]) & _claimed(reports[other])
         }
     )
 
 
+def _of_one_process(a: TraceReport, b: TraceReport) -> bool:
+    """Whether two traces were written by one process, which may have one GPU in both."""
+    pids = {device.pid for device in (*a.devices, *b.devices)}
+    has_rank = a.trace.rank is not None and a.trace.rank == b.trace.rank
+    return has_rank and len(pids) == 1 and None not in pids
+
+
 def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
     """A GPU that a user's map gives to several traces of one time, and which; None if none."""
     given = [_gpus_by(report, {"device_map"}) for report in reports]
     for a, b in combinations(range(len(reports)), 2):
+        if _of_one_process(reports[a], reports[b]):
+            continue
         if given[a] & given[b] and _overlap(reports[a], reports[b]):
             gpu = min(given[a] & given[b])
             return gpu, [index for index, gpus in enumerate(given) if gpu in gpus]

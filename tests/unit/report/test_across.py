@@ -97,3 +97,11 @@ def test_cycles_are_set_beside_the_same_cycle_of_other_ranks() -> None:
 
 def test_no_rows_give_no_rows() -> None:
     assert across_devices([]) == []
+
+
+def test_a_gpu_that_two_ranks_share_is_not_its_own_peer() -> None:
+    jobs, samples = node([1500, 1500, 1500, 1500, 1400])
+    shared = [*jobs[:4], replace(jobs[4], uuid="GPU-0")]
+    made = document(shared, samples)
+    assert {row.gpu for row in made.totals} == {"0", "1", "2", "3"}
+    assert {row.peers for row in (*made.steps, *made.totals)} == {None}

@@ -1,7 +1,12 @@
 """Which files are of one process, which are rivals, and which GPU is claimed twice."""
 
+from dataclasses import replace
+
+from chopperd.model.device_map import device_map_of
+from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.processes import (
     first_step,
+    given_twice,
     guessed_twice,
     processes,
     rank_conflicts,
@@ -62,3 +67,22 @@ def test_one_gpu_may_be_traced_again_later() -> None:
     ]
     assert guessed_twice(reports) == []
     assert processes(reports) == [0, 0]
+
+
+def test_two_traces_of_one_process_may_be_of_one_gpu_at_one_time() -> None:
+    samples = sample_set(sampled())
+    first, second = (reported(Job(rank=3, path=path), samples) for path in "ab")
+    assert guessed_twice([first, second]) == []
+    device = replace(second.devices[0], pid=(second.devices[0].pid or 0) + 1)
+    assert guessed_twice([first, replace(second, devices=(device,))]) == [0, 1]
+
+
+def test_a_map_that_gives_one_gpu_to_two_ranks_is_found() -> None:
+    samples = sample_set(sampled(0), sampled(1))
+    options = JoinOptions(device_map=device_map_of("0=GPU-1", "map"))
+    reports = [reported(Job(rank=rank), samples, options) for rank in (0, 1, 2)]
+    assert given_twice(reports) == ("1", [0, 1, 2])
+    later = reported(Job(rank=1, at_ms=900, steps=(7, 8)), samples, options)
+    assert given_twice([reports[0], later]) is None
+    again = reported(Job(rank=0, path="again"), samples, options)
+    assert given_twice([reports[0], again]) is None
