@@ -141,6 +141,12 @@ PARTS: Final = (
         quick_arguments=("--nodes", "5"),
     ),
     Part(
+        title="Assignment of GPUs by samples",
+        module="bench.assignment",
+        arguments=("--nodes", "500"),
+        quick_arguments=("--nodes", "20"),
+    ),
+    Part(
         title="Accuracy",
         module="bench.accuracy",
         arguments=("--seeds", "20"),

@@ -1,19 +1,20 @@
 """From trace files and samples to a report document."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
+from chopperd.correlate.assignment import Agreement
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.clocked_device import JoinOptions, fits_by_signal
 from chopperd.report.document import StepSelection, build_document
 from chopperd.report.privacy import Names, with_names
 from chopperd.report.processes import (
@@ -21,6 +22,7 @@ from chopperd.report.processes import (
     guessed_gpus,
     guessed_twice,
     of_runs,
+    unconfirmed,
     unrelated,
 )
 from chopperd.report.rows import rfc3339
@@ -30,7 +32,6 @@ from chopperd.traces.ahead import ReadsTrace
 from chopperd.traces.at_once import doing_both
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
-from chopperd.traces.sniff import is_kineto
 from chopperd.traces.source import ReadLimits
 from chopperd.traces.timeline import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
@@ -86,12 +87,15 @@ class FileReport:
 
     Attributes:
         report: On the file alone.
-        certain: The same without GPUs told by elimination, for the case that another file turns
-            out to have had them; None where no GPU was told so, or no other file is to come.
+        certain: The same without GPUs told by elimination or by their samples, for the case that
+            another file turns out to have had them; None where no GPU was told so, or by
+            elimination and no other file is to come.
+        fits: How well each device that no rule maps fits each GPU, by its samples.
     """
 
     report: TraceReport
     certain: TraceReport | None = None
+    fits: Mapping[int, Agreement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +196,10 @@ def composed(
     notes: Sequence[Note] = (),
     run: str | None = None,
 ) -> ReportDocument:
-    """The document over files of one job; a GPU guessed for two at a time is taken from them.
+    """The document over files of one job.
+
+    A GPU guessed for two at a time is taken from them, as is one that was told by its samples and
+    that those of all files do not tell.
 
     Args:
         files: At least one.
@@ -202,6 +209,8 @@ def composed(
         run: What the run that they are of is called; None if it has no name.
     """
     reports = [file.report for file in files]
+    for index in unconfirmed(reports, [file.fits for file in files]):
+        reports[index] = files[index].certain or reports[index]
     for index in guessed_twice(reports):
         reports[index] = files[index].certain or reports[index]
     return build_document(
@@ -284,13 +293,17 @@ def report_file(
     of_file = join_input(path, samples, options, progress, origin=origin, read=read)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
     both = doing_both(options.threads)
-    report = report_trace(trace, timeline, of_its_time, options.join, both)
-    if not (one_of_several and guessed_gpus(report)):
-        return FileReport(report=report)
-    certain = replace(options.join, guess=False)
-    return FileReport(
-        report=report, certain=report_trace(trace, timeline, of_its_time, certain, both)
-    )
+    fits = fits_by_signal(timeline, trace, of_its_time, options.join)
+    best = {device: (each.best, each.why_not) for device, each in fits.items()}
+    join = replace(options.join, by_signal=best)
+    report = report_trace(trace, timeline, of_its_time, join, both)
+    guesses = one_of_several and bool(guessed_gpus(report))
+    if not guesses and not any(gpu for gpu, _ in best.values()):
+        return FileReport(report=report, fits=fits)
+    untold = {device: (None, each.why_not) for device, each in fits.items()}
+    sure = replace(join, guess=join.guess and not guesses, by_signal=untold)
+    certain = report_trace(trace, timeline, of_its_time, sure, both)
+    return FileReport(report=report, certain=certain, fits=fits)
 
 
 def join_input(
@@ -358,39 +371,3 @@ def _of_its_time(samples: Samples, trace: Trace) -> SampleSet | None:
         return None
     begin_ns, end_ns = trace.span_ns
     return samples.between(begin_ns - _MARGIN_NS, end_ns + _MARGIN_NS)
-
-
-def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
-    """Kineto traces, by content, under a folder that were written since a time; sorted.
-
-    Args:
-        directory: Where to look.
-        newer_than_unix_ns: Files last written before are left out.
-        depth: How many levels of folders to look into, the folder itself being the first.
-    """
-    return sorted(
-        path
-        for path in _files(directory, depth)
-        if _written_since(path, newer_than_unix_ns) and is_kineto(path)
-    )
-
-
-def _written_since(path: Path, unix_ns: int) -> bool:
-    """Whether the file was last written since then; False for one that is gone."""
-    try:
-        return path.stat().st_mtime_ns >= unix_ns
-    except OSError:
-        return False
-
-
-def _files(directory: Path, depth: int) -> Iterator[Path]:
-    """Files down to a depth; folders that can't be read and links to folders are passed over."""
-    try:
-        entries = sorted(directory.iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_file():
-            yield entry
-        elif depth > 1 and entry.is_dir() and not entry.is_symlink():
-            yield from _files(entry, depth - 1)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -180,7 +181,8 @@ def _order(file: FileReport) -> tuple[bool, int, tuple[int, int], str]:
 def _shown(file: FileReport, names: Names) -> FileReport:
     """The report with no more names than the site wants shown, now and later."""
     certain = file.certain
-    return FileReport(
+    return replace(
+        file,
         report=trace_with_names(file.report, names),
         certain=None if certain is None else trace_with_names(certain, names),
     )

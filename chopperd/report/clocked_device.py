@@ -6,11 +6,15 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.assignment import Agreement, TracedDevice, agreement
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.governing import governed
+from chopperd.correlate.intervals import union
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
 from chopperd.correlate.process_gpu import TracedProcess
+from chopperd.correlate.waterfall import is_class
+from chopperd.model.classes import COMPUTE_CLASSES
 from chopperd.model.device_map import DeviceMap
 from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import DeviceSummary, Note, Reference
@@ -22,6 +26,8 @@ from chopperd.report.notes import doubt_notes
 
 #: Rules of mapping that mean nothing where trace and samples are of two machines.
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
+#: The rule that tells a GPU by its samples.
+BY_SIGNAL: Final = "signal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,8 @@ class JoinOptions:
         model_references_mhz: Reference clocks by product name; others take the next.
         default_reference_mhz: That of models without one; None takes the device's maximum.
         limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
+        by_signal: Of devices that no other rule maps the GPU that their samples tell, None if they
+            do not, and then why.
     """
 
     device_map: DeviceMap = field(default_factory=DeviceMap)
@@ -45,6 +53,7 @@ class JoinOptions:
     model_references_mhz: Mapping[str, float] = field(default_factory=dict)
     default_reference_mhz: float | None = None
     limit_mhz: float | None = None
+    by_signal: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +160,15 @@ def _mapped(
     )
     # Names of pods are not those of their nodes: the agent's own samples are of its own node.
     elsewhere = None if options.in_agent else _elsewhere(trace.meta.host_name, samples)
-    if elsewhere is None or mapped.rule not in _RULES_OF_ONE_HOST:
+    if elsewhere is not None and mapped.rule in _RULES_OF_ONE_HOST:
+        return Mapped(gpu=None, rule=None, why_not=elsewhere)
+    if mapped.gpu is not None or device.device not in options.by_signal:
         return mapped
-    return Mapped(gpu=None, rule=None, why_not=elsewhere)
+    label, why_not = options.by_signal[device.device]
+    gpu = next((each.gpu for each in samples.gpus if each.gpu.gpu == label), None)
+    if gpu is not None:
+        return Mapped(gpu=gpu, rule=BY_SIGNAL)
+    return replace(mapped, why_not="; ".join(filter(None, (mapped.why_not, why_not))))
 
 
 def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
@@ -168,6 +183,50 @@ def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
 
 def _short(host: str) -> str:
     return host.split(".", maxsplit=1)[0].casefold()
+
+
+def fits_by_signal(
+    timeline: Timeline, trace: Trace, samples: SampleSet | None, options: JoinOptions
+) -> dict[int, Agreement]:
+    """How well each device that no rule maps fits each GPU that it may be, by its samples.
+
+    Arguments are as of `clocked_device`.
+    """
+    if samples is None or not trace.meta.anchored:
+        return {}
+    if not options.in_agent and _elsewhere(trace.meta.host_name, samples) is not None:
+        return {}
+    unmapped = [
+        device
+        for device in timeline.devices
+        if _mapped(device, timeline, trace, samples, options).gpu is None
+        and options.device_map.named(trace.meta.rank, device.device, any_rank=True) is None
+    ]
+    return {
+        device.device: agreement(
+            _ran(device), _may_be(_said(device.device, timeline, trace).name, samples)
+        )
+        for device in unmapped
+    }
+
+
+def _may_be(name: str | None, samples: SampleSet) -> list[GpuSamples]:
+    """GPUs of a model, without those that share their clock and power with others."""
+    shared = {each.gpu.parent for each in samples.gpus} - {None}
+    return [
+        each
+        for each in samples.gpus
+        if each.gpu.parent is None and each.gpu.gpu not in shared and name in (None, each.gpu.name)
+    ]
+
+
+def _ran(device: DeviceTimeline) -> TracedDevice:
+    compute = is_class(device.kernel_class, COMPUTE_CLASSES)
+    return TracedDevice(
+        busy=union(device.start_ns, device.end_ns),
+        compute=union(device.start_ns[compute], device.end_ns[compute]),
+        step_start_ns=np.array([each.start_ns for each in device.windows], np.int64),
+    )
 
 
 def _traced(trace: Trace, used: Sequence[int]) -> Traced:

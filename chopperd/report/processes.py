@@ -7,10 +7,12 @@ from itertools import combinations
 from statistics import median_low
 from typing import Final
 
+from chopperd.correlate.assignment import Agreement, assigned
 from chopperd.correlate.mapping import UNCERTAIN_RULES
 from chopperd.correlate.runs import runs_of, why_unrelated
 from chopperd.model.run import RunIdentity
 from chopperd.model.timeline import StepSource
+from chopperd.report.clocked_device import BY_SIGNAL
 from chopperd.report.trace_report import TraceReport
 from chopperd.units import NS_PER_S
 
@@ -88,6 +90,56 @@ def guessed_gpus(report: TraceReport) -> set[str]:
 
 def _gpus_by(report: TraceReport, rules: Collection[str]) -> set[str]:
     return {d.gpu for d in report.devices if d.gpu is not None and d.mapping in rules}
+
+
+def unconfirmed(
+    reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
+) -> list[int]:
+    """Traces of which a GPU was told by its samples, and that all of their time do not confirm.
+
+    Args:
+        reports: Each with its own best.
+        fits: Of each the devices that may be told so.
+    """
+    left = {index for index, each in enumerate(fits) if each}
+    wrong: list[int] = []
+    while left:
+        found = [left.pop()]
+        those = list(found)
+        while found:
+            found = [
+                each for each in left if any(_overlap(reports[each], reports[i]) for i in those)
+            ]
+            those += found
+            left -= set(found)
+        wrong += _unconfirmed_of(sorted(those), reports, fits)
+    return sorted(wrong)
+
+
+def _unconfirmed_of(
+    those: Sequence[int],
+    reports: Sequence[TraceReport],
+    fits: Sequence[Mapping[int, Agreement]],
+) -> list[int]:
+    """The same of traces that overlap, directly or by others."""
+    taken = {
+        gpu
+        for index, report in enumerate(reports)
+        if any(index == each or _overlap(report, reports[each]) for each in those)
+        for gpu in _claimed(report) - _gpus_by(report, {BY_SIGNAL})
+    }
+    rows = [(index, device) for index in those for device in fits[index]]
+    told = dict(
+        zip(rows, assigned([fits[index][device] for index, device in rows], taken), strict=True)
+    )
+    return [
+        index
+        for index in those
+        if any(
+            each.mapping == BY_SIGNAL and told.get((index, each.device)) != each.gpu
+            for each in reports[index].devices
+        )
+    ]
 
 
 def span_ns(report: TraceReport) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """Tells by content whether a file is a Kineto trace, and what else it is, from its beginning."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -106,3 +107,39 @@ def _packet(text: bytes, at: int) -> tuple[int, int]:
             is_field = field >= 8 and field & 7 in _WIRE_TYPES
             return (size, begins + 1) if is_field and size else (-1, at)
     return -1, at
+
+
+def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
+    """Kineto traces, by content, under a folder that were written since a time; sorted.
+
+    Args:
+        directory: Where to look.
+        newer_than_unix_ns: Files last written before are left out.
+        depth: How many levels of folders to look into, the folder itself being the first.
+    """
+    return sorted(
+        path
+        for path in _files(directory, depth)
+        if _written_since(path, newer_than_unix_ns) and is_kineto(path)
+    )
+
+
+def _written_since(path: Path, unix_ns: int) -> bool:
+    """Whether the file was last written since then; False for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns >= unix_ns
+    except OSError:
+        return False
+
+
+def _files(directory: Path, depth: int) -> Iterator[Path]:
+    """Files down to a depth; folders that can't be read and links to folders are passed over."""
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file():
+            yield entry
+        elif depth > 1 and entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, depth - 1)
