@@ -90,6 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     inside = tmp_path / EVIL_FILE
     inside.mkdir()
     written(inside / "trace.json", trace())
+    written(inside / "other.json", kineto(rank=0, chopperd_run=f"{EVIL}2"))
     (inside / "empty.json").write_text("")
     (inside / "words.json").write_text(EVIL)
     (inside / "samples.csv").write_text(f"timestamp, {EVIL.splitlines()[0]}, index\n1,2,3\n")
@@ -125,6 +126,8 @@ FILES: Sequence[tuple[str, ...]] = (
     ("report", "trace.json", "--tz", EVIL),
     ("report", "trace.json", "--device-map", EVIL),
     ("report", "trace.json", "--device-map", f"0={EVIL}", "--samples", "own.csv"),
+    ("report", "trace.json", "other.json"),
+    ("report", "trace.json", "--rank-of", EVIL),
     ("report", "missing.json"),
     ("report", "empty.json"),
     ("report", "words.json"),
