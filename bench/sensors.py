@@ -257,7 +257,7 @@ def samples_of(t_ns: Int64s, clock_mhz: Float64s, declared: bool) -> GpuSamples:
         vendor=Vendor.NVIDIA,
         sm_clock_max_mhz=REFERENCE_MHZ,
     )
-    if declared and hasattr(gpu, "sm_clock_average_ns"):
+    if declared:
         gpu = replace(gpu, sm_clock_average_ns=0)
     return GpuSamples(
         gpu=gpu,
@@ -331,10 +331,10 @@ def true_gap(known: Job) -> tuple[Float64s, float]:
     )
 
 
-def outcome(case: Case, step_s: float, hz: float, seed: int) -> Outcome:
+def outcome(case: Case, step_s: float, hz: float, seed: int, steps: int | None = None) -> Outcome:
     """One run of a case, joined and held against its truth."""
     rng = np.random.default_rng([seed, round(step_s * 10), round(hz)])
-    known = job(case, step_s, 100 if step_s < 2 else 40, rng)
+    known = job(case, step_s, steps or (100 if step_s < 2 else 40), rng)
     samples = seen(case, known, hz, rng)
     clocks = join_device(timeline_of(known), (), samples, REFERENCE_MHZ).clocks
     if clocks is None or clocks.loss is None:
@@ -348,15 +348,15 @@ def outcome(case: Case, step_s: float, hz: float, seed: int) -> Outcome:
         error_points=100 * (found[:-1] - gaps),
         half_points=half_points[:-1],
         run_held=abs(bias) <= half_points[-1],
-        resolved=_resolved(clocks, half_points[:-1]),
-        notes=(),
+        resolved=_resolved(clocks),
+        notes=("regular_reads",) if clocks.regular_reads else (),
     )
 
 
-def _resolved(clocks: RowClocks, half_points: Float64s) -> Bools:
+def _resolved(clocks: RowClocks) -> Bools:
     windows = clocks.windows
     share = clocks.compute.covered_ns[:-1] / (windows.end_ns - windows.start_ns)[:-1]
-    shown: Bools = half_points * share <= 2.0
+    shown: Bools = 100 * clocks.compute.pooled_mhz[:-1] / REFERENCE_MHZ * share <= 2.0
     return shown
 
 

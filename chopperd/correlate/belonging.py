@@ -73,7 +73,12 @@ class Belonging:
 
 
 def placed_lag(
-    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int
+    t_ns: Int64s,
+    clock_mhz: Float64s,
+    compute: Intervals,
+    max_gap_ns: int,
+    *,
+    instant: bool = False,
 ) -> LagEstimate:
     """The lag of the clock: searched coarsely over seconds, then finely where it fits best.
 
@@ -85,15 +90,16 @@ def placed_lag(
         clock_mhz: (n,) float64, no NaN.
         compute: When compute ran.
         max_gap_ns: Neighbours further apart are no pair.
+        instant: The sensor is known to average over no time.
     """
     distant_ns = _distant_lag_ns(t_ns, clock_mhz, compute, max_gap_ns)
     if distant_ns is None:
-        return measure_lag(t_ns, clock_mhz, compute, max_gap_ns)
+        return measure_lag(t_ns, clock_mhz, compute, max_gap_ns, instant=instant)
     moved_ns = distant_ns - _FINE_MIDDLE_NS
-    fine = measure_lag(t_ns - moved_ns, clock_mhz, compute, max_gap_ns)
+    fine = measure_lag(t_ns - moved_ns, clock_mhz, compute, max_gap_ns, instant=instant)
     if fine.lag_ns is None or fine.low_ns is None or fine.high_ns is None:
         low_ns, high_ns = distant_ns - _APART_NS, distant_ns + _APART_NS
-        return LagEstimate(lag_ns=distant_ns, low_ns=low_ns, high_ns=high_ns)
+        return replace(fine, lag_ns=distant_ns, low_ns=low_ns, high_ns=high_ns, reason=None)
     return replace(
         fine,
         lag_ns=fine.lag_ns + moved_ns,

@@ -19,13 +19,19 @@ from chopperd.correlate.lag import LagEstimate
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
-    TimingUncertainty,
     Windows,
     ceiling_loss,
     mean_clock,
 )
 from chopperd.correlate.phase_time import phase_busy_ns
 from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.precision import (
+    TimingUncertainty,
+    distinct_reads,
+    is_regular,
+    known_lag_ns,
+    timing_of,
+)
 from chopperd.correlate.signal import (
     MAX_GAP_PERIODS,
     LabelledSamples,
@@ -38,7 +44,6 @@ from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, leng
 from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
-from chopperd.model.devices import GpuInfo
 from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
@@ -97,6 +102,7 @@ class RowClocks:
         subtracted_ns: The lag that was subtracted.
         timing: What the join is uncertain by.
         period_ns: Period of the reads as achieved.
+        regular_reads: Whether reads came at regular intervals.
         sensor_period_ns: Time between two looks of the clock sensor; None if not known.
     """
 
@@ -112,6 +118,7 @@ class RowClocks:
     subtracted_ns: int
     timing: TimingUncertainty
     period_ns: int
+    regular_reads: bool
     sensor_period_ns: int | None
 
 
@@ -263,25 +270,32 @@ def _row_clocks(
         gpu_samples.sm_clock_mhz[kept],
         gpu_samples.gpu.sm_clock_period_ns,
     )
-    read_period_ns = _period_ns(gpu_samples.t_unix_ns[kept], windows)
+    read_ns = gpu_samples.t_unix_ns[kept]
     kept, taken_ns = kept[seen.row], seen.t_ns
     clock_mhz = gpu_samples.sm_clock_mhz[kept]
     period_ns = _period_ns(taken_ns, windows)
-    lag = placed_lag(taken_ns, clock_mhz, masks.compute, MAX_GAP_PERIODS * period_ns)
+    lag = placed_lag(
+        taken_ns,
+        clock_mhz,
+        masks.compute,
+        MAX_GAP_PERIODS * period_ns,
+        instant=gpu_samples.gpu.sm_clock_average_ns == 0,
+    )
     belongs = belonging(lag, gpu_samples, masks.compute, masks.busy, timeline.unrecorded)
-    known_ns = _known_lag_ns(gpu_samples.gpu) if belongs.apart_ns is None else None
+    known_ns = known_lag_ns(gpu_samples.gpu) if belongs.apart_ns is None else None
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
     t_ns = taken_ns - subtracted_ns
     samples = LabelledSamples(
         t_ns=t_ns, clock_mhz=clock_mhz, label=_labels(masks, t_ns), period_ns=period_ns
     )
+    span_ns = float(np.median(gpu_samples.read_span_ns[kept]))
+    distinct = np.inf
+    if is_regular(taken_ns):
+        distinct = distinct_reads(samples, windows.start_ns[:-1], windows.end_ns[:-1])
     drift = timeline.drift
     apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
-    read_ns = float(np.median(gpu_samples.read_span_ns[kept]))
-    timing = TimingUncertainty(
-        join_ns=read_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns,
-        lag_ns=lag.uncertainty_ns if known_ns is None else 0,
-    )
+    join_ns = span_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns
+    timing = timing_of(gpu_samples.gpu, lag, known_ns, join_ns, clock_mhz, distinct)
     compute = mean_clock(samples, RunningClass.COMPUTE, masks.compute, windows, timing)
     loss = None
     if reference_mhz is not None:
@@ -301,16 +315,10 @@ def _row_clocks(
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
-        period_ns=read_period_ns,
+        period_ns=_period_ns(read_ns, windows),
+        regular_reads=is_regular(read_ns),
         sensor_period_ns=seen.period_ns,
     )
-
-
-def _known_lag_ns(gpu: GpuInfo) -> int | None:
-    """The lag of a look where the GPU's is known: of a read's, half a period is the look's age."""
-    if gpu.sensor_lag_ns is None:
-        return None
-    return max(gpu.sensor_lag_ns - (gpu.sm_clock_period_ns or 0) // 2, 0)
 
 
 def _energy(gpu_samples: GpuSamples, windows: Windows) -> WindowEnergy:

@@ -2,11 +2,12 @@
 
 A clock that follows what runs betrays the sensor's lag: the samples agree best with the trace
 when moved back by it. The clock's own settling (it relaxes towards its level, it does not jump)
-would be taken for lag, so both are fitted together.
+would be taken for lag, so both are fitted together. So is an average that the sensor may take.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -16,9 +17,15 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_MS
 
-#: What a clock sensor may lag by where it can't be measured; update periods of tens of ms are
-#: usual.
-UNMEASURED_LAG_NS: Final = 25 * NS_PER_MS
+#: What a clock sensor may lag by where it can't be measured: 50 ms, as update periods of tens of ms
+#: are usual and an average over 100 ms is as late as half of that; and a little, as what a lag does
+#: to a window is told by the samples.
+UNMEASURED_LAG_NS: Final = 55 * NS_PER_MS
+#: What is subtracted where samples enough tell that nothing betrays the lag: it lies on one side of
+#: 0. Steps then err within the budgets at 0 and at 20 ms, and no lag is further off than 42 ms.
+ASSUMED_LAG_NS: Final = 13 * NS_PER_MS
+#: How slow a sensor is thought of, of which nothing tells: as late an average as that.
+UNMEASURED_SETTLING_NS: Final = 60 * NS_PER_MS
 MIN_PAIRS: Final = 30
 #: Of a few changes, and whatever their reason, some lag lays most on borders of compute.
 MIN_CHANGES: Final = 10
@@ -31,11 +38,38 @@ _BLOCKS: Final = 20
 _FFT_MULTIPLE: Final = 4_096
 _RESAMPLES: Final = 200
 _COARSE_LAGS_NS: Final = np.arange(-20, 252, 4) * NS_PER_MS
-_COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60]) * NS_PER_MS
+_COARSE_SETTLING_NS: Final = np.array([1, 5, 20, 60, 200]) * NS_PER_MS
 _FINE_LAGS_NS: Final = np.arange(-16, 17) * _CELL_NS
 _FINE_SETTLING_NS: Final = (
-    np.array([0.1, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60]) * NS_PER_MS
+    np.array([0.1, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60, 90, 140, 200, 300]) * NS_PER_MS
 )
+#: Over what a sensor is thought to average, which delays what it shows by half of that.
+_COARSE_AVERAGES_NS: Final = np.array([50, 100]) * NS_PER_MS
+_FINE_AVERAGES_NS: Final = np.array([25, 35, 50, 70, 100, 140, 200]) * NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blurs:
+    """Ways in which samples may follow what runs: settling times and windows of averages, ns."""
+
+    settling_ns: Float64s
+    average_ns: Float64s
+
+    def __len__(self) -> int:
+        return len(self.settling_ns) + len(self.average_ns)
+
+    def shown_late_ns(self, index: int) -> int:
+        """How much time of the class each entry shows amiss if it is the sensor that blurs.
+
+        All of a settling time; of an average an eighth on each side of the border, as what is
+        taken for its lag is its middle.
+        """
+        return int(np.concatenate((self.settling_ns, self.average_ns / 4))[index])
+
+    @property
+    def longest_ns(self) -> int:
+        """After how long nothing is left of what was."""
+        return int(max(8 * self.settling_ns.max(), self.average_ns.max(initial=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +79,33 @@ class LagEstimate:
     Attributes:
         lag_ns, low_ns, high_ns: The estimate and its interval.
         reason: Why it is not measurable; None when it is.
+        settling_ns: Time constant with which the samples follow what runs, whether the clock
+            settles so or the sensor averages.
+        swing_mhz: How far apart the clock then is in compute and outside.
+        assumed_ns: What to subtract though it can't be measured.
     """
 
     lag_ns: int | None = None
     low_ns: int | None = None
     high_ns: int | None = None
     reason: str | None = None
+    settling_ns: int = 0
+    swing_mhz: float = 0.0
+    assumed_ns: int = 0
 
     @property
     def to_subtract_ns(self) -> int:
         """The lag to move samples back by: the estimate if its interval excludes 0, else 0."""
         if self.lag_ns is None or self.low_ns is None or self.high_ns is None:
-            return 0
+            return self.assumed_ns
         return self.lag_ns if self.low_ns > 0 or self.high_ns < 0 else 0
 
     @property
     def uncertainty_ns(self) -> int:
         """How far the lag may be from what is subtracted."""
-        if self.low_ns is None or self.high_ns is None:
-            return UNMEASURED_LAG_NS
         subtracted = self.to_subtract_ns
+        if self.low_ns is None or self.high_ns is None:
+            return UNMEASURED_LAG_NS - subtracted
         return max(abs(self.low_ns - subtracted), abs(self.high_ns - subtracted))
 
 
@@ -81,7 +122,12 @@ class _Pairs:
 
 
 def measure_lag(
-    t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int
+    t_ns: Int64s,
+    clock_mhz: Float64s,
+    compute: Intervals,
+    max_gap_ns: int,
+    *,
+    instant: bool = False,
 ) -> LagEstimate:
     """The lag at which changes of the clock agree best with changes of what the trace says ran.
 
@@ -93,6 +139,7 @@ def measure_lag(
         clock_mhz: (n,) float64, no NaN.
         compute: When compute ran.
         max_gap_ns: Neighbours further apart are no pair.
+        instant: The sensor is known to average over no time.
 
     Source: DESIGN.md section 2, "Samples": a check that states the lag or says "not measurable".
     """
@@ -103,20 +150,62 @@ def measure_lag(
         return LagEstimate(reason="the clock never changes")
     if _effective_count(pairs.change_mhz) < MIN_CHANGES:
         return LagEstimate(reason="the clock changes too seldom")
-    coarse = _agreement(pairs, compute, _COARSE_LAGS_NS, _COARSE_SETTLING_NS)
+    no_average = np.empty(0)
+    blurs = _Blurs(
+        settling_ns=_COARSE_SETTLING_NS, average_ns=no_average if instant else _COARSE_AVERAGES_NS
+    )
+    coarse = _agreement(pairs, compute, _COARSE_LAGS_NS, blurs)
     best = np.unravel_index(np.argmax(_explained(coarse.sum(axis=0))), coarse.shape[1:3])
     lags_ns = _COARSE_LAGS_NS[best[0]] + _FINE_LAGS_NS
-    blocks = _agreement(pairs, compute, lags_ns, _FINE_SETTLING_NS)
+    blurs = _Blurs(
+        settling_ns=_FINE_SETTLING_NS, average_ns=no_average if instant else _FINE_AVERAGES_NS
+    )
+    blocks = _agreement(pairs, compute, lags_ns, blurs)
     explained = _explained(blocks.sum(axis=0))
     share = float(explained.max() / np.sum(pairs.change_mhz**2))
     if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
-        return LagEstimate(reason="the clock does not follow what runs")
+        return _hidden(coarse)
+    settling_ns, swing_mhz = _blur(blocks, explained, blurs)
     at_least_ns, at_most_ns = _bootstrap_ns(coarse, _COARSE_LAGS_NS)
     if at_least_ns < lags_ns[0] or at_most_ns > lags_ns[-1]:
-        return LagEstimate(reason="several lags fit alike")
+        return LagEstimate(
+            reason="several lags fit alike", settling_ns=settling_ns, swing_mhz=swing_mhz
+        )
     lag_ns = _peak_ns(explained, lags_ns)
     low_ns, high_ns = _bootstrap_ns(blocks, lags_ns)
-    return LagEstimate(lag_ns=lag_ns, low_ns=min(low_ns, lag_ns), high_ns=max(high_ns, lag_ns))
+    return LagEstimate(
+        lag_ns=lag_ns,
+        low_ns=min(low_ns, lag_ns),
+        high_ns=max(high_ns, lag_ns),
+        settling_ns=settling_ns,
+        swing_mhz=swing_mhz,
+    )
+
+
+def _hidden(coarse: Float64s) -> LagEstimate:
+    """What a sensor of `UNMEASURED_SETTLING_NS` may hide of a clock that seems not to follow."""
+    possible = (_COARSE_LAGS_NS >= 0) & (_COARSE_LAGS_NS <= 2 * UNMEASURED_LAG_NS)
+    slow = int(np.flatnonzero(_COARSE_SETTLING_NS == UNMEASURED_SETTLING_NS)[0])
+    some = coarse[:, possible, slow]
+    return LagEstimate(
+        reason="the clock does not follow what runs",
+        assumed_ns=ASSUMED_LAG_NS,
+        settling_ns=UNMEASURED_SETTLING_NS,
+        swing_mhz=_swing_mhz(some[:, np.argmax(_explained(some.sum(axis=0)))]),
+    )
+
+
+def _blur(blocks: Float64s, explained: Float64s, blurs: _Blurs) -> tuple[int, float]:
+    """What the best fit says of blur: for how long, and of what difference of the clock."""
+    lag, blur = np.unravel_index(np.argmax(explained), explained.shape)
+    return blurs.shown_late_ns(int(blur)), _swing_mhz(blocks[:, lag, blur])
+
+
+def _swing_mhz(blocks: Float64s) -> float:
+    """The multiple of the model that fits, with its bootstrap's spread, MHz."""
+    sums = _resampled(blocks)
+    swing = np.divide(sums[:, 0], sums[:, 1], out=np.zeros(len(sums)), where=sums[:, 1] > 0)
+    return float(np.sqrt(np.mean(swing**2)))
 
 
 def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: int) -> _Pairs:
@@ -144,19 +233,17 @@ def _effective_count(change_mhz: Float64s) -> float:
     return float(square.sum() ** 2 / np.sum(square**2))
 
 
-def _agreement(
-    pairs: _Pairs, compute: Intervals, lags_ns: Int64s, settling_ns: Float64s
-) -> Float64s:
-    """Sums of (change x model, model^2) per block, lag and settling time: (b, l, s, 2).
+def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs) -> Float64s:
+    """Sums of (change x model, model^2) per block, lag and blur: (b, l, s, 2).
 
     Args:
         pairs: At least one a block.
         compute: When compute ran.
         lags_ns: (l,) int64, whole cells.
-        settling_ns: (s,) float64.
+        blurs: s of them.
     """
-    base_ns = int(pairs.first_ns[0] - lags_ns.max()) - 8 * int(settling_ns.max())
-    end_ns = int(pairs.second_ns[-1] - lags_ns.min())
+    base_ns = int(pairs.first_ns[0] - lags_ns.max()) - blurs.longest_ns
+    end_ns = int(pairs.second_ns[-1] - lags_ns.min()) + blurs.longest_ns // 2
     edges_ns = np.arange(base_ns, end_ns + _CELL_NS, _CELL_NS)
     duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
     lag_cells = lags_ns[:, None] // _CELL_NS
@@ -165,12 +252,22 @@ def _agreement(
         for t_ns in (pairs.first_ns, pairs.second_ns)
     )
     block_start = -(-np.arange(_BLOCKS) * len(pairs) // _BLOCKS)
-    sums = np.empty((_BLOCKS, len(lags_ns), len(settling_ns), 2))
-    for s, level in enumerate(_settled(duty, settling_ns)):
+    sums = np.empty((_BLOCKS, len(lags_ns), len(blurs), 2))
+    levels = chain(_settled(duty, blurs.settling_ns), _averaged(duty, blurs.average_ns))
+    for s, level in enumerate(levels):
         change = second.level(level) - first.level(level)
         for j, product in enumerate((pairs.change_mhz * change, change * change)):
             sums[:, :, s, j] = np.add.reduceat(product, block_start, axis=1).T
     return sums
+
+
+def _averaged(duty: Float64s, average_ns: Float64s) -> Iterator[Float64s]:
+    """The mean duty around the cells' edges over each time: (n + 1,) each."""
+    total = np.concatenate(([0.0], np.cumsum(duty)))
+    edge = np.arange(len(total))
+    for half in (average_ns / 2 / _CELL_NS).astype(np.int64).tolist():
+        within = np.minimum(edge + half, len(duty)), np.maximum(edge - half, 0)
+        yield (total[within[0]] - total[within[1]]) / (2 * half)
 
 
 def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
@@ -239,10 +336,16 @@ def _bootstrap_ns(blocks: Float64s, lags_ns: Int64s) -> tuple[int, int]:
 
     Half a cell is the grid's, half the model's, which lets a jump take a cell.
     """
-    count = len(blocks)
-    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
-    sums = np.tensordot(draws.astype(np.float64), blocks, axes=1)
+    sums = _resampled(blocks)
     peaks = _explained(sums).reshape(_RESAMPLES, -1).argmax(axis=1)
     found_ns = lags_ns[peaks // blocks.shape[2]]
     low_ns, high_ns = np.quantile(found_ns, [0.025, 0.975])
     return int(low_ns) - _CELL_NS, int(high_ns) + _CELL_NS
+
+
+def _resampled(blocks: Float64s) -> Float64s:
+    """Sums over blocks drawn with replacement: (resamples, ...)."""
+    count = len(blocks)
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _RESAMPLES)
+    sums: Float64s = np.tensordot(draws.astype(np.float64), blocks, axes=1)
+    return sums

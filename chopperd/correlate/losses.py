@@ -14,9 +14,17 @@ from chopperd.correlate.causes import (
     end_shares,
     largest_remainder,
 )
+from chopperd.correlate.lag import UNMEASURED_LAG_NS
 from chopperd.correlate.levels import pooled_by_level
 from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.precision import Z_95, misplaced_ratio, resolution_mhz, standard_error_mhz
+from chopperd.correlate.precision import (
+    Z_95,
+    TimingUncertainty,
+    misplaced_ratio,
+    mixed_ratio,
+    resolution_mhz,
+    standard_errors_mhz,
+)
 from chopperd.correlate.signal import (
     ClassClock,
     LabelledSamples,
@@ -52,7 +60,10 @@ class MeanClock:
         in_mask_ns, covered_ns, in_class_ns: (w,) int64: time of the class, of that covered by
             samples, of that with the line on samples of the class.
         mean_mhz, half_width_mhz: (w,) float64, mean and half of its 95 % interval; NaN unknown.
+        pooled_mhz: (w,) float64, half width by the sampling error of the whole recording: what
+            decides whether the rate resolves a window.
         bias_mhz: (w,) float64, the part of the half width that does not average out over windows.
+        blur_mhz: (w,) float64, the part of that which a sensor that averages may be off by.
         clock: The signal it was taken from.
         covered: The mask where covered.
     """
@@ -62,27 +73,11 @@ class MeanClock:
     in_class_ns: Int64s
     mean_mhz: Float64s
     half_width_mhz: Float64s
+    pooled_mhz: Float64s
     bias_mhz: Float64s
+    blur_mhz: Float64s
     clock: ClassClock
     covered: Intervals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingUncertainty:
-    """How far a sample may lie from the instant it is laid to, ns.
-
-    Attributes:
-        join_ns: Half the read span plus the uncertainty of the common time axis.
-        lag_ns: How much larger or smaller the sensor's lag may be than what was subtracted.
-    """
-
-    join_ns: float
-    lag_ns: int
-
-    @property
-    def total_ns(self) -> float:
-        """Both together."""
-        return self.join_ns + self.lag_ns
 
 
 def mean_clock(
@@ -94,8 +89,9 @@ def mean_clock(
 ) -> MeanClock:
     """The time-weighted mean clock while `running` ran, in each window, with its interval.
 
-    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; by how
-    much the mean changes if the sensor lags by `timing.lag_ns` more; what rounding may hide.
+    The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; what a
+    sensor that averages may have; by how much the mean changes if the sensor lags by
+    `timing.lag_ns` more; what rounding may hide. It is at least half a step of the sensor.
 
     Args:
         samples: All samples of the GPU, at least two.
@@ -111,18 +107,32 @@ def mean_clock(
     in_class = intervals.intersection(mask, clock.in_class_intervals())
     in_mask_ns = lengths_ns(mask, windows.start_ns, windows.end_ns)
     mean_mhz = _mean_mhz(clock, covered, covered_ns, windows)
-    error_mhz = standard_error_mhz(level, running, windows.start_ns, windows.end_ns, covered_ns)
-    misplaced = misplaced_ratio(mask, timing.total_ns, windows.start_ns, windows.end_ns, in_mask_ns)
-    bias_mhz = misplaced * _level_difference_mhz(samples, running, windows)
+    within = windows.start_ns, windows.end_ns
+    reads = covered_ns / max(samples.period_ns, 1)
+    borders = None
+    if not timing.instant:
+        borders = mixed_ratio(mask, UNMEASURED_LAG_NS / 4, *within, in_mask_ns)
+    distinct = np.minimum(reads, timing.distinct_reads)
+    errors = standard_errors_mhz(level, running, within, distinct, borders)
+    error_mhz, pooled_mhz = (Z_95 * each for each in errors)
+    bias_mhz = misplaced_ratio(mask, timing.total_ns, *within, in_mask_ns)
+    bias_mhz *= _level_difference_mhz(samples, running, windows)
+    blur_mhz = timing.swing_mhz * misplaced_ratio(mask, timing.settling_ns, *within, in_mask_ns)
+    bias_mhz += blur_mhz
     bias_mhz += _change_by_lag_mhz(clock, covered, windows, mean_mhz, timing.lag_ns)
-    bias_mhz += resolution_mhz(samples, running, windows.start_ns, windows.end_ns)
+    bias_mhz += resolution_mhz(samples, running, *within)
+    half_mhz = np.maximum(error_mhz + bias_mhz, timing.least_mhz)
+    repeated = np.sqrt(np.minimum(reads / timing.distinct_reads, 1.0))
+    lasting_mhz = np.maximum(bias_mhz + repeated * error_mhz, timing.least_mhz)
     return MeanClock(
         in_mask_ns=in_mask_ns,
         covered_ns=covered_ns,
         in_class_ns=lengths_ns(in_class, windows.start_ns, windows.end_ns),
         mean_mhz=mean_mhz,
-        half_width_mhz=Z_95 * error_mhz + bias_mhz,
-        bias_mhz=bias_mhz,
+        half_width_mhz=half_mhz,
+        pooled_mhz=pooled_mhz + np.maximum(bias_mhz, np.median(bias_mhz)),
+        bias_mhz=np.minimum(lasting_mhz, half_mhz),
+        blur_mhz=blur_mhz,
         clock=clock,
         covered=covered,
     )

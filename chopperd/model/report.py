@@ -117,7 +117,11 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dvfs:
-    """What the clock cost a row; everything None where no compute was covered or no reference."""
+    """What the clock cost a row; everything None where no compute was covered or no reference.
+
+    `resolved` says whether lost / window is shown as a figure: whether its 95 % interval, by the
+    sampling error of the whole recording, is no wider than two points to either side.
+    """
 
     method: str | None = None
     gap_ratio: float | None = None
@@ -133,6 +137,7 @@ class Dvfs:
     overhead_factor: float | None = None
     by_cause_ns: Mapping[str, int] | None = None
     resolution: str | None = None
+    resolved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.families import FamilyTotals
 from chopperd.correlate.groups import OTHER, GroupTotals
-from chopperd.correlate.join import RowClocks
+from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.correlate.signal import RunningClass
 from chopperd.model.arrays import Float64s, Int64s
@@ -17,9 +18,14 @@ from chopperd.model.report import Dvfs, Family, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
 from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
 from chopperd.model.samples import GpuSamples
+from chopperd.report.wording import brief_milliseconds, percent
 from chopperd.units import NS_PER_S
 
 _METHOD = "sampled"
+#: From this share of the clock on a blur of it is worth a note.
+_NOTED_BLUR_RATIO: Final = 0.005
+#: Half-width above which a share is not printed as a figure (two points).
+RESOLVED_HALF_WIDTH_RATIO: Final = 0.02
 _ENERGY_COUNTER = "energy_counter"
 #: `GpuInfo.power_source` of a reading that is the mean of the last second, or of a time that
 #: nobody states, which is taken for as much.
@@ -119,7 +125,18 @@ def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
         overhead_factor=reference_mhz / float(clocks.compute.mean_mhz[index]),
         by_cause_ns=_by_cause(loss, index),
         resolution="coarse" if loss.coarse[index] else None,
+        resolved=_resolved(clocks, reference_mhz, index),
     )
+
+
+def _resolved(clocks: RowClocks, reference_mhz: float, index: int) -> bool | None:
+    """Whether the rate resolves the row's lost / window; None without an interval."""
+    windows = clocks.windows
+    lost_mhz = float(clocks.compute.pooled_mhz[index] * clocks.compute.covered_ns[index])
+    if math.isnan(lost_mhz):
+        return None
+    window_ns = int(windows.end_ns[index] - windows.start_ns[index])
+    return lost_mhz / reference_mhz <= RESOLVED_HALF_WIDTH_RATIO * window_ns
 
 
 def _by_cause(loss: CeilingLoss, index: int) -> dict[str, int]:
@@ -232,6 +249,35 @@ def group_name(group: int, names: Sequence[str]) -> str:
     if group < 0:
         return OTHER_PARTS if group == OTHER else UNKNOWN_PART
     return names[group]
+
+
+def sensor_conditions(
+    joined: JoinedDevice, samples: GpuSamples
+) -> tuple[tuple[bool, str, str], ...]:
+    """What the interval of the clock holds of its sensor and reads: (condition, code, text)."""
+    clocks, gpu = joined.clocks, samples.gpu.gpu
+    if clocks is None:
+        return ()
+    timing, mean_mhz = clocks.timing, float(clocks.compute.mean_mhz[-1])
+    blur_ratio = float(clocks.compute.blur_mhz[-1]) / mean_mhz
+    over_ms = brief_milliseconds(timing.settling_ns)
+    points = f" {timing.distinct_reads:.0f}" if math.isfinite(timing.distinct_reads) else ""
+    return (
+        (
+            blur_ratio >= _NOTED_BLUR_RATIO,
+            "clock_blurred",
+            f"the clock of GPU {gpu} follows what runs only over {over_ms} ms or more: its sensor "
+            "averages or the clock settles so slowly, which can't be told apart; the intervals "
+            f"hold both, {percent(blur_ratio)} % of the clock to either side are for that",
+        ),
+        (
+            clocks.regular_reads,
+            "regular_reads",
+            f"the clock of GPU {gpu} was read at regular intervals, as by nvidia-smi -lms: what "
+            f"repeats with them is hidden, and the run's interval counts{points} different points "
+            "of the step, not reads; chopperd record reads at random",
+        ),
+    )
 
 
 def _whole_or_none(value: float) -> int | None:

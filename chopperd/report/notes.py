@@ -17,7 +17,7 @@ from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
-from chopperd.report.clocks import AVERAGES
+from chopperd.report.clocks import AVERAGES, sensor_conditions
 from chopperd.report.dies import dies_of
 from chopperd.report.lost import damage_notes
 from chopperd.report.wording import percent, plural, whole, words
@@ -296,7 +296,7 @@ def device_notes(
         "temperature are those of the whole card; the part's energy is not known",
     )
     return [
-        *_noted((*conditions, *_power_conditions(mine), shared)),
+        *_noted((*conditions, *sensor_conditions(joined, mine), *_power_conditions(mine), shared)),
         *_false_cause_notes(samples, mine),
         *_lock_notes(joined, mine, reference),
         *_dies_notes(joined, mine),

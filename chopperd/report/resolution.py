@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from chopperd.model.report import Row, Summary
+from chopperd.report.clocks import RESOLVED_HALF_WIDTH_RATIO
 from chopperd.report.wording import known, percent
-
-#: Half-width above which a share is not printed as a figure (two points).
-_RESOLVED_HALF_WIDTH_RATIO: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Loss over window with its 95 % interval, ratios; bounds None where there is no interval."""
+    """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
+
+    `by_run` is what the run's pooled sampling error says: a row's own may be small by luck.
+    """
 
     ratio: float
     low_ratio: float | None
     high_ratio: float | None
+    by_run: bool | None = None
 
     @property
     def half_width_ratio(self) -> float | None:
@@ -30,7 +31,9 @@ class Share:
     def resolved(self) -> bool:
         """Whether the share may stand as a figure; one without an interval says so itself."""
         half_width_ratio = self.half_width_ratio
-        return half_width_ratio is None or half_width_ratio <= _RESOLVED_HALF_WIDTH_RATIO
+        if half_width_ratio is None or self.by_run is not None:
+            return half_width_ratio is None or bool(self.by_run)
+        return half_width_ratio <= RESOLVED_HALF_WIDTH_RATIO
 
     def brackets(self) -> str:
         """`9.3 % [9.0, 9.6]`."""
@@ -65,7 +68,12 @@ def row_share(row: Row) -> Share | None:
     low, high = row.dvfs.gap_low, row.dvfs.gap_high
     if not known(low) or not known(high) or not known(gap_ratio) or covered is None:
         return Share(ratio=lost_ns / row.window_ns, low_ratio=None, high_ratio=None)
-    return Share(ratio=lost_ns / row.window_ns, low_ratio=low * covered, high_ratio=high * covered)
+    return Share(
+        ratio=lost_ns / row.window_ns,
+        low_ratio=low * covered,
+        high_ratio=high * covered,
+        by_run=row.dvfs.resolved,
+    )
 
 
 def pooled_share(totals: Sequence[Row]) -> Share | None:

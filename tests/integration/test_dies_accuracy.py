@@ -46,7 +46,12 @@ def test_what_is_known_live_is_late_where_another_die_comes_to_govern() -> None:
     by_way = told(Setting(preset="steady", hz=100.0, turn_ns=5 * NS_PER_S, steps=40))
     behind = bias_points(by_way["surrounding"]) - bias_points(by_way["trailing"])
     assert 0.02 <= behind <= 0.1
-    assert held_share(by_way["trailing"]) < held_share(by_way["surrounding"])
+    # Both hold: no interval is narrower than half a step of the sensor, 0.38 points.
+    worst = {
+        way: np.abs(np.concatenate([run.error_points for run in by_way[way]])).max()
+        for way in ("trailing", "surrounding")
+    }
+    assert worst["trailing"] > worst["surrounding"]
 
 
 def test_where_one_die_governs_for_ever_live_and_reports_say_the_same() -> None:

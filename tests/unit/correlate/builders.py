@@ -122,8 +122,9 @@ def gpu_samples(
     limit_mhz: float | None = None,
     read_span_ns: int = 0,
     sensor_period_ns: int | None = None,
+    average_ns: int | None = 0,
 ) -> GpuSamples:
-    """What a sampler recorded of one GPU; its sensor's lag is known to be 0 unless given."""
+    """What a sampler recorded of one GPU; its sensor is known to show instants without a lag."""
     count = len(t_ns)
     absent = np.full(count, np.nan)
     return GpuSamples(
@@ -137,6 +138,7 @@ def gpu_samples(
             sm_clock_limit_mhz=limit_mhz,
             sensor_lag_ns=sensor_lag_ns,
             sm_clock_period_ns=sensor_period_ns,
+            sm_clock_average_ns=average_ns,
         ),
         t_unix_ns=np.array(t_ns, np.int64),
         sm_clock_mhz=np.array(clock_mhz, np.float64),

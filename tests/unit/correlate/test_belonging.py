@@ -90,7 +90,7 @@ def test_a_lag_whose_fine_search_fails_is_as_coarse_as_the_coarse_one(
     known = job()
     samples = seen(known, 10.0, 700)
     monkeypatch.setattr(
-        "chopperd.correlate.belonging.measure_lag", lambda *_: LagEstimate(reason="none")
+        "chopperd.correlate.belonging.measure_lag", lambda *_, **__: LagEstimate(reason="none")
     )
     lag = lag_of(known, samples)
     assert (lag.lag_ns, lag.low_ns, lag.high_ns) == (700 * MS, 660 * MS, 740 * MS)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.border import border_correction_mhz
-from chopperd.correlate.losses import TimingUncertainty, Windows, mean_clock
+from chopperd.correlate.losses import Windows, mean_clock
+from chopperd.correlate.precision import TimingUncertainty
 from chopperd.correlate.signal import LabelledSamples, RunningClass
 from chopperd.model.timeline import Intervals
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, MS, labelled, spans

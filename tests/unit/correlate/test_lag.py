@@ -1,10 +1,14 @@
 """The sensor's lag, found in scenarios whose lag is known and refused where nothing tells it."""
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
 from chopperd.correlate import intervals
-from chopperd.correlate.lag import UNMEASURED_LAG_NS, LagEstimate, measure_lag
+from chopperd.correlate.lag import ASSUMED_LAG_NS, UNMEASURED_LAG_NS, LagEstimate, measure_lag
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.timeline import Intervals
 from chopperd.simulation.scenario import observe, scenario
 from tests.unit.correlate.builders import MS, spans
 
@@ -34,8 +38,8 @@ def test_a_clock_blind_to_what_runs_has_no_measurable_lag(preset: str, hz: float
     found = estimate(preset, hz, 20, steps=30)
     assert found.lag_ns is None
     assert found.reason == "the clock does not follow what runs"
-    assert found.uncertainty_ns == UNMEASURED_LAG_NS
-    assert found.to_subtract_ns == 0
+    assert found.to_subtract_ns == ASSUMED_LAG_NS
+    assert found.uncertainty_ns == UNMEASURED_LAG_NS - ASSUMED_LAG_NS
 
 
 def test_a_lag_is_subtracted_only_if_its_interval_excludes_zero() -> None:
@@ -45,6 +49,59 @@ def test_a_lag_is_subtracted_only_if_its_interval_excludes_zero() -> None:
     assert (behind.to_subtract_ns, behind.uncertainty_ns) == (20 * MS, 6 * MS)
     assert (ahead.to_subtract_ns, ahead.uncertainty_ns) == (-4 * MS, 3 * MS)
     assert (unclear.to_subtract_ns, unclear.uncertainty_ns) == (0, 7 * MS)
+
+
+def recorded(average_ms: int, settling_ms: int, hz: int) -> tuple[Int64s, Float64s, Intervals]:
+    """Reads of a clock of 1400 MHz in compute (about 200 of 250 ms) and 1950 else, on a 1 ms grid.
+
+    The clock settles by plain recursion; the sensor shows its mean over the time before.
+    """
+    rng = np.random.default_rng(8)
+    chunks = rng.integers((180, 40), (220, 60), (160, 2))
+    edges = np.cumsum(chunks).reshape(160, 2)
+    compute = spans(
+        *(
+            (int(end - work) * MS, int(end) * MS)
+            for (work, _), (end, _) in zip(chunks.tolist(), edges.tolist(), strict=True)
+        )
+    )
+    grid = np.arange(int(edges[-1, 1]))
+    target = np.where(intervals.contains(compute, grid * MS), 1400.0, 1950.0)
+    clock = np.array(list(accumulate(target, lambda f, to: f + (to - f) / max(settling_ms, 1))))
+    before = np.concatenate(([0.0], np.cumsum(clock)))
+    at = np.arange(average_ms, len(grid) - 1, 1000 // hz) + rng.integers(0, 1000 // hz)
+    at = np.minimum(at + rng.integers(0, 1000 // hz, len(at)), len(grid) - 1)
+    shown = (before[at + 1] - before[at + 1 - max(average_ms, 1)]) / max(average_ms, 1)
+    keep = np.flatnonzero(np.diff(at, prepend=-1) > 0)
+    return at[keep] * MS, shown[keep], compute
+
+
+@pytest.mark.parametrize("hz", [10, 100])
+@pytest.mark.parametrize("average_ms", [50, 100])
+def test_an_average_betrays_its_length_and_how_far_the_clock_swings(
+    hz: int, average_ms: int
+) -> None:
+    """It is late by half its length, and mixes a quarter of it with the other side of a border."""
+    found = measure_lag(*recorded(average_ms, 0, hz), 3000 * MS // hz)
+    assert found.lag_ns is not None
+    assert found.lag_ns == pytest.approx(average_ms / 2 * MS, abs=2.5 * MS)
+    assert found.settling_ns == pytest.approx(average_ms / 4 * MS, rel=0.25)
+    assert found.swing_mhz == pytest.approx(550, rel=0.08)
+
+
+@pytest.mark.parametrize("hz", [10, 100])
+def test_a_clock_that_settles_slowly_betrays_its_time_constant(hz: int) -> None:
+    found = measure_lag(*recorded(0, 40, hz), 3000 * MS // hz)
+    assert found.settling_ns == pytest.approx(40 * MS, rel=0.25)
+    assert found.swing_mhz == pytest.approx(550, rel=0.15)
+
+
+def test_a_sensor_known_to_show_instants_is_not_taken_for_one_that_averages() -> None:
+    """The same reads: an average of 100 ms fits, settling does as far as it can."""
+    averaged = measure_lag(*recorded(100, 0, 100), 30 * MS)
+    settled = measure_lag(*recorded(100, 0, 100), 30 * MS, instant=True)
+    assert averaged.settling_ns == 25 * MS
+    assert settled.settling_ns > 25 * MS
 
 
 def test_few_samples_or_a_clock_that_never_changes_tell_nothing() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.levels import MIN_SAMPLES, is_one_level, pooled_by_level
-from chopperd.correlate.losses import TimingUncertainty, Windows, mean_clock
+from chopperd.correlate.losses import Windows, mean_clock
+from chopperd.correlate.precision import TimingUncertainty
 from chopperd.correlate.signal import LabelledSamples, RunningClass
 from tests.unit.correlate.builders import COMM, COMPUTE, IDLE, MS, labelled, spans
 

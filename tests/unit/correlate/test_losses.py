@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
-    TimingUncertainty,
     Windows,
     ceiling_loss,
     mean_clock,
 )
+from chopperd.correlate.precision import TimingUncertainty
 from chopperd.correlate.signal import ClassClock, LabelledSamples
 from chopperd.model.arrays import Int64s
 from chopperd.model.causes import CAUSES, Cause

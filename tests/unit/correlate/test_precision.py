@@ -5,8 +5,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.precision import MIN_RESIDUALS, misplaced_ratio, standard_error_mhz
+from chopperd.correlate.lag import LagEstimate
+from chopperd.correlate.precision import (
+    MIN_RESIDUALS,
+    distinct_reads,
+    half_step_mhz,
+    is_regular,
+    known_lag_ns,
+    misplaced_ratio,
+    mixed_ratio,
+    standard_errors_mhz,
+    timing_of,
+)
 from chopperd.correlate.signal import LabelledSamples
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.devices import GpuInfo, Vendor
 from tests.unit.correlate.builders import COMM, COMPUTE, MS, labelled, spans
 
 
@@ -27,15 +40,10 @@ def literal_error_mhz(clock_mhz: list[float], first: int, last: int, n: float) -
 def error_mhz(
     samples: LabelledSamples, start_ns: int, end_ns: int, covered_ns: int | None = None
 ) -> float:
-    return float(
-        standard_error_mhz(
-            samples,
-            COMPUTE,
-            np.array([start_ns], np.int64),
-            np.array([end_ns], np.int64),
-            np.array([end_ns - start_ns if covered_ns is None else covered_ns], np.int64),
-        )[0]
-    )
+    covered = end_ns - start_ns if covered_ns is None else covered_ns
+    windows = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
+    counts = np.array([covered / samples.period_ns])
+    return float(standard_errors_mhz(samples, COMPUTE, windows, counts)[0][0])
 
 
 clocks = st.lists(st.integers(345, 1980), min_size=40, max_size=60)
@@ -97,6 +105,126 @@ def test_a_constant_clock_has_no_error_and_a_window_not_covered_no_known_one() -
     samples = labelled([n * MS for n in range(40)], [1400.0] * 40)
     assert error_mhz(samples, 0, 40 * MS) == 0.0
     assert np.isnan(error_mhz(samples, 0, 40 * MS, covered_ns=0))
+
+
+def test_a_sensor_that_may_average_is_not_believed_to_be_as_smooth_as_it_looks() -> None:
+    """F = t^2 / 2 at t = 0..199: residuals 1/2 at single spacing, 2 at double: V2/V1 is 16.
+
+    Of an instant k is 1/6; else 2/3, and borders count: 3 % of the clock's spread.
+    """
+    samples = labelled([n * MS for n in range(200)], [n * n / 2 for n in range(200)])
+    windows = np.array([0], np.int64), np.array([200 * MS], np.int64)
+    count, borders = np.array([200.0]), np.array([0.03])
+    instant = standard_errors_mhz(samples, COMPUTE, windows, count)
+    unknown = standard_errors_mhz(samples, COMPUTE, windows, count, borders)
+    assert instant[0][0] == pytest.approx((1 / 6 * 0.5**2 / 200) ** 0.5)
+    mixed = 0.03 * float(np.std([n * n / 2 for n in range(200)]))
+    assert unknown[0][0] == pytest.approx(np.hypot((2 / 3 * 0.5**2 / 200) ** 0.5, mixed))
+
+
+def test_borders_of_a_clock_that_jumps_do_not_count() -> None:
+    """Uncorrelated levels: residuals do not grow with the spacing."""
+    rng = np.random.default_rng(4)
+    samples = labelled([n * MS for n in range(200)], rng.normal(1500, 50, 200).tolist())
+    windows = np.array([0], np.int64), np.array([200 * MS], np.int64)
+    count, borders = np.array([200.0]), np.array([0.5])
+    instant = standard_errors_mhz(samples, COMPUTE, windows, count)
+    unknown = standard_errors_mhz(samples, COMPUTE, windows, count, borders)
+    assert np.array_equal(instant, unknown)
+
+
+def test_the_pooled_error_is_that_of_all_samples_whichever_the_window() -> None:
+    """Residuals of n at n: the pooled one is the same in a calm and a wild window."""
+    samples = labelled([n * MS for n in range(200)], rising_noise(200))
+    windows = np.array([0, 150 * MS], np.int64), np.array([50 * MS, 200 * MS], np.int64)
+    own, pooled = standard_errors_mhz(samples, COMPUTE, windows, np.array([50.0, 50.0]))
+    assert own[0] < own[1] / 3
+    assert pooled[0] == pooled[1] == pytest.approx(literal_error_mhz(rising_noise(200), 0, 200, 50))
+
+
+def test_half_a_step_is_nvidias_or_the_least_that_was_seen_but_a_megahertz() -> None:
+    seen = np.array([1400.0, 1406.0, 1500.0])
+    assert half_step_mhz(Vendor.NVIDIA, seen) == 7.5
+    assert half_step_mhz(Vendor.AMD, seen) == 3.0
+    assert half_step_mhz(Vendor.AMD, np.array([1400.0, 1401.0])) == 1.0
+    assert half_step_mhz(Vendor.AMD, np.array([1400.0])) == 1.0
+
+
+def test_reads_are_regular_if_their_spacings_spread_by_less_than_a_twentieth() -> None:
+    """Jitter of 2 % of the period is regular, also with a stall; of 20 % and drawn ones are not."""
+    rng = np.random.default_rng(3)
+
+    def at(into: Float64s) -> Int64s:
+        return ((np.arange(200) + into) * 100 * MS).astype(np.int64)
+
+    assert is_regular(at(rng.normal(0, 0.02, 200)))
+    assert is_regular(np.delete(at(rng.normal(0, 0.01, 200)), [50, 51, 52]))
+    assert not is_regular(at(rng.uniform(-0.1, 0.1, 200)))
+    assert not is_regular(at(rng.random(200)))
+    assert not is_regular(at(np.zeros(200))[:20])  # too few to tell
+
+
+def test_regular_reads_count_as_many_as_they_find_points_of_the_step() -> None:
+    """100 steps of 1 s read each 200 ms: 5 points, and 5 / (1 - 1/e) as of 5 cells of 500."""
+    steps = np.arange(100, dtype=np.int64) * 1000 * MS
+    reads = labelled([n * 200 * MS + 7 for n in range(500)], [1400.0] * 500)
+    found = distinct_reads(reads, steps, steps + 1000 * MS)
+    assert found == pytest.approx(5 / (1 - np.exp(-1)))
+
+
+def test_reads_that_find_another_point_each_time_count_as_they_are() -> None:
+    """A period of 0.2 steps times the golden ratio never comes back to where it was."""
+    steps = np.arange(100, dtype=np.int64) * 1000 * MS
+    reads = labelled([int(n * 323.606798e6) for n in range(300)], [1400.0] * 300)
+    assert distinct_reads(reads, steps, steps + 1000 * MS) == pytest.approx(300, rel=0.02)
+
+
+def test_reads_outside_the_steps_and_of_other_classes_are_not_counted() -> None:
+    reads = labelled([-5, 5, 15], [1400.0] * 3, [COMPUTE, COMM, COMPUTE])
+    one_step = np.array([0], np.int64), np.array([10], np.int64)
+    assert distinct_reads(reads, *one_step) == np.inf
+
+
+def gpu(**known: int | None) -> GpuInfo:
+    return GpuInfo(
+        gpu="0",
+        index=0,
+        uuid="",
+        name="",
+        vendor=Vendor.NVIDIA,
+        sensor_lag_ns=known.get("lag_ns"),
+        sm_clock_average_ns=known.get("average_ns"),
+    )
+
+
+def test_what_the_fit_says_of_blur_counts_unless_the_sensor_shows_instants() -> None:
+    lag = LagEstimate(
+        lag_ns=30 * MS, low_ns=28 * MS, high_ns=33 * MS, settling_ns=12 * MS, swing_mhz=550.0
+    )
+    clock_mhz = np.array([1400.0, 1950.0])
+
+    def timing(**known: int | None) -> tuple[int, int, float, bool]:
+        sensor = gpu(**known)
+        found = timing_of(sensor, lag, known_lag_ns(sensor), 1e5, clock_mhz, np.inf)
+        return found.lag_ns, found.settling_ns, found.swing_mhz, found.instant
+
+    assert timing() == (3 * MS, 12 * MS, 550.0, False)
+    assert timing(average_ns=50 * MS) == (3 * MS, 12 * MS, 550.0, False)
+    assert timing(average_ns=0) == (3 * MS, 0, 0.0, True)
+    # Known to lag by 10 ms only: the other 20 that were measured are time averaged over.
+    assert timing(lag_ns=10 * MS) == (0, 32 * MS, 550.0, False)
+    assert timing(lag_ns=40 * MS) == (0, 12 * MS, 550.0, False)
+
+
+def test_two_borders_of_each_entry_err_independently() -> None:
+    """Gaps of 3 and 400 before two entries in the window, at most 10 each.
+
+    sqrt(2 (3^2 + 10^2)) of 200; nothing where the class does not run.
+    """
+    mask = spans((0, 50), (53, 113), (513, 653))
+    windows = np.array([50, 700], np.int64), np.array([653, 800], np.int64)
+    found = mixed_ratio(mask, 10.0, *windows, np.array([200, 0], np.int64))
+    assert found.tolist() == pytest.approx([(2 * 109) ** 0.5 / 200, 0.0])
 
 
 def test_each_entry_misplaces_at_most_the_uncertainty_or_its_gap() -> None:

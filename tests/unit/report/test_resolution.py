@@ -30,6 +30,14 @@ def test_a_share_is_resolved_up_to_two_points_either_side() -> None:
     assert not Share(ratio=0.10, low_ratio=0.075, high_ratio=0.12).resolved
 
 
+def test_what_the_run_says_of_a_row_outranks_the_luck_of_its_own_interval() -> None:
+    narrow, wide = with_gap(0.130, 0.132), with_gap(0.05, 0.21)
+    for original, resolved in ((narrow, False), (wide, True)):
+        share = row_share(replace(original, dvfs=replace(original.dvfs, resolved=resolved)))
+        assert share is not None
+        assert share.resolved is resolved
+
+
 def test_without_an_interval_the_share_says_so() -> None:
     share = row_share(replace(row(0, 1), dvfs=Dvfs(lost_ns=131 * MS, gap_ratio=0.131)))
     assert share is not None

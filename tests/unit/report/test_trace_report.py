@@ -214,6 +214,42 @@ def test_missing_energy_is_noted_once_clocks_are_known() -> None:
     assert "no_energy" not in codes(reported(Job(), far))
 
 
+def test_reads_at_regular_intervals_are_noted_and_drawn_ones_are_not() -> None:
+    """30 reads each 10 ms in three steps of 100 ms, 8 in compute of each at the same points.
+
+    Eight points fill 8 of 24 cells, of which random ones would fill 1 - 1/e: 8 / 0.632 = 13.
+    """
+    regular = sampled()
+    said = text(reported(Job(), sample_set(regular)), "regular_reads")
+    assert "GPU 0 was read at regular intervals" in said
+    assert "counts 13 different points of the step" in said
+    drawn_ns = np.random.default_rng(1).integers(0, 10 * MS, len(regular.t_unix_ns))
+    drawn = replace(regular, t_unix_ns=regular.t_unix_ns + drawn_ns)
+    assert "regular_reads" not in codes(reported(Job(), sample_set(drawn)))
+
+
+@pytest.mark.parametrize("average_ns", [None, 0])
+def test_a_clock_that_follows_what_runs_late_is_noted_unless_the_sensor_shows_instants(
+    average_ns: int | None,
+) -> None:
+    """60 steps; the sensor shows the mean of the 50 ms before, of 1400 and 1900 MHz by turns."""
+    samples = sampled(start_ms=-900, end_ms=6900)
+    rng = np.random.default_rng(2)
+    t_ns = samples.t_unix_ns + rng.integers(0, 10 * MS, len(samples.t_unix_ns))
+    shown = np.array([_mean_of_50_ms((t - T0_NS) // MS) for t in t_ns.tolist()])
+    gpu = replace(samples.gpu, sm_clock_average_ns=average_ns, sensor_lag_ns=None)
+    samples = replace(samples, t_unix_ns=t_ns, sm_clock_mhz=shown, gpu=gpu)
+    found = reported(Job(steps=range(60)), sample_set(samples))
+    if average_ns == 0:
+        assert "clock_blurred" not in codes(found)
+        return
+    assert "the clock of GPU 0 follows what runs only over" in text(found, "clock_blurred")
+
+
+def _mean_of_50_ms(end_ms: int) -> float:
+    return float(np.mean([1400 if ms % 100 < 80 else 1900 for ms in range(end_ms - 50, end_ms)]))
+
+
 def part_of(card: GpuSamples, number: int) -> GpuSamples:
     """A part of a card; of samples it has none but of memory."""
     absent = np.full(len(card.t_unix_ns), np.nan)
