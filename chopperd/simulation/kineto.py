@@ -44,11 +44,6 @@ def rank_trace(node: SimulatedNode, rank: int, first_step: int, last_step: int) 
     return _pieces(node, node.program, process, range(first_step, last_step + 1))
 
 
-def run_id(node: SimulatedNode) -> str:
-    """The id of the job's run, which its traces carry."""
-    return str(UUID(bytes=generator(_RUN_KEY, node.spec.seed).bytes(16)))
-
-
 def _pieces(
     node: SimulatedNode, program: Program, process: RankProcess, numbers: range
 ) -> Iterator[bytes]:
@@ -100,7 +95,6 @@ def _head(node: SimulatedNode, process: RankProcess, base_ns: int) -> str:
         "host_name": "simulated-node",
         "chopperd_simulated": True,
         "chopperd_job": JOB_NAME,
-        "chopperd_run": run_id(node),
         "chopperd_devices": [_mapping(gpu, process.device)],
     }
     entries = "".join(f'      "{key}": {_json(value)},\n' for key, value in metadata.items())

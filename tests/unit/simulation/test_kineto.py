@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chopperd.simulation.job import rank_truth
-from chopperd.simulation.kineto import rank_trace, run_id
+from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated
 
@@ -53,7 +53,8 @@ def test_the_head_says_who_ran_where_and_that_it_is_simulated(fsdp2: SimulatedNo
     expected = {"device": 0, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id, "name": gpu.name}
     assert trace["chopperd_devices"] == [expected]
     assert trace["chopperd_simulated"] is True
-    assert trace["chopperd_run"] == run_id(fsdp2)
+    assert "chopperd_run" not in trace, "torch writes none: ranks find each other without"
+    assert trace["trace_id"] != document(fsdp2, 4, 0, 0)["trace_id"]
     assert trace["chopperd_job"]
     assert trace["baseTimeNanoseconds"] % 7_889_238_000_000_000 == 0
     assert len(trace["deviceProperties"]) == 1
