@@ -15,7 +15,7 @@ class FamilyTotals:
         family: (f,) int64, index into `Timeline.families`; `OTHER` for several of one class.
         merged: (f,) int64, how many families `OTHER` holds; 0 for others.
         kernel_class: (f,) int8.
-        count, time_ns, samples, mean_mhz, lost_ns: As of `GroupTotals`.
+        count, time_ns, samples, mean_mhz, lost_ns, half_ns: As of `GroupTotals`.
     """
 
     family: Int64s
@@ -26,6 +26,7 @@ class FamilyTotals:
     samples: Int64s
     mean_mhz: Float64s
     lost_ns: Float64s
+    half_ns: Float64s
 
 
 def family_totals(timeline: DeviceTimeline, figures: RecordFigures) -> FamilyTotals:
@@ -40,4 +41,5 @@ def family_totals(timeline: DeviceTimeline, figures: RecordFigures) -> FamilyTot
         samples=totals.samples,
         mean_mhz=totals.mean_mhz,
         lost_ns=totals.lost_ns,
+        half_ns=totals.half_ns,
     )

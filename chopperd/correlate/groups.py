@@ -10,6 +10,7 @@ import numpy as np
 
 from chopperd.correlate.order import places_of_spans
 from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.precision import Z_95
 from chopperd.correlate.signal import Primitive
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
@@ -19,6 +20,8 @@ from chopperd.model.timeline import DeviceTimeline
 #: Lines of a grouping in a report, one for what is not known aside. The largest of 19 real traces
 #: has 79 families, 25 operations and 39 layers.
 MOST_GROUPS: Final = 500
+#: With fewer samples of its own the clock of a group is not known.
+MIN_OWN_SAMPLES: Final = 30
 #: The number of groups that are put together, beyond those with the most time.
 OTHER: Final = -2
 
@@ -34,6 +37,8 @@ class RecordFigures:
         cycles, covered_ns: (m,) float64, MHz x ns and ns covered by samples.
         lost: (m,) float64, ceiling loss x f_ref in MHz x ns; where k compute kernels run at once
             each carries 1/k. None without a reference.
+        shared_ns: (m,) float64, ns covered by samples, of kernels that run at once each 1/k.
+        own: The samples that fell into each of them; None without samples.
         reference_mhz: f_ref; None if unknown.
     """
 
@@ -43,7 +48,25 @@ class RecordFigures:
     cycles: Float64s
     covered_ns: Float64s
     lost: Float64s | None
+    shared_ns: Float64s
+    own: "OwnSamples | None"
     reference_mhz: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSamples:
+    """Sums over the clock samples that fell into each record that computes, (m,) float64 each.
+
+    Attributes:
+        count: How many.
+        clock_mhz: Their clocks.
+        below_mhz, below_square: How far they lie below the reference, and its squares.
+    """
+
+    count: Float64s
+    clock_mhz: Float64s
+    below_mhz: Float64s
+    below_square: Float64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +81,14 @@ class GroupTotals:
         count: (g,) int64.
         time_ns: (g,) int64, sum of durations (not a union).
         samples: (g,) int64, clock samples that fell into its records.
-        mean_mhz: (g,) float64, over its covered compute; NaN for others and where not covered.
-        lost_ns: (g,) float64, ceiling loss. NaN for groups without covered compute, or without a
-            reference.
+        line_mhz, line_lost_ns: (g,) float64, mean clock over its covered compute and ceiling loss
+            by the line through all compute samples; NaN for others, where not covered, and (loss)
+            without a reference.
+        mean_mhz, lost_ns, half_ns: (g,) float64, the same by samples of its own, and half of the
+            loss's 95 % interval. NaN with fewer than `MIN_OWN_SAMPLES`.
+
+    Source: DESIGN.md section 2, "Loss of a class": the line was 5-13 points off for kernels whose
+    clock follows the kernel.
     """
 
     group: Int64s
@@ -69,8 +97,11 @@ class GroupTotals:
     count: Int64s
     time_ns: Int64s
     samples: Int64s
+    line_mhz: Float64s
+    line_lost_ns: Float64s
     mean_mhz: Float64s
     lost_ns: Float64s
+    half_ns: Float64s
 
     def __len__(self) -> int:
         """The number of groups."""
@@ -82,6 +113,7 @@ def record_figures(
     pieces: ClockPieces | None,
     reference_mhz: float | None,
     sample_t_ns: Int64s,
+    sample_mhz: Float64s,
 ) -> RecordFigures:
     """What each record adds.
 
@@ -90,6 +122,7 @@ def record_figures(
         pieces: The compute clock, cut at the reference; None without samples.
         reference_mhz: f_ref; None if unknown.
         sample_t_ns: (s,) int64, times of the clock samples, rising.
+        sample_mhz: (s,) float64, their clocks.
     """
     first_hit, hits = places_of_spans(sample_t_ns, timeline.start_ns, timeline.end_ns, "left")
     hits -= first_hit
@@ -102,6 +135,8 @@ def record_figures(
             cycles=np.empty(0),
             covered_ns=np.empty(0),
             lost=None,
+            shared_ns=np.empty(0),
+            own=None,
             reference_mhz=reference_mhz,
         )
     compute = np.flatnonzero(is_class(timeline.kernel_class, COMPUTE_CLASSES))
@@ -111,13 +146,16 @@ def record_figures(
     def over(g: Primitive) -> Float64s:
         return g.over(spans)
 
-    lost: Float64s | None = None
-    if reference_mhz is not None:
-        deficit = pieces.deficit(reference_mhz)
-        lost = deficit.over(spans)
-        crowded = _crowded(start, end)
-        ends = [deficit.at(ends.of(crowded)) for ends in (spans.start, spans.end)]
-        lost[crowded] = _shared(np.concatenate(ends), start[crowded], end[crowded])
+    crowded = _crowded(start, end)
+
+    def shared(g: Primitive) -> Float64s:
+        whole = over(g)
+        ends = [g.at(ends.of(crowded)) for ends in (spans.start, spans.end)]
+        whole[crowded] = _shared(np.concatenate(ends), start[crowded], end[crowded])
+        return whole
+
+    own = _own(first_hit.take(compute), hits.take(compute), sample_mhz, reference_mhz or 0.0)
+    lost = None if reference_mhz is None else shared(pieces.deficit(reference_mhz))
     return RecordFigures(
         duration_ns=duration_ns,
         samples=hits,
@@ -125,7 +163,27 @@ def record_figures(
         cycles=over(pieces.clock()),
         covered_ns=over(pieces.coverage()),
         lost=lost,
+        shared_ns=shared(pieces.coverage()),
+        own=own,
         reference_mhz=reference_mhz,
+    )
+
+
+def _own(first: Int64s, hits: Int64s, clock_mhz: Float64s, reference_mhz: float) -> OwnSamples:
+    """Sums over the samples from `first` on, `hits` of them, for each record."""
+    last = first + hits
+
+    def sums(values: Float64s) -> Float64s:
+        until = np.concatenate(([0.0], np.cumsum(values)))
+        total: Float64s = until.take(last) - until.take(first)
+        return total
+
+    below_mhz = np.maximum(reference_mhz - clock_mhz, 0.0)
+    return OwnSamples(
+        count=hits.astype(np.float64),
+        clock_mhz=sums(clock_mhz),
+        below_mhz=sums(below_mhz),
+        below_square=sums(below_mhz**2),
     )
 
 
@@ -164,7 +222,7 @@ def group_totals(
     groups = _distinct(column)
     if len(groups.number) > MOST_GROUPS + 1:
         groups = _bounded(groups, groups.sums(figures.duration_ns), kind)
-    mean_mhz, lost_ns = _clock_figures(figures, groups.place, len(groups.number))
+    clock = _clock_figures(figures, groups.place, len(groups.number))
     time_ns = np.rint(groups.sums(figures.duration_ns)).astype(np.int64)
     order = np.argsort(-time_ns, kind="stable")
     return GroupTotals(
@@ -174,8 +232,11 @@ def group_totals(
         count=np.bincount(groups.place, minlength=len(order))[order],
         time_ns=time_ns[order],
         samples=groups.sums(figures.samples).astype(np.int64)[order],
-        mean_mhz=mean_mhz[order],
-        lost_ns=lost_ns[order],
+        line_mhz=clock.line_mhz[order],
+        line_lost_ns=clock.line_lost_ns[order],
+        mean_mhz=clock.mean_mhz[order],
+        lost_ns=clock.lost_ns[order],
+        half_ns=clock.half_ns[order],
     )
 
 
@@ -218,19 +279,56 @@ def _bounded(groups: _Groups, time_ns: Float64s, kind: Int8s | None) -> _Groups:
     )
 
 
-def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> tuple[Float64s, Float64s]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClockFigures:
+    """Clock and loss of each group, as of `GroupTotals`."""
+
+    line_mhz: Float64s
+    line_lost_ns: Float64s
+    mean_mhz: Float64s
+    lost_ns: Float64s
+    half_ns: Float64s
+
+
+def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> _ClockFigures:
     """Mean clock and loss of each group; NaN where it is no compute or not covered."""
-    mean_mhz, lost_ns = np.full(count, np.nan), np.full(count, np.nan)
     which = place.take(figures.compute)
 
     def sums(values: Float64s) -> Float64s:
         return np.bincount(which, values, count).astype(np.float64)
 
-    cycles, covered = sums(figures.cycles), sums(figures.covered_ns)
-    np.divide(cycles, covered, out=mean_mhz, where=covered > 0)
-    if figures.lost is not None and figures.reference_mhz is not None:
-        lost_ns = np.where(covered > 0, sums(figures.lost) / figures.reference_mhz, np.nan)
-    return mean_mhz, lost_ns
+    def per(values: Float64s, each: Float64s) -> Float64s:
+        quotient: Float64s = np.full(count, np.nan)
+        return np.divide(values, each, out=quotient, where=each > 0)
+
+    covered, unknown = sums(figures.covered_ns), np.full(count, np.nan)
+    line_mhz, mean_mhz, own = per(sums(figures.cycles), covered), unknown, unknown
+    if figures.own is not None:
+        samples = sums(figures.own.count)
+        own = np.where((samples >= MIN_OWN_SAMPLES) & (covered > 0), samples, 0.0)
+        mean_mhz = per(sums(figures.own.clock_mhz), own)
+    if figures.own is None or figures.lost is None or figures.reference_mhz is None:
+        return _ClockFigures(
+            line_mhz=line_mhz,
+            line_lost_ns=unknown,
+            mean_mhz=mean_mhz,
+            lost_ns=unknown,
+            half_ns=unknown,
+        )
+    lost, shared_ns = sums(figures.lost), sums(figures.shared_ns)
+    below_mhz = per(sums(figures.own.below_mhz), own)
+    spread = np.maximum(per(sums(figures.own.below_square), own) - below_mhz**2, 0.0)
+    error_mhz = Z_95 * np.sqrt(spread / np.maximum(own - 1.0, 1.0))
+    off_mhz = np.abs(below_mhz - per(lost, shared_ns))
+    half_mhz = error_mhz + np.where(off_mhz > error_mhz, off_mhz, 0.0)
+    per_mhz = shared_ns / figures.reference_mhz
+    return _ClockFigures(
+        line_mhz=line_mhz,
+        line_lost_ns=np.where(covered > 0, lost / figures.reference_mhz, np.nan),
+        mean_mhz=mean_mhz,
+        lost_ns=below_mhz * per_mhz,
+        half_ns=half_mhz * per_mhz,
+    )
 
 
 def _crowded(start_ns: Int64s, end_ns: Int64s) -> Int64s:

@@ -96,6 +96,7 @@ class RowClocks:
             sensor, the first.
         compute: Over compute. busy: Over busy time.
         loss: Ceiling loss; None without a reference.
+        has_loss_interval: Whether the reference is believed.
         energy: By the energy counter.
         belonging: Whether the samples are this trace's.
         lag: The sensor's lag as measured.
@@ -120,19 +121,21 @@ class RowClocks:
     period_ns: int
     regular_reads: bool
     sensor_period_ns: int | None
+    has_loss_interval: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedDevice:
     """Everything about one device: its rows, clocks (None without usable samples), its records.
 
-    `families`, `operations`, `layers` and `phases` are its records taken together by each.
+    `families`, `classes`, `operations`, `layers`, `phases` are its records taken together by each.
     """
 
     timeline: DeviceTimeline
     times: RowTimes
     clocks: RowClocks | None
     families: FamilyTotals
+    classes: GroupTotals
     operations: GroupTotals
     layers: GroupTotals
     phases: GroupTotals
@@ -174,6 +177,7 @@ def join_device(
         times=times,
         clocks=clocks,
         families=work.families,
+        classes=work.classes,
         operations=work.operations,
         layers=work.layers,
         phases=work.phases,
@@ -187,6 +191,7 @@ class _Work:
     """What the clocks tell of a device's records taken together, as in `JoinedDevice`."""
 
     families: FamilyTotals
+    classes: GroupTotals
     operations: GroupTotals
     layers: GroupTotals
     phases: GroupTotals
@@ -207,9 +212,11 @@ def _clocks_and_work(
         clocks = _row_clocks(timeline, masks, windows, gpu_samples, reference_mhz)
     pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
     sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
-    figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns)
+    sample_mhz = np.empty(0) if clocks is None else clocks.samples.clock_mhz
+    figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns, sample_mhz)
     return clocks, _Work(
         families=family_totals(timeline, figures),
+        classes=group_totals(timeline.kernel_class, figures),
         operations=group_totals(timeline.operation, figures),
         layers=group_totals(timeline.layer, figures),
         phases=group_totals(timeline.phase, figures),

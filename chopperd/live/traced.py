@@ -136,7 +136,7 @@ def _found(row: Row, start_unix_ns: int) -> TracedTotals:
         window_s=_sums_s(waterfall_ns.items()),
         lost_s=_sums_s((CAUSE_BY_LABEL[label], ns) for label, ns in by_cause_ns.items()),
         kernel_s=_sums_s((family.class_, family.time_ns) for family in row.families),
-        kernel_lost_s=_sums_s((family.class_, family.lost_ns) for family in row.families),
+        kernel_lost_s=_sums_s((each.class_, each.lost_ns) for each in row.classes),
         last_capture_unix_ns=start_unix_ns + (row.window_ns or 0),
         compute_ratio=(row.compute_ns or 0) / row.busy_ns if row.busy_ns else None,
     )

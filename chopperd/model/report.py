@@ -222,8 +222,9 @@ class Phases:
 class Family(msgspec.Struct, frozen=True, kw_only=True):
     """All kernels of one normalised name; `time_ns` is their sum, not a union.
 
-    `merged` is how many families "(other)" holds, of its class those with the least time of very
-    many; 0 for all others.
+    `mean_mhz` and `lost_ns`, with its 95 % interval, are by the clock samples that fell into it;
+    unknown with fewer than 30. `merged` is how many families "(other)" holds, of its class those
+    with the least time of very many; 0 for all others.
 
     A `msgspec.Struct`, as the published name `class` is a keyword of Python.
     """
@@ -241,6 +242,24 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     beta_reason: str | None = None
     contention: Contention | None = None
     merged: int = 0
+    lost_low_ns: int | None = None
+    lost_high_ns: int | None = None
+
+
+class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """All records of one class, of a whole file; `total_ns` is their sum, not a union.
+
+    Clock and loss are as of `Family`.
+    """
+
+    class_: str = msgspec.field(name="class")
+    count: int
+    total_ns: int
+    mean_mhz: float | None
+    samples: int
+    lost_ns: int | None
+    lost_low_ns: int | None
+    lost_high_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +320,7 @@ class Row:
     chopper: ChopperTimes | None = None
     efficiency: Efficiency | None = None
     families: tuple[Family, ...] = ()
+    classes: tuple[ClassTotal, ...] = ()
     by_operation: tuple[Part, ...] = ()
     by_layer: tuple[Part, ...] = ()
     by_phase: tuple[Part, ...] = ()

@@ -13,8 +13,9 @@ OTHER_PARTS: Final = "(other)"
 class Part:
     """Device records that share an operation, a layer or a phase.
 
-    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns` are over its compute, of
-    which kernels that run at once share the loss. `samples` counts clock samples inside. What is
+    `time_ns` sums durations (it is no union); `mean_mhz` and `lost_ns`, with its 95 % interval, are
+    over its compute, of which kernels that run at once share the loss, by the clock samples that
+    fell into it: unknown with fewer than 30. `samples` counts those inside. What is
     not known to be of any is "(unknown)", so that parts sum to all records of the device.
     `merged` is how many operations or layers "(other)" holds, those with the least time of very
     many; 0 for all others.
@@ -27,6 +28,8 @@ class Part:
     samples: int
     lost_ns: int | None
     merged: int = 0
+    lost_low_ns: int | None = None
+    lost_high_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

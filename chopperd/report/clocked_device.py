@@ -1,6 +1,6 @@
 """A traced device with the samples of its GPU: which that is, and its reference clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from chopperd.correlate.assignment import Agreement, TracedDevice, agreement
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.governing import governed
 from chopperd.correlate.intervals import union
-from chopperd.correlate.join import JoinedDevice, join_device
+from chopperd.correlate.join import JoinedDevice, RowClocks, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
 from chopperd.correlate.process_gpu import TracedProcess
 from chopperd.correlate.waterfall import is_class
@@ -28,6 +28,8 @@ from chopperd.report.notes import doubt_notes
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
 #: The rule that tells a GPU by its samples.
 BY_SIGNAL: Final = "signal"
+#: Doubts that are of the reference alone.
+_OF_REFERENCE: Final = {"reference_doubtful"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +127,43 @@ def clocked_device(
         summary=summary,
         spec=spec,
         no_spec=no_spec,
-        joined=_without_intervals(joined) if doubts or stepped else joined,
+        joined=_doubted(joined, {each.code for each in doubts}, stepped=stepped),
         doubts=tuple(doubts),
     )
 
 
-def _without_intervals(joined: JoinedDevice) -> JoinedDevice:
-    """The device's figures with no interval of any clock."""
+def _doubted(joined: JoinedDevice, doubts: Collection[str], *, stepped: bool) -> JoinedDevice:
+    """The device's figures without the intervals that a doubt leaves no ground for.
+
+    A doubtful reference leaves those of clocks, and so what is said against peers.
+    """
     clocks = joined.clocks
-    if clocks is None:
+    if clocks is None or not (doubts or stepped):
         return joined
+    families = replace(joined.families, half_ns=np.full_like(joined.families.half_ns, np.nan))
+    classes, operations, layers, phases = (
+        replace(each, half_ns=np.full_like(each.half_ns, np.nan))
+        for each in (joined.classes, joined.operations, joined.layers, joined.phases)
+    )
+    joined = replace(
+        joined,
+        clocks=replace(clocks, has_loss_interval=False),
+        families=families,
+        classes=classes,
+        operations=operations,
+        layers=layers,
+        phases=phases,
+    )
+    return _without_intervals(joined, clocks) if stepped or doubts != _OF_REFERENCE else joined
+
+
+def _without_intervals(joined: JoinedDevice, clocks: RowClocks) -> JoinedDevice:
+    """The device's figures with no interval of any clock."""
     unknown = np.full(len(clocks.windows), np.nan)
     compute = replace(clocks.compute, half_width_mhz=unknown, bias_mhz=unknown)
     busy = replace(clocks.busy, half_width_mhz=unknown)
-    return replace(joined, clocks=replace(clocks, compute=compute, busy=busy))
+    clocks = replace(clocks, compute=compute, busy=busy, has_loss_interval=False)
+    return replace(joined, clocks=clocks)
 
 
 def _mapped(

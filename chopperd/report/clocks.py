@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from chopperd.correlate.signal import RunningClass
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import KERNEL_CLASSES
-from chopperd.model.report import Dvfs, Family, Temperature
+from chopperd.model.report import ClassTotal, Dvfs, Family, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
 from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
 from chopperd.model.samples import GpuSamples
@@ -116,6 +116,7 @@ def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
     lost_ns = int(loss.lost_ns[index])
     gap_ratio = lost_ns / covered_ns
     half_ratio = float(clocks.compute.half_width_mhz[index]) / reference_mhz
+    half_ratio = half_ratio if clocks.has_loss_interval else math.nan
     return Dvfs(
         method=_METHOD,
         gap_ratio=gap_ratio,
@@ -215,11 +216,43 @@ def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, .
             time_ns=int(totals.time_ns[f]),
             mean_mhz=known_or_none(float(totals.mean_mhz[f])),
             samples=int(totals.samples[f]),
-            lost_ns=_whole_or_none(float(totals.lost_ns[f])),
+            **_lost(totals, f),
             beta_reason="not measured in this version",
             merged=int(totals.merged[f]),
         )
         for f in range(len(totals.family))
+    )
+
+
+def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
+    """The classes, longest first."""
+    return tuple(
+        ClassTotal(
+            class_=KERNEL_CLASSES[int(totals.group[g])].label,
+            count=int(totals.count[g]),
+            total_ns=int(totals.time_ns[g]),
+            mean_mhz=known_or_none(float(totals.mean_mhz[g])),
+            samples=int(totals.samples[g]),
+            **_lost(totals, g),
+        )
+        for g in range(len(totals.group))
+    )
+
+
+class _Lost(TypedDict):
+    lost_ns: int | None
+    lost_low_ns: int | None
+    lost_high_ns: int | None
+
+
+def _lost(totals: FamilyTotals | GroupTotals, index: int) -> _Lost:
+    """The loss of one group with its interval, at least 0."""
+    lost_ns, half_ns = float(totals.lost_ns[index]), float(totals.half_ns[index])
+    low_ns = lost_ns - half_ns
+    return _Lost(
+        lost_ns=_whole_or_none(lost_ns),
+        lost_low_ns=_whole_or_none(0.0 if low_ns < 0 else low_ns),
+        lost_high_ns=_whole_or_none(lost_ns + half_ns),
     )
 
 
@@ -237,7 +270,7 @@ def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
             time_ns=int(totals.time_ns[g]),
             mean_mhz=known_or_none(float(totals.mean_mhz[g])),
             samples=int(totals.samples[g]),
-            lost_ns=_whole_or_none(float(totals.lost_ns[g])),
+            **_lost(totals, g),
             merged=int(totals.merged[g]),
         )
         for g in range(len(totals.group))

@@ -1,12 +1,14 @@
 """Kernel classes and families over the whole files, summed over devices."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Group
 
-from chopperd.model.report import Family, ReportDocument
+from chopperd.model.report import ClassTotal, Family, ReportDocument
+from chopperd.model.row_work import Part
 from chopperd.report.sections import table
 from chopperd.report.wording import (
     UNKNOWN,
@@ -37,18 +39,19 @@ class _Group:
         """Summed kernel time, not a union."""
         return sum(family.time_ns for family in self.members)
 
-    @property
-    def lost(self) -> str:
-        """Ceiling loss in ms; a lower bound where a member's is unknown."""
-        return summed_loss([family.lost_ns for family in self.members])
 
-
-def summed_loss(lost_ns: Sequence[int | None]) -> str:
-    """A sum of ceiling losses in ms; a lower bound where one is unknown."""
-    told = [each for each in lost_ns if each is not None]
+def summed_loss(members: Sequence[Family | ClassTotal | Part]) -> str:
+    """A sum of ceiling losses in ms with half its interval; a lower bound where one is unknown."""
+    told = [each.lost_ns for each in members if each.lost_ns is not None]
     if not told:
         return UNKNOWN
-    return ("" if len(told) == len(lost_ns) else "≥ ") + milliseconds(sum(told))
+    halves_ns = [
+        (each.lost_high_ns - each.lost_low_ns) / 2
+        for each in members
+        if each.lost_low_ns is not None and each.lost_high_ns is not None
+    ]
+    text = ("" if len(told) == len(members) else "≥ ") + milliseconds(sum(told))
+    return f"{text} ±{milliseconds(sum(halves_ns))}" if len(halves_ns) == len(told) else text
 
 
 def cut(shown: int, lines: int, *, merged: bool) -> str:
@@ -67,25 +70,29 @@ def cut(shown: int, lines: int, *, merged: bool) -> str:
 
 def classes(document: ReportDocument) -> Group | None:
     """One line a class: kernel time, its share, and what the clock cost there at most."""
-    groups = _grouped(document, by_name=False)
-    if not groups:
+    members: defaultdict[str, list[ClassTotal]] = defaultdict(list)
+    for row in document.totals:
+        for each in row.classes:
+            members[each.class_].append(each)
+    if not members:
         return None
-    all_ns = sum(group.time_ns for group in groups)
+    times_ns = {name: sum(each.total_ns for each in those) for name, those in members.items()}
+    all_ns = sum(times_ns.values())
     rows = [
         (
-            words(group.class_),
-            milliseconds(group.time_ns),
-            percent(group.time_ns / all_ns if all_ns else None),
-            group.lost,
+            words(name),
+            milliseconds(time_ns),
+            percent(time_ns / all_ns if all_ns else None),
+            summed_loss(members[name]),
         )
-        for group in groups
+        for name, time_ns in sorted(times_ns.items(), key=lambda item: (-item[1], item[0]))
     ]
     return table("CLASSES  whole file", ("<class", "ms", "%", "lost ms"), rows)
 
 
 def families(document: ReportDocument, width: int) -> Group | None:
     """The families with the most kernel time."""
-    groups = _grouped(document, by_name=True)
+    groups = _grouped(document)
     if not groups:
         return None
     shown = groups[:_FAMILIES_SHOWN]
@@ -108,13 +115,13 @@ def _shared_reason(groups: Iterable[_Group]) -> str | None:
 
 def _family_cells(group: _Group, width: int, *, with_reason: bool) -> tuple[str, ...]:
     return (
-        shorten(group.name, max(width - 72, 16)),
+        shorten(group.name, max(width - 76, 16)),
         words(group.class_),
         count(sum(family.count for family in group.members)),
         milliseconds(group.time_ns),
         spread([family.mean_mhz for family in group.members if known(family.mean_mhz)]),
         count(sum(family.samples for family in group.members)),
-        group.lost,
+        summed_loss(group.members),
         _beta(group.members) if with_reason else UNKNOWN,
     )
 
@@ -132,12 +139,11 @@ def _beta(members: Sequence[Family]) -> str:
     return shorten(words(min(reasons)), _REASON_WIDTH) if reasons else UNKNOWN
 
 
-def _grouped(document: ReportDocument, *, by_name: bool) -> list[_Group]:
-    """Families of all devices put together by class, or by name and class; most time first."""
+def _grouped(document: ReportDocument) -> list[_Group]:
+    """Families of all devices put together by name and class; most time first."""
     members: dict[tuple[str, str], list[Family]] = {}
     for family in _all_families(document):
-        key = (family.name if by_name else "", family.class_)
-        members.setdefault(key, []).append(family)
+        members.setdefault((family.name, family.class_), []).append(family)
     groups = [
         _Group(name=name, class_=class_, members=tuple(group))
         for (name, class_), group in members.items()

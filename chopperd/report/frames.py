@@ -65,6 +65,11 @@ class Report:
         return self._list("families")
 
     @cached_property
+    def classes(self) -> "pandas.DataFrame":
+        """Device work by class in each row of a whole file."""
+        return self._list("classes")
+
+    @cached_property
     def operations(self) -> "pandas.DataFrame":
         """Device work by operator in each row."""
         return self._list("by_operation")

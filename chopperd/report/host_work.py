@@ -20,6 +20,8 @@ def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None
         cycles=np.empty(0),
         covered_ns=np.empty(0),
         lost=None,
+        shared_ns=np.empty(0),
+        own=None,
         reference_mhz=None,
     )
 

@@ -63,11 +63,11 @@ def _lines(found: Iterable[Part]) -> list[_Line]:
 
 def _cells(line: _Line, all_ns: int, width: int) -> tuple[str, ...]:
     return (
-        shorten(line.name, max(width - 60, 16)),
+        shorten(line.name, max(width - 66, 16)),
         count(sum(part.count for part in line.members)),
         milliseconds(line.time_ns),
         percent(line.time_ns / all_ns if all_ns else None),
         spread([part.mean_mhz for part in line.members if known(part.mean_mhz)]),
         count(sum(part.samples for part in line.members)),
-        summed_loss([part.lost_ns for part in line.members]),
+        summed_loss(line.members),
     )

@@ -1,7 +1,6 @@
 """What a report shows of names, which reveal architectures: all, hashes, or classes only."""
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias, TypeVar
@@ -70,7 +69,7 @@ def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
 def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
     return replace(
         row,
-        families=_SHOWN[names](row.families),
+        families=_hashed(row.families) if names == "hashed" else _classes(row),
         by_operation=_parts(row.by_operation, "operation", names),
         by_layer=_parts(row.by_layer, "layer", names),
         collectives=tuple(
@@ -119,29 +118,21 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
 
 
-def _classes(families: Sequence[Family]) -> tuple[Family, ...]:
-    """One family a class, longest first; a sum with an unknown part is unknown."""
-    members: defaultdict[str, list[Family]] = defaultdict(list)
-    for family in families:
-        members[family.class_].append(family)
-    merged = [_merged(class_, group) for class_, group in members.items()]
-    return tuple(sorted(merged, key=lambda family: -family.time_ns))
-
-
-def _merged(class_: str, group: Sequence[Family]) -> Family:
-    lost = [family.lost_ns for family in group if family.lost_ns is not None]
-    clocked = [(f.mean_mhz, f.time_ns) for f in group if f.mean_mhz is not None]
-    time_ns = sum(weight for _, weight in clocked)
-    return Family(
-        name=class_,
-        class_=class_,
-        count=sum(family.count for family in group),
-        time_ns=sum(family.time_ns for family in group),
-        mean_mhz=sum(mhz * weight for mhz, weight in clocked) / time_ns if time_ns else None,
-        samples=sum(family.samples for family in group),
-        lost_ns=sum(lost) if len(lost) == len(group) else None,
-        beta_reason=group[0].beta_reason,
+def _classes(row: Row) -> tuple[Family, ...]:
+    """One family a class, longest first, with the clock and the loss of the class."""
+    reasons = {family.class_: family.beta_reason for family in row.families}
+    return tuple(
+        Family(
+            name=each.class_,
+            class_=each.class_,
+            count=each.count,
+            time_ns=each.total_ns,
+            mean_mhz=each.mean_mhz,
+            samples=each.samples,
+            lost_ns=each.lost_ns,
+            lost_low_ns=each.lost_low_ns,
+            lost_high_ns=each.lost_high_ns,
+            beta_reason=reasons.get(each.class_),
+        )
+        for each in sorted(row.classes, key=lambda each: -each.total_ns)
     )
-
-
-_SHOWN = {"hashed": _hashed, "classes": _classes}

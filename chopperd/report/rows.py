@@ -22,6 +22,7 @@ from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, T
 from chopperd.report.clocks import (
     capped_w,
     class_samples,
+    classes_of,
     clock_of,
     dvfs_of,
     energy_of,
@@ -144,6 +145,7 @@ def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline) -> Row:
     return replace(
         row,
         families=with_contention(families, joined.families, joined.traffic.contention),
+        classes=classes_of(joined.classes),
         by_operation=parts_of(joined.operations, timeline.operations),
         by_layer=parts_of(joined.layers, timeline.layers),
         by_phase=parts_of(joined.phases, PHASE_LABELS),
@@ -289,7 +291,9 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         )
     half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
     covered_ns = int(clocks.compute.covered_ns[index])
-    ns_per_mhz = covered_ns / context.reference_mhz if context.reference_mhz else math.nan
+    ns_per_mhz = math.nan
+    if context.reference_mhz and clocks.has_loss_interval:
+        ns_per_mhz = covered_ns / context.reference_mhz
     return DraftRow(
         row=row,
         model=context.model,

@@ -39,7 +39,8 @@ class GpuSums:
             _add(self.lost_ns, cause, lost_ns)
         for family in row.families:
             _add(self.kernel_ns, family.class_, family.time_ns)
-            _add(self.kernel_lost_ns, family.class_, family.lost_ns)
+        for each in row.classes:
+            _add(self.kernel_lost_ns, each.class_, each.lost_ns)
 
     def merge(self, other: "GpuSums") -> None:
         """Take in what another says of the same GPU."""

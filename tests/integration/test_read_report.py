@@ -119,7 +119,7 @@ def test_lists_are_frames_with_the_keys_of_their_rows(report: Report) -> None:
     expected = sum(len(row.families) for row in (*whole().steps, *whole().totals))
     assert len(report.families) == expected > 0
     assert set(lists_of(Row)) == {
-        *("micro_steps", "copies", "collectives", "families"),
+        *("micro_steps", "copies", "collectives", "families", "classes"),
         *("by_operation", "by_layer", "by_phase"),
     }  # each has a frame
 

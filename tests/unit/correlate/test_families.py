@@ -13,7 +13,7 @@ from chopperd.correlate.signal import class_clock
 from chopperd.model.classes import KernelClass
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
 
-NO_SAMPLES = np.empty(0, np.int64)
+NO_SAMPLES, NO_CLOCKS = np.empty(0, np.int64), np.empty(0)
 
 
 def half_clock() -> ClockPieces:
@@ -23,9 +23,10 @@ def half_clock() -> ClockPieces:
 
 
 def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> FamilyTotals:
-    times = np.array([0, 500, 1000], np.int64)
+    times, clocks = np.arange(1001), np.full(1001, 990.0)  # a sample each ns
     timeline = device(records)
-    return family_totals(timeline, record_figures(timeline, half_clock(), reference_mhz, times))
+    figures = record_figures(timeline, half_clock(), reference_mhz, times, clocks)
+    return family_totals(timeline, figures)
 
 
 def test_two_kernels_at_once_carry_half_of_that_time_each() -> None:
@@ -42,7 +43,7 @@ def test_kernels_one_after_another_carry_all_of_their_own_loss() -> None:
 
 
 def test_families_are_listed_by_time_with_count_class_and_samples() -> None:
-    """The samples at 0 and 500 lie in family 3's kernels, that at 1000 in none."""
+    """A sample each ns, also in communication."""
     records = [
         Rec(0, 50, family=3),
         Rec(450, 550, family=3),
@@ -54,7 +55,7 @@ def test_families_are_listed_by_time_with_count_class_and_samples() -> None:
     assert found.kernel_class.tolist() == [KernelClass.COMM, KernelClass.GEMM, KernelClass.GEMM]
     assert found.count.tolist() == [1, 2, 1]
     assert found.time_ns.tolist() == [300, 150, 0]
-    assert found.samples.tolist() == [0, 2, 0]
+    assert found.samples.tolist() == [300, 150, 0]
 
 
 def test_only_covered_compute_has_a_clock_and_a_loss() -> None:
@@ -80,7 +81,7 @@ def test_without_a_reference_there_is_a_clock_but_no_loss() -> None:
 
 def test_without_samples_there_are_counts_and_times_only() -> None:
     timeline = device([Rec(0, 100)])
-    found = family_totals(timeline, record_figures(timeline, None, 1980.0, NO_SAMPLES))
+    found = family_totals(timeline, record_figures(timeline, None, 1980.0, NO_SAMPLES, NO_CLOCKS))
     assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
     assert np.isnan(found.mean_mhz).all()
     assert np.isnan(found.lost_ns).all()
@@ -88,7 +89,9 @@ def test_without_samples_there_are_counts_and_times_only() -> None:
 
 def test_a_device_without_records_has_no_families() -> None:
     timeline = device([])
-    found = family_totals(timeline, record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES))
+    found = family_totals(
+        timeline, record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES, NO_CLOCKS)
+    )
     assert len(found.family) == 0
 
 
@@ -109,18 +112,13 @@ def kernels(draw: st.DrawFn) -> Rec:
     records=st.lists(kernels(), min_size=1, max_size=12),
     clocks=st.lists(st.floats(900.0, 2200.0), min_size=40, max_size=40),
 )
-def test_losses_of_families_sum_to_the_devices_ceiling_loss(
+def test_losses_of_classes_by_the_line_sum_to_the_devices_ceiling_loss(
     records: list[Rec], clocks: list[float]
 ) -> None:
-    """Families are of one class each, as in the product: its number is part of the family's."""
-    one_class = [
-        Rec(rec.start, rec.end, rec.kind, family=10 * rec.kind + rec.family, stream=rec.stream)
-        for rec in records
-    ]
     times = [n * 50 * MS - 400 * MS for n in range(40)]
-    joined = join_device(device(one_class), (), gpu_samples(times, clocks), 1980.0)
+    joined = join_device(device(records), (), gpu_samples(times, clocks), 1980.0)
     if joined.clocks is None:
         return
     assert joined.clocks.loss is not None
-    of_families = np.nansum(joined.families.lost_ns)
-    assert of_families == pytest.approx(float(joined.clocks.loss.lost_ns[-1]), rel=1e-9, abs=1.0)
+    of_classes = np.nansum(joined.classes.line_lost_ns)
+    assert of_classes == pytest.approx(float(joined.clocks.loss.lost_ns[-1]), rel=1e-9, abs=1.0)

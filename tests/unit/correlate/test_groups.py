@@ -16,24 +16,26 @@ from chopperd.correlate.groups import (
     group_totals,
     record_figures,
 )
+from chopperd.correlate.join import join_device
 from chopperd.correlate.pieces import ClockPieces
 from chopperd.correlate.signal import class_clock
 from chopperd.model.classes import KernelClass
 from chopperd.model.timeline import DeviceTimeline, Phase
-from tests.unit.correlate.builders import COMPUTE, Rec, device, labelled
+from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
 
-TIMES = np.array([0, 500, 1000], np.int64)
+TIMES = np.arange(1001)  # a sample each ns, so that short records have their 30
+CLOCKS = np.full(1001, 990.0)
 UNKNOWN = -1
 
 
 def half_clock() -> ClockPieces:
     """990 of 1980 MHz from 0 to 1000 ns: half of every covered ns is lost."""
-    samples = labelled(TIMES.tolist(), [990.0] * 3)
+    samples = labelled([0, 500, 1000], [990.0] * 3)
     return ClockPieces.of(class_clock(samples, COMPUTE), (1980.0,))
 
 
 def figures(timeline: DeviceTimeline, reference_mhz: float | None = 1980.0) -> RecordFigures:
-    return record_figures(timeline, half_clock(), reference_mhz, TIMES)
+    return record_figures(timeline, half_clock(), reference_mhz, TIMES, CLOCKS)
 
 
 def by_layer(records: list[Rec], reference_mhz: float | None = 1980.0) -> GroupTotals:
@@ -42,13 +44,13 @@ def by_layer(records: list[Rec], reference_mhz: float | None = 1980.0) -> GroupT
 
 
 def test_what_is_of_no_known_layer_is_a_group_of_its_own() -> None:
-    """Durations 100, 300 and 50; the sample at 500 lies in the second, that at 0 in the first."""
+    """Durations 100, 300 and 50, a sample each ns."""
     found = by_layer([Rec(0, 100, layer=2), Rec(400, 700), Rec(750, 800, layer=2)])
     assert found.group.tolist() == [UNKNOWN, 2]
     assert found.first.tolist() == [1, 0]
     assert found.count.tolist() == [1, 2]
     assert found.time_ns.tolist() == [300, 150]
-    assert found.samples.tolist() == [1, 1]
+    assert found.samples.tolist() == [300, 150]
     assert found.lost_ns.tolist() == pytest.approx([150.0, 75.0])
     assert len(found) == 2
 
@@ -91,7 +93,9 @@ def test_a_group_without_covered_compute_has_neither_clock_nor_loss() -> None:
 def test_without_a_reference_or_samples_losses_are_unknown() -> None:
     assert np.isnan(by_layer([Rec(0, 100, layer=0)], reference_mhz=None).lost_ns).all()
     timeline = device([Rec(0, 100, layer=0)])
-    found = group_totals(timeline.layer, record_figures(timeline, None, 1980.0, TIMES[:0]))
+    found = group_totals(
+        timeline.layer, record_figures(timeline, None, 1980.0, TIMES[:0], CLOCKS[:0])
+    )
     assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
     assert np.isnan(found.mean_mhz).all()
     assert np.isnan(found.lost_ns).all()
@@ -130,19 +134,20 @@ def test_every_grouping_sums_to_the_same_records(made: list[Rec]) -> None:
     timeline = device(made)
     found = figures(timeline)
     families = family_totals(timeline, found)
+    classes = group_totals(timeline.kernel_class, found)
     for column in (timeline.operation, timeline.layer, timeline.phase):
         totals = group_totals(column, found)
         assert sorted(totals.group) == sorted(set(column.tolist()))
         assert totals.count.sum() == families.count.sum() == len(made)
         assert totals.time_ns.sum() == families.time_ns.sum()
         assert totals.samples.sum() == families.samples.sum()
-        assert np.nansum(totals.lost_ns) == pytest.approx(np.nansum(families.lost_ns))
+        assert np.nansum(totals.line_lost_ns) == pytest.approx(np.nansum(classes.line_lost_ns))
         assert np.all(np.diff(totals.time_ns) <= 0)
 
 
 @pytest.mark.parametrize("unknown", [0, 1])
 def test_of_very_many_groups_those_with_the_least_time_are_one(unknown: int) -> None:
-    """Layer k takes k + 1 ns, so that those up to 4 are the least; the sample at 0 is in layer 0's.
+    """Layer k takes k + 1 ns, so that those up to 4 are the least.
 
     Of the 1 + 2 + ... + 5 ns all but the first 100 ns before the first sample is covered.
     """
@@ -160,9 +165,9 @@ def test_of_very_many_groups_those_with_the_least_time_are_one(unknown: int) -> 
     assert found.merged[other] == 5
     assert found.merged.sum() == 5
     assert (found.count[other], found.time_ns[other], found.first[other]) == (5, 15, 0)
-    assert found.samples[other] == 1
-    assert found.lost_ns[other] == pytest.approx(7.5)
-    assert found.mean_mhz[other] == pytest.approx(990.0)
+    assert found.samples[other] == 15
+    assert found.line_lost_ns[other] == pytest.approx(7.5)
+    assert found.line_mhz[other] == pytest.approx(990.0)
     assert (found.group == UNKNOWN).sum() == unknown
     assert found.group[0] == MOST_GROUPS + 4
 
@@ -194,3 +199,77 @@ def test_sums_stay_whole_where_families_are_put_together_by_class(seed: int) -> 
         families = {rec.family for rec in mine}
         own = np.count_nonzero(found.family[of_class] >= 0)
         assert own + found.merged[of_class].sum() == len(families)
+
+
+def sampled_groups(clocks: dict[tuple[int, int], list[float]], line_mhz: float) -> GroupTotals:
+    """Layers by spans of time, each with its own clocks evenly in it; the line is flat."""
+    records = [Rec(start, end, layer=nth) for nth, (start, end) in enumerate(clocks)]
+    pieces = labelled([0, 500, 1000], [line_mhz] * 3)
+    line = ClockPieces.of(class_clock(pieces, COMPUTE), (1980.0,))
+    times = [np.linspace(a, b, len(f), endpoint=False) for (a, b), f in clocks.items()]
+    seen = np.concatenate(times).astype(np.int64)
+    mhz = np.concatenate([np.array(each) for each in clocks.values()])
+    timeline = device(records)
+    return group_totals(timeline.layer, record_figures(timeline, line, 1980.0, seen, mhz))
+
+
+def test_a_groups_clock_and_loss_are_by_samples_of_its_own() -> None:
+    """Layer 0: 400 ns, 40 samples of 1100 and 1300 by turns; layer 1: 39 of 1780 in 390 ns.
+
+    By hand: 1200 of 1980 MHz are 157.58 ns lost; the samples' spread is 100 x sqrt(40 / 39), their
+    mean's 1.96 / sqrt(40) of that, 31.4 MHz. The line, at 1210, is within that; for layer 1 it is
+    570 MHz off, which is the whole of its interval.
+    """
+    found = sampled_groups({(0, 400): [1100.0, 1300.0] * 20, (400, 790): [1780.0] * 39}, 1210.0)
+    error_mhz = 1.96 * 100 * np.sqrt(40 / 39) / np.sqrt(40)
+    assert found.mean_mhz.tolist() == [1200.0, 1780.0]
+    assert found.line_mhz.tolist() == pytest.approx([1210.0, 1210.0])
+    assert found.lost_ns.tolist() == pytest.approx([400 * 780 / 1980, 390 * 200 / 1980])
+    assert found.half_ns.tolist() == pytest.approx([400 * error_mhz / 1980, 390 * 570 / 1980])
+
+
+def test_with_29_samples_of_its_own_the_clock_of_a_group_is_unknown() -> None:
+    found = sampled_groups({(0, 290): [1200.0] * 29, (300, 600): [1200.0] * 30}, 1200.0)
+    assert found.group.tolist() == [1, 0]
+    for column in (found.mean_mhz, found.lost_ns, found.half_ns):
+        assert np.isnan(column).tolist() == [False, True]
+    assert not np.isnan(found.line_lost_ns).any()
+
+
+def test_samples_above_the_reference_win_nothing_back_in_a_group() -> None:
+    """Half at 1780, half at 2180 of 1980 MHz: 100 MHz on average."""
+    found = sampled_groups({(0, 400): [1780.0, 2180.0] * 20}, 1980.0)
+    assert found.lost_ns.tolist() == pytest.approx([400 * 100 / 1980])
+
+
+@pytest.mark.parametrize(("hz", "seconds"), [(10, 60), (100, 20)])
+@pytest.mark.parametrize("seed", range(5))
+def test_losses_hold_where_the_clock_follows_the_kernel(hz: int, seed: int, seconds: int) -> None:
+    """GEMMs of 30 ms at 1400 MHz, elementwise kernels of 10 ms at 1750, each +- 20; known truth.
+
+    The line through all compute samples is above 100 MHz (5 points) off for the short ones.
+    """
+    dice = np.random.default_rng([seed, hz])
+    count = seconds * 1000 // 40
+    mhz = np.stack([dice.normal(1400, 20, count), dice.normal(1750, 20, count)], axis=1)
+    records = [
+        rec
+        for start in range(0, count * 40 * MS, 40 * MS)
+        for rec in (
+            Rec(start, start + 30 * MS),
+            Rec(start + 30 * MS, start + 40 * MS, KernelClass.ELEMENTWISE),
+        )
+    ]
+    ticks = np.arange(seconds * hz)
+    times = ((ticks + dice.uniform(0, 1, len(ticks))) * (1000 * MS // hz)).astype(np.int64)
+    is_short = times % (40 * MS) >= 30 * MS
+    seen = mhz[times // (40 * MS), is_short.astype(int)]
+    samples = gpu_samples(times.tolist(), seen.tolist())
+    found = join_device(device(records), (), samples, 1980.0).classes
+    for nth, (kind, length) in enumerate(((KernelClass.GEMM, 30), (KernelClass.ELEMENTWISE, 10))):
+        (g,) = np.flatnonzero(found.group == kind)
+        true_ns = float(((1980 - mhz[:, nth]) / 1980).sum() * length * MS)
+        ends_ns = 2 * 1000 * MS / hz * 0.3  # before the first sample and after the last
+        assert abs(found.lost_ns[g] - true_ns) <= found.half_ns[g] + ends_ns
+        assert abs(found.lost_ns[g] - true_ns) < 0.01 * count * length * MS
+    assert found.mean_mhz[1] - found.line_mhz[1] > 100

@@ -127,7 +127,7 @@ def test_records_are_grouped_by_what_launched_them_with_their_clock() -> None:
         Rec(300 * MS, 400 * MS, layer=0, phase=Phase.BACKWARD, step=1),
     ]
     timeline = device(records, [(0, 300 * MS), (300 * MS, 400 * MS)])
-    samples = gpu_samples(every(10, -100, 500), [1485.0] * 60)
+    samples = gpu_samples(every(2, -100, 500), [1485.0] * 300)
     joined = join_device(timeline, (), samples, 1980.0)
     assert joined.layers.group.tolist() == [0, 1]
     assert joined.layers.lost_ns.tolist() == pytest.approx([50 * MS, 50 * MS])

@@ -10,7 +10,12 @@ from chopperd.model.devices import GpuProcess
 from chopperd.model.report import Dvfs, Family, ReportDocument, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import clocked_waterfall, clockless_waterfall, eight_gpus
+from tests.unit.report.documents import (
+    classes_of,
+    clocked_waterfall,
+    clockless_waterfall,
+    eight_gpus,
+)
 
 MS = 1_000_000
 NOW_NS = 1_800_000_000 * NS_PER_S
@@ -28,6 +33,12 @@ def family(name: str, kind: str, time_ms: int, lost_ms: int | None) -> Family:
     )
 
 
+FAMILIES = (
+    family("a", "gemm", 500, 80),
+    family("b", "gemm", 300, 40),
+    family("c", "norm", 20, None),
+    family("d", "comm", 200, None),
+)
 ROW = Row(
     job="llama",
     run=None,
@@ -43,12 +54,8 @@ ROW = Row(
     window_ns=1412 * MS,
     waterfall_ns=clocked_waterfall(),
     dvfs=Dvfs(by_cause_ns={"power_cap": 100 * MS, "thermal": 31 * MS}),
-    families=(
-        family("a", "gemm", 500, 80),
-        family("b", "gemm", 300, 40),
-        family("c", "norm", 20, None),
-        family("d", "comm", 200, None),
-    ),
+    families=FAMILIES,
+    classes=classes_of(FAMILIES),
 )
 
 

@@ -3,6 +3,7 @@
 The full one is DESIGN's example: a 1412 ms step that loses 131 ms, GPU 5 the hot one of eight.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ from chopperd.model.report import (
     SCHEMA,
     Alignment,
     CauseShare,
+    ClassTotal,
     DeviceSummary,
     Dvfs,
     ExposedCopy,
@@ -105,6 +107,30 @@ def family(name: str, class_: str, time_ms: int, lost_ms: int | None) -> Family:
         lost_ns=None if lost_ms is None else lost_ms * MS,
         beta_reason="fewer than 30 samples",
     )
+
+
+def classes_of(families: Sequence[Family]) -> tuple[ClassTotal, ...]:
+    """The families' classes, whose losses are known within 2 %."""
+    members: defaultdict[str, list[Family]] = defaultdict(list)
+    for each in families:
+        members[each.class_].append(each)
+    made = []
+    for class_, those in members.items():
+        known = [each.lost_ns for each in those if each.lost_ns is not None]
+        lost_ns = sum(known) if known else None
+        made.append(
+            ClassTotal(
+                class_=class_,
+                count=sum(each.count for each in those),
+                total_ns=sum(each.time_ns for each in those),
+                mean_mhz=those[0].mean_mhz,
+                samples=sum(each.samples for each in those),
+                lost_ns=lost_ns,
+                lost_low_ns=None if lost_ns is None else round(lost_ns * 0.98),
+                lost_high_ns=None if lost_ns is None else round(lost_ns * 1.02),
+            )
+        )
+    return tuple(made)
 
 
 def part(name: str, time_ms: int = 500, lost_ms: int | None = 50) -> Part:
@@ -304,6 +330,7 @@ def _totals(device: int, kernels: tuple[Family, ...]) -> Row:
     return replace(
         row(device, None),
         families=kernels,
+        classes=classes_of(kernels),
         by_operation=(
             _summed("aten::mm", kernels[:1]),
             _summed("nccl:all_gather", kernels[2:]),

@@ -122,10 +122,13 @@ def test_families_that_were_not_sampled_have_no_clock_and_no_loss() -> None:
         samples=np.array([1, 0]),
         mean_mhz=np.array([1500.0, nan]),
         lost_ns=np.array([40.4, nan]),
+        half_ns=np.array([50.0, nan]),
     )
     gemm, comm = families_of(totals, ("ncclKernel", "gemm"))
     assert (gemm.name, gemm.class_, gemm.count, gemm.time_ns) == ("gemm", "gemm", 2, 200)
     assert (gemm.mean_mhz, gemm.lost_ns) == (1500.0, 40)
+    assert (gemm.lost_low_ns, gemm.lost_high_ns) == (0, 90)
+    assert (comm.lost_low_ns, comm.lost_high_ns) == (None, None)
     assert (comm.class_, comm.mean_mhz, comm.lost_ns) == ("comm", None, None)
     assert gemm.beta is None
     assert gemm.beta_reason

@@ -12,7 +12,7 @@ from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.privacy import Names, trace_with_names, with_names
 from chopperd.report.schema import encode_json
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import host_timed, part, totals_only
+from tests.unit.report.documents import classes_of, host_timed, part, totals_only
 from tests.unit.report.traced import Job
 from tests.unit.report.traced import reported as traced_report
 
@@ -39,7 +39,8 @@ def document() -> ReportDocument:
         family(SECRET + "2", "gemm", 100, 20, 1900.0),
         family("secret_copy", "memcpy", 500, None, None),
     )
-    return replace(whole, totals=(replace(whole.totals[0], families=families),), steps=())
+    totals = replace(whole.totals[0], families=families, classes=classes_of(families))
+    return replace(whole, totals=(totals,), steps=())
 
 
 def test_full_names_are_left_as_they_are() -> None:
@@ -60,8 +61,8 @@ def test_a_hash_tells_the_class_and_is_the_same_for_the_same_name() -> None:
     assert len({each.name for each in row.families}) == 3
 
 
-def test_classes_add_up_and_what_is_unknown_stays_unknown() -> None:
-    """gemm: (1500 x 300 + 1900 x 100) / 400 = 1600 MHz; 30 + 20 ns lost; copies have no clock."""
+def test_classes_have_their_own_figures_and_what_is_unknown_stays_unknown() -> None:
+    """As of the row's classes, which have samples of their own; copies have no clock."""
     (row,) = with_names(document(), "classes").totals
     copies, gemm = row.families
     assert (copies.name, copies.time_ns, copies.lost_ns, copies.mean_mhz) == (
@@ -71,7 +72,8 @@ def test_classes_add_up_and_what_is_unknown_stays_unknown() -> None:
         None,
     )
     assert (gemm.name, gemm.class_, gemm.count, gemm.time_ns) == ("gemm", "gemm", 4, 400)
-    assert (gemm.lost_ns, gemm.mean_mhz, gemm.samples) == (50, 1600.0, 6)
+    assert (gemm.lost_ns, gemm.mean_mhz, gemm.samples) == (50, 1500.0, 6)
+    assert (gemm.lost_low_ns, gemm.lost_high_ns) == (49, 51)
 
 
 @pytest.mark.parametrize("names", ["full", "hashed", "classes"])

@@ -19,7 +19,7 @@ from chopperd.store.capture_store import CaptureStore
 from chopperd.store.retention import StoreLimits
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
-from tests.unit.report.documents import family, row, single_gpu
+from tests.unit.report.documents import classes_of, family, row, single_gpu
 
 #: What the scripted clock says at first; traces of tests ended shortly before.
 NOW_UNIX_NS = 1_800_000_000 * NS_PER_S
@@ -113,7 +113,9 @@ def step_row(
 def totals_row(*, rank: int | None = 0, device: int = 0, gpu: str | None = "0") -> Row:
     """DESIGN's example step as the whole file: 1412 ms, of them 131 lost; two families."""
     kernels = (family("gemm_a", "gemm", 700, 95), family("nccl", "comm", 500, None))
-    return replace(row(device, None), rank=rank, gpu=gpu, families=kernels)
+    return replace(
+        row(device, None), rank=rank, gpu=gpu, families=kernels, classes=classes_of(kernels)
+    )
 
 
 def document(steps: Iterable[Row], totals: Iterable[Row] = ()) -> ReportDocument:
