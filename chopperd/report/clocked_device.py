@@ -119,7 +119,9 @@ def clocked_device(
         spec,
         both,
     )
-    doubts = doubt_notes(joined, mine, reference)
+    sampled = () if samples is None or mine is None else samples.gpus
+    same_model = [each for each in sampled if mine and each.gpu.name == mine.gpu.name]
+    doubts = doubt_notes(joined, mine, reference, same_model)
     return ClockedDevice(
         mapped=mapped,
         samples=mine,

@@ -1,7 +1,7 @@
 """What must be said of one trace and its devices: why something is missing or to be doubted."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -170,13 +170,20 @@ def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
     )
 
 
-def doubt_notes(joined: JoinedDevice, mine: GpuSamples | None, reference: Reference) -> list[Note]:
+def doubt_notes(
+    joined: JoinedDevice,
+    mine: GpuSamples | None,
+    reference: Reference,
+    same_model: Sequence[GpuSamples] = (),
+) -> list[Note]:
     """Why a device's figures may be wrong by more than any interval says; none where they are not.
 
     Args:
         joined: The device with its GPU's samples.
         mine: The samples of its GPU.
         reference: Its reference clock.
+        same_model: Samples of the GPUs of its model: one that is held low next to others that run
+            higher says nothing against the reference.
     """
     clocks = joined.clocks
     if clocks is None or mine is None:
@@ -185,7 +192,7 @@ def doubt_notes(joined: JoinedDevice, mine: GpuSamples | None, reference: Refere
     apart_ns = found.apart_ns or 0
     is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
     opposite = "idle" if found.says == "busy" else "busy"
-    doubt = _reference_doubt(clocks, mine, reference)
+    doubt = _reference_doubt(clocks, (mine, *same_model), reference)
     return _noted(
         (
             (
@@ -211,12 +218,14 @@ def doubt_notes(joined: JoinedDevice, mine: GpuSamples | None, reference: Refere
     )
 
 
-def _reference_doubt(clocks: RowClocks, mine: GpuSamples, reference: Reference) -> str:
+def _reference_doubt(
+    clocks: RowClocks, same_model: Sequence[GpuSamples], reference: Reference
+) -> str:
     """What speaks against a reference clock; empty where nothing does."""
     reference_mhz = reference.sm_clock_mhz
     if reference_mhz is None:
         return ""
-    highest_mhz = float(np.nanmax(mine.sm_clock_mhz))
+    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
     of_compute = _compute_mhz(clocks)
     median_mhz = float(np.median(of_compute)) if len(of_compute) else 0.0
     if reference_mhz > _FAR_ABOVE * highest_mhz:

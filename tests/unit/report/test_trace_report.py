@@ -411,6 +411,19 @@ def test_a_reference_that_the_samples_speak_against_is_doubtful(
         assert says in text(report, "reference_doubtful")
 
 
+def test_a_gpu_held_low_next_to_others_of_its_model_makes_no_reference_doubtful() -> None:
+    """A power brake at 990 of 2000 MHz; alone nothing tells it from a wrong reference."""
+    braked = sampled(0, 990.0)
+    options = JoinOptions(device_map=device_map_of("0=GPU-0", ""))
+    for others, doubtful in (
+        ((), True),
+        ((sampled(1, 1755.0),), False),
+        ((sampled(1, 1755.0, name="NVIDIA A100"),), True),
+    ):
+        report = reported(Job(), sample_set(braked, *others), options)
+        assert ("reference_doubtful" in codes(report)) is doubtful
+
+
 def test_samples_above_the_reference_clock_are_counted() -> None:
     """Compute ends 80 ms after each of three starts: 8 samples each, of which 1 in 8 is high."""
     samples = sampled()
