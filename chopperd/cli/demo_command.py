@@ -1,6 +1,8 @@
 """The whole agent on a simulated node, to see what chopperd does."""
 
+import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -35,18 +37,20 @@ def demo(
 ) -> None:
     """Run the agent on a simulated training job and show its report; needs no GPU."""
     from chopperd.agent.service import Agent
-    from chopperd.cli.demonstration import Demonstration, Play, demo_config
+    from chopperd.cli.demonstration import Demonstration, Play, demo_config, job_processes
     from chopperd.simulation.spec import SimulationSpec
 
     stays = sys.stdout.isatty() if stay is None else stay
-    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=SystemClock().unix_ns())
+    start_unix_ns = SystemClock().unix_ns()
+    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=start_unix_ns)
 
     def show(document: "ReportDocument") -> None:
         print_report(document, form)
         if stays and form == "text":
             _print_addresses(agent.addresses)
 
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, job_processes(spec) as pids:
+        spec = replace(spec, host=os.uname().nodename, pids=pids)
         config = demo_config(load_config(DEFAULT_PATH), folder)
         demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
         agent = Agent(

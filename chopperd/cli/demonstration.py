@@ -1,7 +1,10 @@
 """What plays the job of `chopperd demo` beside the agent, in a thread of its own."""
 
+import os
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
@@ -159,6 +162,38 @@ class Demonstration:
         """
         if self._ended.wait(max(for_s, 0.0)):
             raise _EndedError
+
+
+@contextmanager
+def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
+    """A real process for each rank, which sees the rank's GPU alone; each does nothing but wait.
+
+    They end with this process, however that ends.
+    """
+    node = SimulatedNode(spec)
+    ranks = range(len(node.gpus) if node.program is not None else 0)
+    is_cuda = node.program is not None and node.program.job.runtime == "cuda"
+    name = "CUDA_VISIBLE_DEVICES" if is_cuda else "HIP_VISIBLE_DEVICES"
+    lifeline_fd, held_fd = os.pipe()
+    try:
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        ["cat"],
+                        stdin=lifeline_fd,
+                        stdout=subprocess.DEVNULL,
+                        env={name: str(rank)},
+                        process_group=0,
+                    )
+                )
+                for rank in ranks
+            ]
+            os.close(lifeline_fd)
+            stack.callback(os.close, held_fd)
+            yield tuple(process.pid for process in processes)
+    except FileNotFoundError as error:
+        raise ChopperdError("the demo needs the program cat (coreutils)") from error
 
 
 def demo_config(config: Config, folder: Path) -> Config:

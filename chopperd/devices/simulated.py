@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 from threading import Lock
+from typing import Final
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, DeviceBackend
 from chopperd.errors import DeviceLostError
-from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
+
+#: Of a GPU's memory, what the process of its rank holds.
+_RANK_SHARE: Final = 0.8
 
 
 class SimulatedBackend:
@@ -34,6 +38,28 @@ class SimulatedBackend:
         Raises:
             DeviceLostError: The node has no such GPU, or the back end is closed.
         """
+        self._check(device)
+        with self._lock:
+            return self._node.reading(device.index, self._clock.unix_ns(), scope)
+
+    def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
+        """The process of the rank on a GPU, with most of its memory; None where no pids are given.
+
+        Raises:
+            DeviceLostError: As of `read`.
+        """
+        self._check(device)
+        pids = self._node.spec.pids
+        if not pids:
+            return None
+        used_bytes = round(_RANK_SHARE * (device.memory_size_bytes or 0))
+        return (GpuProcess(pid=pids[device.index], memory_used_bytes=used_bytes),)
+
+    def close(self) -> None:
+        """End the simulation; a second call does nothing."""
+        self._open = False
+
+    def _check(self, device: GpuInfo) -> None:
         if not self._open:
             raise DeviceLostError(
                 "the simulated node is closed", operation="read", device_index=device.index
@@ -44,12 +70,6 @@ class SimulatedBackend:
                 operation="read",
                 device_index=device.index,
             )
-        with self._lock:
-            return self._node.reading(device.index, self._clock.unix_ns(), scope)
-
-    def close(self) -> None:
-        """End the simulation; a second call does nothing."""
-        self._open = False
 
 
 def open_backend(options: BackendOptions, clock: Clock | None = None) -> DeviceBackend:

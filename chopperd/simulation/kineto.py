@@ -40,7 +40,7 @@ def rank_trace(node: SimulatedNode, rank: int, first_step: int, last_step: int) 
         raise ValueError("an idle node has no ranks")
     if not 0 <= rank < len(node.gpus) or not 0 <= first_step <= last_step:
         raise ValueError(f"no rank {rank} with steps {first_step} to {last_step}")
-    process = rank_process(rank, node.program.job.runtime)
+    process = rank_process(rank, node.program.job.runtime, node.spec.pids)
     return _pieces(node, node.program, process, range(first_step, last_step + 1))
 
 
@@ -92,11 +92,12 @@ def _head(node: SimulatedNode, process: RankProcess, base_ns: int) -> str:
         "trace_id": UUID(bytes=generator(_RUN_KEY, node.spec.seed, process.rank).bytes(16)).hex,
         "record_shapes": 0,
         "distributedInfo": _distributed(process.rank, len(node.gpus)),
-        "host_name": "simulated-node",
+        "host_name": node.spec.host,
         "chopperd_simulated": True,
         "chopperd_job": JOB_NAME,
-        "chopperd_devices": [_mapping(gpu, process.device)],
     }
+    if not node.spec.pids:
+        metadata["chopperd_devices"] = [_mapping(gpu, process.device)]
     entries = "".join(f'      "{key}": {_json(value)},\n' for key, value in metadata.items())
     return (
         f'{{\n    "schemaVersion": 1,\n    "deviceProperties": [\n    {_json(_properties(gpu))}\n'

@@ -1,5 +1,6 @@
 """How one rank's process appears in its trace: ids of process, threads, device and streams."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chopperd.simulation.presets import Runtime
@@ -38,14 +39,14 @@ class RankProcess:
         return Row(pid=self.device, tid=self.streams[stream])
 
 
-def rank_process(rank: int, runtime: Runtime) -> RankProcess:
-    """The process of a rank."""
+def rank_process(rank: int, runtime: Runtime, pids: Sequence[int] = ()) -> RankProcess:
+    """The process of a rank; `pids` are those of real ones, by rank."""
     cuda = runtime == "cuda"
     numbers = (7, 24, 28) if cuda else (0, 3, 4)
     return RankProcess(
         rank=rank,
         runtime=runtime,
-        pid=_FIRST_PID + _PIDS_APART * rank,
+        pid=pids[rank] if pids else _FIRST_PID + _PIDS_APART * rank,
         device=0 if cuda else _CPU_NODES + rank,
         streams=dict(zip(Stream, numbers, strict=True)),
     )
