@@ -103,7 +103,7 @@ class Demonstration:
         self._stop_agent()
 
     def _play(self) -> None:
-        self._wait("all GPUs are sampled", self._are_sampled)
+        self._wait("all GPUs are sampled and their processes listed", self._are_sampled)
         self._capture(0)
         self._wait("its traces are analysed", self._are_analysed)
         self._show(self._report())
@@ -128,7 +128,8 @@ class Demonstration:
 
     def _are_sampled(self) -> bool:
         gpus = self._client.gpus().gpus
-        return len(gpus) == len(self._node.gpus) and all(gpu.up for gpu in gpus)
+        are_listed = not self._what.spec.pids or all(gpu.processes for gpu in gpus)
+        return len(gpus) == len(self._node.gpus) and all(gpu.up for gpu in gpus) and are_listed
 
     def _are_analysed(self) -> bool:
         """Whether the report covers every rank.

@@ -159,9 +159,10 @@ def check_looks(clocks: RowClocks, first_ns: int) -> None:
 
 
 def check_causes(limits: GpuSamples, start_ns: int) -> None:
-    """The loss of each segment goes to the limits in force: counters, of two at once a half each.
+    """The loss of each segment goes to the limits in force, by their counters.
 
-    0x4C: power cap, thermal hardware slowdown, and the generic bit beside it, which has no counter.
+    0x4C: power cap, thermal hardware slowdown, and the generic bit beside it, which has no counter;
+    the hardware's protection outranks the other two.
     """
     lap_ns = sum(ms for ms, _, _ in CAUSE_LAP) * NS_PER_MS
     first_ns = first_at_or_after(int(limits.t_unix_ns[20]), start_ns, lap_ns)
@@ -170,9 +171,9 @@ def check_causes(limits: GpuSamples, start_ns: int) -> None:
     assert loss is not None
     lost = [ms * (1 - clock_mhz / REFERENCE_MHZ) for ms, clock_mhz, _ in CAUSE_LAP]
     expected = {
-        "power_cap": lost[0] + lost[2] / 2,
+        "power_cap": lost[0],
         "thermal": lost[1],
-        "hw_thermal": lost[2] / 2,
+        "hw_thermal": lost[2],
         "unexplained": lost[3],
     }
     by_cause = loss.by_cause_ns[-1] / loss.lost_ns[-1]
