@@ -23,8 +23,8 @@ MAX_LAG_NS: Final = 250 * NS_PER_MS
 #: The coarse search; wider than the 2 s that it is for, so that these are not its edge.
 _SEARCHED_NS: Final = 4 * NS_PER_S
 _LAG_STEP_NS: Final = 10 * NS_PER_MS
-_CELL_NS: Final = 5 * NS_PER_MS
-_MOST_CELLS: Final = 1 << 17
+_CELL_NS: Final = 5 * NS_PER_MS // 2
+_MOST_CELLS: Final = 1 << 18
 #: Lags that `measure_lag` finds by itself, and the middle of its search.
 _FINE_NS: Final = (-20 * NS_PER_MS, MAX_LAG_NS)
 _FINE_MIDDLE_NS: Final = 100 * NS_PER_MS
@@ -37,8 +37,9 @@ _BLOCKS: Final = 20
 _MIN_PAIRS: Final = 30
 _MIN_EXPLAINED: Final = 0.15
 _MIN_EXPLAINED_PAIRS: Final = 30
-#: By how much a distant lag must explain more, and in how many standard errors over 20 blocks.
-_MIN_MORE: Final = 0.03
+#: How many times as much a distant lag must explain, and by how many standard errors over 20 blocks
+#: more. Of steps of nearly one length it is chance which of the lags a step apart fits best.
+_MIN_TIMES: Final = 1.15
 _MIN_ERRORS: Final = 3.0
 #: So much counts against each second of lag: where steps are of one length, many lags fit alike.
 _NEARER_PER_S: Final = 0.01
@@ -165,7 +166,10 @@ def _distant_lag_ns(
     change = value[second] - value[first]
     if len(first) < _MIN_PAIRS or not len(compute) or not np.any(change):
         return None
-    lags_ns = np.arange(-_SEARCHED_NS, _SEARCHED_NS + 1, _LAG_STEP_NS)
+    lags_ns = np.union1d(
+        np.arange(-_SEARCHED_NS, _SEARCHED_NS + 1, _LAG_STEP_NS),
+        np.arange(_FINE_NS[0], _FINE_NS[1] + 1, _CELL_NS),  # no better fit may lie between two
+    )
     sums, counts = _agreement(t_ns[first], t_ns[second], change, compute, lags_ns)
     explained = _explained_share(sums.sum(axis=1), counts)
     fine = (lags_ns >= _FINE_NS[0]) & (lags_ns <= _FINE_NS[1])
@@ -173,7 +177,7 @@ def _distant_lag_ns(
     nearer = _NEARER_PER_S * np.abs(lags_ns) / NS_PER_S
     far = int(np.argmax(np.where(fine, -1.0, explained - nearer)))
     least = max(_MIN_EXPLAINED, _MIN_EXPLAINED_PAIRS / max(int(counts[far]), 1))
-    if explained[far] < least or explained[far] < explained[near] + _MIN_MORE:
+    if explained[far] < least or explained[far] < _MIN_TIMES * explained[near]:
         return None
     more = _explained_by_block(sums[far]) - _explained_by_block(sums[near])
     error = float(more.std(ddof=1)) / np.sqrt(_BLOCKS)

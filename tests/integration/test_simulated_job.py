@@ -72,6 +72,11 @@ def test_intervals_hold_the_true_gap(reported: Reported) -> None:
     assert np.mean(held) >= 0.85
 
 
+def test_nothing_is_said_against_samples_of_the_job_s_own_gpus(reported: Reported) -> None:
+    codes = {note.code for note in reported.document.notes}
+    assert not codes & {"time_axes_differ", "samples_contradict_trace", "reference_doubtful"}
+
+
 def test_mean_gaps_are_near_the_truth(reported: Reported) -> None:
     for rank in reported.ranks:
         truth, rows = reported.job.truth(rank), reported.rows(rank)

@@ -84,6 +84,20 @@ def test_steps_of_one_length_leave_the_nearest_of_lags_that_fit_alike() -> None:
     assert found.lag_ns == pytest.approx(400 * MS, abs=40 * MS)
 
 
+@pytest.mark.parametrize(("pause_ms", "lag_ms"), [(10, 2), (10, 5), (14, 5)])
+def test_short_pauses_that_fit_between_two_lags_are_not_sought_steps_away(
+    pause_ms: int, lag_ms: int
+) -> None:
+    """Steps of one length that is not on the grid of lags: some steps later fall upon it."""
+    step_ns = 541_667_000
+    compute = spans(*((k * step_ns, (k + 1) * step_ns - pause_ms * MS) for k in range(40)))
+    t_ns = np.arange(0, 40 * step_ns, 10 * MS, dtype=np.int64)
+    t_ns += np.random.default_rng(1).integers(0, 10 * MS, len(t_ns))
+    computes = intervals.contains(compute, t_ns - lag_ms * MS)
+    found = placed_lag(t_ns, np.where(computes, 1300.0, 2100.0), compute, 30 * MS)
+    assert found.lag_ns == pytest.approx(lag_ms * MS, abs=3 * MS)
+
+
 def test_a_lag_whose_fine_search_fails_is_as_coarse_as_the_coarse_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
