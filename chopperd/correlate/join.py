@@ -96,7 +96,6 @@ class RowClocks:
             sensor, the first.
         compute: Over compute. busy: Over busy time.
         loss: Ceiling loss; None without a reference.
-        has_loss_interval: Whether the reference is believed.
         energy: By the energy counter.
         belonging: Whether the samples are this trace's.
         lag: The sensor's lag as measured.
@@ -121,7 +120,6 @@ class RowClocks:
     period_ns: int
     regular_reads: bool
     sensor_period_ns: int | None
-    has_loss_interval: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ def _set_peers(rows: list[DraftRow], group: list[int]) -> None:
     drafts = [rows[i] for i in group]
     mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in drafts])
     half_mhz = np.array([each.random_mhz + each.bias_mhz for each in drafts])
-    peers = peers_of(mean_mhz, half_mhz)
+    is_peer = np.array([each.is_peer for each in drafts])
+    peers = peers_of(np.where(is_peer, mean_mhz, np.nan), half_mhz)
     if peers is None:
         return
     found = peers.excess(mean_mhz, half_mhz)
@@ -123,7 +124,7 @@ class RunPeers:
         clocks: defaultdict[Hashable, list[_RunClock]] = defaultdict(list)
         for rows in devices:
             clock = _run_clock(rows)
-            if clock is not None:
+            if clock is not None and all(each.is_peer for each in rows):
                 clocks[_who(rows[0])].append(clock)
         self._peers = {
             who: peers_of(

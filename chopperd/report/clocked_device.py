@@ -1,6 +1,6 @@
 """A traced device with the samples of its GPU: which that is, and its reference clock."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from chopperd.correlate.assignment import Agreement, TracedDevice, agreement
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.governing import governed
 from chopperd.correlate.intervals import union
-from chopperd.correlate.join import JoinedDevice, RowClocks, join_device
+from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
 from chopperd.correlate.process_gpu import TracedProcess
 from chopperd.correlate.waterfall import is_class
@@ -28,8 +28,6 @@ from chopperd.report.notes import doubt_notes
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
 #: The rule that tells a GPU by its samples.
 BY_SIGNAL: Final = "signal"
-#: Doubts that are of the reference alone.
-_OF_REFERENCE: Final = {"reference_doubtful"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ class ClockedDevice:
         reference: The reference clock.
         summary: What samples and trace say of it.
         spec: What its vendor states; None if unknown, for `no_spec`.
-        joined: The device's figures; without intervals where there are `doubts`.
+        joined: The device's figures.
         doubts: Why the figures may be wrong by more than any interval says.
     """
 
@@ -89,8 +87,6 @@ def clocked_device(
     samples: SampleSet | None,
     options: JoinOptions,
     both: DoesBoth = in_turn,
-    *,
-    stepped: bool = False,
 ) -> ClockedDevice:
     """One device of a trace joined with the samples of its GPU.
 
@@ -101,7 +97,6 @@ def clocked_device(
         samples: Of the node, on the trace's time axis; None if there are none.
         options: What the user says.
         both: Does two pieces of work.
-        stepped: Whether the wall clock stepped inside the trace: then there are no intervals.
     """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
@@ -129,43 +124,9 @@ def clocked_device(
         summary=summary,
         spec=spec,
         no_spec=no_spec,
-        joined=_doubted(joined, {each.code for each in doubts}, stepped=stepped),
+        joined=joined,
         doubts=tuple(doubts),
     )
-
-
-def _doubted(joined: JoinedDevice, doubts: Collection[str], *, stepped: bool) -> JoinedDevice:
-    """The device's figures without the intervals that a doubt leaves no ground for.
-
-    A doubtful reference leaves those of clocks, and so what is said against peers.
-    """
-    clocks = joined.clocks
-    if clocks is None or not (doubts or stepped):
-        return joined
-    families = replace(joined.families, half_ns=np.full_like(joined.families.half_ns, np.nan))
-    classes, operations, layers, phases = (
-        replace(each, half_ns=np.full_like(each.half_ns, np.nan))
-        for each in (joined.classes, joined.operations, joined.layers, joined.phases)
-    )
-    joined = replace(
-        joined,
-        clocks=replace(clocks, has_loss_interval=False),
-        families=families,
-        classes=classes,
-        operations=operations,
-        layers=layers,
-        phases=phases,
-    )
-    return _without_intervals(joined, clocks) if stepped or doubts != _OF_REFERENCE else joined
-
-
-def _without_intervals(joined: JoinedDevice, clocks: RowClocks) -> JoinedDevice:
-    """The device's figures with no interval of any clock."""
-    unknown = np.full(len(clocks.windows), np.nan)
-    compute = replace(clocks.compute, half_width_mhz=unknown, bias_mhz=unknown)
-    busy = replace(clocks.busy, half_width_mhz=unknown)
-    clocks = replace(clocks, compute=compute, busy=busy, has_loss_interval=False)
-    return replace(joined, clocks=clocks)
 
 
 def _mapped(

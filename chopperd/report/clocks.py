@@ -14,11 +14,12 @@ from chopperd.correlate.signal import RunningClass
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.classes import KERNEL_CLASSES
-from chopperd.model.report import ClassTotal, Dvfs, Family, Temperature
+from chopperd.model.devices import Vendor
+from chopperd.model.report import ClassTotal, Dvfs, Family, Reference, Temperature
 from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
 from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
 from chopperd.model.samples import GpuSamples
-from chopperd.report.wording import brief_milliseconds, percent
+from chopperd.report.wording import brief_milliseconds, percent, plural
 from chopperd.units import NS_PER_S
 
 _METHOD = "sampled"
@@ -33,6 +34,18 @@ AVERAGES = ("average_1s", "average", "card")
 #: So few readings of an instant say nothing of a mean.
 _MIN_INSTANTS = 5
 _MOSTLY = 0.9
+
+#: A reference clock this many times the highest sample is hardly the GPU's. AMD states boost clocks
+#: far above those of matrix products (MI300X in FP16: 1115 of 2100 MHz); a GPU that a limit holds
+#: may be at the lowest that hardware brakes go to (345 of 1980 MHz).
+_FAR_ABOVE: Final = 1.5
+_FAR_ABOVE_ON_AMD: Final = 2.5
+_FAR_ABOVE_WHERE_HELD: Final = 6.0
+_NO_LIMIT_BITS: Final = sum(
+    cause.bit for cause in (Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN)
+)
+#: Clocks differ from the maximum by up to a step of theirs.
+_CLOCK_STEP_MHZ: Final = 15.0
 
 
 def known_or_none(value: float) -> float | None:
@@ -116,7 +129,6 @@ def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
     lost_ns = int(loss.lost_ns[index])
     gap_ratio = lost_ns / covered_ns
     half_ratio = float(clocks.compute.half_width_mhz[index]) / reference_mhz
-    half_ratio = half_ratio if clocks.has_loss_interval else math.nan
     return Dvfs(
         method=_METHOD,
         gap_ratio=gap_ratio,
@@ -310,6 +322,48 @@ def sensor_conditions(
             f"repeats with them is hidden, and the run's interval counts{points} different points "
             "of the step, not reads; chopperd record reads at random",
         ),
+    )
+
+
+def reference_doubt(
+    clocks: RowClocks,
+    mine: GpuSamples,
+    same_model: Sequence[GpuSamples],
+    reference_mhz: float | None,
+) -> str:
+    """What speaks against a reference clock; empty where nothing does."""
+    if reference_mhz is None:
+        return ""
+    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
+    rows = compute_rows(clocks)
+    median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
+    limits = mine.causes[clocks.kept[rows]] & ~_NO_LIMIT_BITS
+    far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
+    if 2 * np.count_nonzero(limits) > len(rows):
+        far_above = _FAR_ABOVE_WHERE_HELD
+    if reference_mhz > far_above * highest_mhz:
+        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
+    if reference_mhz < median_mhz:
+        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
+    return ""
+
+
+def compute_rows(clocks: RowClocks) -> Int64s:
+    """The samples while compute ran."""
+    return np.flatnonzero(clocks.samples.label == RunningClass.COMPUTE)
+
+
+def above_reference(clocks: RowClocks | None, reference: Reference) -> str:
+    """How many samples are above the reference clock; empty where none is."""
+    if clocks is None or reference.sm_clock_mhz is None:
+        return ""
+    of_compute = clocks.samples.clock_mhz[compute_rows(clocks)]
+    above = of_compute[of_compute > reference.sm_clock_mhz + _CLOCK_STEP_MHZ]
+    if not len(above):
+        return ""
+    return (
+        f"{len(above)} of {plural(len(of_compute), 'sample')} in compute are above the reference "
+        f"clock of {reference.sm_clock_mhz:.0f} MHz, up to {above.max():.0f}: no loss there"
     )
 
 

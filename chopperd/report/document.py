@@ -22,7 +22,7 @@ from chopperd.model.report import (
 )
 from chopperd.report.across import across_devices
 from chopperd.report.processes import clocks_apart_ns, first_step, processes, rank_conflicts
-from chopperd.report.rows import DraftRow
+from chopperd.report.rows import DraftRow, without_intervals
 from chopperd.report.summary import summarise
 from chopperd.report.trace_report import SampledBy, TraceReport
 from chopperd.report.wording import spread
@@ -111,19 +111,14 @@ def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
     )
     return replace(
         report,
-        steps=tuple(map(_without_interval, report.steps)),
-        totals=tuple(map(_without_interval, report.totals)),
+        steps=tuple(map(without_intervals, report.steps)),
+        totals=tuple(map(without_intervals, report.totals)),
         alignments=tuple(
             replace(each, offset_uncertainty_ns=each.offset_uncertainty_ns + abs(apart_ns))
             for each in report.alignments
         ),
         notes=(*report.notes, Note(code="clocks_differ", text=text)),
     )
-
-
-def _without_interval(draft: DraftRow) -> DraftRow:
-    dvfs = replace(draft.row.dvfs, gap_low=None, gap_high=None)
-    return replace(draft, row=replace(draft.row, dvfs=dvfs))
 
 
 def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:

@@ -8,26 +8,26 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.causes import false_causes
-from chopperd.correlate.join import JoinedDevice, RowClocks
-from chopperd.correlate.signal import RunningClass
-from chopperd.model.arrays import Float64s
+from chopperd.correlate.join import JoinedDevice
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import Vendor
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, StepSource, Timeline
 from chopperd.model.trace import Damage, Trace
-from chopperd.report.clocks import AVERAGES, sensor_conditions
+from chopperd.report.clocks import (
+    AVERAGES,
+    above_reference,
+    compute_rows,
+    reference_doubt,
+    sensor_conditions,
+)
 from chopperd.report.dies import dies_of
 from chopperd.report.lost import damage_notes
 from chopperd.report.wording import percent, plural, whole, words
 from chopperd.traces.steps import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-#: A reference clock this many times the highest sample is hardly the GPU's.
-_FAR_ABOVE: Final = 1.5
-#: Clocks differ from the maximum by up to a step of theirs.
-_CLOCK_STEP_MHZ: Final = 15.0
 #: Fewer samples of one clock may be chance.
 _MIN_LOCKED_SAMPLES: Final = 30
 PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
@@ -64,11 +64,7 @@ def _basic_notes(
     """What decides whether there are figures and clocks at all."""
     return _noted(
         (
-            (
-                not timeline.devices,
-                "no_device_records",
-                "no kernel or copy of a GPU in the trace",
-            ),
+            (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
             (samples is None, "no_samples", "no clock samples of its time"),
             (
                 trace.meta.rank is None and bool(PLACE_IN_JOB.search(Path(trace.meta.path).name)),
@@ -192,7 +188,7 @@ def doubt_notes(
     apart_ns = found.apart_ns or 0
     is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
     opposite = "idle" if found.says == "busy" else "busy"
-    doubt = _reference_doubt(clocks, (mine, *same_model), reference)
+    doubt = reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
     return _noted(
         (
             (
@@ -215,43 +211,6 @@ def doubt_notes(
                 f"the reference clock of GPU {gpu} {doubt} (--reference-mhz); no interval",
             ),
         )
-    )
-
-
-def _reference_doubt(
-    clocks: RowClocks, same_model: Sequence[GpuSamples], reference: Reference
-) -> str:
-    """What speaks against a reference clock; empty where nothing does."""
-    reference_mhz = reference.sm_clock_mhz
-    if reference_mhz is None:
-        return ""
-    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
-    of_compute = _compute_mhz(clocks)
-    median_mhz = float(np.median(of_compute)) if len(of_compute) else 0.0
-    if reference_mhz > _FAR_ABOVE * highest_mhz:
-        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
-    if reference_mhz < median_mhz:
-        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
-    return ""
-
-
-def _compute_mhz(clocks: RowClocks) -> Float64s:
-    """Clocks of all samples while compute ran."""
-    of_compute: Float64s = clocks.samples.clock_mhz[clocks.samples.label == RunningClass.COMPUTE]
-    return of_compute
-
-
-def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:
-    """How many samples are above the reference clock; empty where none is."""
-    if clocks is None or reference.sm_clock_mhz is None:
-        return ""
-    of_compute = _compute_mhz(clocks)
-    above = of_compute[of_compute > reference.sm_clock_mhz + _CLOCK_STEP_MHZ]
-    if not len(above):
-        return ""
-    return (
-        f"{len(above)} of {plural(len(of_compute), 'sample')} in compute are above the reference "
-        f"clock of {reference.sm_clock_mhz:.0f} MHz, up to {above.max():.0f}: no loss there"
     )
 
 
@@ -281,7 +240,7 @@ def device_notes(
         text = f"device {device} of the trace is not mapped to a sampled GPU"
         text += f": {why_unmapped}" if why_unmapped else ""
         return [Note(code="device_unmapped", text=f"{text}; {_remedy(device, samples, in_agent)}")]
-    above = _above_reference(joined.clocks, reference)
+    above = above_reference(joined.clocks, reference)
     conditions = (
         (bool(above), "clock_above_reference", above),
         (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
@@ -329,10 +288,10 @@ def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) ->
     clocks, top_mhz = joined.clocks, reference.sm_clock_mhz
     if clocks is None or top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
         return []
-    computes = clocks.samples.label == RunningClass.COMPUTE
-    found_mhz = np.unique(clocks.samples.clock_mhz[computes])
-    is_held = len(found_mhz) == 1 and np.count_nonzero(computes) >= _MIN_LOCKED_SAMPLES
-    if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.kept][computes].any():
+    rows = compute_rows(clocks)
+    found_mhz = np.unique(clocks.samples.clock_mhz[rows])
+    is_held = len(found_mhz) == 1 and len(rows) >= _MIN_LOCKED_SAMPLES
+    if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.kept[rows]].any():
         return []
     shown = "amd-smi metric --clock" if mine.gpu.vendor is Vendor.AMD else "nvidia-smi -q -d CLOCK"
     text = (

@@ -4,6 +4,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
 
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.work import marker_busy_ns
@@ -37,6 +40,8 @@ from chopperd.report.dies import dies_of
 from chopperd.report.efficiency import efficiency_of
 from chopperd.report.traffic import with_contention, with_traffic
 from chopperd.units import NS_PER_S
+
+_NO_INTERVAL: Final = {"lost_low_ns": None, "lost_high_ns": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,8 @@ class DraftRow:
             do and do not average out over steps; NaN unknown.
         random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
             average out over steps; NaN unknown.
+        is_peer: Whether others are compared with its clock: not where that may be another GPU's, or
+            that of another time.
     """
 
     row: Row
@@ -94,6 +101,7 @@ class DraftRow:
     bias_mhz: float = math.nan
     random_ns: float = math.nan
     bias_ns: float = math.nan
+    is_peer: bool = True
 
 
 def device_rows(
@@ -291,9 +299,7 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         )
     half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
     covered_ns = int(clocks.compute.covered_ns[index])
-    ns_per_mhz = math.nan
-    if context.reference_mhz and clocks.has_loss_interval:
-        ns_per_mhz = covered_ns / context.reference_mhz
+    ns_per_mhz = covered_ns / context.reference_mhz if context.reference_mhz else math.nan
     return DraftRow(
         row=row,
         model=context.model,
@@ -305,6 +311,40 @@ def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -
         random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
         bias_ns=float(bias_mhz) * ns_per_mhz,
     )
+
+
+def without_loss_interval(draft: DraftRow) -> DraftRow:
+    """The row with no interval of its loss, nor of any part of it."""
+    row = draft.row
+    families = [msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.families]
+    classes = [msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.classes]
+    by_operation, by_layer, by_phase = (
+        tuple(replace(each, lost_low_ns=None, lost_high_ns=None) for each in those)
+        for those in (row.by_operation, row.by_layer, row.by_phase)
+    )
+    row = replace(
+        row,
+        dvfs=replace(row.dvfs, gap_low=None, gap_high=None),
+        families=tuple(families),
+        classes=tuple(classes),
+        by_operation=by_operation,
+        by_layer=by_layer,
+        by_phase=by_phase,
+    )
+    return replace(draft, row=row, random_ns=math.nan, bias_ns=math.nan)
+
+
+def without_intervals(draft: DraftRow) -> DraftRow:
+    """The row with no interval of a clock or a loss, and no peer: its clock may be another's."""
+    draft, clock = without_loss_interval(draft), draft.row.clock
+    if clock is not None:
+        compute, busy = (
+            each and replace(each, low_mhz=None, high_mhz=None)
+            for each in (clock.compute, clock.busy)
+        )
+        clock = replace(clock, compute=compute, busy=busy)
+    row = replace(draft.row, clock=clock)
+    return replace(draft, row=row, random_mhz=math.nan, bias_mhz=math.nan, is_peer=False)
 
 
 def rfc3339(unix_ns: int) -> str:

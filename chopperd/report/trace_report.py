@@ -22,7 +22,14 @@ from chopperd.report.host_work import host_time
 from chopperd.report.lost import lost_by_kind
 from chopperd.report.notes import device_notes, trace_notes
 from chopperd.report.rocm_notes import rocm_notes
-from chopperd.report.rows import DraftRow, RowContext, device_rows, host_rows
+from chopperd.report.rows import (
+    DraftRow,
+    RowContext,
+    device_rows,
+    host_rows,
+    without_intervals,
+    without_loss_interval,
+)
 from chopperd.units import NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.
@@ -181,9 +188,14 @@ def _joined(
     *,
     stepped: bool,
 ) -> _DeviceReport:
-    clocked = clocked_device(device, timeline, trace, samples, options, both, stepped=stepped)
+    clocked = clocked_device(device, timeline, trace, samples, options, both)
     joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
     steps, totals = device_rows(joined, timeline, _context(trace, clocked))
+    doubts = {each.code for each in clocked.doubts}
+    if doubts or stepped:
+        only_loss = doubts == {"reference_doubtful"} and not stepped
+        without = without_loss_interval if only_loss else without_intervals
+        steps, totals = [without(each) for each in steps], without(totals)
     return _DeviceReport(
         summary=clocked.summary,
         steps=steps,

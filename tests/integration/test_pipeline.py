@@ -195,6 +195,10 @@ def test_a_rank_whose_clock_is_seconds_off_is_noted_and_has_no_interval(
     rows = [row for row in (*document.totals, *document.steps) if row.rank == 2]
     assert {row.dvfs.gap_ratio for row in rows} == {0.25}
     assert {(row.dvfs.gap_low, row.dvfs.gap_high) for row in rows} == {(None, None)}
+    clocks = [row.clock.compute for row in rows if row.clock and row.clock.compute]
+    assert {(each.low_mhz, each.high_mhz) for each in clocks} == {(None, None)}
+    assert document.summary is not None
+    assert (document.summary.gap_low, document.summary.gap_high) == (None, None)
     assert {row.run for row in document.steps} == {None}  # one run, whatever the clocks say
     check_document(document)
 

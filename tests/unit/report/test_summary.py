@@ -15,7 +15,8 @@ from chopperd.model.report import (
     Waterfall,
 )
 from chopperd.model.row_clock import ClockStats, RowClock
-from chopperd.report.rows import DraftRow
+from chopperd.report.across import across_devices
+from chopperd.report.rows import DraftRow, without_intervals
 from chopperd.report.summary import summarise
 
 MS = 1_000_000
@@ -270,6 +271,25 @@ def test_an_unknown_error_leaves_the_excess_without_interval_and_nobody_named() 
     assert (summary.excess_low_ns, summary.excess_high_ns) == (None, None)
     assert summary.gpus[0].excess_low_ns_per_step is None
     assert summary.gpus[0].stands_out is None
+
+
+def test_nobody_is_compared_with_a_clock_that_may_be_another_gpus() -> None:
+    """Rank 0 is 6 % below its peers; ranks 5 to 7 have the samples of GPUs that idle at 1980 MHz.
+
+    Those are a group of their own, above the others, who would all lie 24 % below it.
+    """
+    drafts = beside_peers([[1410] * 4, *[[1500] * 4] * 4, *[[1980] * 4] * 3], 1.0)
+    drafts = across_devices(
+        [without_intervals(each) if (each.row.rank or 0) >= 5 else each for each in drafts]
+    )
+    summary = summarise(drafts, [], REFERENCE)
+    assert summary is not None
+    assert [line.stands_out for line in summary.gpus] == [True, *[False] * 4, *[None] * 3]
+    assert summary.gpus[0].excess_ns_per_step == pytest.approx(80 * MS * 0.06)
+    for draft in drafts:
+        foreign = (draft.row.rank or 0) >= 5
+        assert (draft.row.dvfs.excess_low_ns is None) is foreign
+        assert (draft.row.dvfs.excess_high_ns is None) is foreign
 
 
 def test_a_step_that_one_gpu_did_not_sample_leaves_its_other_steps_known() -> None:

@@ -10,6 +10,8 @@ from chopperd.correlate.lag import LagEstimate
 from chopperd.model.causes import Cause
 from chopperd.model.device_map import device_map_of
 from chopperd.model.devices import Vendor
+from chopperd.model.report import ClassTotal, Family
+from chopperd.model.row_work import Part
 from chopperd.model.samples import GpuSamples, ProcessRow
 from chopperd.model.timebase import TimeTriple
 from chopperd.model.trace import Damage
@@ -357,6 +359,16 @@ def test_an_idle_gpus_samples_contradict_a_busy_trace() -> None:
         report = reported(job, sample_set(said))
         assert ("samples_contradict_trace" in codes(report)) is not holds
         assert has_intervals(report) is holds
+        (total,) = [each.row for each in report.totals]
+        parts: list[Family | ClassTotal | Part] = [*total.families, *total.classes]
+        parts += [*total.by_operation, *total.by_layer, *total.by_phase]
+        lost = [each for each in parts if each.lost_ns is not None]
+        assert {type(each) for each in lost} == {Family, ClassTotal, Part}
+        assert {each.lost_low_ns is not None for each in lost} == {holds}
+        assert {each.lost_high_ns is not None for each in lost} == {holds}
+        assert total.clock is not None
+        assert total.clock.compute is not None
+        assert (total.clock.compute.low_mhz is not None) is holds
     report = reported(job, sample_set(replace(samples, activity_ratio=np.zeros(len(samples)))))
     assert text(report, "samples_contradict_trace").startswith(
         "the samples of GPU 0 say idle for most of the time in which the trace is busy"
@@ -422,6 +434,32 @@ def test_a_gpu_held_low_next_to_others_of_its_model_makes_no_reference_doubtful(
     ):
         report = reported(Job(), sample_set(braked, *others), options)
         assert ("reference_doubtful" in codes(report)) is doubtful
+
+
+@pytest.mark.parametrize(
+    ("vendor", "causes", "clock_mhz", "doubtful"),
+    [
+        (Vendor.NVIDIA, 0, 1115.0, True),
+        (Vendor.AMD, 0, 1115.0, False),  # FP16 of a healthy MI300X, as AMD measured it
+        (Vendor.AMD, 0, 800.0, True),
+        (Vendor.NVIDIA, Cause.POWER_CAP.bit, 360.0, False),
+        (Vendor.NVIDIA, Cause.POWER_BRAKE.bit, 340.0, True),
+        (Vendor.NVIDIA, Cause.LOW_UTILIZATION.bit, 1115.0, True),
+        (Vendor.NVIDIA, Cause.UNKNOWN.bit, 1115.0, True),
+    ],
+)
+def test_how_far_below_its_reference_a_clock_may_be_is_its_vendors_and_its_limits_matter(
+    vendor: Vendor, causes: int, clock_mhz: float, doubtful: bool
+) -> None:
+    """Of 2100 MHz: 1.9, 2.6, 5.8 and 6.2 times the clock; the limit in all of compute."""
+    alone = sampled(clock_mhz=clock_mhz)
+    alone = replace(
+        alone,
+        gpu=replace(alone.gpu, vendor=vendor),
+        causes=np.full(len(alone), causes, np.int64),
+    )
+    report = reported(Job(), sample_set(alone), JoinOptions(reference_mhz=2100.0))
+    assert ("reference_doubtful" in codes(report)) is doubtful
 
 
 def test_samples_above_the_reference_clock_are_counted() -> None:
