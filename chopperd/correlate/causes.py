@@ -109,8 +109,8 @@ def end_shares(
         causes: (n,) int64 bit sets at the samples.
         limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
 
-    Source: DESIGN.md section 2, "Cause". In a simulation with dwells of 0.3 s at 10 Hz shares in
-    proportion to the increments alone were up to 10 points off, these 0.6.
+    Source: DESIGN.md section 2, "Cause". With dwells of 0.3 s at 10 Hz, over 40 simulated runs of
+    30 s, a cause's share of the loss is biased by 0.1 points by bits, by up to 3.8 with counters.
     """
     # Few bit sets occur, and most causes not at all: only columns that hold something are filled.
     sets, of_sample = np.unique(causes, return_inverse=True)

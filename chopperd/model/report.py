@@ -330,8 +330,8 @@ class Row:
 class GpuLine:
     """One GPU of the run, over its complete, non-tail steps (all of the file if it has none).
 
-    The excess is by the run's mean clocks; `stands_out`: its low end passes 1.5 % of compute and
-    three median absolute deviations of the peers.
+    The excess is by the run's mean clocks; `stands_out`: its low end passes 1.5 % of compute
+    (more where clocks wander from step to step) and three median absolute deviations of the peers.
     """
 
     gpu: str | None

@@ -4,18 +4,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.peers import peers_of
-from chopperd.correlate.precision import Z_95
+from chopperd.correlate.peers import peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
 from chopperd.model.report import Peers, Row
 from chopperd.report.rows import DraftRow
-
-#: So many rows tell how far a clock wanders from one to the next.
-_LEAST_SCATTERED: Final = 3
 
 
 def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
@@ -92,6 +87,11 @@ def mean_mhz_of(row: Row) -> float | None:
     return row.clock.compute.mean_mhz if row.clock and row.clock.compute else None
 
 
+def peers_mhz_of(row: Row) -> float | None:
+    """The peers' median clock; None without peers."""
+    return row.peers.median_mhz if row.peers else None
+
+
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
@@ -130,6 +130,7 @@ class RunPeers:
             who: peers_of(
                 np.array([each.mean_mhz for each in those]),
                 np.array([each.half_mhz for each in those]),
+                wander_ratio([each.shares for each in those]),
             )
             for who, those in clocks.items()
         }
@@ -145,7 +146,7 @@ class RunPeers:
         if clock is None or peers is None:
             return RunExcess()
         mean_mhz, half_mhz = np.array([clock.mean_mhz]), np.array([clock.half_mhz])
-        found = peers.excess(mean_mhz, half_mhz, clock.scatter)
+        found = peers.excess(mean_mhz, half_mhz)
         low, high = float(found.low[0]), float(found.high[0])
         return RunExcess(
             excess_ns=float(found.ratio[0]) * clock.covered_ns,
@@ -164,14 +165,13 @@ def _who(draft: DraftRow) -> tuple[str | None, str | None, str | None]:
 class _RunClock:
     """The compute clock over several rows: its mean, half its interval, mean covered time.
 
-    `scatter` is the standard error of its share below the peers, as the rows differ beyond what
-    sampling makes of it.
+    `shares` has the clock of each row over its peers'.
     """
 
     covered_ns: float
     mean_mhz: float
     half_mhz: float
-    scatter: float
+    shares: Float64s
 
 
 def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
@@ -185,28 +185,12 @@ def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
         return None
     weight = weight_ns / weight_ns.sum()
     mean_mhz = np.array([_or_nan(mean_mhz_of(each.row)) for each in known])
+    peers_mhz = np.array([_or_nan(peers_mhz_of(each.row)) for each in known])
     random_mhz = np.array([each.random_mhz for each in known]) * weight
     bias_mhz = np.array([each.bias_mhz for each in known]) * weight
     return _RunClock(
         covered_ns=float(weight_ns.mean()),
         mean_mhz=float((mean_mhz * weight).sum()),
         half_mhz=float(np.sqrt((random_mhz**2).sum()) + bias_mhz.sum()),
-        scatter=_scatter(known, weight),
+        shares=mean_mhz / peers_mhz,
     )
-
-
-def _scatter(rows: Sequence[DraftRow], weight: Float64s) -> float:
-    """Standard error of the weighted mean of the rows' clocks over their peers'; 0 under three.
-
-    Sampling's part is taken off; few rows count for more (Student's t at 95 % over the normal's).
-    """
-    count = len(rows)
-    if count < _LEAST_SCATTERED:
-        return 0.0
-    peers = [each.row.peers for each in rows]
-    peers_mhz = np.array([_or_nan(each.median_mhz if each else None) for each in peers])
-    share = np.array([_or_nan(mean_mhz_of(each.row)) for each in rows]) / peers_mhz
-    sampled = np.array([each.random_mhz for each in rows]) / peers_mhz / Z_95
-    off = share - (share * weight).sum()
-    variance = ((weight * off) ** 2).sum() * count / (count - 1) - ((weight * sampled) ** 2).sum()
-    return math.sqrt(max(variance, 0.0)) * (1 + 1.54 / (count - 1))

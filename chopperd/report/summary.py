@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from chopperd.model.causes import Cause
 from chopperd.model.report import CauseShare, GpuLine, Reference, Row, Summary
-from chopperd.report.across import RunExcess, RunPeers, mean_mhz_of
+from chopperd.report.across import RunExcess, RunPeers, mean_mhz_of, peers_mhz_of
 from chopperd.report.rows import DraftRow
 
 
@@ -169,7 +169,7 @@ def _gpu_line(rows: Sequence[DraftRow], peers: RunPeers, *, has_steps: bool) -> 
         device=first.device or 0,
         rank=first.rank,
         mean_mhz=_over_covered(rows, mean_mhz_of),
-        peers_median_mhz=excess.peers_mhz or _over_covered(rows, _peers_mhz),
+        peers_median_mhz=excess.peers_mhz or _over_covered(rows, peers_mhz_of),
         gap_ratio=_over_covered(rows, lambda row: row.dvfs.gap_ratio),
         excess_ns_per_step=excess.excess_ns,
         excess_low_ns_per_step=excess.low_ns,
@@ -187,7 +187,3 @@ def _over_covered(
     known = [(value, each.covered_ns) for each in rows if (value := value_of(each.row)) is not None]
     weight_ns = sum(covered_ns for _, covered_ns in known)
     return sum(value * ns for value, ns in known) / weight_ns if weight_ns else None
-
-
-def _peers_mhz(row: Row) -> float | None:
-    return row.peers.median_mhz if row.peers else None

@@ -5,7 +5,7 @@ from math import hypot, nan, pi, sqrt
 import numpy as np
 import pytest
 
-from chopperd.correlate.peers import Excess, Peers, peers_of
+from chopperd.correlate.peers import Excess, Peers, peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
 
 
@@ -108,3 +108,66 @@ def test_equal_gpus_have_no_excess() -> None:
     found = compared([1432.1] * 8)
     assert not found.ratio.any()
     assert not found.is_named.any()
+
+
+def test_what_clocks_wander_widens_the_margin() -> None:
+    """2 % of wander beside the 1.5 % of natural spread: 2.5 %."""
+    clocks = np.array([974.9, 1000.0, 1000.0, 1000.0, 1000.0])
+    for wander, named in ((0.0, True), (0.02, True), (0.021, False)):
+        found = peers_of(clocks, np.zeros(5), wander)
+        assert found is not None
+        assert found.margin_ratio == pytest.approx(hypot(0.015, wander))
+        assert found.excess(clocks, np.zeros(5)).is_named[0] == named
+
+
+@pytest.mark.parametrize(
+    ("steps", "half"),
+    [
+        ([0.99, 1.01], 12.71 * 0.01),  # s = 0.01 sqrt(2), over sqrt(2)
+        ([0.99, 1.02, 0.99], 4.303 * 0.01),  # s = 0.01 sqrt(3), over sqrt(3)
+        ([0.99, 1.01] * 5, 2.262 * 0.01 * sqrt(10 / 9 / 10)),
+        ([0.99, 0.99, 1.01, 1.01] * 5, 2.262 * 0.01 * sqrt(10 / 9 / 10)),  # ten parts of two
+    ],
+)
+def test_wander_is_half_a_95_percent_interval_of_the_mean_of_parts(
+    steps: list[float], half: float
+) -> None:
+    """Neighbours that differ more than by chance count as independent."""
+    assert wander_ratio([np.array(steps)]) == pytest.approx(half)
+    still = np.ones(len(steps))
+    assert wander_ratio([np.array(steps), still]) == pytest.approx(half / sqrt(2))
+
+
+def test_wander_is_not_known_of_one_step_and_none_where_clocks_are_constant() -> None:
+    assert wander_ratio([]) == 0
+    assert wander_ratio([np.array([0.9]), np.array([1.1])]) == 0
+    assert wander_ratio([np.full(3, 0.9), np.full(3, 1.1)]) == 0
+    short = np.array([0.5])  # a GPU with fewer steps than the others tells nothing
+    assert wander_ratio([np.full(3, 0.9), short]) == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "deviation", "correlation"), [(3, 0.032, 0.54), (10, 0.0245, 0.16), (10, 0.02, 0.5)]
+)
+def test_equal_gpus_whose_clocks_wander_are_accused_on_one_of_twenty_nodes_at_most(
+    steps: int, deviation: float, correlation: float
+) -> None:
+    """Known truth: steps' means of an autoregression beside a spread of 1 % either way.
+
+    The first two are steps of 0.3 and 1 s of a clock that wanders by 60 of 1600 MHz over 0.3 s.
+    """
+    rng, nodes = np.random.default_rng(7), 400
+    accused = {True: 0, False: 0}
+    for _ in range(nodes):
+        noise = rng.normal(0, deviation, (8, steps))
+        for step in range(1, steps):
+            own = sqrt(1 - correlation**2) * noise[:, step]
+            noise[:, step] = correlation * noise[:, step - 1] + own
+        shares = 1 + noise + rng.uniform(-0.01, 0.01, (8, 1))
+        mean = shares.mean(axis=1)
+        for heeded in (True, False):
+            found = peers_of(mean, np.full(8, 0.003), wander_ratio(list(shares)) * heeded)
+            assert found is not None
+            accused[heeded] += bool(found.excess(mean, np.full(8, 0.003)).is_named.any())
+    assert accused[True] <= nodes / 20
+    assert accused[False] >= nodes / 10
