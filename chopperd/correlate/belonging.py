@@ -176,7 +176,8 @@ def _distant_lag_ns(
     near = int(np.argmax(np.where(fine, explained, -1.0)))
     nearer = _NEARER_PER_S * np.abs(lags_ns) / NS_PER_S
     far = int(np.argmax(np.where(fine, -1.0, explained - nearer)))
-    least = max(_MIN_EXPLAINED, _MIN_EXPLAINED_PAIRS / max(int(counts[far]), 1))
+    pairs = min(int(counts[near]), int(counts[far]))  # what few say nothing of fits no worse
+    least = max(_MIN_EXPLAINED, _MIN_EXPLAINED_PAIRS / max(pairs, 1))
     if explained[far] < least or explained[far] < _MIN_TIMES * explained[near]:
         return None
     more = _explained_by_block(sums[far]) - _explained_by_block(sums[near])

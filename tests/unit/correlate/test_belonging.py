@@ -98,6 +98,18 @@ def test_short_pauses_that_fit_between_two_lags_are_not_sought_steps_away(
     assert found.lag_ns == pytest.approx(lag_ms * MS, abs=3 * MS)
 
 
+def test_where_too_few_pairs_tell_of_lags_near_0_none_is_sought_far_away() -> None:
+    """1.5 s are traced, 15 pairs at 10 Hz; moved by 3 s, 30 to 40 taken outside would fall inside.
+
+    By hand: a square wave of 400 ms, which the samples outside show exactly 2 s later.
+    """
+    compute = spans(*((k * 400 * MS, k * 400 * MS + 200 * MS) for k in range(10)))
+    t_ns = np.arange(2_400 * MS, 8_000 * MS, 100 * MS, dtype=np.int64)
+    later = intervals.contains(compute, t_ns - 2_450 * MS)
+    found = placed_lag(t_ns, np.where(later, 1300.0, 2100.0), compute, 300 * MS)
+    assert found.lag_ns is None
+
+
 def test_a_lag_whose_fine_search_fails_is_as_coarse_as_the_coarse_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
