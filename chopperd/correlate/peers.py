@@ -25,6 +25,9 @@ _T_975: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _MOST_PARTS: Final = len(_T_975) + 1
 #: How much neighbouring parts of a run may resemble each other; few parts do not tell more.
 _CORRELATIONS: Final = np.linspace(0.0, 0.8, 17)
+#: Squares of a GPU that scatters more than so many times the median do not count: it is the one to
+#: be found, as one that is slow in some steps only.
+_MOST_OF_MEDIAN: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +118,8 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
 
     Each GPU's run is cut into up to ten parts. How their means scatter about that GPU's own, and
     how much neighbours resemble each other (a first-order autoregression), tells the standard
-    error of the run's mean; all GPUs together tell it, as three steps of one would not.
+    error of the run's mean; all GPUs together tell it, as three steps of one would not, but for
+    one that scatters far more than the others: what it does in some steps only must not hide it.
 
     Args:
         shares: For each GPU (steps,) float64, its clock over the peers' in each step.
@@ -139,6 +143,8 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
         ]
     )
     off = means - means.mean(axis=1, keepdims=True)
+    squares = (off**2).sum(axis=1)
+    off = off[squares <= _MOST_OF_MEDIAN * np.median(squares)]
     square = float((off**2).sum())
     together = float((off[:, 1:] * off[:, :-1]).sum()) / max(square, np.finfo(float).tiny)
     resembling = _CORRELATIONS if parts > 2 else _CORRELATIONS[:1]

@@ -239,8 +239,9 @@ def test_case_68_without_a_map_nothing_is_known_of_equal_gpus(cases: Cases) -> N
     assert clocks_are_unknown(document)
     (text,) = {note.text for note in document.notes if note.code == "device_unmapped"}
     assert text == (
-        "device 0 of the trace is not mapped to a sampled GPU; say which it is with --device-map "
-        "[RANK:]0=GPU (sampled: 0, 1, 2, 3)"
+        "device 0 of the trace is not mapped to a sampled GPU: no GPU's samples follow it clearly "
+        "better than those of other GPUs; say which it is with --device-map [RANK:]0=GPU "
+        "(sampled: 0, 1, 2, 3)"
     )
     assert formatted(document, "text").lstrip().startswith("CLOCK COST  GPU unknown: device 0")
 
