@@ -12,6 +12,7 @@ from chopperd.cli.output import print_report, write
 from chopperd.cli.scratch import scratch_folder
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
+from chopperd.errors import AgentUnreachableError
 
 if TYPE_CHECKING:
     from chopperd.agent.sockets import Addresses
@@ -57,7 +58,11 @@ def demo(
             config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
         )
         agent.run()
-        demonstration.finish()
+        try:
+            demonstration.finish()
+        except AgentUnreachableError:  # it was asked something while it ended, as it was told to
+            if agent.stopped_by is None:
+                raise
     if agent.stopped_by is not None and not demonstration.is_shown:
         raise click.exceptions.Exit(_EXIT_SIGNAL + agent.stopped_by)
 

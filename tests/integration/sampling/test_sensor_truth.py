@@ -96,14 +96,14 @@ def rows(samples: GpuSamples, start_ns: int, step_ns: int, count: int) -> RowClo
 def recorded(
     make_fake_nvml: MakeFakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SampleSet, int]:
-    """A recording of some 7 s, and a time at which steps and limits begin anew."""
+    """A recording of some 10 s (energy is believed after 3), and when steps and limits begin."""
     fake = make_fake_nvml(2)
     start_ns = CLOCK.unix_ns() // NS_PER_S * NS_PER_S + EDGE_NS
     play(fake, start_ns)
     for name, value in fake.environment().items():
         monkeypatch.setenv(name, value)
     periods = ("sm_clock_period_ns", "energy_period_ns")
-    return record(periods, least_ns=7 * NS_PER_S), start_ns
+    return record(periods, least_ns=10 * NS_PER_S), start_ns
 
 
 def first_at_or_after(t_ns: int, start_ns: int, lap_ns: int) -> int:
