@@ -326,7 +326,8 @@ def test_a_chip_without_counters_says_its_limits_as_bits(
 ) -> None:
     fake = make_fake_amdsmi([mi210()])
     stepped = step(fake).settle()
-    fake.node.gpus[0].plays(Segment(limits=frozenset({"ppt", "socket_thm", "prochot"})))
+    limits = frozenset({"ppt", "socket_thm", "prochot"})
+    fake.node.gpus[0].plays(Segment(limits=limits, temperature_c=95))  # critical from 100 on
     expected = frozenset({Cause.POWER_CAP, Cause.THERMAL, Cause.HW_SLOWDOWN})
     assert stepped.read().causes == expected
     planned = plan(stepped)
