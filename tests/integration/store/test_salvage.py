@@ -1,5 +1,6 @@
 """Damaged stores give back every row whose pages can still be read."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -40,6 +41,8 @@ def pages_of(path: Path, *names: str) -> list[int]:
                 f"SELECT pageno FROM dbstat WHERE name IN ({marks}) AND pagetype = 'leaf'", names
             ).fetchall()
         except sqlite3.OperationalError:
+            if os.environ.get("CI"):
+                raise
             pytest.skip("this SQLite has no dbstat")
     return [page for (page,) in found]
 
