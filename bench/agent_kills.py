@@ -19,7 +19,7 @@ from bench.markdown import Figure, figure_table
 from chopperd.model.arrays import Float64s
 from chopperd.model.captures import TraceState
 from chopperd.simulation.kineto import rank_trace
-from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.agent_http import ask
 

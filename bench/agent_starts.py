@@ -13,7 +13,7 @@ from typing import Final
 from bench.agents import CLOCK, BenchAgent, agent, idle, print_report, wait_until
 from bench.markdown import Figure, figure_table, median_and_range
 from bench.processes import cpu_ns
-from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.units import NS_PER_MS
 
 MOST_FIRST_SAMPLE_MS: Final = 1000.0

@@ -15,7 +15,7 @@ from bench.processes import ROOT, WORK
 from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.store.samples import write_samples
+from chopperd.store.samples.files import write_samples
 from chopperd.traces.reader import read_trace
 from chopperd.units import NS_PER_S
 

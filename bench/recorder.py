@@ -18,10 +18,10 @@ from chopperd.model.arrays import Float64s
 from chopperd.sampling.layout import Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
-from chopperd.store.sample_chunk import Origin
+from chopperd.store.recorder.chunk import Origin
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import cut, records_of, triples_every_second

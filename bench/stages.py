@@ -56,7 +56,7 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: str) -> list
     from chopperd.report.document import StepSelection, build_document  # noqa: PLC0415
     from chopperd.report.formats import formatted  # noqa: PLC0415
     from chopperd.report.trace_report import report_trace  # noqa: PLC0415
-    from chopperd.store.samples import read_samples  # noqa: PLC0415
+    from chopperd.store.samples.files import read_samples  # noqa: PLC0415
     from chopperd.traces.reader import read_trace  # noqa: PLC0415
     from chopperd.traces.timeline import lay_out  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from bench.gpu.part import Options, kept_packed, main, output_of
 from chopperd.config.load import load_config
 from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.reports import report_files
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 
 _JOB: Final = Path(__file__).with_name("fsdp_job.py")
 

@@ -14,8 +14,8 @@ from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.process_table import ProcessTable
 from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.side import GpuAside, with_findings
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.sample_chunk import Origin
+from chopperd.store.recorder.chunk import Origin
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

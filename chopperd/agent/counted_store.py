@@ -2,7 +2,7 @@
 
 from chopperd.live.traced import TracedLedger
 from chopperd.model.report import ReportDocument
-from chopperd.store.capture_store import CaptureStore
+from chopperd.store.captures.capture_store import CaptureStore
 
 
 class CountedStore:

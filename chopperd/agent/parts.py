@@ -23,7 +23,7 @@ from chopperd.model.live import (
     StoreLive,
     TracedTotals,
 )
-from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder.reader import RecordedSamples
 
 if TYPE_CHECKING:
     from chopperd.agent.archiving import ArchiveThread
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chopperd.agent.store_keeper import StoreKeeper
     from chopperd.api.listeners import Listener
     from chopperd.api.services import ApiServices
-    from chopperd.store.capture_store import CaptureStore
+    from chopperd.store.captures.capture_store import CaptureStore
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from chopperd.agent.store_keeper import StoreKeeper
 from chopperd.agent.surroundings import Surroundings
 from chopperd.config.naming import node_name
 from chopperd.model.live import GuardedPart
-from chopperd.store.capture_store import CaptureStore
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
-from chopperd.store.retention import StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.captures.retention import StoreLimits
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 
 _STORE_NAME: Final = "store.sqlite"
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.live.drops import DropQueue
-from chopperd.store.capture_store import CaptureStore
+from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

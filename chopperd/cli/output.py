@@ -66,7 +66,7 @@ def print_report(
         return
     import gzip
 
-    from chopperd.store.replaced_file import replaced_file
+    from chopperd.store.whole_files import replaced_file
 
     with replaced_file(output) as file:
         file.write(gzip.compress(data, mtime=0) if output.suffix == ".gz" else data)

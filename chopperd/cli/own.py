@@ -83,7 +83,7 @@ def _analysis(arguments: Sequence[str]) -> int:
 
     one_thread_each()
     from chopperd.pipeline import worker
-    from chopperd.store.recorded_samples import RecordedSamples
+    from chopperd.store.recorder.reader import RecordedSamples
 
     flags = [each for each in arguments if each == "--in-foreground"]
     given = _values([each for each in arguments if each not in flags], ["--memory-max-bytes"])

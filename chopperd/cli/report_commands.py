@@ -85,7 +85,7 @@ def _check_output(output: Path | None) -> None:
     if not output.parent.is_dir():
         raise ConfigError([f"-o: there is no folder {output.parent}"])
     if output.suffix == ".parquet":
-        from chopperd.store.sample_parquet import check_parquet
+        from chopperd.store.samples.parquet import check_parquet
 
         check_parquet()
 
@@ -93,7 +93,7 @@ def _check_output(output: Path | None) -> None:
 def _keep(output: Path | None, samples: "SampleSet | None") -> None:
     """Write the samples to a file, where one was asked for and there are any."""
     if output is not None and samples is not None:
-        from chopperd.store.samples import write_samples
+        from chopperd.store.samples.files import write_samples
 
         write_samples(output, samples)
 

@@ -35,7 +35,7 @@ def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None)
         folders = (state / RECORDER_FOLDER for state in readable_state_folders(config))
         found = next((folder for folder in folders if os.access(folder, os.R_OK | os.X_OK)), None)
         return None if found is None else LocalSamples(found)
-    from chopperd.store.samples import read_samples
+    from chopperd.store.samples.files import read_samples
 
     return read_samples(file, tz=tz)
 
@@ -48,7 +48,7 @@ class LocalSamples:
     """
 
     def __init__(self, folder: Path) -> None:
-        from chopperd.store.recorded_samples import RecordedSamples
+        from chopperd.store.recorder.reader import RecordedSamples
 
         self._recorded: SampleSource = RecordedSamples(folder)
         self._folder = folder

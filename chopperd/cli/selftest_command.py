@@ -103,7 +103,7 @@ def _tested(
         log = run_load(command, _tell)
         samples = recorder.finish()
     if output is not None:
-        from chopperd.store.samples import write_samples
+        from chopperd.store.samples.files import write_samples
 
         write_samples(output, samples)
     return findings(log, samples, gpu.gpu)

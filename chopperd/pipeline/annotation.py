@@ -20,7 +20,7 @@ from chopperd.pipeline.reports import (
 from chopperd.report.clocked_device import ClockedDevice, clocked_device
 from chopperd.report.counter_events import CATEGORY, counter_events
 from chopperd.report.counter_tracks import CounterTrack, counter_tracks
-from chopperd.store.replaced_file import PRIVATE, replaced_file
+from chopperd.store.whole_files import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids
 from chopperd.traces.source import TraceSource

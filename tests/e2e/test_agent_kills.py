@@ -10,7 +10,7 @@ import pytest
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
-from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder.reader import RecordedSamples
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.running import SLACK
 from tests.waiting import wait_for

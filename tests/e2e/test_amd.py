@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chopperd.api.models import Gpus
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from tests.e2e.agents import RunningAgent, agent_under
 from tests.e2e.running import Chopperd
 from tests.e2e.test_agent_nvml_faults import of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from tests.e2e.running import Chopperd
 from tests.integration.devices.test_contract import install_example
 

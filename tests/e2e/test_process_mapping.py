@@ -17,8 +17,8 @@ import pytest
 
 from chopperd.model.report import ReportDocument
 from chopperd.sampling.process_table import descendants
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.samples import read_samples
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.samples.files import read_samples
 from chopperd.units import NS_PER_S
 from tests.e2e.agents import agent_under, nvml_environment
 from tests.e2e.jobs.gpu_job import STEP_NS, STEPS, trace

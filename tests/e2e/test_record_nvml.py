@@ -18,7 +18,7 @@ import pytest
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.e2e.jobs.gpu_job import COMM_NS, COMPUTE_NS, LAUNCH_NS, STEP_NS
 from tests.e2e.running import PYTHON, SLACK, Chopperd

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from tests.e2e.running import PYTHON, Chopperd
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("real_torch")]

@@ -11,7 +11,7 @@ import pytest
 
 from chopperd.selftest.findings import Findings
 from chopperd.selftest.verdict import Outcome
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from chopperd.units import NS_PER_MS
 from tests.e2e.running import SLACK, Chopperd
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE

@@ -11,8 +11,8 @@ from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.layout import NO_DIE, RECORD, Records
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.sample_chunk import Origin
+from chopperd.store.recorder.chunk import Origin
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import gpu_info

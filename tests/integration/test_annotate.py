@@ -26,7 +26,7 @@ from chopperd.model.samples import SampleSet
 from chopperd.pipeline.annotation import annotate_file
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.clocked_device import JoinOptions
-from chopperd.store.samples import write_samples
+from chopperd.store.samples.files import write_samples
 from tests.integration import reference_reader as plain
 from tests.integration.clocked_traces import compute_intervals
 from tests.integration.test_real_traces import GPU_FILES, HOST_ONLY

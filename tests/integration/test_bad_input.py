@@ -21,7 +21,7 @@ from unittest.mock import patch
 import pytest
 
 from chopperd import cli
-from chopperd.store.samples import write_samples
+from chopperd.store.samples.files import write_samples
 from tests.integration.test_pipeline import BASE_NS, kineto, one_gpu, written
 
 USED, BAD_USAGE, BAD_INPUT = 0, 2, 4

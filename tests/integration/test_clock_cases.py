@@ -15,7 +15,7 @@ from chopperd.model.samples import SampleSet
 from chopperd.report.clocked_device import JoinOptions
 from chopperd.report.formats import formatted
 from chopperd.report.text import render_text
-from chopperd.store.samples import read_samples
+from chopperd.store.samples.files import read_samples
 from tests.document_checks import leaves
 from tests.integration.cases import Cases, codes, of_marker, of_window
 

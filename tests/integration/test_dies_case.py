@@ -22,8 +22,8 @@ from chopperd.sampling.layout import Records, RingDescription
 from chopperd.sampling.recording import gpu_samples
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_reader import RingReader
-from chopperd.store.sample_chunk import SampleChunk, decoded_chunk, encoded_chunk
-from chopperd.store.samples import read_samples, write_samples
+from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_chunk
+from chopperd.store.samples.files import read_samples, write_samples
 from chopperd.units import NS_PER_MS
 from tests.fakes.amd.smi.fixtures import FakeAmdSmi
 from tests.fakes.recorded import origin, triples_every_second

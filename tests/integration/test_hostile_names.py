@@ -30,7 +30,7 @@ from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import Scenario
 from tests.integration.test_pipeline import kineto, written
-from tests.unit.store.captures import entry
+from tests.unit.store.captures.examples import entry
 
 API = "/api/v1"
 #: Sets the title, rings, colours by C1, hides by bidi, moves, ends lines, looks like a formula.

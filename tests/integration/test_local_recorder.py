@@ -14,10 +14,10 @@ from chopperd.cli.samples import samples_to_join
 from chopperd.config.load import load_config
 from chopperd.errors import StoreError
 from chopperd.model.samples import SampleSet
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorder_files import RecorderLimits
-from chopperd.store.sample_chunk import Origin
-from chopperd.store.samples import write_samples
+from chopperd.store.recorder.chunk import Origin
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.writer import FlightRecorder
+from chopperd.store.samples.files import write_samples
 from chopperd.units import NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import cut, records_of, triples_every_second

@@ -12,9 +12,9 @@ from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
-from chopperd.store.capture_bodies import document_of
-from chopperd.store.capture_store import CaptureStore
-from chopperd.store.retention import StoreLimits
+from chopperd.store.captures.bodies import document_of
+from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.captures.retention import StoreLimits
 from chopperd.units import NS_PER_S
 from tests.waiting import wait_for
 

@@ -252,7 +252,7 @@ def test_a_request_that_fails_by_a_fault_of_ours_is_counted(
     def broken(*_arguments: object) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr("chopperd.store.capture_store.CaptureStore.jobs", broken)
+    monkeypatch.setattr("chopperd.store.captures.capture_store.CaptureStore.jobs", broken)
     running = run().ready()
     failed = 'chopperd_agent_faults_total{part="request"}'
     wait_for(lambda: running.ask("/metrics").metric(failed) == 0, "nothing to be counted")

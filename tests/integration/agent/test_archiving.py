@@ -16,9 +16,9 @@ from chopperd.sampling.layout import RingDescription
 from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.ring_growth import grown
 from chopperd.sampling.ring_reader import RingReader
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.samples import gpu_info
 from tests.waiting import wait_for

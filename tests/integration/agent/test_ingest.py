@@ -16,10 +16,10 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.clocked_device import JoinOptions
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
-from chopperd.store.sample_chunk import Origin
+from chopperd.store.recorder.chunk import Origin
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.recorded import records_of, triples_every_second
 from tests.fakes.samples import recording

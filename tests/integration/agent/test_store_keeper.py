@@ -7,11 +7,11 @@ from chopperd.agent.store_keeper import StoreKeeper
 from chopperd.clock import SystemClock
 from chopperd.live.drops import DropQueue
 from chopperd.model.drops import DropQuery
-from chopperd.store.capture_store import CaptureStore
+from chopperd.store.captures.capture_store import CaptureStore
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.drops import gpu_drop
 from tests.fakes.samples import START_UNIX_NS
-from tests.unit.store.captures import LIMITS
+from tests.unit.store.captures.examples import LIMITS
 from tests.waiting import wait_for
 
 ALL = DropQuery()

@@ -18,7 +18,7 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.sampling.recording import Recorder
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.store.samples import read_samples, write_samples
+from chopperd.store.samples.files import read_samples, write_samples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import Segment

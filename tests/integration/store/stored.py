@@ -4,8 +4,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from chopperd.store.capture_store import CaptureStore
-from tests.unit.store.captures import all_steps
+from chopperd.store.captures.capture_store import CaptureStore
+from tests.unit.store.captures.examples import all_steps
 
 
 def steps_of(store: CaptureStore) -> dict[int, int]:

@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from chopperd.clock import SystemClock
-from chopperd.store.capture_store import CaptureStore
-from tests.unit.store.captures import (
+from chopperd.store.captures.capture_store import CaptureStore
+from tests.unit.store.captures.examples import (
     LIMITS,
     analysed,
     document,

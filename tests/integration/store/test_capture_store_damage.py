@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.database import RETRY_NS, Change, Database
-from chopperd.store.disk_trouble import DamagedError
-from chopperd.store.migrations import MIGRATIONS, migrate, version_of
-from chopperd.store.set_aside import check_sound
+from chopperd.store.captures.database import RETRY_NS, Change, Database
+from chopperd.store.captures.disk_trouble import DamagedError
+from chopperd.store.captures.quarantine import check_sound
+from chopperd.store.captures.schema import MIGRATIONS, migrate, version_of
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import steps_of
 from tests.integration.store.storing import ROWS, store_capture
-from tests.unit.store.captures import (
+from tests.unit.store.captures.examples import (
     ADMIN,
     EVERYTHING,
     all_steps,

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from chopperd.store.capture_store import CaptureStore
-from chopperd.store.database import RETRY_NS, Database
-from chopperd.store.retention import StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.captures.database import RETRY_NS, Database
+from chopperd.store.captures.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, store_capture
 from tests.tools import ROOT
-from tests.unit.store.captures import (
+from tests.unit.store.captures.examples import (
     ADMIN,
     LIMITS,
     NOW_UNIX_NS,

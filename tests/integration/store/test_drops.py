@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.drops import DropQuery, DropState
-from chopperd.store.migrations import MIGRATIONS, migrate, version_of
+from chopperd.store.captures.schema import MIGRATIONS, migrate, version_of
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.drops import gpu_drop
 from tests.fakes.samples import START_UNIX_NS
-from tests.unit.store.captures import LIMITS, entry, opened, trace_id
+from tests.unit.store.captures.examples import LIMITS, entry, opened, trace_id
 
 ALL = DropQuery()
 

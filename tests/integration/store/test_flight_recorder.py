@@ -11,9 +11,9 @@ import pytest
 
 from chopperd.model.samples import SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed, clock_mhz_at, origin, second_of_records

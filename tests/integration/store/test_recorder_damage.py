@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed, origin, second_of_records
@@ -31,7 +31,7 @@ def seconds_read(folder: Path) -> tuple[list[int], list[str]]:
 def small_recorder(folder: Path, monkeypatch: pytest.MonkeyPatch, *, journal: bool) -> Path:
     """A file of three frames, each of one sample in one second, alone in a folder."""
     if not journal:
-        monkeypatch.setattr("chopperd.store.flight_recorder._CHUNK_NS", 0)
+        monkeypatch.setattr("chopperd.store.recorder.writer._CHUNK_NS", 0)
     clock = ScriptedClock(mono_ns=NS_PER_S, unix_ns=START_UNIX_NS)
     recorder = FlightRecorder(folder, ROOMY, clock)
     for _ in range(CHUNKS):
@@ -129,7 +129,7 @@ def test_frames_of_a_later_version_are_passed_over_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr("chopperd.store.frames._VERSION", 2)
+        later.setattr("chopperd.store.recorder.frames._VERSION", 2)
         small_recorder(tmp_path, later, journal=False)
     clock = ScriptedClock(mono_ns=100 * NS_PER_S, unix_ns=START_UNIX_NS + 99 * NS_PER_S)
     feed = Feed(FlightRecorder(tmp_path, ROOMY, clock), clock, origin(gpu_count=1))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.flight_recorder import FlightRecorder
-from chopperd.store.recorded_samples import RecordedSamples
-from chopperd.store.recorder_files import RecorderLimits
+from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.recorder.reader import RecordedSamples
+from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed
@@ -60,7 +60,7 @@ def trouble(feed: Feed) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few samples wait in memory before they are given up."""
-    monkeypatch.setattr("chopperd.store.flight_recorder._MOST_WAITING_ROWS", 30_000)
+    monkeypatch.setattr("chopperd.store.recorder.writer._MOST_WAITING_ROWS", 30_000)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.store.recorded_samples import RecordedSamples
+from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.recorded import clock_mhz_at
 from tests.tools import ROOT

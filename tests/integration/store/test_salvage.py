@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.capture_store import CaptureStore
+from chopperd.store.captures.capture_store import CaptureStore
 from tests.integration.store.stored import steps_of
 from tests.integration.store.storing import ROWS, store_capture
-from tests.unit.store.captures import ADMIN, opened
+from tests.unit.store.captures.examples import ADMIN, opened
 
 PAGE = 4096
 CAPTURES = 30

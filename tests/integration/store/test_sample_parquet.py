@@ -11,7 +11,7 @@ from pyarrow import parquet
 from chopperd import cli
 from chopperd.errors import ConfigError, StoreError
 from chopperd.model.causes import Cause
-from chopperd.store.samples import read_samples, write_samples
+from chopperd.store.samples.files import read_samples, write_samples
 
 CSV = (
     '# chopperd-samples/1 {"gpus": [{"index": 0, "sm_clock_max_mhz": 1980}], "hz": 10}\n'

@@ -16,7 +16,7 @@ from chopperd.model.plausible import DIE_CLOCK_MHZ, LIMITED_NS, SAMPLE_BOUNDS, B
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.store.samples import read_samples, write_samples
+from chopperd.store.samples.files import read_samples, write_samples
 
 T0 = 1_795_818_062_000_000_123
 

@@ -11,7 +11,7 @@ from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.simulated_job import START_UNIX_NS, play
-from tests.unit.store.captures import (
+from tests.unit.store.captures.examples import (
     ADMIN,
     EVERYTHING,
     all_steps,

@@ -17,7 +17,7 @@ from chopperd.report.text import page_text
 from chopperd.units import NS_PER_S
 from tests.fakes.drops import gpu_drop
 from tests.unit.report.documents import row
-from tests.unit.store.captures import entry
+from tests.unit.store.captures.examples import entry
 
 ROWS = [row(device, step, critical=device == 5) for step in (2, 1) for device in (4, 5)]
 

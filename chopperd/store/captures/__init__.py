@@ -1,0 +1,1 @@
+"""Traces, captures, steps and drops in SQLite."""

@@ -1,0 +1,260 @@
+"""The store of traces, captures, steps, families and drops: the agent writes, the API reads it."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.model.captures import (
+    AnalysedTrace,
+    DeviceKernels,
+    Filed,
+    JobEntry,
+    StepPage,
+    StepQuery,
+    TraceEntry,
+    Viewer,
+)
+from chopperd.model.drops import DropQuery, GpuDrop
+from chopperd.model.live import StoreLive, TracedTotals
+from chopperd.model.report import ReportDocument, Row
+from chopperd.store.captures import drop_rows, queries, retention
+from chopperd.store.captures.bodies import packed
+from chopperd.store.captures.database import LOG_BYTES, Change, Database
+from chopperd.store.captures.filing import file_trace
+from chopperd.store.captures.recent import KEPT_NS, RecentCaptures
+from chopperd.store.captures.retention import StoreLimits
+from chopperd.store.captures.rows import write_document
+
+logger = logging.getLogger(__name__)
+
+#: The file's log takes at most one part of so many.
+_LOG_PARTS: Final = 8
+
+_PUT_TRACE: Final = """
+    INSERT INTO {at}.traces (
+        id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns,
+        finished_unix_ns, rank, run
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
+        name = excluded.name, job = COALESCE(excluded.job, job),
+        owner_uid = excluded.owner_uid, state = excluded.state, reason = excluded.reason,
+        stored_bytes = excluded.stored_bytes, received_unix_ns = excluded.received_unix_ns,
+        finished_unix_ns = excluded.finished_unix_ns,
+        rank = COALESCE(excluded.rank, rank), run = COALESCE(excluded.run, run)
+"""
+
+
+class CaptureStore:
+    """Traces, captures, steps, families and drops on disk, or in memory while the disk refuses.
+
+    It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
+    thread; `live` and `traced` never wait for the disk.
+    """
+
+    def __init__(self, database: Database, *, limits: StoreLimits, clock: Clock) -> None:
+        self._database = database
+        self._limits = limits
+        self._clock = clock
+        self._recent = RecentCaptures()
+        self._live_lock = threading.Lock()
+        self._live = StoreLive()
+        self._load_recent()
+        self._database.write(drop_rows.interrupt_open)
+        self._count()
+
+    @classmethod
+    def open(cls, path: Path | None, *, limits: StoreLimits, clock: Clock) -> "CaptureStore":
+        """The store in a file, made if it is missing; never fails for what is wrong with the file.
+
+        Args:
+            path: The file; None keeps everything in memory.
+            limits: How much is kept.
+            clock: Tells the time.
+        """
+        database = Database(
+            path,
+            clock=clock,
+            min_free_ratio=limits.min_free_ratio,
+            log_bytes=min(LOG_BYTES, limits.max_bytes // _LOG_PARTS),
+        )
+        return cls(database, limits=limits, clock=clock)
+
+    def close(self) -> None:
+        """Write what can be written and close the file; nothing may be called after."""
+        self._database.close()
+
+    def known(self, trace_id: str) -> TraceEntry | None:
+        """A trace by its id, whoever owns it; None if it never came or was forgotten."""
+        return self._database.read(lambda db: queries.trace_entry(db, trace_id))
+
+    def waiting(self) -> tuple[TraceEntry, ...]:
+        """Queued and spooled traces, oldest first."""
+        return self._database.read(queries.waiting_traces)
+
+    def put_trace(self, entry: TraceEntry) -> None:
+        """Take down a trace, or a change of its state; its capture is left as `file_analysed` said.
+
+        What was known of job, rank and run stays where the entry does not say.
+        """
+
+        def put(change: Change) -> bool:
+            is_new = queries.trace_entry(change.connection, entry.id) is None
+            change.adopt_trace(entry.id)
+            change.execute(_PUT_TRACE, _trace_values(entry))
+            return is_new
+
+        is_new = self._database.write(put)
+        self._look(added_traces=int(is_new))
+
+    def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
+        """Put a trace into the capture that it belongs to; its state is left as it is.
+
+        Traces of one owner and run that overlap in time form one capture, those without an anchor
+        another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
+
+        Returns:
+            The capture, then others that changed by it, each with its reports.
+        """
+        now_unix_ns = self._clock.unix_ns()
+        made = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
+        for capture, others in made.absorbed.items():
+            self._recent.absorb(others, capture)
+        self._look(added_traces=int(made.is_new))
+        return made.filed
+
+    def put_document(self, capture_id: int, document: ReportDocument) -> None:
+        """Keep a capture's document, with its steps and families in place of what was there.
+
+        Durable on return, unless `live` says that the disk refuses. For a capture that is no
+        longer there nothing is kept, which is said in the log.
+        """
+        body = packed(document)
+        try:
+            written = self._database.write(
+                lambda change: write_document(change, capture_id, document, body)
+            )
+        except LookupError:
+            logger.warning("a report came for a capture that is not in the store any more")
+            return
+        self._recent.put(capture_id, written.end_unix_ns, document.totals)
+        self._look(added_steps=written.added_steps)
+        if retention.is_too_large(self._database, self._limits):
+            self.prune()
+
+    def put_drops(self, drops: Sequence[GpuDrop]) -> None:
+        """Keep drops of the busy clock, each in place of its earlier version."""
+        self._database.write(lambda change: drop_rows.put_drops(change, drops))
+        self._look()
+
+    def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
+        """Drops of the busy clock that match, newest first."""
+        return self._database.read(lambda db: drop_rows.found_drops(db, query, limit))
+
+    def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
+        """Jobs, newest first."""
+        return self._database.read(lambda db: queries.job_entries(db, viewer))
+
+    def steps(
+        self, query: StepQuery, viewer: Viewer, *, limit: int, cursor: str | None
+    ) -> StepPage:
+        """Step rows that match, newest first.
+
+        Raises:
+            ValueError: The cursor is none that a page gave.
+        """
+        return self._database.read(
+            lambda db: queries.step_page(db, query, viewer, max(limit, 1), cursor)
+        )
+
+    def step(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[Row, ...]:
+        """The rows of one step number on all devices, of each job and run that has it."""
+        return self._database.read(lambda db: queries.step_rows(db, step, query, viewer))
+
+    def kernels(self, step: int, query: StepQuery, viewer: Viewer) -> tuple[DeviceKernels, ...]:
+        """Kernels of the captures that hold a step."""
+        return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
+
+    def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
+        """The report on the newest capture (of a job); None if there is none to be seen."""
+        return self._database.read(lambda db: queries.newest_document(db, job, viewer))
+
+    def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
+        """Traces, newest first."""
+        return self._database.read(lambda db: queries.trace_entries(db, viewer, limit))
+
+    def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
+        """One trace; None if there is none to be seen."""
+        entry = self.known(trace_id)
+        return entry if entry is not None and viewer.may_see(entry.owner_uid) else None
+
+    def traced(self, now_unix_ns: int, max_age_ns: int) -> Mapping[str, TracedTotals]:
+        """Sums over the captures that ended in the last `max_age_ns`, at most 1 h, by GPU label."""
+        return self._recent.traced(now_unix_ns, max_age_ns)
+
+    def live(self) -> StoreLive:
+        """The store as it was after the last change."""
+        with self._live_lock:
+            return self._live
+
+    def prune(self) -> None:
+        """Give up what is too old or too much, and try the disk again where it refused."""
+        self._database.try_disk()
+        pruned = retention.prune(self._database, self._limits, self._clock.unix_ns())
+        if pruned:
+            self._recent.forget(pruned)
+            self._database.try_disk(at_once=True)
+            logger.info("%d captures were given up for age or room", len(pruned))
+        self._count()
+
+    def _load_recent(self) -> None:
+        """Take from the disk what the metrics still count after a restart."""
+        from_unix_ns = self._clock.unix_ns() - KEPT_NS
+        found = self._database.read(lambda db: queries.totals_since(db, from_unix_ns))
+        for capture_id, end_unix_ns, totals in found:
+            self._recent.put(capture_id, end_unix_ns, totals)
+
+    def _count(self) -> None:
+        """Renew what `live` says, counting all there is."""
+        steps, traces = self._database.read(queries.counts)
+        self._show(steps, traces)
+
+    def _look(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
+        """Renew what `live` says after a change; counted anew only where that went amiss."""
+        before, database = self.live(), self._database
+        if database.trouble or before.trouble or database.set_aside != before.set_aside:
+            self._count()
+        else:
+            self._show(before.steps + added_steps, before.traces + added_traces)
+
+    def _show(self, steps: int, traces: int) -> None:
+        database = self._database
+        live = StoreLive(
+            bytes=database.size_bytes(),
+            steps=steps,
+            traces=traces,
+            in_memory=database.in_memory,
+            trouble=database.trouble,
+            dropped=database.dropped,
+            set_aside=database.set_aside,
+        )
+        with self._live_lock:
+            self._live = live
+
+
+def _trace_values(entry: TraceEntry) -> tuple[object, ...]:
+    return (
+        entry.id,
+        entry.name,
+        entry.job,
+        entry.owner_uid,
+        entry.state.value,
+        entry.reason,
+        entry.stored_bytes,
+        entry.received_unix_ns,
+        entry.finished_unix_ns,
+        entry.rank,
+        entry.run,
+    )

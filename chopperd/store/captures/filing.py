@@ -1,0 +1,380 @@
+"""Where an analysed trace belongs: the capture that it begins, joins, or makes one of several.
+
+Each trace that comes may show that others were put together wrongly (two equal jobs at one time,
+of which one rank each was there first), so that captures may also give traces to one another.
+"""
+
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from chopperd.correlate.runs import is_rival, runs_of
+from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
+from chopperd.model.run import RunIdentity
+from chopperd.store.captures.bodies import packed_report, report_of
+from chopperd.store.captures.database import Change
+
+logger = logging.getLogger(__name__)
+
+#: Most traces of a capture: its document is made over all of them at once.
+MAX_TRACES: Final = 64
+
+_MS: Final = 1_000_000
+_IDENTITIES: Final = msgspec.msgpack.Decoder(RunIdentity)
+
+#: Anyone may say that a trace is of a job: the traces of two users are never put together.
+_OF_JOB: Final = """
+    SELECT id, name, capture, identity, run, rank, begin_unix_ns, end_unix_ns FROM traces
+    WHERE capture IN (
+        SELECT id FROM captures WHERE job IS :job
+            AND owner_uid IS (SELECT owner_uid FROM traces WHERE id = :trace)
+            AND {time}
+        ORDER BY id DESC LIMIT 64
+    )
+    ORDER BY capture, received_unix_ns, id
+"""
+
+#: Times of captures and of the trace are taken as closed: touching is overlapping. The newest
+#: time of a capture with an anchor is its end.
+_OVERLAPPING: Final = _OF_JOB.format(
+    time="newest_unix_ns >= :begin AND begin_unix_ns <= :end AND end_unix_ns >= :begin"
+)
+_UNANCHORED: Final = _OF_JOB.format(time="begin_unix_ns IS NULL")
+
+#: What is not known of a trace that comes unannounced is told by its entry, when that is put.
+_STUB: Final = """
+    INSERT INTO {at}.traces (id, name, state, stored_bytes, received_unix_ns)
+    VALUES (:trace, :trace, 'queued', 0, :now)
+"""
+
+_DESCRIBE: Final = """
+    UPDATE {at}.traces SET job = :job, run = :run, rank = :rank, begin_unix_ns = :begin,
+        end_unix_ns = :end, identity = :identity
+    WHERE id = :trace
+"""
+
+_PLACE: Final = """
+    UPDATE {at}.traces SET capture = :capture,
+        run = (SELECT run FROM captures WHERE id = :capture)
+    WHERE id = :trace
+"""
+
+_BEGIN: Final = """
+    INSERT INTO {at}.captures
+        (id, job, run, note, newest_unix_ns, changed_unix_ns, step_count)
+    VALUES (:capture, :job, :run, NULL, :now, :now, 0)
+"""
+
+#: Captures of a job, whoever owns them, that have one time with a capture and no name either.
+_NAMELESS: Final = """
+    SELECT other.id FROM captures AS one JOIN captures AS other
+        ON one.job IS other.job AND one.run IS NULL AND other.run IS NULL
+        AND CASE WHEN one.begin_unix_ns IS NULL THEN other.begin_unix_ns IS NULL
+            ELSE other.newest_unix_ns >= one.begin_unix_ns
+                AND other.begin_unix_ns <= one.end_unix_ns END
+    WHERE one.id = ?
+"""
+
+#: A capture belongs to the owner of all of its traces, if there is one.
+_SUM_UP: Final = """
+    UPDATE {at}.captures SET
+        begin_unix_ns = span.begin, end_unix_ns = span.end, owner_uid = span.owner,
+        newest_unix_ns = COALESCE(span.end, newest_unix_ns), changed_unix_ns = :now
+    FROM (
+        SELECT min(begin_unix_ns) AS begin, max(end_unix_ns) AS end,
+            CASE WHEN count(owner_uid) = count(*) AND min(owner_uid) = max(owner_uid)
+                THEN min(owner_uid) END AS owner
+        FROM {at}.traces WHERE capture = :capture
+    ) AS span
+    WHERE id = :capture
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What filing a trace changed.
+
+    Attributes:
+        filed: The trace's capture, then others that it changed.
+        absorbed: The captures that each of some captures has taken up.
+        is_new: Whether the trace had not been put before.
+    """
+
+    filed: tuple[Filed, ...]
+    absorbed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A trace of those that meet; `capture` is None for the one that comes."""
+
+    id: str
+    name: str
+    capture: int | None
+    identity: RunIdentity
+
+
+def file_trace(change: Change, trace: AnalysedTrace, now_unix_ns: int) -> Outcome:
+    """Put a trace into the capture of its run, and those that it meets where they belong now.
+
+    A trace that was filed before stays in its capture; its report is replaced.
+    """
+    values = _values(trace, now_unix_ns)
+    change.adopt_trace(trace.id)
+    read = change.connection.execute
+    found = read("SELECT capture FROM traces WHERE id = :trace", values).fetchone()
+    if found is None:
+        change.execute(_STUB, values)
+    change.execute(_DESCRIBE, values)
+    filed_in = None if found is None else found[0]
+    if filed_in is None:
+        return _placed(change, trace, values, is_new=found is None)
+    change.adopt_capture(filed_in)
+    _put(change, {**values, "capture": filed_in})
+    return Outcome(filed=(_filed(change.connection, filed_in),), is_new=False)
+
+
+def _placed(
+    change: Change, trace: AnalysedTrace, values: dict[str, object], *, is_new: bool
+) -> Outcome:
+    """File a trace that is in no capture yet."""
+    (name,) = change.connection.execute(
+        "SELECT name FROM traces WHERE id = :trace", values
+    ).fetchone()
+    members = [
+        *_met(change.connection, values),
+        _Member(id=trace.id, name=name, capture=None, identity=trace.identity),
+    ]
+    before = _by_capture((each.id, each.capture) for each in members)
+    for capture in before:
+        change.adopt_capture(capture)
+    number = runs_of(
+        [each.identity for each in members], is_told=False, is_named=trace.job is not None
+    )
+    groups = [
+        [each for each, run in zip(members, number, strict=True) if run == first]
+        for first in sorted(set(number))
+    ]
+    targets, begun = _targets(change, groups, values)
+    absorbed = _move(change, members, targets)
+    after = _by_capture(targets.items())
+    changed = {capture for capture, those in after.items() if those != before.get(capture)}
+    _put(change, {**values, "capture": targets[trace.id]})
+    for capture in changed:
+        change.execute(_SUM_UP, {**values, "capture": capture})
+    changed |= _note(change, {**_conflicts(groups, targets), **begun})
+    changed |= _named(change, [{targets[each.id] for each in group} for group in groups])
+    mine = targets[trace.id]
+    return Outcome(
+        filed=tuple(_filed(change.connection, each) for each in (mine, *sorted(changed - {mine}))),
+        absorbed=absorbed,
+        is_new=is_new,
+    )
+
+
+def _met(connection: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
+    """The traces of the captures that a trace overlaps, by capture and arrival."""
+    query = _UNANCHORED if values["begin"] is None else _OVERLAPPING
+    return [
+        _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *told))
+        for trace, name, capture, identity, *told in connection.execute(query, values)
+    ]
+
+
+def _identity(
+    body: bytes | None, run: str | None, rank: int | None, begin: int | None, end: int | None
+) -> RunIdentity:
+    """What was filed of a trace; of one that an earlier version filed, what that knew."""
+    try:
+        return _IDENTITIES.decode(body or b"")
+    except msgspec.DecodeError:
+        return RunIdentity(run=run, rank=rank, begin_unix_ns=begin, end_unix_ns=end)
+
+
+def _by_capture(places: Iterable[tuple[str, int | None]]) -> dict[int, set[str]]:
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for trace, capture in places:
+        if capture is not None:
+            found[capture].add(trace)
+    return found
+
+
+def _targets(
+    change: Change, groups: Sequence[Sequence[_Member]], values: dict[str, object]
+) -> tuple[dict[str, int], dict[int, str]]:
+    """The capture of each trace, and why some were begun; a run keeps its oldest capture."""
+    targets: dict[str, int] = {}
+    begun: dict[int, str] = {}
+    for group in groups:
+        captures = dict.fromkeys(each.capture for each in group if each.capture is not None)
+        free = [each for each in sorted(captures) if each not in targets.values()]
+        for nth, first in enumerate(range(0, len(group), MAX_TRACES)):
+            capture = free[nth] if nth < len(free) else _begin(change, group[first], values)
+            if nth and capture not in free:
+                begun[capture] = _why_another(nth)
+            targets.update((each.id, capture) for each in group[first : first + MAX_TRACES])
+    return targets, begun
+
+
+def _begin(change: Change, member: _Member, values: dict[str, object]) -> int:
+    """Begin a capture; its id is Unix ms, so that none made while the disk is away clashes."""
+    last = change.connection.execute("SELECT max(id) FROM captures").fetchone()[0]
+    capture = max(int(str(values["now"])) // _MS, (last or 0) + 1)
+    change.execute(_BEGIN, {**values, "capture": capture, "run": member.identity.run})
+    return capture
+
+
+def _why_another(full: int) -> str:
+    note = f"begun as {full} of the same time had {MAX_TRACES} traces, the most that one may have"
+    logger.info("a capture was %s", note)
+    return note
+
+
+def _move(
+    change: Change, members: Sequence[_Member], targets: Mapping[str, int]
+) -> dict[int, tuple[int, ...]]:
+    """Make captures whose traces all go part of others, move single traces; who took up whom."""
+    left = {each.capture for each in members} - {None, *targets.values()}
+    taken_up: dict[int, int] = {}
+    for each in members:
+        if each.capture is None:
+            continue
+        if each.capture in left and each.capture not in taken_up:
+            taken_up[each.capture] = targets[each.id]
+            _absorb(change, each.capture, targets[each.id])
+        if taken_up.get(each.capture, each.capture) != targets[each.id]:
+            where = {"capture": targets[each.id], "trace": each.id}
+            change.execute(_PLACE, where)
+            change.execute("UPDATE {at}.reports SET capture = :capture WHERE trace = :trace", where)
+    by_target: defaultdict[int, list[int]] = defaultdict(list)
+    for capture, target in taken_up.items():
+        by_target[target].append(capture)
+    return {target: tuple(those) for target, those in by_target.items()}
+
+
+def _put(change: Change, values: dict[str, object]) -> None:
+    """Put a trace and its report into a capture."""
+    change.execute(_PLACE, values)
+    change.execute("INSERT OR REPLACE INTO {at}.reports VALUES (:trace, :capture, :report)", values)
+    change.execute(_SUM_UP, values)
+
+
+def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) -> dict[int, str]:
+    """Captures with a rank that another run of their time has too, and which files claim it."""
+    found: dict[int, str] = {}
+    nameless = [[each for each in group if each.identity.run is None] for group in groups]
+    for one, other in combinations(nameless, 2):
+        pairs = ((a, b) for a in one for b in other if is_rival(a.identity, b.identity))
+        if pair := next(pairs, None):
+            a, b = pair
+            text = (
+                f"rank {a.identity.rank} is claimed by {a.name} and by {b.name}: taken for two "
+                "runs, each with a report of its own"
+            )
+            found.setdefault(targets[a.id], text)
+            found.setdefault(targets[b.id], text)
+    return found
+
+
+def _note(change: Change, notes: Mapping[int, str]) -> set[int]:
+    """Note what is to be said of captures that have no note yet; which these are."""
+    sql = "UPDATE {at}.captures SET note = ? WHERE id = ? AND note IS NULL"
+    return {capture for capture, note in notes.items() if change.execute(sql, (note, capture))}
+
+
+def _named(change: Change, groups: Sequence[set[int]]) -> set[int]:
+    """Name the runs of a job that have none, where several have one time; whose name changed."""
+    read = change.connection.execute
+    known = {
+        capture: read("SELECT run FROM captures WHERE id = ?", (capture,)).fetchone()[0]
+        for group in groups
+        for capture in group
+    }
+    nameless = [group for group in groups if None in {known[each] for each in group}]
+    met = {each for capture in set().union(*nameless) for (each,) in read(_NAMELESS, (capture,))}
+    foreign = [{each} for each in sorted(met - known.keys())]
+    if len(nameless) + len(foreign) < 2:
+        return set()
+    changed = set()
+    for group in (*nameless, *foreign):
+        names = sorted(name for each in group if (name := known.get(each)) is not None)
+        name = names[0] if names else f"{np.datetime64(min(group), 'ms')}Z"
+        for capture in group:
+            change.adopt_capture(capture)
+            change.execute("UPDATE {at}.captures SET run = ? WHERE id = ?", (name, capture))
+            change.execute("UPDATE {at}.traces SET run = ? WHERE capture = ?", (name, capture))
+            changed.add(capture)
+    return changed
+
+
+def _filed(connection: sqlite3.Connection, capture: int) -> Filed:
+    return Filed(entry=capture_entry(connection, capture), reports=_reports(connection, capture))
+
+
+def capture_entry(connection: sqlite3.Connection, capture: int) -> CaptureEntry:
+    """A capture that there is, with its traces in order of arrival."""
+    job, run, begin_unix_ns, end_unix_ns, note = connection.execute(
+        "SELECT job, run, begin_unix_ns, end_unix_ns, note FROM captures WHERE id = ?", (capture,)
+    ).fetchone()
+    traces = connection.execute(
+        "SELECT id FROM traces WHERE capture = ? ORDER BY received_unix_ns, id", (capture,)
+    )
+    return CaptureEntry(
+        id=capture,
+        job=job,
+        run=run,
+        begin_unix_ns=begin_unix_ns,
+        end_unix_ns=end_unix_ns,
+        trace_ids=tuple(trace for (trace,) in traces),
+        note=note,
+    )
+
+
+def _values(trace: AnalysedTrace, now_unix_ns: int) -> dict[str, object]:
+    said = trace.identity
+    return {
+        "trace": trace.id,
+        "job": trace.job,
+        "run": said.run,
+        "rank": said.rank,
+        "begin": said.begin_unix_ns,
+        "end": said.end_unix_ns,
+        "identity": msgspec.msgpack.encode(said),
+        "report": packed_report(trace.report),
+        "now": now_unix_ns,
+    }
+
+
+def _absorb(change: Change, other: int, capture: int) -> None:
+    """Make one capture part of another; its rows stay to be seen until the document is made."""
+    change.adopt_capture(other)
+    change.execute(
+        "UPDATE {at}.captures SET step_count = step_count + "
+        "(SELECT step_count FROM {at}.captures WHERE id = ?) WHERE id = ?",
+        (other, capture),
+    )
+    for table in ("traces", "reports", "steps", "totals"):
+        change.execute(f"UPDATE {{at}}.{table} SET capture = ? WHERE capture = ?", (capture, other))
+    change.execute(
+        "UPDATE OR IGNORE {at}.documents SET capture = ? WHERE capture = ?", (capture, other)
+    )
+    change.execute("DELETE FROM {at}.documents WHERE capture = ?", (other,))
+    change.execute("DELETE FROM {at}.captures WHERE id = ?", (other,))
+    change.give_shadow(other, capture)
+
+
+def _reports(connection: sqlite3.Connection, capture: int) -> tuple[bytes, ...]:
+    bodies = connection.execute(
+        "SELECT body FROM reports JOIN traces ON traces.id = reports.trace "
+        "WHERE reports.capture = ? ORDER BY received_unix_ns, id",
+        (capture,),
+    )
+    return tuple(report_of(body) for (body,) in bodies)

@@ -1,0 +1,292 @@
+"""What the store answers: each a function of an open database, as far as the viewer may see."""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Final
+
+from chopperd.model.captures import (
+    DeviceKernels,
+    JobEntry,
+    StepPage,
+    StepQuery,
+    TraceEntry,
+    TraceState,
+    Viewer,
+)
+from chopperd.model.report import ReportDocument, Row
+from chopperd.store.captures.bodies import document_of, row_of
+from chopperd.store.captures.cursors import KEY_COLUMNS, cursor_of, key_of
+
+#: A step number that is looked up may stand in a row of every capture; the newest so many rows
+#: are looked at.
+_MOST_CANDIDATES: Final = 20_000
+#: Documents that this version can't read are passed over, but not for ever.
+_MOST_DOCUMENTS: Final = 8
+
+_TRACE_COLUMNS: Final = (
+    "id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns, finished_unix_ns, "
+    "rank, run, capture"
+)
+
+
+class Conditions:
+    """Conditions that all must hold, and the values in them."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self.values: list[object] = []
+
+    def add(self, sql: str, *values: object) -> None:
+        """Restrict further."""
+        self._parts.append(sql)
+        self.values.extend(values)
+
+    def see(self, viewer: Viewer) -> None:
+        """Restrict to what a viewer may see; nothing is owned by a user that is not known."""
+        if not viewer.is_admin:
+            self.add("owner_uid = ?", viewer.uid)
+
+    @property
+    def sql(self) -> str:
+        """A WHERE clause, or nothing."""
+        return f" WHERE {' AND '.join(self._parts)}" if self._parts else ""
+
+
+def step_page(
+    connection: sqlite3.Connection, query: StepQuery, viewer: Viewer, limit: int, cursor: str | None
+) -> StepPage:
+    """Rows that match, newest first, after the one that the cursor stands for.
+
+    Raises:
+        ValueError: The cursor is none that a page gave.
+    """
+    where = _matching(query, viewer)
+    if cursor is not None:
+        key = key_of(cursor)
+        where.add(f"({', '.join(KEY_COLUMNS)}) < ({', '.join('?' * len(key))})", *key)
+    order = ", ".join(f"{column} DESC" for column in KEY_COLUMNS)
+    found = connection.execute(
+        f"SELECT body, {', '.join(KEY_COLUMNS)} FROM steps{where.sql} ORDER BY {order} LIMIT ?",
+        (*where.values, limit + 1),
+    ).fetchall()
+    more = len(found) > limit
+    return StepPage(
+        steps=tuple(_rows(body for body, *_ in found[:limit])),
+        cursor=cursor_of(found[limit - 1][1:]) if more else None,
+    )
+
+
+def step_rows(
+    connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
+) -> tuple[Row, ...]:
+    """Rows of one step on all devices, by job, run, rank and device.
+
+    Its ranks may have come in several captures. Where two captures hold it for the same rank and
+    device, they saw two executions of it, and only the newer one is given, whole.
+    """
+    captures = _captures_of(connection, step, query, viewer)
+    return tuple(
+        _rows(body for _, _, _, body in _step_bodies(connection, captures, step, query, viewer))
+    )
+
+
+def step_kernels(
+    connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
+) -> tuple[DeviceKernels, ...]:
+    """Kernels of the devices that ran a step, over the captures that hold it."""
+    captures = _captures_of(connection, step, query, viewer)
+    wanted = {key[:3] for key in _step_bodies(connection, captures, step, query, viewer)}
+    where = Conditions()
+    where.see(viewer)
+    where.add(*_among("capture", captures))
+    found = connection.execute(
+        f"SELECT capture, rank, device, job, run, body FROM totals JOIN "
+        f"(SELECT id, job, run FROM captures) ON id = capture{where.sql} "
+        "ORDER BY job, run, rank, device",
+        where.values,
+    )
+    return tuple(
+        DeviceKernels(
+            job=job,
+            run=run,
+            rank=row.rank,
+            device=row.device,
+            gpu=row.gpu,
+            families=row.families,
+            by_operation=row.by_operation,
+            by_layer=row.by_layer,
+            by_phase=row.by_phase,
+        )
+        for capture, rank, device, job, run, body in found
+        if (capture, rank, device) in wanted and (row := row_of(body)) is not None
+    )
+
+
+def newest_document(
+    connection: sqlite3.Connection, job: str | None, viewer: Viewer
+) -> ReportDocument | None:
+    """The document of the newest capture that has one, all of whose traces may be seen."""
+    where = Conditions()
+    where.see(viewer)
+    if job is not None:
+        where.add("job = ?", job)
+    found = connection.execute(
+        f"SELECT body FROM captures JOIN documents ON capture = id{where.sql} "
+        f"ORDER BY newest_unix_ns DESC, id DESC LIMIT {_MOST_DOCUMENTS}",
+        where.values,
+    )
+    return next((document for (body,) in found if (document := document_of(body))), None)
+
+
+def job_entries(connection: sqlite3.Connection, viewer: Viewer) -> tuple[JobEntry, ...]:
+    """Jobs that traces came from, newest first."""
+    where = Conditions()
+    where.see(viewer)
+    found = connection.execute(
+        f"""
+        SELECT job, run, count(*), count(DISTINCT capture),
+            min(COALESCE(begin_unix_ns, received_unix_ns)),
+            max(COALESCE(end_unix_ns, received_unix_ns))
+        FROM traces{where.sql} GROUP BY job, run ORDER BY job, run
+        """,
+        where.values,
+    )
+    jobs = [_job(job, list(runs)) for job, runs in groupby(found, key=lambda row: row[0])]
+    return tuple(sorted(jobs, key=lambda entry: -entry.last_unix_ns))
+
+
+def trace_entries(
+    connection: sqlite3.Connection, viewer: Viewer, limit: int
+) -> tuple[TraceEntry, ...]:
+    """Traces, newest first."""
+    where = Conditions()
+    where.see(viewer)
+    found = connection.execute(
+        f"SELECT {_TRACE_COLUMNS} FROM traces{where.sql} "
+        "ORDER BY received_unix_ns DESC, id DESC LIMIT ?",
+        (*where.values, limit),
+    )
+    return tuple(_trace(row) for row in found)
+
+
+def trace_entry(connection: sqlite3.Connection, trace_id: str) -> TraceEntry | None:
+    """One trace, whoever owns it."""
+    found = connection.execute(
+        f"SELECT {_TRACE_COLUMNS} FROM traces WHERE id = ?", (trace_id,)
+    ).fetchone()
+    return None if found is None else _trace(found)
+
+
+def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
+    """Traces that are still to be analysed, oldest first."""
+    found = connection.execute(
+        f"SELECT {_TRACE_COLUMNS} FROM traces WHERE state IN (?, ?) ORDER BY received_unix_ns, id",
+        (TraceState.QUEUED.value, TraceState.SPOOLED.value),
+    )
+    return tuple(_trace(row) for row in found)
+
+
+def totals_since(
+    connection: sqlite3.Connection, from_unix_ns: int
+) -> list[tuple[int, int, list[Row]]]:
+    """Id, end and devices' totals of the captures that ended since a time."""
+    found = connection.execute(
+        "SELECT id, end_unix_ns, body FROM captures JOIN totals ON capture = id "
+        "WHERE newest_unix_ns >= :since AND end_unix_ns >= :since ORDER BY id",
+        {"since": from_unix_ns},
+    )
+    return [
+        (capture, end_unix_ns, list(_rows(body for _, _, body in rows)))
+        for (capture, end_unix_ns), rows in groupby(found, key=lambda row: row[:2])
+    ]
+
+
+def counts(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many step rows and traces there are."""
+    steps, traces = connection.execute(
+        "SELECT (SELECT COALESCE(sum(step_count), 0) FROM captures), (SELECT count(*) FROM traces)"
+    ).fetchone()
+    return int(steps), int(traces)
+
+
+def _matching(query: StepQuery, viewer: Viewer) -> Conditions:
+    where = Conditions()
+    where.see(viewer)
+    for column in ("job", "run", "rank", "gpu", "step"):
+        if (value := getattr(query, column)) is not None:
+            where.add(f"{column} = ?", value)
+    if query.from_unix_ns is not None:
+        where.add("timed AND order_unix_ns >= ?", query.from_unix_ns)
+    if query.to_unix_ns is not None:
+        where.add("timed AND order_unix_ns < ?", query.to_unix_ns)
+    return where
+
+
+def _captures_of(
+    connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
+) -> list[int]:
+    """The captures from which a step is told, of each job and run; see `step_rows`."""
+    where = _matching(query, viewer)
+    where.add("step = ?", step)
+    found = connection.execute(
+        f"SELECT job, run, capture, rank, device FROM steps{where.sql} "
+        f"ORDER BY order_unix_ns DESC, capture DESC LIMIT {_MOST_CANDIDATES}",
+        where.values,
+    )
+    places: dict[tuple[str | None, str | None, int], set[tuple[int, int]]] = defaultdict(set)
+    for job, run, capture, rank, device in found:
+        places[job, run, capture].add((rank, device))
+    told: dict[tuple[str | None, str | None], set[tuple[int, int]]] = defaultdict(set)
+    chosen = []
+    for (job, run, capture), mine in places.items():
+        if told[job, run].isdisjoint(mine):
+            told[job, run] |= mine
+            chosen.append(capture)
+    return chosen
+
+
+def _step_bodies(
+    connection: sqlite3.Connection,
+    captures: list[int],
+    step: int,
+    query: StepQuery,
+    viewer: Viewer,
+) -> Iterator[tuple[int, int, int, bytes]]:
+    where = _matching(query, viewer)
+    where.add("+step = ?", step)
+    where.add(*_among("capture", captures))
+    yield from connection.execute(
+        f"SELECT capture, rank, device, body FROM steps{where.sql} "
+        "ORDER BY job, run, rank, device, twin, capture",
+        where.values,
+    )
+
+
+def _among(column: str, values: Iterable[int]) -> tuple[str, str]:
+    listed = f"[{','.join(map(str, values))}]"
+    return f"{column} IN (SELECT value FROM json_each(?))", listed
+
+
+def _rows(bodies: Iterable[bytes]) -> Iterator[Row]:
+    return (row for body in bodies if (row := row_of(body)) is not None)
+
+
+def _job(job: str | None, runs: list[tuple[str, str | None, int, int, int, int]]) -> JobEntry:
+    _, names, traces, captures, first, last = zip(*runs, strict=True)
+    return JobEntry(
+        job=job,
+        runs=names,
+        traces=sum(traces),
+        captures=sum(captures),
+        first_unix_ns=min(first),
+        last_unix_ns=max(last),
+    )
+
+
+def _trace(row: tuple[object, ...]) -> TraceEntry:
+    names = _TRACE_COLUMNS.split(", ")
+    values = dict(zip(names, row, strict=True))
+    values["state"] = TraceState(str(values["state"]))
+    return TraceEntry(**values)  # type: ignore[arg-type]

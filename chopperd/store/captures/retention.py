@@ -1,0 +1,124 @@
+"""How much is kept: by age, by size, and as far as the disk has room for others."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.store.captures import drop_rows
+from chopperd.store.captures.database import MEMORY_LIMIT_BYTES, Change, Database
+from chopperd.units import NS_PER_S
+
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+#: Of one transaction: its log has to fit into what the log keeps of a full disk.
+_CAPTURES_AT_ONCE: Final = 16
+#: For size, of so many captures one at a time, so that not much more goes than must.
+_CAPTURES_FOR_ONE: Final = 64
+_FOR_EVER: Final = 2**63 - 1
+_TRACES_AT_ONCE: Final = 500
+_PAGES_AT_ONCE: Final = 500
+#: What is pruned for size is pruned a little below it.
+_TARGET_RATIO: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """How much is kept.
+
+    Attributes:
+        max_bytes: Size of the file and its log.
+        max_days: Since a capture's last trace, or a trace, came.
+        min_free_ratio: Share of the disk that is left free.
+    """
+
+    max_bytes: int
+    max_days: float
+    min_free_ratio: float
+
+
+def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int]:
+    """Give up what is too old or too much, oldest captures first; ids of those given up.
+
+    The newest capture is never given up for size. Free space goes back to the disk.
+    """
+    oldest_unix_ns = now_unix_ns - round(limits.max_days * _NS_PER_DAY)
+    pruned = _prune_old(database, oldest_unix_ns)
+    most_bytes = _most_bytes(database, limits)
+    while database.used_bytes() > most_bytes:
+        batch = database.write_disk(_drop_captures)
+        if not batch and not database.write_disk(_drop_traces):
+            break
+        pruned += batch or []
+    _give_back(database)
+    return pruned
+
+
+def is_too_large(database: Database, limits: StoreLimits) -> bool:
+    """Whether there is more than may be kept."""
+    if database.is_memory:
+        return database.used_bytes() > _most_bytes(database, limits)
+    return database.size_bytes() > limits.max_bytes
+
+
+def _most_bytes(database: Database, limits: StoreLimits) -> int:
+    """How much of the database may be in use; less than now where the disk lacks room."""
+    if database.is_memory:
+        return min(limits.max_bytes, MEMORY_LIMIT_BYTES)
+    most_bytes = limits.max_bytes
+    if database.size_bytes() > limits.max_bytes:
+        most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
+    if missing_bytes := database.missing_bytes():
+        most_bytes = min(most_bytes, database.used_bytes() - missing_bytes)
+    return max(most_bytes, 0)
+
+
+def _give_back(database: Database) -> None:
+    left, before = database.give_back(_PAGES_AT_ONCE), -1
+    while left and left != before:
+        left, before = database.give_back(_PAGES_AT_ONCE), left
+
+
+def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
+    def old_captures(change: Change) -> list[int]:
+        return _drop_captures(change, before_unix_ns=oldest_unix_ns)
+
+    def old_traces(change: Change) -> int:
+        return _drop_traces(change, before_unix_ns=oldest_unix_ns)
+
+    pruned: list[int] = []
+    while batch := database.write_disk(old_captures):
+        pruned += batch
+    while database.write_disk(old_traces):
+        pass
+    database.write_disk(lambda change: drop_rows.prune_drops(change, oldest_unix_ns))
+    return pruned
+
+
+def _drop_captures(change: Change, before_unix_ns: int = _FOR_EVER) -> list[int]:
+    """The oldest few captures, taken out; all but the newest, or all from before a time."""
+    most = _CAPTURES_AT_ONCE
+    if before_unix_ns == _FOR_EVER:
+        count = change.connection.execute("SELECT count(*) FROM disk.captures").fetchone()[0]
+        most = min(most, 1 + count // _CAPTURES_FOR_ONE, max(count - 1, 0))
+    found = change.connection.execute(
+        "SELECT id FROM disk.captures WHERE changed_unix_ns < ? "
+        "ORDER BY changed_unix_ns, id LIMIT ?",
+        (before_unix_ns, most),
+    ).fetchall()
+    for table in ("reports", "documents", "steps", "totals"):
+        change.many(f"DELETE FROM {{at}}.{table} WHERE capture = ?", found)
+    change.many("UPDATE {at}.traces SET capture = NULL WHERE capture = ?", found)
+    change.many("DELETE FROM {at}.captures WHERE id = ?", found)
+    return [capture for (capture,) in found]
+
+
+def _drop_traces(change: Change, before_unix_ns: int = _FOR_EVER) -> int:
+    """The oldest traces that are done with and in no capture, taken out; how many."""
+    return change.execute(
+        """
+        DELETE FROM {at}.traces WHERE id IN (
+            SELECT id FROM disk.traces
+            WHERE received_unix_ns < ? AND capture IS NULL AND state NOT IN ('queued', 'spooled')
+            ORDER BY received_unix_ns LIMIT ?
+        )
+        """,
+        (before_unix_ns, _TRACES_AT_ONCE),
+    )

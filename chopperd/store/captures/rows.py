@@ -1,0 +1,126 @@
+"""A capture's document written into its rows: steps, devices' totals, the document itself."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chopperd.model.report import ReportDocument, Row
+from chopperd.store.captures.bodies import packed, packed_step
+from chopperd.store.captures.database import Change
+
+#: Stands for a number that is not known where rows are ordered by it.
+UNKNOWN: Final = -1
+
+_STEP: Final = "INSERT INTO {at}.steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TOTALS: Final = "INSERT INTO {at}.totals VALUES (?, ?, ?, ?, ?, ?)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Capture:
+    """What rows take from their capture."""
+
+    id: int
+    job: str | None
+    run: str | None
+    made_unix_ns: int
+    owner_by_rank: dict[int, int | None]
+    owner_uid: int | None
+    end_unix_ns: int | None
+    step_count: int
+
+    def owner_of(self, row: Row) -> int | None:
+        """Owner of the trace that a row came from; of all traces where that can't be told."""
+        return self.owner_by_rank.get(known(row.rank), self.owner_uid)
+
+
+def known(number: int | None) -> int:
+    """A number as rows are ordered by it."""
+    return UNKNOWN if number is None else number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A capture whose rows were replaced: when it ended, and how many step rows more it has."""
+
+    end_unix_ns: int | None
+    added_steps: int
+
+
+def write_document(
+    change: Change, capture_id: int, document: ReportDocument, body: bytes
+) -> Written:
+    """Replace a capture's rows by those of its document.
+
+    Raises:
+        LookupError: There is no such capture.
+    """
+    change.adopt_capture(capture_id)
+    capture = _capture(change, capture_id)
+    for table in ("steps", "totals"):
+        change.execute(f"DELETE FROM {{at}}.{table} WHERE capture = ?", (capture_id,))
+    change.many(_STEP, _step_rows(capture, document.steps))
+    change.many(_TOTALS, [_totals_row(capture, row) for row in document.totals])
+    change.execute("INSERT OR REPLACE INTO {at}.documents VALUES (?, ?)", (capture_id, body))
+    change.execute(
+        "UPDATE {at}.captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id)
+    )
+    added_steps = len(document.steps) - capture.step_count
+    return Written(end_unix_ns=capture.end_unix_ns, added_steps=added_steps)
+
+
+def _capture(change: Change, capture_id: int) -> _Capture:
+    found = change.connection.execute(
+        "SELECT job, run, owner_uid, end_unix_ns, step_count FROM captures WHERE id = ?",
+        (capture_id,),
+    ).fetchone()
+    if found is None:
+        raise LookupError(capture_id)
+    job, run, owner_uid, end_unix_ns, step_count = found
+    owners = change.connection.execute(
+        """
+        SELECT COALESCE(rank, -1), CASE WHEN count(owner_uid) = count(*)
+            AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END
+        FROM traces WHERE capture = ? GROUP BY rank
+        """,
+        (capture_id,),
+    )
+    return _Capture(
+        id=capture_id,
+        job=job,
+        run=run,
+        made_unix_ns=capture_id * 1_000_000,
+        owner_by_rank=dict(owners.fetchall()),
+        owner_uid=owner_uid,
+        end_unix_ns=end_unix_ns,
+        step_count=step_count,
+    )
+
+
+def _step_rows(capture: _Capture, rows: Sequence[Row]) -> list[tuple[object, ...]]:
+    """Of rows with the same step, rank and device (two traces claim one rank) each is a twin."""
+    twins: Counter[tuple[int, int, int]] = Counter()
+    made = []
+    for row in rows:
+        key = (known(row.step), known(row.rank), known(row.device))
+        made.append(_step_row(capture, row, key, twins[key]))
+        twins[key] += 1
+    return made
+
+
+def _step_row(
+    capture: _Capture, row: Row, key: tuple[int, int, int], twin: int
+) -> tuple[object, ...]:
+    start_unix_ns = row.start_unix_ns
+    if start_unix_ns is None:
+        start_unix_ns = row.marker_start_unix_ns
+    timed = start_unix_ns is not None
+    order_unix_ns = start_unix_ns if timed else capture.made_unix_ns
+    body = packed_step(row, capture.job, capture.run)
+    places = (capture.job, capture.run, row.gpu, capture.owner_of(row))
+    return (capture.id, order_unix_ns, int(timed), *key, twin, *places, body)
+
+
+def _totals_row(capture: _Capture, row: Row) -> tuple[object, ...]:
+    key = (known(row.rank), known(row.device))
+    return (capture.id, *key, row.gpu, capture.owner_of(row), packed(row))

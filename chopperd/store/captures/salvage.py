@@ -1,0 +1,243 @@
+"""Copy what is readable in a damaged database into a sound one, row by row."""
+
+import sqlite3
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chopperd.model.captures import TraceState
+from chopperd.model.drops import GpuDrop
+from chopperd.store.captures.disk_trouble import DamagedError
+from chopperd.store.captures.quarantine import check_ours
+from chopperd.store.captures.schema import version_of
+
+#: Tables in the order of copying: what others refer to comes first.
+_TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "totals", "drops")
+_ROWS_AT_ONCE: Final = 256
+#: Row numbers tried one by one behind an unreadable row of which no index tells the next.
+_NEAR_ROWS: Final = 4096
+_LOWEST_ROWID: Final = -(2**63)
+_HIGHEST_ROWID: Final = 2**63 - 1
+_DROPS: Final = msgspec.msgpack.Decoder(GpuDrop)
+_STATES: Final = frozenset(state.value for state in TraceState)
+
+#: Captures whose own row is lost, as their traces and step rows describe them.
+_CAPTURES_AGAIN: Final = (
+    """
+    INSERT OR IGNORE INTO {at}.captures
+    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
+        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
+        'salvaged', min(begin_unix_ns), max(end_unix_ns),
+        COALESCE(max(end_unix_ns), max(received_unix_ns)), max(received_unix_ns), 0
+    FROM {at}.traces WHERE capture IS NOT NULL GROUP BY capture
+    """,
+    """
+    INSERT OR IGNORE INTO {at}.captures
+    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
+        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
+        'salvaged', min(order_unix_ns), max(order_unix_ns),
+        max(order_unix_ns), max(order_unix_ns), 0
+    FROM {at}.steps GROUP BY capture
+    """,
+)
+_STEP_COUNTS: Final = """
+    UPDATE {at}.captures SET step_count =
+        (SELECT count(*) FROM {at}.steps WHERE steps.capture = captures.id)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """Outcome of a salvage.
+
+    Attributes:
+        recovered: Rows copied.
+        lost: Rows that the file's indexes name and that could not be copied; None where no index
+            of one of its tables could be read to its end, so that their number is unknown.
+    """
+
+    recovered: int
+    lost: int | None
+
+
+def salvage(source: Path, target: sqlite3.Connection, at: str) -> Salvaged:
+    """Copy every readable row of a store into another, past damaged pages.
+
+    A row counts as readable only if its compressed body passes its checksum. Rows that the target
+    has already stay as they are. A capture whose own row is lost is made again from its traces or
+    step rows; rows of captures of which nothing else is left are lost.
+
+    Args:
+        source: The damaged file; it is only read.
+        target: Connection with a transaction begun by the caller.
+        at: Name of the database to copy into, at its newest version.
+
+    Raises:
+        UnusableFileError: The source is not such a store, or its table of contents is damaged.
+        sqlite3.Error: The target refuses.
+    """
+    recovered, lost_count, lost_known = 0, 0, True
+    uri = f"{source.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        for table in _tables_of(connection, version_of(target, at)):
+            known, complete = _known_rowids(connection, table)
+            copied = _copy(connection, table, known, target, at)
+            recovered += copied
+            lost_count += max(0, len(known) - copied)
+            lost_known = lost_known and complete
+    for statement in _CAPTURES_AGAIN:
+        target.execute(statement.format(at=at))
+    orphans = _without_orphans(target, at)
+    target.execute(_STEP_COUNTS.format(at=at))
+    lost = lost_count + orphans if lost_known else None
+    return Salvaged(recovered=recovered - orphans, lost=lost)
+
+
+def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:
+    try:
+        # Without it SQLite refuses a file that is shorter than its header says.
+        connection.execute("PRAGMA writable_schema = ON")
+        check_ours(connection, "main", version)
+        found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    except sqlite3.Error as error:
+        raise DamagedError(f"its table of contents can't be read: {error}") from error
+    names = {name for (name,) in found}
+    return [table for table in _TABLES if table in names]
+
+
+def _copy(
+    connection: sqlite3.Connection,
+    table: str,
+    known: Sequence[int],
+    target: sqlite3.Connection,
+    at: str,
+) -> int:
+    """Copy a table's readable rows; how many were readable."""
+    theirs = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    ours = {name for _, name, *_ in target.execute(f"PRAGMA {at}.table_info({table})")}
+    names = [name for name in theirs if name in ours]
+    marks = ", ".join("?" * len(names))
+    insert = f"INSERT OR IGNORE INTO {at}.{table} ({', '.join(names)}) VALUES ({marks})"
+    copied = 0
+    for rows in _batches(_readable_rows(connection, table, names, known)):
+        sound = [row for row in rows if _is_sound(table, dict(zip(names, row, strict=True)))]
+        target.executemany(insert, sound)
+        copied += len(sound)
+    return copied
+
+
+def _readable_rows(
+    connection: sqlite3.Connection, table: str, names: Sequence[str], known: Sequence[int]
+) -> Iterator[tuple[object, ...]]:
+    """Rows by rising rowid; behind an unreadable one reading starts again at the next readable."""
+    query = (
+        f"SELECT rowid, {', '.join(names)} FROM {table} NOT INDEXED"
+        " WHERE rowid >= ? ORDER BY rowid LIMIT ?"
+    )
+    begin: int | None = _LOWEST_ROWID
+    count = -1  # without limit; one row alone where the next is unreadable, as a cursor reads ahead
+    while begin is not None:
+        try:
+            for rowid, *row in connection.execute(query, (begin, count)):
+                begin = rowid + 1
+                yield tuple(row)
+        except sqlite3.Error:
+            if count == 1:
+                begin = _next_readable(connection, table, begin, known)
+            count = -count
+        else:
+            if count < 0:
+                return
+            count = -1
+            begin = _next_readable(connection, table, begin, known)
+
+
+def _next_readable(
+    connection: sqlite3.Connection, table: str, unreadable: int, known: Sequence[int]
+) -> int | None:
+    """The next rowid to read from, behind the first row at or after `unreadable`; None: no more."""
+    query = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+    for candidate in _candidates(unreadable, known):
+        try:
+            found = connection.execute(query, (candidate,)).fetchone()
+        except sqlite3.Error:
+            continue
+        return None if found is None else int(found[0])
+    return None
+
+
+def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
+    """Rowids at which reading may go on: those that an index names, then ever further ones."""
+    first = bisect_right(known, unreadable - 1) + 1
+    yield from known[first:]
+    begin = max(unreadable, known[-1] if known else 0)
+    yield from range(begin + 1, begin + _NEAR_ROWS)
+    step = _NEAR_ROWS
+    while begin + step < _HIGHEST_ROWID:
+        yield begin + step
+        step += step // 8
+
+
+def _known_rowids(connection: sqlite3.Connection, table: str) -> tuple[list[int], bool]:
+    """Sorted rowids that a table's best index names, and whether it names all of them."""
+    best: list[int] = []
+    for query in _rowid_queries(connection, table):
+        rowids: list[int] = []
+        try:
+            for (rowid,) in connection.execute(query):
+                rowids.append(rowid)
+        except sqlite3.Error:  # damaged, or a partial index, which names some rows only
+            best = max(best, rowids, key=len)
+        else:
+            return sorted(set(rowids)), True
+    return sorted(set(best)), False
+
+
+def _rowid_queries(connection: sqlite3.Connection, table: str) -> list[str]:
+    if table == "documents":  # has no index; each capture with totals has one document
+        return ["SELECT DISTINCT capture FROM totals INDEXED BY totals_by_capture"]
+    found = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?", (table,)
+    )
+    return [f'SELECT rowid FROM {table} INDEXED BY "{name}"' for (name,) in found]
+
+
+def _is_sound(table: str, row: dict[str, object]) -> bool:
+    """Whether a row that could be read holds what was written."""
+    body = row.get("body")
+    if table == "traces":
+        return row["state"] in _STATES
+    if not isinstance(body, bytes):
+        return body is None
+    try:
+        _DROPS.decode(body) if table == "drops" else zlib.decompress(body)
+    except (zlib.error, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _without_orphans(target: sqlite3.Connection, at: str) -> int:
+    """Delete rows of captures that no row describes; how many there were."""
+    tables = ("reports", "documents", "steps", "totals")
+    statements = (
+        f"DELETE FROM {at}.{table} WHERE capture NOT IN (SELECT id FROM {at}.captures)"
+        for table in tables
+    )
+    return sum(target.execute(statement).rowcount for statement in statements)
+
+
+def _batches(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    batch: list[tuple[object, ...]] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _ROWS_AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

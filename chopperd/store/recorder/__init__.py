@@ -1,0 +1,1 @@
+"""The flight recorder: every sample of the node on disk, within a bound."""

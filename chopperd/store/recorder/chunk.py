@@ -1,0 +1,261 @@
+"""Some samples of a node with all that is needed to read them alone, as bytes and back."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from chopperd.correlate.timebase import unix_from_mono
+from chopperd.errors import StoreError
+from chopperd.model.arrays import Int64s
+from chopperd.model.causes import CAUSES
+from chopperd.model.devices import GpuInfo
+from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.process_table import merged_processes
+from chopperd.store.recorder.codec import Column, decoded_columns, encoded_columns
+from chopperd.store.recorder.deflate import compressed, expanded
+from chopperd.store.recorder.die_columns import die_columns, put_dies
+from chopperd.units import NS_PER_S, NS_PER_US
+
+_TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where samples come from.
+
+    Attributes:
+        gpus: GPU of each slot.
+        backend, driver, simulated, node: As in `SampleSet`.
+        asked_hz: Rate that was asked for.
+        boot_id: Which start of the machine the MONOTONIC times count from.
+    """
+
+    gpus: tuple[GpuInfo, ...]
+    backend: str
+    driver: str | None = None
+    simulated: bool = False
+    node: str
+    asked_hz: float
+    boot_id: str
+
+
+def identity(gpu: GpuInfo) -> str:
+    """What a GPU is known by for ever: its UUID; without one, its place and name."""
+    return gpu.uuid or f"{gpu.index} {gpu.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleChunk:
+    """Samples of all GPUs over some time.
+
+    Attributes:
+        origin: Where they come from.
+        records: (n,) of `RECORD` by slot, in whole us, times strictly rising; not all slots
+            need be there.
+        triples: Clock triples, rising; where there are records, at least one, and one at or
+            before the first of them if it is known.
+        lost_count: Samples that are known to be missing here.
+        processes: Who held the GPUs about that time.
+    """
+
+    origin: Origin
+    records: Mapping[int, Records] = field(default_factory=dict)
+    triples: tuple[TimeTriple, ...] = ()
+    lost_count: int = 0
+    processes: tuple[ProcessRow, ...] = ()
+
+    @property
+    def row_count(self) -> int:
+        """How many samples it holds."""
+        return sum(map(len, self.records.values()))
+
+    def span_ns(self) -> tuple[int, int]:
+        """Unix times of its first and last sample; the present by its triples if it has none."""
+        times = [records["t_mono_ns"] for records in self.records.values() if len(records)]
+        if not times:
+            last_ns = self.triples[-1].unix_ns if self.triples else 0
+            return last_ns, last_ns
+        unix_ns = unix_from_mono(np.concatenate(times), self.triples)
+        return int(unix_ns.min()), int(unix_ns.max())
+
+
+class _Payload(msgspec.Struct, array_like=True):
+    """A chunk as bytes: rows of all slots stand one after the other."""
+
+    origin: bytes
+    slots: list[tuple[int, int]]
+    lost_count: int
+    rows: bytes
+    triples: bytes
+    is_quick: bool
+    processes: bytes = b""
+
+
+def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
+    """A copy with times and call lengths in whole us, as they are kept.
+
+    A time is known to half the length of its driver call, some 10 us and more, so rounding it to
+    the nearest us costs nothing; call lengths are rounded up, so that no time seems better known
+    than it is. Of samples within one us the first is kept, and times rise strictly.
+
+    Args:
+        records: (n,) of `RECORD`.
+        after_mono_ns: All are later than this.
+    """
+    t_ns = (records["t_mono_ns"] + NS_PER_US // 2) // NS_PER_US * NS_PER_US
+    passed_ns = np.maximum.accumulate(np.concatenate([[after_mono_ns], t_ns]))
+    kept: Records = records[t_ns > passed_ns[:-1]].copy()
+    kept["t_mono_ns"] = t_ns[t_ns > passed_ns[:-1]]
+    kept["span_ns"] = -(-kept["span_ns"] // NS_PER_US) * NS_PER_US
+    return kept
+
+
+def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
+    """Chunks of one origin, in order of time, as one."""
+    slots = sorted({slot for chunk in chunks for slot in chunk.records})
+    by_time = {triple.mono_ns: triple for chunk in chunks for triple in chunk.triples}
+    return SampleChunk(
+        origin=chunks[0].origin,
+        records={
+            slot: joined([c.records[slot] for c in chunks if slot in c.records]) for slot in slots
+        },
+        triples=tuple(by_time[mono_ns] for mono_ns in sorted(by_time)),
+        lost_count=sum(chunk.lost_count for chunk in chunks),
+        processes=merged_processes(row for chunk in chunks for row in chunk.processes),
+    )
+
+
+def joined(parts: Collection[Records]) -> Records:
+    """Records one after the other; `np.concatenate` compares the types of all fields each time."""
+    rows: Records = np.empty(sum(map(len, parts)), RECORD)
+    begin = 0
+    for part in parts:
+        rows[begin : begin + len(part)] = part
+        begin += len(part)
+    return rows
+
+
+def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
+    """The chunk as bytes; quickly, for soon after, or in as few as can be."""
+    rows = joined(chunk.records.values())
+    payload = _Payload(
+        origin=compressed(msgspec.msgpack.encode(chunk.origin)),
+        slots=[(slot, len(records)) for slot, records in chunk.records.items()],
+        lost_count=chunk.lost_count,
+        rows=_table(rows) if quick else encoded_columns(_columns(rows, _period_ns(chunk.origin))),
+        triples=encoded_columns(_triple_columns(chunk.triples)),
+        is_quick=quick,
+        processes=compressed(msgspec.msgpack.encode(chunk.processes)) if chunk.processes else b"",
+    )
+    return msgspec.msgpack.encode(payload)
+
+
+def decoded_chunk(data: bytes) -> SampleChunk:
+    """The chunk from the bytes of `encoded_chunk`.
+
+    Raises:
+        StoreError: The bytes are others.
+    """
+    try:
+        payload = msgspec.msgpack.decode(data, type=_Payload)
+        origin = msgspec.msgpack.decode(expanded(payload.origin), type=Origin)
+        if payload.is_quick:
+            rows = _rows_of_table(payload.rows)
+        else:
+            rows = _rows(decoded_columns(payload.rows), _period_ns(origin))
+        columns = decoded_columns(payload.triples)
+        held = expanded(payload.processes) if payload.processes else None
+        processes = msgspec.msgpack.decode(held, type=tuple[ProcessRow, ...]) if held else ()
+        mono_ns, *others = (columns[name].tolist() for name in _TRIPLE_NAMES)
+    except (msgspec.MsgspecError, LookupError, ValueError) as error:
+        raise StoreError(f"samples can't be decoded: {error}") from error
+    ends = np.cumsum([0, *(count for _, count in payload.slots)]).tolist()
+    return SampleChunk(
+        origin=origin,
+        records={
+            slot: rows[begin : begin + count]
+            for (slot, count), begin in zip(payload.slots, ends, strict=False)
+        },
+        triples=tuple(
+            TimeTriple(unix_ns=mono + unix, mono_ns=mono, boot_ns=mono + boot)
+            for mono, unix, boot in zip(mono_ns, *others, strict=True)
+        ),
+        lost_count=payload.lost_count,
+        processes=processes,
+    )
+
+
+def _period_ns(origin: Origin) -> int:
+    return max(round(NS_PER_S / origin.asked_hz), 1)
+
+
+def _table(rows: Records) -> bytes:
+    """Records as they are, with their layout."""
+    file = BytesIO()
+    np.save(file, rows, allow_pickle=False)
+    return compressed(file.getvalue())
+
+
+def _rows_of_table(data: bytes) -> Records:
+    """The records of `_table`; fields that another version laid out otherwise are left out."""
+    table = np.load(BytesIO(expanded(data)), allow_pickle=False)
+    if table.dtype == RECORD:
+        rows: Records = table
+        return rows
+    rows = np.zeros(len(table), RECORD)
+    for name in (*VALUE_COLUMNS, "limited_ns"):
+        rows[name] = np.nan
+    rows["die_clocks_mhz"] = NO_DIE
+    for name in set(RECORD.names or ()) & set(table.dtype.names or ()):
+        if table.dtype[name] == RECORD[name]:
+            rows[name] = table[name]
+    return rows
+
+
+def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
+    """The columns of records by their stored names.
+
+    Reads fall at random points of their periods: the time is stored as number of the period,
+    which rises by ones, and time within it, which is all that can't be told beforehand.
+    """
+    t_ns: Int64s = rows["t_mono_ns"]
+    columns: dict[str, Column] = {
+        "period": t_ns // period_ns,
+        "within_period_ns": t_ns % period_ns,
+        "span_ns": rows["span_ns"],
+        "causes": rows["causes"],
+    }
+    for name in VALUE_COLUMNS:
+        columns[name] = rows[name]
+    for cause in CAUSES:
+        if not np.isnan(limited_ns := rows["limited_ns"][:, cause]).all():
+            columns[f"limited_{cause.label}_ns"] = limited_ns
+    return columns | die_columns(rows)
+
+
+def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
+    """The records of stored columns; what has no column was not reported."""
+    rows: Records = np.zeros(len(columns["period"]), RECORD)
+    rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
+    rows["span_ns"] = columns["span_ns"]
+    rows["causes"] = columns["causes"]
+    for name in VALUE_COLUMNS:
+        rows[name] = columns.get(name, np.nan)
+    for cause in CAUSES:
+        rows["limited_ns"][:, cause] = columns.get(f"limited_{cause.label}_ns", np.nan)
+    put_dies(rows, columns)
+    return rows
+
+
+def _triple_columns(triples: Sequence[TimeTriple]) -> dict[str, Column]:
+    """The clocks by their distance from MONOTONIC, which hardly changes."""
+    table = np.array(
+        [(t.mono_ns, t.unix_ns - t.mono_ns, t.boot_ns - t.mono_ns) for t in triples], np.int64
+    ).reshape(-1, 3)
+    return {name: table[:, place] for place, name in enumerate(_TRIPLE_NAMES)}

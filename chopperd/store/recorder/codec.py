@@ -1,0 +1,201 @@
+"""Columns of numbers as few bytes, and back, exactly: nothing here knows what a column means.
+
+A column becomes whole numbers (readings are decimal fractions of few digits), those their offsets
+from the least or from the one before, whichever are smaller, divided by what divides all of them.
+Equal bytes of neighbouring rows then stand together and are compressed by deflate.
+"""
+
+import struct
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from chopperd.errors import StoreError
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.store.recorder.deflate import compressed, expanded
+
+Column: TypeAlias = Int64s | Float64s
+_Words: TypeAlias = npt.NDArray[np.uint64]
+
+#: What a number was multiplied by to be whole: decimals, and energy in steps of 2^-16 J.
+_SCALES: Final = (1, 10, 100, 1000, 65_536, 1_000_000)
+#: The whole numbers are the bits of the floats.
+_BITS: Final = 0
+#: Whole numbers up to here stand in a float64 exactly.
+_LARGEST_WHOLE: Final = float(2**53)
+#: Offsets below this are offsets also where differences wrap.
+_LARGEST_SPREAD: Final = 2**62
+_HEAD_SIZE: Final = struct.Struct("<I")
+_NO_GAPS: Final = -1
+
+
+class _Coding(msgspec.Struct, array_like=True):
+    """How one column was made small.
+
+    Attributes:
+        name: The column.
+        is_float: Whether it is float64, else int64.
+        gaps: Which of the masks says where it is NaN; `_NO_GAPS`: nowhere.
+        scale: What floats were multiplied by; `_BITS`.
+        first: The first (of differences) or least (of offsets) number.
+        factor: What all of them were divided by.
+        is_difference: Whether they are differences of neighbours, else offsets.
+        width: Bytes of each number; 0: all are zero.
+    """
+
+    name: str
+    is_float: bool
+    gaps: int
+    scale: int
+    first: int
+    factor: int
+    is_difference: bool
+    width: int
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """What stands before the bytes of masks and columns."""
+
+    rows: int
+    masks: int
+    columns: list[_Coding]
+
+
+def encoded_columns(columns: Mapping[str, Column]) -> bytes:
+    """The columns, each (n,) int64 or float64, as compressed bytes; all NaN are one NaN."""
+    masks: dict[bytes, int] = {}
+    codings: list[_Coding] = []
+    parts: list[bytes] = []
+    for name, column in columns.items():
+        coding, numbers = _coded(name, column, masks)
+        codings.append(coding)
+        parts.append(_planes(numbers, coding.width))
+    rows = len(next(iter(columns.values()), ()))
+    head = msgspec.msgpack.encode(_Head(rows=rows, masks=len(masks), columns=codings))
+    plain = b"".join((_HEAD_SIZE.pack(len(head)), head, *masks, *parts))
+    return compressed(plain)
+
+
+def decoded_columns(data: bytes) -> dict[str, Column]:
+    """The columns from the bytes of `encoded_columns`, in their order.
+
+    Raises:
+        StoreError: The bytes are others.
+    """
+    try:
+        plain = memoryview(expanded(data))
+        (head_bytes,) = _HEAD_SIZE.unpack_from(plain)
+        position = _HEAD_SIZE.size + head_bytes
+        head = msgspec.msgpack.decode(plain[_HEAD_SIZE.size : position], type=_Head)
+        masks: list[Bools] = []
+        for _ in range(head.masks):
+            packed = np.frombuffer(plain, np.uint8, (head.rows + 7) // 8, position)
+            masks.append(np.unpackbits(packed, count=head.rows).astype(np.bool_))
+            position += len(packed)
+        columns: dict[str, Column] = {}
+        for coding in head.columns:
+            mask = None if coding.gaps == _NO_GAPS else masks[coding.gaps]
+            count = head.rows if mask is None else int(mask.sum())
+            planes = np.frombuffer(plain, np.uint8, count * coding.width, position)
+            position += len(planes)
+            columns[coding.name] = _decoded(coding, _numbers(planes, count), mask)
+    except (struct.error, msgspec.MsgspecError, ValueError, LookupError) as cause:
+        raise StoreError(f"columns can't be decoded: {cause}") from cause
+    return columns
+
+
+def _coded(name: str, column: Column, masks: dict[bytes, int]) -> tuple[_Coding, _Words]:
+    """How a column is coded, and its numbers; a mask of NaN that is new joins the others."""
+    gaps, scale, is_float = _NO_GAPS, 1, column.dtype == np.float64
+    if is_float:
+        known = ~np.isnan(column)
+        if not known.all():
+            gaps = masks.setdefault(np.packbits(known).tobytes(), len(masks))
+        whole, scale = _whole_numbers(np.ascontiguousarray(column[known], np.float64))
+    else:
+        whole = np.ascontiguousarray(column, np.int64)
+    first, factor, is_difference, numbers = _offsets(whole)
+    width = (int(numbers.max(initial=0)).bit_length() + 7) // 8
+    coding = _Coding(
+        name=name,
+        is_float=is_float,
+        gaps=gaps,
+        scale=scale,
+        first=first,
+        factor=factor,
+        is_difference=is_difference,
+        width=width,
+    )
+    return coding, numbers
+
+
+def _whole_numbers(values: Float64s) -> tuple[Int64s, int]:
+    """Whole numbers and what they were multiplied by; the bits where no scale gives all exactly."""
+    largest = float(np.abs(values).max(initial=0.0))
+    for scale in _SCALES:
+        if not largest * scale < _LARGEST_WHOLE:
+            break
+        whole = np.rint(values * scale).astype(np.int64)
+        if np.array_equal((whole / scale).view(np.int64), values.view(np.int64)):
+            return whole, scale
+    return values.view(np.int64), _BITS
+
+
+def _offsets(whole: Int64s) -> tuple[int, int, bool, _Words]:
+    """First number, common factor, whether differences, and the numbers themselves.
+
+    Differences and offsets wrap around 2^64 where they must, and wrap back when they are undone.
+    """
+    if not len(whole):
+        return 0, 1, False, whole.view(np.uint64)
+    least = int(whole.min())
+    differences = np.diff(whole, prepend=whole[:1])
+    factor = 1
+    if int(whole.max()) - least < _LARGEST_SPREAD:
+        factor = int(np.gcd.reduce(differences)) or 1
+    differences //= factor
+    folded = ((differences << 1) ^ (differences >> 63)).view(np.uint64)
+    offsets = (whole - np.int64(least)).view(np.uint64) // np.uint64(factor)
+    if _cost(folded) < _cost(offsets):
+        return int(whole[0]), factor, True, folded
+    return least, factor, False, offsets
+
+
+def _cost(numbers: _Words) -> float:
+    """What the numbers carry, roughly, in bits."""
+    return float(np.log2(numbers.astype(np.float64) + 1.0).sum())
+
+
+def _planes(numbers: _Words, width: int) -> bytes:
+    """The lowest byte of all numbers, then the second of all, and so on."""
+    return numbers.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width].T.tobytes()
+
+
+def _numbers(planes: npt.NDArray[np.uint8], count: int) -> _Words:
+    """The numbers from their planes."""
+    table = np.zeros((count, 8), np.uint8)
+    if len(planes):
+        table[:, : len(planes) // count] = planes.reshape(-1, count).T
+    words: _Words = table.view("<u8").reshape(-1).astype(np.uint64)
+    return words
+
+
+def _decoded(coding: _Coding, numbers: _Words, known: Bools | None) -> Column:
+    if coding.is_difference:
+        half = (numbers >> np.uint64(1)).view(np.int64)
+        differences = half ^ -(numbers & np.uint64(1)).view(np.int64)
+        offsets = np.cumsum(differences * np.int64(coding.factor))
+    else:
+        offsets = (numbers * np.uint64(coding.factor)).view(np.int64)
+    whole = offsets + np.int64(coding.first)
+    if not coding.is_float:
+        return whole
+    values = whole.view(np.float64) if coding.scale == _BITS else whole / coding.scale
+    if known is None:
+        return values
+    column = np.full(len(known), np.nan)
+    column[known] = values
+    return column

@@ -1,0 +1,267 @@
+"""The flight recorder's folder: its files, their room on disk, and which of them go first.
+
+`samples-NUMBER.rec` hold what is kept, one after the other; `journal.rec` holds the last minute.
+"""
+
+import logging
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from chopperd.errors import StoreError
+from chopperd.store.append_file import AppendFile
+from chopperd.store.recorder.frames import (
+    FrameKind,
+    encoded_frame,
+    file_span_ns,
+    is_ended,
+    scanned,
+)
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+JOURNAL: Final = "journal.rec"
+LOCK: Final = "lock"
+_NAME: Final = re.compile(r"samples-(\d{8,})\.rec")
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+#: A file is ended after so long, or when it is so large a share of all.
+_LONGEST_FILE_NS: Final = 3600 * NS_PER_S
+_LARGEST_FILE_SHARE: Final = 1 / 64
+_LEAST_FILE_BYTES: Final = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderLimits:
+    """How much the flight recorder may keep.
+
+    Attributes:
+        max_bytes: Of all its files.
+        max_days: Age of the oldest file's end.
+        min_free_ratio: Share of the disk below which its files do not grow any more in sum.
+    """
+
+    max_bytes: int
+    max_days: float
+    min_free_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """A file of samples; times are None where it holds none yet, or none that can be read."""
+
+    number: int
+    path: Path
+    size_bytes: int = 0
+    begin_unix_ns: int | None = None
+    end_unix_ns: int | None = None
+
+
+def kept_paths(folder: Path) -> list[tuple[int, Path]]:
+    """Number and path of the files of samples, oldest first.
+
+    Raises:
+        OSError: The folder can't be read.
+    """
+    names = os.listdir(folder)  # noqa: PTH208 - names are enough, of thousands of files
+    matches = [match for name in names if (match := _NAME.fullmatch(name))]
+    return sorted((int(match[1]), folder / match[0]) for match in matches)
+
+
+class SampleFiles:
+    """The files of samples as their one writer sees them.
+
+    Args:
+        folder: Where they are; exists.
+        limits: How much is kept.
+
+    Raises:
+        OSError: The folder can't be read.
+    """
+
+    def __init__(self, folder: Path, limits: RecorderLimits) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._kept = [_looked_at(number, path) for number, path in kept_paths(folder)]
+        self._open: AppendFile | None = None
+        self._newest_is_ended = False
+        self._next_number = 1
+        self._ceiling_bytes: int | None = None
+        self.damaged_count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self._kept)
+
+    @property
+    def oldest_unix_ns(self) -> int | None:
+        """The first time in any file; None if there is none."""
+        begins = [f.begin_unix_ns for f in self._kept if f.begin_unix_ns is not None]
+        return min(begins, default=None)
+
+    @property
+    def disk_is_nearly_full(self) -> bool:
+        """Whether so little of the disk is free that the files do not grow any more."""
+        return self._ceiling_bytes is not None
+
+    def append(self, frame: bytes, span_ns: tuple[int, int], other_bytes: int) -> None:
+        """Add a frame that holds samples of a time; it is on disk afterwards.
+
+        Args:
+            frame: What to add.
+            span_ns: Unix times of its first and last sample.
+            other_bytes: What other files of the recorder take.
+
+        Raises:
+            StoreError: There is no room, and nothing to delete.
+            OSError: It can't be written; nothing of it is kept.
+        """
+        begin_ns, end_ns = span_ns
+        self._end_what_is_full(begin_ns, len(frame))
+        self.make_room(len(frame), other_bytes)
+        file = self._open or self._new_file()
+        file.append(frame)
+        last = self._kept[-1]
+        self._kept[-1] = replace(
+            last,
+            size_bytes=file.size_bytes,
+            begin_unix_ns=_least(last.begin_unix_ns, begin_ns),
+            end_unix_ns=max(end_ns, last.end_unix_ns or end_ns),
+        )
+        file.sync()
+
+    def make_room(self, more_bytes: int, other_bytes: int) -> None:
+        """Delete the oldest files until there is room.
+
+        Args:
+            more_bytes: What is to be written.
+            other_bytes: What other files of the recorder take.
+
+        Raises:
+            StoreError: There is none, and nothing to delete.
+            OSError: The state of the disk can't be told, or a file not be deleted.
+        """
+        limit_bytes = min(self._limits.max_bytes, self._allowed_bytes(other_bytes))
+        while self.size_bytes + other_bytes + more_bytes > limit_bytes:
+            if len(self._kept) <= (not self._newest_is_ended):
+                full = "the disk is nearly full" if self.disk_is_nearly_full else "no room"
+                raise StoreError(f"{full}: samples are not kept")
+            self._delete_oldest()
+
+    def delete_old(self, now_unix_ns: int) -> None:
+        """Delete files that ended too long ago.
+
+        Raises:
+            OSError: One can't be deleted.
+        """
+        before_ns = now_unix_ns - round(self._limits.max_days * _NS_PER_DAY)
+        while len(self._kept) > 1 and (self._kept[0].end_unix_ns or 0) < before_ns:
+            self._delete_oldest()
+
+    def close(self) -> None:
+        """Let go of the file that is being written; it may be gone on with."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _allowed_bytes(self, other_bytes: int) -> int:
+        """What all files may take by the free share of the disk: below the floor, what they do."""
+        disk = os.statvfs(self._folder)
+        if disk.f_bavail >= self._limits.min_free_ratio * disk.f_blocks:
+            self._ceiling_bytes = None
+            return self._limits.max_bytes
+        if self._ceiling_bytes is None:
+            self._ceiling_bytes = self.size_bytes + other_bytes
+        return self._ceiling_bytes
+
+    def _end_what_is_full(self, begin_ns: int, more_bytes: int) -> None:
+        """End the file being written where what comes next does not belong into it any more."""
+        if self._open is None and self._kept and not self._newest_is_ended:
+            self._go_on_with_newest()
+        if self._open is not None and self._is_full(self._open, begin_ns, more_bytes):
+            self._end_file(self._open)
+
+    def _new_file(self) -> AppendFile:
+        number = max(self._next_number, *(file.number + 1 for file in self._kept[-1:]), 0)
+        path = self._folder / f"samples-{number:08d}.rec"
+        self._open = AppendFile(path, is_new=True)
+        self._newest_is_ended = False
+        self._next_number = number + 1
+        self._kept.append(KeptFile(number=number, path=path))
+        return self._open
+
+    def _go_on_with_newest(self) -> None:
+        """Open the file that an earlier writer did not end; what it left unfinished is cut off."""
+        file = AppendFile(self._kept[-1].path)
+        try:
+            if is_ended(file.fd):
+                self._newest_is_ended = True
+                file.close()
+                return
+            scan = scanned(file.fd)
+            self.damaged_count += len(scan.damaged_offsets)
+            if scan.whole_bytes < file.size_bytes:
+                file.cut(scan.whole_bytes)
+        except OSError:
+            file.close()
+            raise
+        self._open = file
+
+    def _is_full(self, file: AppendFile, begin_ns: int, more_bytes: int) -> bool:
+        last = self._kept[-1]
+        largest = max(self._limits.max_bytes * _LARGEST_FILE_SHARE, _LEAST_FILE_BYTES)
+        started_ns = begin_ns if last.begin_unix_ns is None else last.begin_unix_ns
+        is_long = abs(begin_ns - started_ns) >= _LONGEST_FILE_NS
+        has_grown = file.size_bytes > 0 and file.size_bytes + more_bytes > largest
+        return file.spoiled or has_grown or is_long
+
+    def _end_file(self, file: AppendFile) -> None:
+        """Close a file for good, and say in it which time it holds; without that it is scanned."""
+        last = self._kept[-1]
+        if not file.spoiled and last.begin_unix_ns is not None and last.end_unix_ns is not None:
+            with suppress(OSError):
+                file.append(
+                    encoded_frame(
+                        FrameKind.END,
+                        b"",
+                        begin_unix_ns=last.begin_unix_ns,
+                        end_unix_ns=last.end_unix_ns,
+                    )
+                )
+        self._kept[-1] = replace(last, size_bytes=file.size_bytes)
+        self._newest_is_ended = True
+        self.close()
+
+    def _delete_oldest(self) -> None:
+        oldest = self._kept[0]
+        oldest.path.unlink(missing_ok=True)
+        del self._kept[0]
+        logger.debug("deleted %s, the oldest of the flight recorder", oldest.path)
+
+
+def _looked_at(number: int, path: Path) -> KeptFile:
+    """A file as it is on disk; one that can't be read holds nothing."""
+    span_ns, size_bytes = None, 0
+    with suppress(OSError):
+        size_bytes = path.stat().st_size
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            span_ns = file_span_ns(fd)
+        finally:
+            os.close(fd)
+    begin_ns, end_ns = span_ns or (None, None)
+    return KeptFile(
+        number=number,
+        path=path,
+        size_bytes=size_bytes,
+        begin_unix_ns=begin_ns,
+        end_unix_ns=end_ns,
+    )
+
+
+def _least(known: int | None, other: int) -> int:
+    return other if known is None else min(known, other)

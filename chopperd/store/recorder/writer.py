@@ -1,0 +1,315 @@
+"""The flight recorder's writer: every sample to disk, within a bound, whatever happens.
+
+What is appended goes into the journal at once and, each minute, as one compressed chunk into the
+files of samples. A kill between the two leaves samples in both; readers count them once.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from chopperd.clock import Clock
+from chopperd.errors import StoreError
+from chopperd.model.live import ArchiveLive
+from chopperd.model.samples import ProcessRow
+from chopperd.model.timebase import TimeTriple
+from chopperd.sampling.layout import Records
+from chopperd.store.recorder.chunk import (
+    Origin,
+    SampleChunk,
+    identity,
+    in_stored_resolution,
+    merged,
+)
+from chopperd.store.recorder.files import JOURNAL, LOCK, RecorderLimits, SampleFiles
+from chopperd.store.recorder.journal import Journal, chunk_frame
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
+
+#: A chunk is written after so long, or when so many samples wait for it.
+_CHUNK_NS: Final = 60 * NS_PER_S
+_CHUNK_ROWS: Final = 20_000
+#: One frame of the journal holds no more, so that trying in vain on a full disk costs little.
+_FRAME_ROWS: Final = 2_000
+#: Samples that are kept in memory while they can't be written: minutes, or a few at high rates.
+_MOST_WAITING_ROWS: Final = 4 * _CHUNK_ROWS
+#: The journal may take this share of all; with a small bound chunks are written more often.
+_LARGEST_JOURNAL_SHARE: Final = 1 / 8
+#: After a chunk could not be written, the next try is so much later.
+_RETRY_NS: Final = 5 * NS_PER_S
+_FOLDER_MODE: Final = 0o755
+#: What a full disk or an exhausted quota says; the files that are open can be gone on with.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NEARLY_FULL: Final = "the disk is nearly full: the oldest samples are deleted for new ones"
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What is open once the folder can be used."""
+
+    lock_fd: int
+    journal: Journal
+    kept: SampleFiles
+
+    def close(self) -> None:
+        self.journal.close()
+        self.kept.close()
+        os.close(self.lock_fd)
+
+
+class FlightRecorder:
+    """Keeps samples in a folder that one process at a time writes to.
+
+    No method raises for what the disk does: samples wait in memory for a while, are counted as
+    lost after that, and `live` says what the trouble is; each `append` tries again. To be used by
+    one thread; `live` from any.
+
+    Args:
+        folder: Made if there is none.
+        limits: How much is kept.
+        clock: Tells the time.
+    """
+
+    def __init__(self, folder: Path, limits: RecorderLimits, clock: Clock) -> None:
+        self._folder, self._limits, self._clock = folder, limits, clock
+        self._files: _Files | None = None
+        self._waiting: list[SampleChunk] = []
+        self._waiting_rows = self._journaled_count = 0
+        self._waiting_since_mono_ns = clock.mono_ns()
+        self._last_mono_ns: dict[tuple[str, str], int] = {}
+        self._last_triple: dict[str, tuple[TimeTriple, ...]] = {}
+        self._took_over = False
+        self._retry_mono_ns = 0
+        self._lost_count = self._unsaid_lost_count = self._damaged_count = 0
+        self._live = ArchiveLive()
+
+    @property
+    def folder(self) -> Path:
+        """Where the samples are."""
+        return self._folder
+
+    @property
+    def live(self) -> ArchiveLive:
+        """How it stands; never waits for the disk."""
+        return self._live
+
+    def tend(self) -> None:
+        """Do what is due where nothing is appended: begin, try again, delete what is too old."""
+        self._attempt(self._write)
+
+    def append(
+        self,
+        origin: Origin,
+        records: Mapping[int, Records],
+        triples: Sequence[TimeTriple],
+        *,
+        lost_count: int = 0,
+        processes: tuple[ProcessRow, ...] = (),
+    ) -> None:
+        """Keep what was sampled since the last call.
+
+        Where it can be written, it outlives this process from the return on.
+
+        Args:
+            origin: Where it comes from.
+            records: (n,) of `RECORD` by slot, times rising; as drained from the ring.
+            triples: Clock triples taken meanwhile, rising.
+            lost_count: Samples of that time that the caller knows to be missing.
+            processes: Who held the GPUs, where that was looked at meanwhile.
+        """
+        self._lost_count += lost_count
+        self._unsaid_lost_count += lost_count
+        if chunk := self._as_kept(origin, records, triples):
+            chunk = replace(chunk, processes=processes)
+            if not self._waiting:
+                self._waiting_since_mono_ns = self._clock.mono_ns()
+            self._waiting.append(chunk)
+            self._waiting_rows += chunk.row_count
+        self._attempt(self._write)
+
+    def close(self) -> None:
+        """End; what is in the journal is gone on with by the next writer."""
+        self._attempt(self._write_journal)
+        self._let_go()
+
+    def _as_kept(
+        self, origin: Origin, records: Mapping[int, Records], triples: Sequence[TimeTriple]
+    ) -> SampleChunk | None:
+        """What is to be kept, in its resolution; None if there is no sample."""
+        boot_id = origin.boot_id
+        kept: dict[int, Records] = {}
+        for slot, rows in records.items():
+            key = boot_id, identity(origin.gpus[slot])
+            stored = in_stored_resolution(rows, self._last_mono_ns.get(key, -1))
+            self._lost_count += len(rows) - len(stored)
+            if len(stored):
+                kept[slot] = stored
+                self._last_mono_ns[key] = int(stored["t_mono_ns"][-1])
+        known = (*self._last_triple.get(boot_id, ()), *triples)
+        self._last_triple[boot_id] = known[-1:]
+        if not kept:
+            return None
+        chunk = SampleChunk(
+            origin=origin,
+            records=kept,
+            triples=known or (self._clock.triple(),),
+            lost_count=self._unsaid_lost_count,
+        )
+        self._unsaid_lost_count = 0
+        return chunk
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Do what the disk may refuse, and publish how it went."""
+        try:
+            action()
+            trouble = None
+        except StoreError as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"{error.filename or self._folder}: {error.strerror or error}"
+            if error.errno not in _FULL:
+                self._let_go()
+        self._drop_what_waits_too_long()
+        self._publish(trouble)
+
+    def _write(self) -> None:
+        try:
+            self._write_journal()
+        finally:
+            if self._chunk_is_due():
+                self._write_chunks()
+        self._ready().kept.delete_old(self._clock.unix_ns())
+
+    def _ready(self) -> _Files:
+        """The open files; what an earlier writer left in the journal waits first."""
+        if self._files is None:
+            self._files = _opened(self._folder, self._limits)
+            # After trouble what waits is still in memory: it goes into the journal once more.
+            self._journaled_count = 0
+            if not self._took_over:
+                left_over, damaged_count = self._files.journal.left_over()
+                self._waiting[:0] = left_over
+                self._waiting_rows += _row_count(left_over)
+                self._journaled_count = len(left_over)
+                self._damaged_count += damaged_count
+                self._took_over = True
+        return self._files
+
+    def _write_journal(self) -> None:
+        files = self._ready()
+        for group in _groups(self._waiting[self._journaled_count :], _FRAME_ROWS):
+            frame, _ = chunk_frame(merged(group), quick=True)
+            files.kept.make_room(len(frame), files.journal.size_bytes)
+            files.journal.append(frame)
+            self._journaled_count += len(group)
+
+    def _chunk_is_due(self) -> bool:
+        now_ns = self._clock.mono_ns()
+        if not self._waiting or self._files is None or now_ns < self._retry_mono_ns:
+            return False
+        largest_journal = self._limits.max_bytes * _LARGEST_JOURNAL_SHARE
+        return (
+            now_ns - self._waiting_since_mono_ns >= _CHUNK_NS
+            or self._files.journal.size_bytes >= largest_journal
+            or self._waiting_rows >= _CHUNK_ROWS
+        )
+
+    def _write_chunks(self) -> None:
+        """Write all that waits to where it is kept, and begin the journal anew."""
+        files = self._ready()
+        self._retry_mono_ns = self._clock.mono_ns() + _RETRY_NS
+        for group in list(_groups(self._waiting, _CHUNK_ROWS)):
+            frame, span_ns = chunk_frame(merged(group), quick=False)
+            files.kept.append(frame, span_ns, files.journal.size_bytes)
+            del self._waiting[: len(group)]
+            self._waiting_rows -= _row_count(group)
+            self._journaled_count = max(self._journaled_count - len(group), 0)
+        self._retry_mono_ns = 0
+        files.journal.replace()
+
+    def _drop_what_waits_too_long(self) -> None:
+        while self._waiting_rows > _MOST_WAITING_ROWS:
+            dropped = self._waiting.pop(0)
+            self._waiting_rows -= dropped.row_count
+            self._journaled_count = max(self._journaled_count - 1, 0)
+            self._lost_count += dropped.row_count
+            self._unsaid_lost_count += dropped.row_count + dropped.lost_count
+
+    def _publish(self, trouble: str | None) -> None:
+        if trouble and not self._live.trouble:
+            logger.warning("samples can't be kept for now: %s", trouble)
+        elif self._live.trouble and not trouble:
+            logger.warning("samples are kept again in %s", self._folder)
+        size_bytes, damaged_count = self._live.bytes, self._damaged_count
+        if (files := self._files) is not None:
+            size_bytes = files.journal.size_bytes + files.kept.size_bytes
+            damaged_count += files.kept.damaged_count
+            if trouble is None and files.kept.disk_is_nearly_full:
+                trouble = _NEARLY_FULL
+        self._live = ArchiveLive(
+            bytes=size_bytes,
+            oldest_unix_ns=self._oldest_unix_ns(),
+            lost_samples=self._lost_count,
+            damaged_chunks=damaged_count,
+            trouble=trouble,
+        )
+
+    def _oldest_unix_ns(self) -> int | None:
+        kept_ns = None if self._files is None else self._files.kept.oldest_unix_ns
+        if kept_ns is None and self._waiting:
+            return self._waiting[0].span_ns()[0]
+        return kept_ns
+
+    def _let_go(self) -> None:
+        if self._files is not None:
+            self._damaged_count += self._files.kept.damaged_count
+            self._files.close()
+            self._files = None
+
+
+def _opened(folder: Path, limits: RecorderLimits) -> _Files:
+    """The files of a folder, which is made if there is none.
+
+    Raises:
+        StoreError: Another process writes to it.
+        OSError: It can't be used.
+    """
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(_FOLDER_MODE)
+    with ExitStack() as undo:
+        lock_fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        undo.callback(os.close, lock_fd)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"another process keeps samples in {folder}") from error
+        journal = Journal(folder / JOURNAL)
+        undo.callback(journal.close)
+        files = _Files(lock_fd, journal, SampleFiles(folder, limits))
+        undo.pop_all()
+    return files
+
+
+def _groups(chunks: Sequence[SampleChunk], most_rows: int) -> Iterator[list[SampleChunk]]:
+    """Neighbours of one origin together, up to so many rows where there is more than one."""
+    group: list[SampleChunk] = []
+    for chunk in chunks:
+        is_other = bool(group) and chunk.origin != group[0].origin
+        if is_other or (group and _row_count(group) + chunk.row_count > most_rows):
+            yield group
+            group = []
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def _row_count(chunks: Sequence[SampleChunk]) -> int:
+    return sum(chunk.row_count for chunk in chunks)

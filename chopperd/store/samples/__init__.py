@@ -1,0 +1,1 @@
+"""Sample files: our own format and those of other monitors."""

@@ -1,0 +1,385 @@
+"""Samples from `nvidia-smi --query-gpu=timestamp,index,... --format=csv -lms N` output."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from math import nan
+from typing import Final
+
+import numpy as np
+
+from chopperd.errors import StoreError
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.causes import Cause
+from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.report import Note
+from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.store.samples.columns import (
+    SampleColumns,
+    columns_in_turn,
+    divided_by_gpu,
+    infos_in_turn,
+    label_order,
+)
+from chopperd.store.samples.text_table import TextTable
+from chopperd.units import NS_PER_S, NS_PER_US
+
+#: Names that a query may use for the fields that the header line calls otherwise.
+#: Source: `nvidia-smi --help-query-gpu` (short forms, and names before driver 535).
+_OTHER_NAMES: Final = {
+    "clocks.sm": "clocks.current.sm",
+    "clocks.mem": "clocks.current.memory",
+    "clocks.max.mem": "clocks.max.memory",
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_bus_id": "pci.bus_id",
+}
+
+#: Our columns from its fields, best first, with the factor from its unit to ours.
+_VALUES: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+    "sm_clock_mhz": (("clocks.current.sm",), 1.0),
+    "mem_clock_mhz": (("clocks.current.memory",), 1.0),
+    "power_w": (("power.draw.instant", "power.draw", "power.draw.average"), 1.0),
+    "temperature_c": (("temperature.gpu",), 1.0),
+    "memory_used_bytes": (("memory.used",), float(1 << 20)),
+    "activity_ratio": (("utilization.gpu",), 0.01),
+}
+
+#: The mask's bits. Source: nvml.h, nvmlClocksEventReason*; others count as `unknown`.
+_CAUSE_BY_MASK: Final = {
+    0x001: Cause.LOW_UTILIZATION,
+    0x002: Cause.USER_LIMIT,
+    0x004: Cause.POWER_CAP,
+    0x008: Cause.HW_SLOWDOWN,
+    0x010: Cause.SYNC_BOOST,
+    0x020: Cause.THERMAL,
+    0x040: Cause.HW_THERMAL,
+    0x080: Cause.POWER_BRAKE,
+    0x100: Cause.USER_LIMIT,
+}
+_REASONS: Final = "clocks_event_reasons"
+_MASK: Final = f"{_REASONS}.active"
+#: A reason may have a column of its own, "Active" or "Not Active", or one that counts us.
+_CAUSE_BY_REASON: Final = {
+    "gpu_idle": Cause.LOW_UTILIZATION,
+    "applications_clocks_setting": Cause.USER_LIMIT,
+    "sw_power_cap": Cause.POWER_CAP,
+    "hw_slowdown": Cause.HW_SLOWDOWN,
+    "sync_boost": Cause.SYNC_BOOST,
+    "sw_thermal_slowdown": Cause.THERMAL,
+    "hw_thermal_slowdown": Cause.HW_THERMAL,
+    "hw_power_brake_slowdown": Cause.POWER_BRAKE,
+}
+#: Where none of these is active no limit is; the rest is part of one of them, or none of its own.
+_TELLING_REASONS: Final = {
+    *("applications_clocks_setting", "sw_power_cap", "hw_slowdown"),
+    *("sync_boost", "sw_thermal_slowdown"),
+}
+_TIME: Final = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)?")
+_ABSENT: Final = re.compile(r"\[.*\]|N/A|ERR!|Unknown.*|")
+#: Zones change their offset at multiples of this.
+_ZONE_STEP_NS: Final = 15 * 60 * NS_PER_S
+#: Local times that fall by more have come to an hour for the second time; GPUs of one look by less.
+_FALL_NS: Final = NS_PER_S
+
+
+def looks_like_smi(line: str) -> bool:
+    """Whether a file's first line is that of `nvidia-smi`, with or without header."""
+    cells = [cell.strip() for cell in line.split(",")]
+    fields = {_field(cell) for cell in cells}
+    is_header = "timestamp" in fields and any("." in each or each == "index" for each in fields)
+    return is_header or any(_TIME.fullmatch(cell) for cell in cells)
+
+
+def looks_like_header(line: str) -> bool:
+    """Whether a line of `nvidia-smi` output names the fields."""
+    return "timestamp" in map(_field, line.split(","))
+
+
+def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[str]) -> SampleSet:
+    """The samples in a file.
+
+    Args:
+        data: Its text, each line ended by just a newline.
+        path: The file, for messages.
+        tz: Zone of the times; None is this machine's.
+        fields: The query's fields where the lines have no header, else empty.
+
+    Raises:
+        StoreError: A needed field is missing, or a cell can't be read; names the line.
+    """
+    tables = [_table(part, path, fields, at) for part, at in _recordings(data)]
+    label_of: dict[str, str] = {}
+    parts = [_part(table, label_of) for table in tables]
+    columns = columns_in_turn([columns for columns, _ in parts])
+    t_unix_ns, unsure = unix_from_local(columns.t_unix_ns, tz)
+    infos = infos_in_turn([infos for _, infos in parts], path)
+    gpus, dropped = divided_by_gpu(replace(columns, t_unix_ns=t_unix_ns), infos)
+    has_index = all({"index", "uuid"} & {*table.names} for table in tables)
+    return SampleSet(
+        gpus=gpus,
+        backend="nvidia-smi",
+        source=path,
+        notes=(*_notes(tz, has_index=has_index), *unsure, *dropped),
+    )
+
+
+def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The parts of a log, each from a header on, with the line that it begins at."""
+    starts = [0]
+    for found in re.finditer(rb"timestamp", data):
+        start = data.rfind(b"\n", 0, found.start()) + 1
+        cells = data[start : data.find(b"\n", start)].decode().split(",")
+        if start > starts[-1] and "timestamp" in map(_field, cells):
+            starts.append(start)
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        yield data[start:end], data.count(b"\n", 0, start) + 1
+
+
+def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTable:
+    """One recording; its own header is left out."""
+    first, _, rest = data.partition(b"\n")
+    is_headed = looks_like_header(first.decode())
+    names = [_field(name) for name in (first.decode().split(",") if is_headed else fields)]
+    _check_names(names, path)
+    if is_headed:
+        return TextTable(rest, names, path=path, first_line=line + 1)
+    return TextTable(data, names, path=path, first_line=line)
+
+
+def _part(table: TextTable, label_of: dict[str, str]) -> tuple[SampleColumns, dict[str, GpuInfo]]:
+    """One recording's samples, their times still local, and its GPUs.
+
+    Args:
+        table: The recording.
+        label_of: The label of each UUID where no index was queried; added to.
+    """
+    labels = _labels(table, label_of)
+    columns = SampleColumns(
+        labels=labels,
+        t_unix_ns=_local_ns(table),
+        read_span_ns=np.zeros(len(table), dtype=np.int64),
+        causes=_causes(table),
+        values={name: _values(table, name) for name in VALUE_COLUMNS},
+        limited_ns=_limited_ns(table),
+    )
+    return columns, _infos(table, labels)
+
+
+def _field(name: str) -> str:
+    """The field's present name, without the unit that a header line adds."""
+    bare = name.split("[", maxsplit=1)[0].strip().replace("clocks_throttle_reasons", _REASONS)
+    return _OTHER_NAMES.get(bare, bare)
+
+
+def _check_names(names: Sequence[str], path: str) -> None:
+    if not names:
+        raise StoreError(
+            f"{path}: nvidia-smi output without its header line: put the fields of --query-gpu "
+            "(timestamp,index,clocks.sm,...) as a first line, or record again without noheader"
+        )
+    missing = {"timestamp", "clocks.current.sm"}.difference(names)
+    if missing:
+        graphics = {"clocks.gr", "clocks.current.graphics"} & {*names}
+        other = f" ({graphics.pop()} is not the SM clock)" if graphics else ""
+        raise StoreError(
+            f"{path}: the query lacks {' and '.join(sorted(missing))}{other}: record again with "
+            "--query-gpu=timestamp,index,uuid,name,clocks.sm,clocks.max.sm,power.draw,"
+            "temperature.gpu,clocks_event_reasons.active"
+        )
+    if len(set(names)) != len(names):
+        raise StoreError(f"{path}: line 1: a field is named twice")
+
+
+def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
+    """The label of each row's GPU: its index, else a number by first appearance of its UUID."""
+    if "index" in table.names:
+        return table.cells("index")
+    if "uuid" in table.names:
+        uuids = table.cells("uuid")
+        return [label_of.setdefault(uuid, str(len(label_of))) for uuid in uuids]
+    return ["0"] * len(table)
+
+
+def _values(table: TextTable, name: str) -> "np.ndarray":
+    fields, factor = _VALUES.get(name, ((), 1.0))
+    for field in fields:
+        if field in table.names:
+            return np.array(table.parsed(field, _quantity)) * factor
+    return np.full(len(table), nan)
+
+
+def _quantity(cell: str) -> float:
+    """The number in a cell such as `1980 MHz`, `699.51` or `[N/A]`."""
+    return nan if _ABSENT.fullmatch(cell) else float(cell.split(" ", maxsplit=1)[0])
+
+
+def _causes(table: TextTable) -> Int64s:
+    if _MASK in table.names:
+        return np.array(table.parsed(_MASK, _bits), dtype=np.int64)
+    given = [name for name in _CAUSE_BY_REASON if f"{_REASONS}.{name}" in table.names]
+    bits = np.zeros(len(table), np.int64)
+    told = np.full(len(table), not _TELLING_REASONS.difference(given))
+    for name in given:
+        states = np.array(table.parsed(f"{_REASONS}.{name}", _is_active), np.float64)
+        bits |= np.where(states == 1, _CAUSE_BY_REASON[name].bit, 0)
+        told &= ~np.isnan(states) | (name not in _TELLING_REASONS)
+    return np.where((bits == 0) & ~told, Cause.UNKNOWN.bit, bits)
+
+
+def _is_active(cell: str) -> float:
+    """1 for "Active", 0 for "Not Active"; NaN where it was not given.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if _ABSENT.fullmatch(cell):
+        return nan
+    return ("Not Active", "Active").index(cell)
+
+
+def _limited_ns(table: TextTable) -> dict[Cause, Float64s]:
+    """The time under each limit since the driver's start, where its counter was queried."""
+    fields = {f"{_REASONS}_counters.{name}": cause for name, cause in _CAUSE_BY_REASON.items()}
+    return {
+        cause: np.array(table.parsed(field, _quantity)) * NS_PER_US
+        for field, cause in fields.items()
+        if field in table.names
+    }
+
+
+def _bits(cell: str) -> int:
+    """The bit set of a mask such as `0x0000000000000004`; `unknown` where it was not given."""
+    if _ABSENT.fullmatch(cell):
+        return Cause.UNKNOWN.bit
+    mask = int(cell, 16)
+    known = sum(_CAUSE_BY_MASK)
+    bits = Cause.UNKNOWN.bit if mask & ~known else 0
+    for bit, cause in _CAUSE_BY_MASK.items():
+        bits |= cause.bit if mask & bit else 0
+    return bits
+
+
+def _local_ns(table: TextTable) -> Int64s:
+    """The written times as ns since 1970-01-01 of the local calendar."""
+    cells = table.cells("timestamp")
+    refused = next((row for row, cell in enumerate(cells) if not _TIME.fullmatch(cell)), None)
+    if refused is not None:
+        table.fail(refused, "timestamp", "is not a time as nvidia-smi writes it")
+    try:
+        times = np.array([cell.replace("/", "-") for cell in cells], dtype="datetime64[ns]")
+    except ValueError as error:
+        raise StoreError(f"{table.path}: timestamp: {error}") from error
+    return times.astype(np.int64)
+
+
+def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[Note, ...]]:
+    """Unix times of local ones in the order of the file, and what is not sure of them.
+
+    Of an hour that a zone repeats the order tells the passes apart: times that fall, or the times
+    around it. Where neither does it is taken for the first pass, with a note.
+    """
+    steps, row_steps = np.unique(local_ns // _ZONE_STEP_NS, return_inverse=True)
+    starts_s = (steps * _ZONE_STEP_NS // NS_PER_S).tolist()
+    first, second = (
+        np.array([_offset_ns(each, tz, fold) for each in starts_s], np.int64)[row_steps]
+        for fold in (0, 1)
+    )
+    repeated = np.flatnonzero(first > second)  # where an hour is skipped it is the other way round
+    t_unix_ns, unsure = local_ns - first, 0
+    for rows in np.split(repeated, np.flatnonzero(np.diff(repeated) > 1) + 1):
+        falls = np.flatnonzero(np.diff(local_ns[rows]) < -_FALL_NS)
+        if len(falls):
+            again = rows[falls[0] + 1 :]
+        elif len(rows):
+            passes = _pass_by_neighbours(t_unix_ns, rows, first[rows[0]] - second[rows[0]])
+            again = rows if passes == 1 else rows[:0]
+            unsure += len(rows) if passes is None else 0
+        else:
+            continue
+        t_unix_ns[again] = local_ns[again] - second[again]
+    if not unsure:
+        return t_unix_ns, ()
+    return t_unix_ns, (_unsure(unsure, tz, int(second[repeated[0]])),)
+
+
+def _pass_by_neighbours(t_unix_ns: Int64s, rows: Int64s, shift_ns: int) -> int | None:
+    """The pass, 0 or 1, of adjacent rows by the times next to them; None where those are far."""
+    begin, end = int(rows[0]), int(rows[-1])
+    if begin and 0 <= t_unix_ns[begin] - t_unix_ns[begin - 1] < shift_ns // 2:
+        return 0
+    is_last = end + 1 == len(t_unix_ns)
+    if not is_last and 0 <= t_unix_ns[end + 1] - t_unix_ns[end] - shift_ns < shift_ns // 2:
+        return 1
+    return None
+
+
+def _unsure(rows: int, tz: tzinfo | None, second_ns: int) -> Note:
+    """What is to be done about an hour of which the pass is not known."""
+    hours, rest = divmod(second_ns, 3600 * NS_PER_S)
+    zone = f" (else read it with --tz Etc/GMT{-hours:+d})" if not rest else ""
+    text = (
+        f"{rows} samples lie in an hour that {tz or 'this zone'} has twice: taken for the first "
+        f"time{zone}; TZ=UTC nvidia-smi ... writes times that are clear"
+    )
+    return Note(code="local_times_twice", text=text)
+
+
+def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
+    """What a zone is ahead of UTC at a local time; `fold` as of `datetime`."""
+    local = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=local_s)
+    local = local.replace(tzinfo=tz, fold=fold)
+    offset = (local if tz else local.astimezone()).utcoffset()
+    return int(offset.total_seconds()) * NS_PER_S if offset else 0
+
+
+def _infos(table: TextTable, labels: Sequence[str]) -> dict[str, GpuInfo]:
+    """What the first row of each GPU tells of it."""
+    first_rows: dict[str, int] = {}
+    for row, label in enumerate(labels):
+        first_rows.setdefault(label, row)
+    return {
+        label: _info(table, label, first_rows[label])
+        for label in sorted(first_rows, key=label_order)
+    }
+
+
+def _info(table: TextTable, label: str, row: int) -> GpuInfo:
+    def text(field: str) -> str | None:
+        cell = table.cell(field, row) if field in table.names else ""
+        return None if _ABSENT.fullmatch(cell) else cell
+
+    def number(*fields: str) -> float | None:
+        given = (text(field) for field in fields)
+        return next((float(cell.split(" ")[0]) for cell in given if cell), None)
+
+    size_mib = number("memory.total")
+    return GpuInfo(
+        gpu=label,
+        index=int(label) if label.isdecimal() else -1,
+        uuid=text("uuid") or "",
+        name=text("name") or "",
+        vendor=Vendor.NVIDIA,
+        pci_bus_id=text("pci.bus_id"),
+        sm_clock_max_mhz=number("clocks.max.sm"),
+        mem_clock_max_mhz=number("clocks.max.memory"),
+        power_limit_w=number("enforced.power.limit", "power.limit"),
+        power_limit_default_w=number("power.default_limit"),
+        memory_size_bytes=None if size_mib is None else round(size_mib * (1 << 20)),
+    )
+
+
+def _notes(tz: tzinfo | None, *, has_index: bool) -> tuple[Note, ...]:
+    zone = str(tz) if tz else "this machine's"
+    notes = [
+        Note(
+            code="local_times",
+            text=f"nvidia-smi writes local times, to the ms; taken in the zone: {zone}",
+        )
+    ]
+    if not has_index:
+        notes.append(
+            Note(code="gpu_unnamed", text="neither index nor uuid was queried: taken as one GPU 0")
+        )
+    return tuple(notes)
