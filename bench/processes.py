@@ -43,24 +43,10 @@ def measured(command: Sequence[str], *, core: int, output: Path) -> Usage:
     Raises:
         CommandFailedError: It failed; says what it wrote to standard error.
     """
-    return measured_on(command, cores={core}, output=output)
-
-
-def measured_on(command: Sequence[str], *, cores: Set[int], output: Path) -> Usage:
-    """Run a command on some cores; what it used.
-
-    Args:
-        command: What to run, from the root of the checkout.
-        cores: Those that it may use.
-        output: Where its standard output goes.
-
-    Raises:
-        CommandFailedError: It failed; says what it wrote to standard error.
-    """
     errors = output.with_suffix(".stderr")
     with output.open("wb") as out, errors.open("wb") as err:
         began_s = time.perf_counter()
-        with pinned(cores):
+        with pinned({core}):
             process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
         _, status, used = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - began_s

@@ -5,7 +5,6 @@
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,14 +15,13 @@ import numpy as np
 
 from bench.big_trace import MAKER, UUID, device_of, samples_path, trace_path
 from bench.markdown import Figure, figure_table, median_and_range, table, verdict
-from bench.processes import ROOT, WORK, Usage, last_core, measured, measured_on
+from bench.processes import ROOT, WORK, Usage, last_core, measured
 
 HTA_PYTHON: Final = WORK / "hta-venv" / "bin" / "python"
 _HTA_LOAD: Final = (
     "import sys; from hta.trace_analysis import TraceAnalysis; TraceAnalysis(trace_dir=sys.argv[1])"
 )
 LEAST_SPEEDUP: Final = 10
-LEAST_OF_TWO_CORES: Final = 1.6
 AIM_SPEEDUP: Final = 20
 MOST_MIB: Final = 400.0
 AIM_MIB: Final = 250.0
@@ -120,26 +118,6 @@ def stage_table(core: int) -> str:
     return table(("stage", "CPU s", "%", "peak so far MiB"), rows)
 
 
-def two_cores(runs: int) -> str:
-    """Wall time on one core and on two, run in turns."""
-    cores = sorted(os.sched_getaffinity(0))[-2:]
-    if len(cores) < 2:
-        return "Skipped: this machine has one core."
-    one: list[Usage] = []
-    two: list[Usage] = []
-    for _ in range(runs):
-        for those, done in (({cores[-1]}, one), (set(cores), two)):
-            output = WORK / "report.json"
-            done.append(measured_on(report_command("big"), cores=those, output=output))
-    ratios = [a.wall_s / b.wall_s for a, b in zip(one, two, strict=True)]
-    rows = [_usage_row("one core", one), _usage_row("two cores", two)]
-    met = verdict(met=float(np.median(ratios)) >= LEAST_OF_TWO_CORES)
-    return (
-        f"{table(('', 'runs', 'wall s', 'CPU s', 'peak MiB'), rows)}\n\nTwo cores are faster by "
-        f"{median_and_range(ratios, '.2f')} in wall time. At least {LEAST_OF_TWO_CORES}: {met}."
-    )
-
-
 def decoders(core: int) -> str:
     """CPU time of reading alone, by the scanner in C and by the decoder in Python."""
     usages: list[Usage] = []
@@ -203,8 +181,6 @@ def report(runs: int) -> str:
             comparison(ours, theirs),
             "### Where the time goes",
             stage_table(core),
-            "### Two cores",
-            two_cores(runs),
             "### The two decoders",
             decoders(core),
             "### Growth with the size",

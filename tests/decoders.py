@@ -26,16 +26,16 @@ class Reading:
     truncated: bool
 
 
-def reading(text: bytes, *, native: bool, threads: int = 1, piece_bytes: int = 1 << 20) -> Reading:
+def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading:
     """The events of a document whose bytes come in pieces."""
     opening = find_opening(text)
     array_text = b"" if opening is None else text[opening.position :]
     rows = TraceRows()
-    with decoding(rows, threads, piece_bytes, native=native) as events:
-        for at in range(0, len(array_text), piece_bytes):
-            events.feed(array_text[at : at + piece_bytes])
-        events.finish()
-        array = events.array
+    events = decoding(rows, piece_bytes, native=native)
+    for at in range(0, len(array_text), piece_bytes):
+        events.feed(array_text[at : at + piece_bytes])
+    events.finish()
+    array = events.array
     tail = array.tail
     return Reading(
         tables=assemble(rows, None),

@@ -1,6 +1,5 @@
 """The options of all commands, and what their texts mean; commands are decorated with theirs."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
@@ -155,8 +154,7 @@ def report_options(
     if device_map is not None:
         join = replace(join, device_map=device_map_of(device_map, "--device-map"))
     selection = StepSelection(step=step, last=last)
-    threads = reading_threads()
-    return replace(options, join=join, selection=selection, threads=threads, merge=merge)
+    return replace(options, join=join, selection=selection, merge=merge)
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:
@@ -174,14 +172,6 @@ def chosen_form(form: Format | None, output: Path | None) -> Format:
     if form is not None and by_suffix not in {None, form}:
         raise ConfigError([f"-o {output} is {by_suffix} by its suffix, --format says {form}"])
     return form or by_suffix or "text"
-
-
-def reading_threads() -> int:
-    """How many threads read a trace.
-
-    One scans, one hashes; a third would have next to nothing to do.
-    """
-    return min(len(os.sched_getaffinity(0)), 2)
 
 
 def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int]:

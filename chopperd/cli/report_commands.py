@@ -13,7 +13,6 @@ from chopperd.cli.options import (
     chosen_form,
     parsed_ranks,
     parsed_zone,
-    reading_threads,
     report_options,
 )
 from chopperd.cli.output import complain, print_report
@@ -21,7 +20,6 @@ from chopperd.cli.recording import recording
 from chopperd.cli.samples import samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
-from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 from chopperd.model.device_map import device_map_of
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from chopperd.model.row_parts import By
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
-    from chopperd.traces.ahead import ReadsTrace
 
 
 # What follows CMD is CMD's.
@@ -161,9 +158,8 @@ def report(
             last=last,
             merge=merge,
         )
-        read = _read_ahead(settings, traces[0])
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
-        document = _document(traces, clocks, how, read, ranks)
+        document = _document(traces, clocks, how, ranks)
     else:
         _refuse(files_only, "the agent has analysed its traces already; name trace files")
         document = _agents_document(config, job, step, last)
@@ -181,22 +177,6 @@ def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> Non
         from chopperd.report.part_titles import why_none
 
         complain(f"--by {by}: {why_none(document)}")
-
-
-def _read_ahead(config: Config, trace: Path) -> "ReadsTrace":
-    """Begin to read where there are cores for it; what a report needs beside takes long to import.
-
-    Reading itself needs little of that.
-    """
-    from chopperd.traces.ahead import ReadAhead
-    from chopperd.traces.reader import read_trace
-
-    threads = reading_threads()
-    if threads < 2:
-        return read_trace
-    from chopperd.pipeline.limits import read_limits
-
-    return ReadAhead(trace, limits=read_limits(config), threads=threads)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
@@ -224,12 +204,10 @@ def _document(
     traces: Sequence[Path],
     samples: "Samples",
     how: "ReportOptions",
-    read: "ReadsTrace | None" = None,
     ranks: Mapping[Path, int] | None = None,
 ) -> "ReportDocument":
     from chopperd.pipeline.reports import report_files
     from chopperd.report.progress import reading_progress
-    from chopperd.traces.reader import read_trace
 
     with reading_progress(sys.stderr) as progress:
         return report_files(
@@ -237,6 +215,5 @@ def _document(
             samples=samples,
             options=how,
             progress=progress,
-            read=read or read_trace,
             rank_of=ranks,
         )

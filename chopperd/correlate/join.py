@@ -44,7 +44,6 @@ from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, leng
 from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.classes import CopyDirection
-from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase
@@ -148,7 +147,6 @@ def join_device(
     reference_mhz: float | None,
     collectives: tuple[Collective, ...] = (),
     spec: GpuSpec | None = None,
-    both: DoesBoth = in_turn,
 ) -> JoinedDevice:
     """The device's figures, with clocks where samples cover its time.
 
@@ -159,17 +157,12 @@ def join_device(
         reference_mhz: f_ref; None if unknown.
         collectives: What the timeline's `collective` column indexes.
         spec: What the GPU's vendor states of it; None if unknown.
-        both: Does two pieces of work.
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
-    (clocks, work), (times, traffic) = both(
-        lambda: _clocks_and_work(timeline, masks, windows, gpu_samples, reference_mhz, spec),
-        lambda: (
-            _row_times(timeline, activity, masks, windows),
-            traffic_of(timeline, masks.comm, collectives),
-        ),
-    )
+    clocks, work = _clocks_and_work(timeline, masks, windows, gpu_samples, reference_mhz, spec)
+    times = _row_times(timeline, activity, masks, windows)
+    traffic = traffic_of(timeline, masks.comm, collectives)
     return JoinedDevice(
         timeline=timeline,
         times=times,

@@ -28,8 +28,6 @@ from chopperd.report.processes import (
 from chopperd.report.rows import rfc3339
 from chopperd.report.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
-from chopperd.traces.ahead import ReadsTrace
-from chopperd.traces.at_once import doing_both
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.source import ReadLimits
@@ -64,7 +62,6 @@ class ReportOptions:
         data_wait_patterns: Names of host spans that wait for data, beside the built-in ones.
         class_rules: The site's own kernel classes, tried before the built-in table.
         names: How kernel names are shown.
-        threads: How many threads may read a file.
         merge: Whether files may be of several jobs or runs.
         most_rows: Step rows (steps times devices) of a trace beyond which it is refused before it
             is joined; None for any number.
@@ -76,7 +73,6 @@ class ReportOptions:
     data_wait_patterns: tuple[str, ...] = ()
     class_rules: tuple[ClassRule, ...] = ()
     names: Names = "full"
-    threads: int = 1
     merge: bool = False
     most_rows: int | None = None
 
@@ -129,7 +125,6 @@ def report_files(
     options: ReportOptions,
     progress: Progress | None = None,
     clock: Clock | None = None,
-    read: ReadsTrace = read_trace,
     rank_of: Mapping[Path, int] | None = None,
 ) -> ReportDocument:
     """The report on the traces of one job.
@@ -144,7 +139,6 @@ def report_files(
         options: How to make it.
         progress: Called with bytes read so far and in all.
         clock: What the document is dated by.
-        read: Reads a file.
         rank_of: The ranks of files that are to be known better than the files know.
 
     Raises:
@@ -154,7 +148,7 @@ def report_files(
         StepNotFoundError: There is no step of the number asked for.
     """
     each_from = {path: Origin(rank=rank) for path, rank in (rank_of or {}).items()}
-    reports, notes = _report_each(paths, samples, options, progress, read, each_from)
+    reports, notes = _report_each(paths, samples, options, progress, each_from)
     _check_device_map([file.report for file in reports])
     for note in notes:
         logger.warning(note.text)
@@ -227,7 +221,6 @@ def _report_each(
     samples: Samples,
     options: ReportOptions,
     progress: Progress | None,
-    read: ReadsTrace,
     each_from: Mapping[Path, Origin],
 ) -> tuple[list[FileReport], list[Note]]:
     """At least one report, and what is to be said of traces that have none."""
@@ -244,7 +237,6 @@ def _report_each(
                 progress,
                 one_of_several=several,
                 origin=each_from.get(path),
-                read=read,
             )
         except TraceFormatError as error:
             failures.append(error)
@@ -274,7 +266,6 @@ def report_file(
     *,
     one_of_several: bool,
     origin: Origin | None = None,
-    read: ReadsTrace = read_trace,
 ) -> FileReport:
     """One trace joined with the samples of its time.
 
@@ -285,24 +276,22 @@ def report_file(
         progress: Called with bytes read so far and in all.
         one_of_several: Whether other files of its job are there or to come.
         origin: What is known of it beside its content.
-        read: Reads a file.
 
     Raises:
         TraceFormatError: It can't be read.
     """
-    of_file = join_input(path, samples, options, progress, origin=origin, read=read)
+    of_file = join_input(path, samples, options, progress, origin=origin)
     trace, timeline, of_its_time = of_file.trace, of_file.timeline, of_file.samples
-    both = doing_both(options.threads)
     fits = fits_by_signal(timeline, trace, of_its_time, options.join)
     best = {device: (each.best, each.why_not) for device, each in fits.items()}
     join = replace(options.join, by_signal=best)
-    report = report_trace(trace, timeline, of_its_time, join, both)
+    report = report_trace(trace, timeline, of_its_time, join)
     guesses = one_of_several and bool(guessed_gpus(report))
     if not guesses and not any(gpu for gpu, _ in best.values()):
         return FileReport(report=report, fits=fits)
     untold = {device: (None, each.why_not) for device, each in fits.items()}
     sure = replace(join, guess=join.guess and not guesses, by_signal=untold)
-    certain = report_trace(trace, timeline, of_its_time, sure, both)
+    certain = report_trace(trace, timeline, of_its_time, sure)
     return FileReport(report=report, certain=certain, fits=fits)
 
 
@@ -313,17 +302,16 @@ def join_input(
     progress: Progress | None = None,
     *,
     origin: Origin | None = None,
-    read: ReadsTrace = read_trace,
 ) -> JoinInput:
     """One trace, read and laid out, and the samples of its time; arguments as of `report_file`.
 
     Raises:
         TraceFormatError: It can't be read.
     """
-    trace = _read(path, options, progress, origin or Origin(), read)
+    trace = _read(path, options, progress, origin or Origin())
     patterns = DATA_WAIT_PATTERNS + options.data_wait_patterns
     layout = LayoutOptions(data_wait_patterns=patterns, class_rules=options.class_rules)
-    timeline = lay_out(trace, layout, doing_both(options.threads))
+    timeline = lay_out(trace, layout)
     if options.most_rows is not None:
         _check_rows(trace, timeline, options.most_rows)
     return JoinInput(trace=trace, timeline=timeline, samples=_of_its_time(samples, trace))
@@ -334,15 +322,13 @@ def _read(
     options: ReportOptions,
     progress: Progress | None,
     origin: Origin,
-    read: ReadsTrace,
 ) -> Trace:
     """The trace, under the name and job that it came with where its place does not tell them."""
-    trace = read(
+    trace = read_trace(
         path,
         limits=options.limits,
         progress=progress,
         name=origin.name,
-        threads=options.threads,
     )
     meta = trace.meta
     if origin.job is not None:

@@ -16,7 +16,6 @@ from chopperd.correlate.process_gpu import TracedProcess
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.classes import COMPUTE_CLASSES
 from chopperd.model.device_map import DeviceMap
-from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import DeviceSummary, Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
@@ -86,7 +85,6 @@ def clocked_device(
     trace: Trace,
     samples: SampleSet | None,
     options: JoinOptions,
-    both: DoesBoth = in_turn,
 ) -> ClockedDevice:
     """One device of a trace joined with the samples of its GPU.
 
@@ -96,7 +94,6 @@ def clocked_device(
         trace: As read.
         samples: Of the node, on the trace's time axis; None if there are none.
         options: What the user says.
-        both: Does two pieces of work.
     """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
@@ -112,7 +109,6 @@ def clocked_device(
         reference.sm_clock_mhz,
         timeline.collectives,
         spec,
-        both,
     )
     sampled = () if samples is None or mine is None else samples.gpus
     same_model = [each for each in sampled if mine and each.gpu.name == mine.gpu.name]

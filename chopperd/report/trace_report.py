@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.timebase import realtime_step_ns
-from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.report import (
     DeviceSummary,
     FrameworkSummary,
@@ -98,7 +97,6 @@ def report_trace(
     timeline: Timeline,
     samples: SampleSet | None,
     options: JoinOptions,
-    both: DoesBoth = in_turn,
 ) -> TraceReport:
     """The trace joined with the samples, device by device.
 
@@ -107,12 +105,11 @@ def report_trace(
         timeline: As laid out.
         samples: Of the node; None if there are none.
         options: What the user says.
-        both: Does two pieces of work.
     """
     usable = samples if samples is not None and trace.meta.anchored else None
     stepped = _realtime_step(trace, usable)
     joined = [
-        _joined(device, timeline, trace, usable, options, both, stepped=bool(stepped))
+        _joined(device, timeline, trace, usable, options, stepped=bool(stepped))
         for device in timeline.devices
     ]
     used = {window.step for device in timeline.devices for window in device.windows}
@@ -184,11 +181,10 @@ def _joined(
     trace: Trace,
     samples: SampleSet | None,
     options: JoinOptions,
-    both: DoesBoth,
     *,
     stepped: bool,
 ) -> _DeviceReport:
-    clocked = clocked_device(device, timeline, trace, samples, options, both)
+    clocked = clocked_device(device, timeline, trace, samples, options)
     joined, mine, reference = clocked.joined, clocked.samples, clocked.reference
     steps, totals = device_rows(joined, timeline, _context(trace, clocked))
     doubts = {each.code for each in clocked.doubts}

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int64s
-from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.trace import (
     Collective,
     Damage,
@@ -94,13 +93,12 @@ class _Numbered:
     shapes: Numbering[Shapes]
 
 
-def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> Assembled:
+def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
     """The tables of a trace; each is sorted, and its order in the file decides between equals.
 
     Args:
         rows: As read; their columns are given up.
         base_ns: Unix time that the file's times count from; None if it names none.
-        both: Does two pieces of work.
     """
     tables = [
         _Table(rows.records, "kind"),
@@ -120,17 +118,11 @@ def assemble(rows: TraceRows, base_ns: int | None, both: DoesBoth = in_turn) -> 
         collectives=collectives_of(rows.collectives),
         shapes=shapes_of(rows.shapes),
     )
-    (host_spans, flows), (device_records, runtime_calls, device_rows) = both(
-        lambda: (
-            without_copies(_spans(spans.settled(within, offset_ns), numbered)),
-            without_copies(_flows(rows.flows, numbered, offset_ns)),
-        ),
-        lambda: (
-            without_copies(_records(records.settled(within, offset_ns), numbered)),
-            without_copies(_calls(calls.settled(within, offset_ns), numbered)),
-            without_copies(_device_spans(device_spans.settled(within, offset_ns), numbered)),
-        ),
-    )
+    host_spans = without_copies(_spans(spans.settled(within, offset_ns), numbered))
+    flows = without_copies(_flows(rows.flows, numbered, offset_ns))
+    device_records = without_copies(_records(records.settled(within, offset_ns), numbered))
+    runtime_calls = without_copies(_calls(calls.settled(within, offset_ns), numbered))
+    device_rows = without_copies(_device_spans(device_spans.settled(within, offset_ns), numbered))
     doubtful = [one.doubtful_count for one in tables]
     kept_records, cut_count = without_far_overruns(device_records[0])
     return Assembled(

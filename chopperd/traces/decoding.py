@@ -1,14 +1,12 @@
 """Which decoder reads the event array: the scanner in C where there is one, else Python."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from chopperd.traces.blocks import Batch, EventArray
 from chopperd.traces.decoded_rows import DecodedRows
-from chopperd.traces.native.library import ScannerLibrary, scanner_library
+from chopperd.traces.native.library import scanner_library
 from chopperd.traces.native.scanner import Scanner
-from chopperd.traces.native.threads import ScannerThreads
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.scanned import Scanned
 from chopperd.traces.scanned_array import ScannedArray
@@ -18,9 +16,6 @@ from chopperd.traces.text_buffer import Buffer
 
 PieceT_co = TypeVar("PieceT_co", covariant=True)
 PieceT = TypeVar("PieceT")
-
-#: Stretches under way for each thread: one that is scanned, one that waits.
-_STRETCHES_PER_THREAD: Final = 2
 
 
 class Array(Protocol[PieceT_co]):
@@ -101,35 +96,15 @@ class _Scanning(_Decoding[Scanned]):
             source.go_on_at(self._scanned.read_to)
 
 
-@contextmanager
-def decoding(
-    rows: TraceRows, threads: int, block_bytes: int, *, native: bool = True
-) -> Iterator[Events]:
+def decoding(rows: TraceRows, block_bytes: int, *, native: bool = True) -> Events:
     """Reads an event array into rows.
 
     Args:
         rows: Where to.
         block_bytes: How much text is taken into rows at once.
-        threads: How many threads may read. The decoder in Python uses one.
         native: Whether the scanner in C may be used; it reads the same.
     """
     library = scanner_library() if native else None
     if library is None:
-        yield _Decoding[Batch](EventArray(), DecodedRows(rows).add, TraceSource.chunks)
-    elif threads < 2:
-        yield _Scanning(ScannedArray(Scanner(library), block_bytes), rows)
-    else:
-        with _side_by_side(library, threads, block_bytes) as array:
-            yield _Scanning(array, rows)
-
-
-@contextmanager
-def _side_by_side(
-    library: ScannerLibrary, threads: int, block_bytes: int
-) -> Iterator[ScannedArray]:
-    others = ScannerThreads(library, threads)
-    try:
-        stretches = _STRETCHES_PER_THREAD * threads
-        yield ScannedArray(Scanner(library), block_bytes, others, stretches)
-    finally:
-        others.close()
+        return _Decoding[Batch](EventArray(), DecodedRows(rows).add, TraceSource.chunks)
+    return _Scanning(ScannedArray(Scanner(library), block_bytes), rows)

@@ -38,11 +38,11 @@ def further_events(tail: bytes, *, native: bool = True) -> int:
 def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
     """How many events a list has, and what follows it. Their rows are made, and given up."""
     rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
-    with decoding(rows, threads=1, block_bytes=_PIECE_BYTES, native=native) as events:
-        array = events.array
-        while at < len(text) and array.tail is None:
-            events.feed(bytes(text[at : at + size]))
-            at, size = at + size, min(4 * size, _PIECE_BYTES)
-        events.finish()
+    events = decoding(rows, _PIECE_BYTES, native=native)
+    array = events.array
+    while at < len(text) and array.tail is None:
+        events.feed(bytes(text[at : at + size]))
+        at, size = at + size, min(4 * size, _PIECE_BYTES)
+    events.finish()
     tail = (array.tail or b"") + text[at:]
     return rows.counts.total() + array.damaged + array.undecodable, tail

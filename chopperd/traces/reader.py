@@ -1,6 +1,5 @@
 """Reads a Kineto trace file into a `Trace`: one pass, one block of events in memory at a time."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -8,17 +7,14 @@ from typing import Final
 import numpy as np
 
 from chopperd.errors import TraceFormatError
-from chopperd.model.pairs import DoesBoth
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.at_once import doing_both
 from chopperd.traces.blocks import find_opening, is_cut_mark, without_mark
 from chopperd.traces.decode import Fault, Refusal
 from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.document import Texts, document_texts
-from chopperd.traces.file_hash import FileHash
 from chopperd.traces.further import further_events
 from chopperd.traces.links import merged_devices
 from chopperd.traces.rows import TraceRows
@@ -45,9 +41,7 @@ def read_trace(
     limits: ReadLimits = DEFAULT_LIMITS,
     progress: Progress | None = None,
     name: str | None = None,
-    threads: int = 1,
     native: bool = True,
-    hashed: FileHash | None = None,
 ) -> Trace:
     """The trace in `path`, whatever its layout, its compression and its damage.
 
@@ -57,33 +51,23 @@ def read_trace(
         progress: Called with (stored bytes read, size of the file).
         name: What the file was called where it comes from: its rank may stand there, and people
             know it by that; None if it is still called so.
-        threads: How many threads may read it.
         native: Whether the part in C may be used, where there is one; it reads the same.
-        hashed: Another thread hashes the file already.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
     """
     called = path if name is None else Path(name)
     rows = TraceRows()
-    with ExitStack() as stack:
-        source = stack.enter_context(TraceSource(path, limits, progress, name=str(called)))
-        # A plain file is scanned by one thread; what another can do is to hash it.
+    with TraceSource(path, limits, progress, name=str(called)) as source:
         reads_on = native and source.is_plain
-        if hashed is None and reads_on and threads > 1:
-            hashed = FileHash.begun(path)
-        if hashed is not None:
-            source.is_hashed_by(hashed)
-        events = stack.enter_context(
-            decoding(rows, 1 if reads_on else threads, limits.block_bytes, native=native)
-        )
+        events = decoding(rows, limits.block_bytes, native=native)
         document = _Document(source, limits, rows, events, name=called.name, native=native)
         for data in events.pieces_of(source):
             document.feed(data)
             if reads_on:
                 document.read_on()
         document.finish()
-        return document.trace(called, doing_both(threads))
+        return document.trace(called)
 
 
 class _Document:
@@ -155,12 +139,12 @@ class _Document:
                 "writes: no kernel can be told; record it with torch.profiler"
             )
 
-    def trace(self, path: Path, both: DoesBoth) -> Trace:
+    def trace(self, path: Path) -> Trace:
         """All that was read."""
         keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
         self._further = further_events(self._array.tail or b"", native=self._native)
         self._check_places()
-        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values), both)
+        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         self._check_devices(tables)
         return Trace(
             meta=self._meta(path, keys, tables),

@@ -14,7 +14,6 @@ from typing import Final, Self, cast
 from isal import isal_zlib
 
 from chopperd.errors import TraceFormatError
-from chopperd.traces.file_hash import FileHash, hash_of
 from chopperd.traces.text_buffer import Buffer
 
 _GZIP: Final = b"\x1f\x8b"
@@ -89,7 +88,6 @@ class TraceSource:
         self._view = memoryview(bytearray(min(limits.block_bytes, _VIEW_BYTES)))
         self._hash = hashlib.sha256()
         self._hash_bytes = 0
-        self._hashed: FileHash | None = None
         with self._readable():
             # Without waiting for a pipe's writer: only regular files are read.
             self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -150,15 +148,7 @@ class TraceSource:
     @property
     def sha256(self) -> str:
         """Hash of the bytes read so far, as stored, in hex."""
-        if self._hashed is None:
-            return self._hash.hexdigest()
-        found = self._hashed.of(self._opened, self.stored_bytes)
-        with self._readable():
-            return found or hash_of(self.file, self.stored_bytes)[0]
-
-    def is_hashed_by(self, other: FileHash) -> None:
-        """Leave the hash to another thread; before anything is read."""
-        self._hashed = other
+        return self._hash.hexdigest()
 
     @property
     def is_plain(self) -> bool:
@@ -173,7 +163,7 @@ class TraceSource:
         os.lseek(self.file, position, os.SEEK_SET)
         self.stored_bytes = self.expanded_bytes = position
         with self._readable():
-            while self._hashed is None and self._hash_bytes < position:
+            while self._hash_bytes < position:
                 begin = self._hash_bytes
                 count = os.preadv(self.file, [self._view[: position - begin]], begin)
                 if not count:
@@ -234,9 +224,8 @@ class TraceSource:
 
     def _hash_next(self, begin: int, data: memoryview) -> None:
         """Hash what was not before of some bytes of the file and where they begin."""
-        if self._hashed is None:
-            self._hash.update(data[max(self._hash_bytes - begin, 0) :])
-            self._hash_bytes = max(self._hash_bytes, begin + len(data))
+        self._hash.update(data[max(self._hash_bytes - begin, 0) :])
+        self._hash_bytes = max(self._hash_bytes, begin + len(data))
 
     def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:
         """The decompressed text of all gzip members; ends early where the stream is broken."""

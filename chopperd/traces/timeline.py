@@ -10,7 +10,6 @@ from chopperd.correlate import intervals
 from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
-from chopperd.model.pairs import DoesBoth, in_turn
 from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,
@@ -98,9 +97,7 @@ class _Place:
     phase: Int8s
 
 
-def lay_out(
-    trace: Trace, options: LayoutOptions | None = None, both: DoesBoth = in_turn
-) -> Timeline:
+def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     """Link, class and assign every device record of a trace; nothing is dropped.
 
     A record belongs to the step whose marker its launch started in; where only device rows mark
@@ -109,16 +106,13 @@ def lay_out(
     Args:
         trace: A trace as read.
         options: What the site or the job knows; None for the defaults.
-        both: Does two pieces of work.
     """
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
     launched = launches(trace, links.call)
-    work, place = both(
-        lambda: _work(trace, links, launched, options.class_rules),
-        lambda: _place(trace, links, launched.moments, marked),
-    )
+    work = _work(trace, links, launched, options.class_rules)
+    place = _place(trace, links, launched.moments, marked)
     lossy = np.unique(place.call_step[links.missing])
     unknown = unrecorded(trace.records, trace.calls, links)
     return Timeline(

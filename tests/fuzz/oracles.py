@@ -7,9 +7,8 @@ takes ten times as long and is asked of some inputs:
 * of one in ten, and of all that are compressed, the file is read as a program would: nothing but
   a refusal is raised, and every row that was read is in a table or counted as lost;
 * of one in 20, and of all that are compressed, the file is read another way as well: by the other
-  decoder, in small blocks, by two threads; each in turn;
-* of one in 40 the whole report is made;
-* one in 64 stands amid so many sound events that two threads share it.
+  decoder, in small blocks; each in turn;
+* of one in 40 the whole report is made.
 """
 
 from collections import Counter
@@ -47,10 +46,6 @@ _FILE_EACH: Final = 10
 _OTHERWISE_EACH: Final = 20
 _REPORTED_EACH: Final = 40
 _PYTHON_IN_PIECES_EACH: Final = 6
-_LONG_EACH: Final = 64
-_LONG_BYTES: Final = 30_000
-_LONG_PIECE_BYTES: Final = 9_000
-"""Threads share what is longer than the 8 KiB that they look ahead."""
 _MAX_RATIO: Final = 3.0
 _FLOOR_S: Final = 0.010
 """What single readings may cost more than others: caches, collection of garbage."""
@@ -113,8 +108,6 @@ class Oracles:
             if lost := self.sound_rows(one.seed, one.sound) - found.rows:
                 yield Failure("lost sound events", str(list(lost)[:3]))
             yield from self._array_otherwise(array, found, _pieces(array, at, number), number)
-            if self._is_due(number, _LONG_EACH):
-                yield from self._by_threads(_amid_others(array, one.seed), number)
         elif not one.packed:
             self.seen["no list of events"] += 1
         if one.packed or self._is_due(number, _FILE_EACH):
@@ -147,18 +140,6 @@ class Oracles:
             elif difference := unlike(usual, found):
                 yield Failure(way, f"{difference} (pieces {[len(one) for one in pieces][:9]})")
 
-    def _by_threads(self, array: bytes, number: int) -> Iterator[Failure]:
-        """A long array is read alike by two threads, and by the other decoder."""
-        size = Random(number).randint(_LONG_PIECE_BYTES, 2 * _LONG_PIECE_BYTES)
-        pieces = [array[at : at + size] for at in range(0, len(array), size)]
-        usual = read_array([array], native=True)
-        for way, found in (
-            ("long, by threads", read_array(pieces, native=True, threads=2)),
-            ("long, by Python", read_array(pieces, native=False)),
-        ):
-            if difference := unlike(usual, found):
-                yield Failure(way, f"pieces of {size} bytes: {difference}")
-
     def _file(self, one: Mutated, array: ArrayReading | None, number: int) -> Iterator[Failure]:
         usual = self._in_time(self._file_reading(one.data), len(one.data))
         if isinstance(usual, Failure):
@@ -177,14 +158,13 @@ class Oracles:
             yield from _reported(usual)
 
     def _file_otherwise(self, data: bytes, usual: Outcome, number: int) -> Iterator[Failure]:
-        """Read by the other decoder, in small blocks, by several threads: always the same."""
+        """Read by the other decoder, in small blocks: always the same."""
         block_bytes = Random(number).choice((*BLOCKS, max(len(data) // 3, 1)))
         blocks = ReadLimits(block_bytes=block_bytes)
         ways: list[tuple[str, Callable[[], Outcome]]] = [
             ("file by Python", self._file_reading(data, native=False)),
             ("file in blocks", self._file_reading(data, blocks)),
             ("file by Python, in blocks", self._file_reading(data, blocks, native=False)),
-            ("file by threads, in blocks", self._file_reading(data, blocks, threads=2)),
         ]
         turn = number // _OTHERWISE_EACH % len(ways)
         for way, read in ways if self._thorough else ways[turn : turn + 1]:
@@ -195,14 +175,14 @@ class Oracles:
                 yield Failure(way, f"{block_bytes} bytes: {difference}")
 
     def _file_reading(
-        self, data: bytes, limits: ReadLimits = _USUAL, *, native: bool = True, threads: int = 1
+        self, data: bytes, limits: ReadLimits = _USUAL, *, native: bool = True
     ) -> Callable[[], Outcome]:
         """What writes a file and reads it."""
 
         def read() -> Outcome:
             self._path.write_bytes(data)
             try:
-                return read_trace(self._path, limits=limits, native=native, threads=threads)
+                return read_trace(self._path, limits=limits, native=native)
             except TraceFormatError as error:
                 return error
 
@@ -276,14 +256,6 @@ def _pieces(text: bytes, changed_at: int, number: int) -> list[bytes]:
         cuts = [changed_at + random.randint(-24, 24) for _ in range(random.choice((1, 2, 4)))]
     ends = [0, *sorted(min(max(cut, 0), size) for cut in cuts), size]
     return [text[a:b] for a, b in pairwise(ends)]
-
-
-def _amid_others(array: bytes, seed: Seed) -> bytes:
-    """An array with many sound events before its own and behind them, for stretches to be cut."""
-    events = seed.text[seed.ends[0] : seed.ends[-1]] + b","
-    many = events * (_LONG_BYTES // len(events))
-    own, bracket, rest = array.rpartition(b"]")
-    return many + own + b"," + many[:-1] + bracket + rest
 
 
 def _not_told(array: ArrayReading, trace: Trace) -> str:

@@ -60,14 +60,14 @@ class ArrayReading:
         return sum(self.counts.values())
 
 
-def read_array(pieces: Sequence[bytes], *, native: bool, threads: int = 1) -> ArrayReading:
+def read_array(pieces: Sequence[bytes], *, native: bool) -> ArrayReading:
     """The events of an array whose text comes in pieces, a block being as long as the longest."""
     rows = TraceRows()
-    with decoding(rows, threads, max(map(len, pieces)), native=native) as events:
-        for piece in pieces:
-            events.feed(piece)
-        events.finish()
-        return _reading(rows, events.array)
+    events = decoding(rows, max(map(len, pieces)), native=native)
+    for piece in pieces:
+        events.feed(piece)
+    events.finish()
+    return _reading(rows, events.array)
 
 
 def _reading(rows: TraceRows, array: Array[object]) -> ArrayReading:

@@ -20,7 +20,6 @@ import msgspec
 import pytest
 
 from chopperd import cli
-from chopperd.cli import report_commands
 from chopperd.cli.output import complain_of_crash
 from chopperd.logs import configure_logging
 from chopperd.model.captures import JobEntry
@@ -86,7 +85,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHOPPERD_PATHS__STATE", str(tmp_path / "state"))
     monkeypatch.setenv("CHOPPERD_API__LISTEN", "")
     monkeypatch.setenv("CHOPPERD_METRICS__LISTEN", "")
-    monkeypatch.setattr(report_commands, "reading_threads", lambda: 1)  # none outlives a refusal
     inside = tmp_path / EVIL_FILE
     inside.mkdir()
     written(inside / "trace.json", trace())

@@ -91,15 +91,13 @@ class ScannerLibrary:
         library.scan_events.argtypes = [POINTER(Scan), c_void_p, *[c_int64] * 4]
         library.scan_file.restype = c_int64
         library.scan_file.argtypes = [POINTER(Scan), c_int32, c_int64, c_int64]
-        for function in (library.scan_empty, library.scan_forget):
-            function.restype = None
-            function.argtypes = [POINTER(Scan)]
+        library.scan_empty.restype = None
+        library.scan_empty.argtypes = [POINTER(Scan)]
         self.open = library.scan_open
         self.close = library.scan_close
         self.events = library.scan_events
         self.file = library.scan_file
         self.empty = library.scan_empty
-        self.forget = library.scan_forget
 
 
 @cache

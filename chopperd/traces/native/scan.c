@@ -216,13 +216,6 @@ static bool take_mended(scan_t *scan, const char *at, const char *behind, const 
     return true;
 }
 
-/* Number texts from 0 again. */
-void scan_forget(scan_t *scan)
-{
-    for (int which = 0; which < TEXTS; which++)
-        forget_strings(&scan->texts[which]);
-}
-
 /* Begin again with no rows, and nothing counted. */
 void scan_empty(scan_t *scan)
 {

@@ -72,7 +72,6 @@ typedef struct {
 
 /* The number of a text; -1 where there is no memory. `is_new` where it has not come before. */
 int32_t number_of(strings_t *strings, const char *text, int64_t size, bool *is_new);
-void forget_strings(strings_t *strings);
 void free_strings(strings_t *strings);
 
 /* ---- between.c ---- */
@@ -199,7 +198,6 @@ int64_t scan_row_bytes(int64_t table);
 scan_t *scan_open(const char *shaped);
 void scan_close(scan_t *scan);
 void scan_empty(scan_t *scan);
-void scan_forget(scan_t *scan);
 int64_t scan_events(
     scan_t *scan, const char *text, int64_t size, int64_t limit, int64_t final, int64_t searched);
 int64_t scan_file(scan_t *scan, int32_t file, int64_t offset, int64_t most);

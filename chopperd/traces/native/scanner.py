@@ -27,7 +27,7 @@ _UNUSED: Final = "unused"
 
 
 class Scanner:
-    """One scan at a time; its memory is used again by the next. Threads need one each.
+    """One scan at a time; its memory is used again by the next.
 
     Texts keep their numbers from one scan to the next.
 
@@ -46,11 +46,6 @@ class Scanner:
         """Give the memory back."""
         if self._scan:
             self._library.close(self._scan)
-
-    def forget(self) -> None:
-        """Number texts from 0 again."""
-        self._library.forget(self._scan)
-        self._known = [[] for _ in range(TEXTS)]
 
     def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int = 0) -> Stop:
         """Read the elements of `text`, which starts between two, that start before `limit`.

@@ -103,13 +103,6 @@ int32_t number_of(strings_t *strings, const char *text, int64_t size, bool *is_n
     return (int32_t)strings->count++;
 }
 
-void forget_strings(strings_t *strings)
-{
-    if (strings->count)
-        memset(strings->slots, 0, (size_t)strings->slot_room * sizeof(uint32_t));
-    strings->used = strings->count = 0;
-}
-
 void free_strings(strings_t *strings)
 {
     free(strings->bytes);

@@ -1,14 +1,12 @@
 """Plain files that the scanner reads by itself, and their hashes: as by the decoder in Python."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
 
 from chopperd.model.trace import Trace
 from chopperd.traces import reader, scanned_array
-from chopperd.traces.file_hash import FileHash
 from chopperd.traces.reader import read_trace
 from tests.decoders import assert_same_columns
 from tests.layouts import Event, compact, complete_event, native
@@ -66,8 +64,7 @@ def test_a_file_is_read_as_by_the_decoder_in_python(
     expected = read_trace(path, native=False)
     assert len(expected.records) > 11_000
     assert expected.meta.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    for threads in (1, 2):
-        same(read_trace(path, threads=threads), expected)
+    same(read_trace(path), expected)
 
 
 def test_progress_is_told_to_the_end(tmp_path: Path) -> None:
@@ -77,32 +74,3 @@ def test_progress_is_told_to_the_end(tmp_path: Path) -> None:
     read_trace(path, progress=lambda *at: seen.append(at))
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
     assert len(seen) > 3
-
-
-def test_the_hash_of_another_state_of_the_file_is_not_taken(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(compact(events(10), {}))
-    early = FileHash(path)
-    early.work()
-    path.write_bytes(compact(events(20), {}))
-    found = read_trace(path, threads=2, hashed=early)
-    assert found.meta.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert len(found.records) == 20
-
-
-def test_a_hash_is_of_the_very_file_and_of_as_many_bytes(tmp_path: Path) -> None:
-    path, other = tmp_path / "one", tmp_path / "other"
-    for each in (path, other):
-        each.write_bytes(b"x" * 300_000)
-    found = FileHash.begun(path)
-    digest = hashlib.sha256(b"x" * 300_000).hexdigest()
-    assert found.of(path.stat(), 300_000) == digest
-    assert found.of(path.stat(), 299_999) is None
-    assert found.of(other.stat(), 300_000) is None
-
-
-def test_what_can_not_be_read_has_no_hash(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("missing", "pipe", "."):
-        found = FileHash.begun(tmp_path / name)
-        assert found.of(tmp_path.stat(), 0) is None

@@ -41,15 +41,13 @@ def library() -> ScannerLibrary:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    hard_events(), st.sampled_from(LAYOUTS), st.integers(40, 1000), st.sampled_from([1, 1, 1, 2])
-)
+@given(hard_events(), st.sampled_from(LAYOUTS), st.integers(40, 1000))
 def test_events_that_are_hard_to_cut_are_read_alike(
-    events: list[Event], layout: Layout, piece_bytes: int, threads: int
+    events: list[Event], layout: Layout, piece_bytes: int
 ) -> None:
     text = layout(events, {"schemaVersion": 1})
     expected = reading(text, native=False)
-    assert_alike(expected, reading(text, native=True, threads=threads, piece_bytes=piece_bytes))
+    assert_alike(expected, reading(text, native=True, piece_bytes=piece_bytes))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -96,10 +94,8 @@ def test_what_stands_between_values_means_the_same_only_in_the_same_place(
 
 @pytest.mark.parametrize("layout", [native, compact])
 @pytest.mark.parametrize("damaged", [0, 1, 3])
-def test_stretches_are_scanned_side_by_side_whatever_looks_like_a_border(
-    layout: Layout, damaged: int
-) -> None:
-    """Cuts are guessed: here many guesses are inside texts and nested lists."""
+def test_what_looks_like_a_border_between_events_is_none(layout: Layout, damaged: int) -> None:
+    """Texts and nested lists here look like the border between two events."""
     odd = complete_event("cpu_op", '},{"ph":"X","name":"x"},{"ph":', 5, 1)
     odd["args"] = {"list": [{"id": 1}, {"name": "b"}, {"ts": 1}] * 3}
     events = [{**odd, "ts": number} if number % 3 else EVENTS[number % 7] for number in range(900)]
@@ -110,9 +106,7 @@ def test_stretches_are_scanned_side_by_side_whatever_looks_like_a_border(
     expected = reading(text, native=False)
     assert expected.lost["damaged"] == damaged
     for piece_bytes in (9 * KIB, 20 * KIB, 64 * KIB):
-        for threads in (2, 3):
-            found = reading(text, native=True, threads=threads, piece_bytes=piece_bytes)
-            assert_alike(expected, found)
+        assert_alike(expected, reading(text, native=True, piece_bytes=piece_bytes))
 
 
 def test_a_number_between_events_is_one_element_however_it_is_cut() -> None:
@@ -222,10 +216,10 @@ def real_files(shared: Path) -> list[Path]:
 def test_every_real_file_is_read_alike(
     real_files: list[Path], real_trace: Callable[[str], Trace]
 ) -> None:
-    """Scanned in one thread by `real_trace`; here in two, and decoded in Python."""
+    """Scanned in large blocks by `real_trace`; here in small ones, and decoded in Python."""
     for path in real_files:
         usual = real_trace(path.name.removesuffix(".json.gz"))
-        side_by_side = read_trace(path, threads=2, limits=ReadLimits(block_bytes=64 * KIB))
-        for other in (side_by_side, read_trace(path, native=False)):
+        in_blocks = read_trace(path, limits=ReadLimits(block_bytes=64 * KIB))
+        for other in (in_blocks, read_trace(path, native=False)):
             assert_same_columns(usual, other)
             assert (usual.meta, usual.damage) == (other.meta, other.damage)

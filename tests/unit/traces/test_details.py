@@ -30,15 +30,14 @@ def product(number: int, size: int) -> str:
 
 
 def read_alike(events: list[str]) -> Reading:
-    """By both decoders, whole, in pieces and in several threads."""
+    """By both decoders, whole and in pieces."""
     text = f'{{"traceEvents":[{",".join(events)}]}}'.encode()
     found = reading(text, native=False)
     for native in (False, True) if scanner_library() else (False,):
         for piece_bytes in (1 << 20, 200, 9000):
-            for threads in (1, 3):
-                other = reading(text, native=native, piece_bytes=piece_bytes, threads=threads)
-                assert_same_columns(found.tables, other.tables)
-                assert other.tables.damage == found.tables.damage
+            other = reading(text, native=native, piece_bytes=piece_bytes)
+            assert_same_columns(found.tables, other.tables)
+            assert other.tables.damage == found.tables.damage
     return found
 
 
