@@ -1,4 +1,4 @@
-"""Sockets to listen on, and who is in the way where one can't be had."""
+"""Sockets to listen on, and why one can't be had."""
 
 import errno
 import ipaddress
@@ -7,8 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from chopperd.api.peers import credentials
-from chopperd.api.proc_net import listener_on, program_name
+from chopperd.api.peers import credentials, program_name
 from chopperd.errors import ConfigError
 
 _BACKLOG: Final = 128
@@ -25,7 +24,7 @@ def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.so
         only_loopback: Whether other machines must not reach it.
 
     Raises:
-        ConfigError: Something else listens there (says what), or the address is not to be had.
+        ConfigError: Something else listens there, or the address is not to be had.
     """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
@@ -46,9 +45,22 @@ def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.so
         listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise ConfigError([f'{key} is "{listen}": {_why(error, int(port))}']) from error
+        raise ConfigError([f'{key} is "{listen}": {_why(error)}']) from error
     listening.setblocking(False)
     return listening
+
+
+def is_in_use(listen: str) -> bool:
+    """Whether something listens at "ADDRESS:PORT", so that nobody else can."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def bind_unix(path: Path) -> socket.socket:
@@ -84,11 +96,10 @@ def unlink_if_ours(path: Path, inode: int) -> None:
         return
 
 
-def _why(error: OSError, port: int) -> str:
+def _why(error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return error.strerror or str(error)
-    holder = listener_on(port) or "another program, of another user"
-    return f"{holder} listens there already"
+    return "another program listens there already; `ss -ltnp` names it"
 
 
 def _clear(path: Path) -> None:

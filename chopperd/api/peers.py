@@ -12,9 +12,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
-
-from chopperd.api.proc_net import Address, uid_of_client
+from typing import Final
 
 _CREDENTIALS: Final = struct.Struct("iII")
 _ROOT_UID: Final = 0
@@ -27,71 +25,29 @@ _IDENTITY_BYTES: Final = 6
 _NOBODY_IN_PARTICULAR: Final = frozenset({2**32 - 1, 65_534})
 
 
-class Peer(Protocol):
-    """The other end of a connection."""
-
-    def uid(self) -> int | None:
-        """The user there; None if it can't be told. May read files."""
-        ...
-
-
 class UnixPeer:
     """The other end of a Unix socket.
 
     Args:
         pid: As the kernel noted it when the connection was made; 0 if it has none here.
         uid: Likewise.
+
+    Attributes:
+        uid: The user who connected; below 0 inside a container, None if its container is unknown.
     """
 
     def __init__(self, pid: int, uid: int) -> None:
-        self._uid = _owner_of(pid, uid)
-
-    def uid(self) -> int | None:
-        """The user who connected; below 0 inside a container, None if its container is unknown."""
-        return self._uid
+        self.uid = _owner_of(pid, uid)
 
 
-class TcpPeer:
-    """The other end of a TCP connection.
-
-    It is looked up at most once, while the connection stands: its port may be another's later.
-
-    Args:
-        client: Its address.
-        server: Ours.
-    """
-
-    def __init__(self, client: Address, server: Address) -> None:
-        self._client = client
-        self._server = server
-        self._uid: int | None = None
-        self._is_looked_up = False
-
-    def uid(self) -> int | None:
-        """The user whose socket it is, where that is a process of this machine."""
-        if not self._is_looked_up:
-            self._uid = _known(uid_of_client(self._client, self._server))
-            self._is_looked_up = True
-        return self._uid
-
-
-class UnknownPeer:
-    """Somebody of whom nothing is known."""
-
-    def uid(self) -> int | None:
-        """None."""
+def peer_of(connection: socket.socket | None) -> UnixPeer | None:
+    """Who is at the other end of a connection; None over TCP, which tells nobody's uid."""
+    if connection is None or connection.family != socket.AF_UNIX:
         return None
-
-
-def peer_of(connection: socket.socket) -> Peer:
-    """Who is at the other end of a connected socket."""
     try:
-        if connection.family == socket.AF_UNIX:
-            return UnixPeer(*credentials(connection))
-        client, server = connection.getpeername(), connection.getsockname()
-        return TcpPeer(client[:2], server[:2])
+        return UnixPeer(*credentials(connection))
     except OSError:
-        return UnknownPeer()
+        return None
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:
@@ -104,7 +60,15 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _known(uid: int | None) -> int | None:
+def program_name(pid: int, proc: Path = Path("/proc")) -> str:
+    """The name of a process, for people."""
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _known(uid: int) -> int | None:
     return None if uid in _NOBODY_IN_PARTICULAR else uid
 
 

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from chopperd.api.peers import UnknownPeer, peer_of
+from chopperd.api.peers import peer_of
 from chopperd.api.problems import MEDIA_TYPE, ProblemError
 
 MOST_CONNECTIONS: Final = 64
@@ -81,9 +81,7 @@ class ApiProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Note who connected; one too many is sent away."""
         super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        peer = peer_of(connection) if connection is not None else UnknownPeer()
-        self.app_state = {**self.app_state, "peer": peer}
+        self.app_state = {**self.app_state, "peer": peer_of(transport.get_extra_info("socket"))}
         if not self._has_place():
             self._refuse(ProblemError(503, "too many connections are open: try later"))
 

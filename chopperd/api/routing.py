@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from chopperd.api.access import Access, AccessPolicy
 from chopperd.api.parameters import Parameter
-from chopperd.api.peers import Peer, UnixPeer, UnknownPeer
+from chopperd.api.peers import UnixPeer
 from chopperd.api.places import Places
 from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters
 from chopperd.api.services import ApiServices
@@ -197,16 +197,16 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
     """
     if access is Access.ANYONE:
         return _NOBODY
-    peer: Peer = getattr(request.state, "peer", None) or UnknownPeer()
+    peer: UnixPeer | None = getattr(request.state, "peer", None)
     has_token = _has_token(request, policy)
     loop = asyncio.get_running_loop()
     viewer = await loop.run_in_executor(
-        None, lambda: policy.viewer(peer.uid(), has_token=has_token)
+        None, lambda: policy.viewer(peer.uid if peer else None, has_token=has_token)
     )
     if viewer.is_admin:
         return viewer
     if viewer.uid is None:
-        if access is Access.UPLOADER and isinstance(peer, UnixPeer):
+        if access is Access.UPLOADER and peer is not None:
             return viewer  # as with the inbox, anyone of the node may; only administrators see it
         detail = "it can't be told who asks: connect through the agent's Unix socket, or "
         raise _unauthorized(detail + _SEND_THE_TOKEN)

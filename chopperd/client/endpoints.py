@@ -2,12 +2,12 @@
 
 import socket
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chopperd.api.proc_net import uids_listening_on
 from chopperd.config.places import readable_runtime_folders
 from chopperd.config.sections import Config
 
@@ -15,6 +15,7 @@ SOCKET_NAME: Final = "api.sock"
 _HOST: Final = "localhost"
 #: Where to knock for a server that listens on every address.
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_LISTENING: Final = "0A"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class TcpEndpoint:
 
     def server_uids(self) -> frozenset[int]:
         """The users who listen on this port: anyone may, where no agent does."""
-        return uids_listening_on(self.port)
+        return frozenset(_uids_listening_on(self.port))
 
 
 Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
@@ -106,3 +107,18 @@ def _connected_socket(path: Path, timeout_s: float) -> socket.socket:
         opened.close()
         raise
     return opened
+
+
+def _uids_listening_on(port: int) -> Iterator[int]:
+    """Whose sockets listen on a port of this machine, at any address.
+
+    Source: Linux, proc(5) `/proc/net/tcp`.
+    """
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        try:
+            lines = table.read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield int(fields[7])

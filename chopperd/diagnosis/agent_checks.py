@@ -49,13 +49,10 @@ def _listener(listener: Listener, facts: Facts) -> Finding:
     check, address = listener.key, listener.address
     if not listener.is_taken:
         return ok(check, f"{address} is free")
-    holder = listener.holder or "a program of another user"
-    pid = facts.agent.pid
-    # Another user's agent does not show what it holds.
-    is_agents = listener.holder is None or (pid is not None and holder.startswith(f"pid {pid} "))
-    if facts.agent.version is not None and is_agents:
-        return ok(check, f"{address} is the running agent's")
-    return problem(check, f"{holder} listens at {address}", f"stop it, or set {listener.key}")
+    if facts.agent.version is not None:
+        return ok(check, f"{address} is in use, and an agent runs; `ss -ltnp` names the program")
+    fix = f"stop it (`ss -ltnp` names it), or set {listener.key}"
+    return problem(check, f"another program listens at {address}", fix)
 
 
 def agent(facts: Facts) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
 """Facts of the agent and of what its settings name: folders, addresses, its socket."""
 
 import os
-import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,17 +9,15 @@ from typing import Final
 from chopperd import __version__
 from chopperd.agent.pause import FILE_NAME, parsed_pause
 from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, SOCKET_NAME
-from chopperd.api.peers import credentials
-from chopperd.api.proc_net import listener_on, uids_listening_on
+from chopperd.api.binding import is_in_use
 from chopperd.client.agent import AgentClient
-from chopperd.client.endpoints import Endpoint, SocketEndpoint
+from chopperd.client.endpoints import Endpoint
 from chopperd.config.places import runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.diagnosis.facts import Agent, Folder, Listener
 from chopperd.errors import AgentRefusedError, AgentUnreachableError, ConfigError
 from chopperd.model.live import Pause
 
-_PROC: Final = Path("/proc")
 _CONNECT_S: Final = 1.0
 
 
@@ -32,10 +29,14 @@ def folders_of(config: Config) -> tuple[Folder, ...]:
     )
 
 
-def listeners_of(config: Config, proc: Path = _PROC) -> tuple[Listener, ...]:
+def listeners_of(config: Config) -> tuple[Listener, ...]:
     """The addresses that the agent listens on; none where any free port will do."""
     wanted = (("metrics.listen", config.metrics.listen), ("api.listen", config.api.listen))
-    return tuple(_listener(key, address, proc) for key, address in wanted if _port(address))
+    return tuple(
+        Listener(key=key, address=address, is_taken=is_in_use(address))
+        for key, address in wanted
+        if _port(address)
+    )
 
 
 def agent_of(config: Config) -> Agent:
@@ -54,7 +55,6 @@ def agent_of(config: Config) -> Agent:
     return Agent(
         own_version=__version__,
         version=said.version,
-        pid=_pid(client.api.endpoints),
         trouble=said.trouble,
     )
 
@@ -128,16 +128,6 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2] or 0)
 
 
-def _listener(key: str, address: str, proc: Path) -> Listener:
-    port = _port(address)
-    return Listener(
-        key=key,
-        address=address,
-        is_taken=bool(uids_listening_on(port, proc)),
-        holder=listener_on(port, proc),
-    )
-
-
 def _answers(endpoints: Sequence[Endpoint]) -> bool:
     """Whether anything takes a connection where an agent would."""
     for endpoint in endpoints:
@@ -147,21 +137,3 @@ def _answers(endpoints: Sequence[Endpoint]) -> bool:
             continue
         return True
     return False
-
-
-def _pid(endpoints: Sequence[Endpoint]) -> int | None:
-    """The process behind the first Unix socket that answers."""
-    return next(_pids(endpoints), None)
-
-
-def _pids(endpoints: Sequence[Endpoint]) -> Iterator[int]:
-    for endpoint in endpoints:
-        if not isinstance(endpoint, SocketEndpoint):
-            continue
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_CONNECT_S)
-            try:
-                probe.connect(str(endpoint.path))
-            except OSError:
-                continue
-            yield credentials(probe)[0]

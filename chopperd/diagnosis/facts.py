@@ -131,13 +131,11 @@ class Listener:
         key: The key of the configuration that sets it.
         address: As it stands there.
         is_taken: Whether something listens there now.
-        holder: What that is ("pid 12 (name)"), where this user can see it.
     """
 
     key: str
     address: str
     is_taken: bool = False
-    holder: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +144,6 @@ class Agent:
 
     Attributes:
         version: Its version; None if none answers.
-        pid: Its process, where its socket says so.
         own_version: The version of this program.
         trouble: Why it is not well, by its own account.
         refusal: Why it, or what listens in its place, gave no answer, though something is there.
@@ -154,7 +151,6 @@ class Agent:
 
     own_version: str
     version: str | None = None
-    pid: int | None = None
     trouble: str | None = None
     refusal: str | None = None
 

@@ -9,7 +9,7 @@ from grp import getgrgid
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chopperd.api.proc_net import holder_of
+from chopperd.api.peers import program_name
 from chopperd.diagnosis.facts import Container, DeviceNode, Hardware, MigInstance, Process
 from chopperd.model.inventory import ProcessView
 
@@ -130,7 +130,7 @@ class Machine:
         table = _text(self._proc / "net/unix") or ""
         columns = [line.split() for line in table.splitlines()[1:]]
         inodes = [int(cells[6]) for cells in columns if cells[7:8] and cells[7] in _KINETO_NAMES]
-        return bool(inodes), holder_of(inodes, self._proc)
+        return bool(inodes), _holder_of(inodes, self._proc)
 
     def _node(self, path: Path) -> DeviceNode | None:
         try:
@@ -213,3 +213,20 @@ def _process_names(folder: Path) -> frozenset[str]:
         script = next((each for each in others if each and not each.startswith("-")), "")
         names.add(script.rpartition("/")[2])
     return frozenset(names - {""})
+
+
+def _holder_of(inodes: Collection[int], proc: Path) -> str | None:
+    """Who holds one of these sockets, for people: "pid 12 (name)"; None if that can't be told."""
+    links = {f"socket:[{inode}]" for inode in inodes}
+    for process in proc.glob("[0-9]*") if links else ():
+        if _holds(process, links):
+            return f"pid {process.name} ({program_name(int(process.name), proc)})"
+    return None
+
+
+def _holds(process: Path, links: Collection[str]) -> bool:
+    """Whether a process that we may look into holds one of the files."""
+    try:
+        return any(str(each.readlink()) in links for each in (process / "fd").iterdir())
+    except OSError:
+        return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chopperd.api.peers import UnixPeer, UnknownPeer
+from chopperd.api.peers import UnixPeer
 
 
 @dataclass
@@ -43,7 +43,7 @@ def ask(
     """The answer to one request of a user; None: nobody knows whose it is."""
 
     async def go() -> httpx.Response:
-        peer = UnknownPeer() if uid is None else UnixPeer(os.getpid(), uid)
+        peer = None if uid is None else UnixPeer(os.getpid(), uid)
         peer = UnixPeer(0, 0) if uid == ELSEWHERE else peer
         async with client(app, peer=peer) as asking:
             return await asking.request(method, url, content=content, headers=headers)

@@ -9,7 +9,7 @@ import pytest
 
 from chopperd.api.app import build_api
 from chopperd.api.protocol import MOST_CONNECTIONS, Patience
-from tests.fakes.api_services import FakeAgent
+from tests.fakes.api_services import TOKEN, FakeAgent
 from tests.integration.api.serving import (
     connected,
     exchange,
@@ -22,6 +22,7 @@ from tests.integration.api.serving import (
 from tests.waiting import wait_for
 
 CLOSE = "Connection: close"
+BEARER = f"Authorization: Bearer {TOKEN}"
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_connections_that_wait_for_us_do_not_give_way(agent: FakeAgent, tcp: soc
             each.sendall(head("GET", "/healthz"))
             read_until(each, b"}")
         for each in busy:
-            each.sendall(head("GET", "/api/v1/jobs"))
+            each.sendall(head("GET", "/api/v1/jobs", BEARER))
         with connected(tcp) as one_more:
             assert read_all(one_more).startswith(b"HTTP/1.1 503 ")
         go_on.set()

@@ -33,6 +33,7 @@ from tests.integration.processes import open_files_count
 from tests.waiting import settled, wait_for
 
 CLOSE = "Connection: close"
+BEARER = f"Authorization: Bearer {TOKEN}"
 
 
 @pytest.fixture
@@ -58,21 +59,21 @@ def test_a_user_is_known_by_his_end_of_a_unix_socket(agent: FakeAgent, tmp_path:
     assert [row["step"] for row in answer.json()["steps"]] == [1]
 
 
-def test_a_user_is_known_by_his_end_of_a_loopback_connection(
-    agent: FakeAgent, tcp: socket.socket
-) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "[::1]"])
+def test_tcp_tells_nobody_but_the_bearer_of_the_token(agent: FakeAgent, address: str) -> None:
+    """Also where the client is of this machine, and of the agent's own user, as here."""
     agent.steps.rows = [step_row(1)]
-    answer = exchange(tcp, head("GET", "/api/v1/steps", CLOSE))
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b'"step":1' in answer
-
-
-def test_ipv6_loopback_tells_the_user_too(agent: FakeAgent) -> None:
-    agent.steps.rows = [step_row(1)]
-    listening = bind_tcp("[::1]:0", key="api.listen", only_loopback=True)
+    listening = bind_tcp(f"{address}:0", key="api.listen", only_loopback=True)
     with serving(build_api(agent.services()), [listening]):
-        answer = exchange(listening, head("GET", "/api/v1/steps", CLOSE))
-    assert b'"step":1' in answer
+        unknown = exchange(listening, head("GET", "/api/v1/steps", CLOSE))
+        upload = exchange(listening, head("POST", "/api/v1/traces", "Content-Length: 0", CLOSE))
+        known = exchange(listening, head("GET", "/api/v1/steps", BEARER, CLOSE))
+        open_to_all = exchange(listening, head("GET", "/api/v1/status", CLOSE))
+    assert unknown.startswith(b"HTTP/1.1 401 ")
+    assert upload.startswith(b"HTTP/1.1 401 ")
+    assert known.startswith(b"HTTP/1.1 200 ")
+    assert b'"step":1' in known
+    assert open_to_all.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.2"])
@@ -117,7 +118,9 @@ def test_a_body_that_drips_in_is_cut_off_and_forgotten(
 ) -> None:
     with connected(tcp) as client:
         start = time.monotonic()
-        client.sendall(head("POST", "/api/v1/traces?name=slow.json", "Content-Length: 100000"))
+        client.sendall(
+            head("POST", "/api/v1/traces?name=slow.json", BEARER, "Content-Length: 100000")
+        )
         while seconds_since(start) < 8.0:
             try:
                 client.sendall(b"x")
@@ -166,7 +169,7 @@ def test_a_gibibyte_is_taken_without_memory(agent: FakeAgent, tcp: socket.socket
     size, piece = 2**30, bytes(2**20)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with connected(tcp, 60.0) as client:
-        client.sendall(head("POST", "/api/v1/traces", f"Content-Length: {size}", CLOSE))
+        client.sendall(head("POST", "/api/v1/traces", BEARER, f"Content-Length: {size}", CLOSE))
         for _ in range(size // len(piece)):
             client.sendall(piece)
         answer = read_all(client)
@@ -179,7 +182,7 @@ def test_a_gibibyte_is_taken_without_memory(agent: FakeAgent, tcp: socket.socket
 def test_a_refused_upload_hears_why(agent: FakeAgent, tcp: socket.socket) -> None:
     agent.ingest.max_bytes = 10
     with connected(tcp) as client:
-        client.sendall(head("POST", "/api/v1/traces", f"Content-Length: {2**20}"))
+        client.sendall(head("POST", "/api/v1/traces", BEARER, f"Content-Length: {2**20}"))
         assert read_until(client, b"}").startswith(b"HTTP/1.1 413 ")
 
 
@@ -188,7 +191,10 @@ def test_many_requests_leave_threads_and_files_unchanged(
 ) -> None:
     agent.steps.rows = [step_row(1)]
     ask_for = ("/api/v1/steps", "/api/v1/status", "/metrics", "/openapi.json")
-    with httpx.Client(base_url=f"http://localhost:{tcp.getsockname()[1]}") as client:
+    with httpx.Client(
+        base_url=f"http://localhost:{tcp.getsockname()[1]}",
+        headers={"authorization": f"Bearer {TOKEN}"},
+    ) as client:
         for path in ask_for:
             client.get(path)
         before = settled(_held, quiet_s=0.2)
@@ -228,7 +234,7 @@ def test_it_stops_in_time_with_an_open_stream_and_a_slow_client(
     listener.start()
     with connected(tcp) as stream, connected(unix) as slow, connected(tcp) as idle:
         stream.sendall(head("GET", "/api/v1/stream"))
-        slow.sendall(head("POST", "/api/v1/traces", "Content-Length: 10"))
+        slow.sendall(head("POST", "/api/v1/traces", BEARER, "Content-Length: 10"))
         read_until(stream, b"event: snapshot")
         start = time.monotonic()
         assert listener.stop(5.0)
@@ -253,7 +259,7 @@ def test_it_says_so_when_a_call_is_stuck(
     listener = Listener(build_api(agent.services()), [listening], "api")
     listener.start()
     with connected(listening) as client:
-        client.sendall(head("GET", "/api/v1/jobs"))
+        client.sendall(head("GET", "/api/v1/jobs", BEARER))
         assert is_asked.wait(5.0)
         assert not listener.stop(0.8)
         assert "has not stopped" in caplog.text
@@ -293,14 +299,16 @@ def test_few_answers_are_held_for_clients_that_do_not_read(
 
 def test_an_upload_that_breaks_off_is_forgotten(agent: FakeAgent, tcp: socket.socket) -> None:
     with connected(tcp) as client:
-        client.sendall(head("POST", "/api/v1/traces?name=half", "Content-Length: 10") + b"12345")
+        client.sendall(
+            head("POST", "/api/v1/traces?name=half", BEARER, "Content-Length: 10") + b"12345"
+        )
         wait_for(lambda: agent.ingest.expected == [10])
     wait_for(lambda: agent.ingest.aborted == ["half"])
     assert agent.ingest.taken == []
 
 
 def test_an_upload_of_unknown_length_is_taken(agent: FakeAgent, tcp: socket.socket) -> None:
-    request = head("POST", "/api/v1/traces", "Transfer-Encoding: chunked", CLOSE)
+    request = head("POST", "/api/v1/traces", BEARER, "Transfer-Encoding: chunked", CLOSE)
     answer = exchange(tcp, request + b"3\r\nabc\r\n0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 202 ")
     assert agent.ingest.expected == [None]
@@ -309,7 +317,7 @@ def test_an_upload_of_unknown_length_is_taken(agent: FakeAgent, tcp: socket.sock
 
 def test_a_client_that_waits_to_be_told_is_told_to_go_on(tcp: socket.socket) -> None:
     with connected(tcp) as client:
-        wait_for = ("Content-Length: 3", "Expect: 100-continue", CLOSE)
+        wait_for = (BEARER, "Content-Length: 3", "Expect: 100-continue", CLOSE)
         client.sendall(head("POST", "/api/v1/traces", *wait_for))
         assert read_until(client, b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
         client.sendall(b"abc")
@@ -338,7 +346,7 @@ def test_it_tells_where_it_is_to_be_found(agent: FakeAgent, tmp_path: Path) -> N
 
 
 def test_a_body_that_is_no_http_is_forgotten(agent: FakeAgent, tcp: socket.socket) -> None:
-    request = head("POST", "/api/v1/traces?name=bad", "Transfer-Encoding: chunked")
+    request = head("POST", "/api/v1/traces?name=bad", BEARER, "Transfer-Encoding: chunked")
     with connected(tcp) as client:
         client.sendall(request + b"3\r\nabc\r\n")
         wait_for(lambda: agent.ingest.expected == [None])

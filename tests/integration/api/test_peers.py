@@ -38,7 +38,9 @@ def owner(path: Path, *wrapper: str) -> int | None:
     with listening(path) as server, subprocess.Popen(client):
         connection, _ = server.accept()
         with connection:
-            return peer_of(connection).uid()
+            peer = peer_of(connection)
+            assert peer is not None
+            return peer.uid
 
 
 @pytest.fixture
@@ -107,8 +109,8 @@ def _child_of(pid: int) -> str:
 
 def test_a_process_that_can_not_be_seen_is_nobody() -> None:
     """As the kernel gives pid 0 for one outside of our process id namespace."""
-    assert UnixPeer(0, 0).uid() is None
-    assert UnixPeer(os.getpid(), 65_534).uid() is None
+    assert UnixPeer(0, 0).uid is None
+    assert UnixPeer(os.getpid(), 65_534).uid is None
 
 
 @pytest.mark.parametrize(

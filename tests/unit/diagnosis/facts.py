@@ -61,10 +61,10 @@ HEALTHY = Facts(
         Folder(what="runtime", key="paths.runtime", path="/run/chopperd", free_ratio=0.9),
     ),
     listeners=(
-        Listener(key="metrics.listen", address="127.0.0.1:9469", is_taken=True, holder="pid 7 (c)"),
-        Listener(key="api.listen", address="127.0.0.1:9470", is_taken=True, holder="pid 7 (c)"),
+        Listener(key="metrics.listen", address="127.0.0.1:9469", is_taken=True),
+        Listener(key="api.listen", address="127.0.0.1:9470", is_taken=True),
     ),
-    agent=Agent(own_version="0.1.0", version="0.1.0", pid=7),
+    agent=Agent(own_version="0.1.0", version="0.1.0"),
     clocks=Clocks(step_ns=20_000, watched_ns=1_000_000_000, synchronised=True, source="tsc"),
 )
 #: The same node, none of whose GPUs could be read.
