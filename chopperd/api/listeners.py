@@ -2,37 +2,33 @@
 
 import asyncio
 import logging
+import math
 import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+import h11
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from chopperd.api.binding import unlink_if_ours
-from chopperd.api.protocol import (
-    MOST_CONNECTIONS,
-    MOST_HEAD_BYTES,
-    ApiProtocol,
-    Patience,
-)
+from chopperd.api.connections import MOST_HEAD_BYTES, ApiProtocol, Connections, Patient
 from chopperd.errors import ChopperdError
 
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 5.0
-_KEEP_ALIVE_S: Final = 10
+_PATIENCE_S: Final = 10.0
 _LOOK_EVERY_S: Final = 0.5
 _POLL_S: Final = 0.01
 #: How long answers in progress may take to end when the listener stops; then how long it takes
 #: until connections that were cut off are gone.
 _GRACE_S: Final = 0.4
 _AFTER_CUT_S: Final = 0.2
-_DEFAULT_PATIENCE: Final = Patience()
 
 
 class Listener:
@@ -45,7 +41,7 @@ class Listener:
         sockets: Where; they listen already, and are closed by `stop`.
         name: Of its threads: "api", "metrics".
         blocking_threads: How many calls that block may run at a time.
-        patience: With slow clients.
+        patience_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
     """
 
     def __init__(
@@ -55,7 +51,7 @@ class Listener:
         name: str,
         *,
         blocking_threads: int = 2,
-        patience: Patience = _DEFAULT_PATIENCE,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         self._sockets = list(sockets)
         self._files = [_file_of(each) for each in sockets if each.family == socket.AF_UNIX]
@@ -63,7 +59,7 @@ class Listener:
         self._blocking_threads = blocking_threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_up = threading.Event()
-        self._server = _Server(_config(app), patience, self._is_up.set)
+        self._server = _Server(app, Connections(patience_s), self._is_up.set)
         # Daemonic: a listener that is stuck must not keep the agent from ending.
         self._thread = threading.Thread(target=self._run, name=f"chopperd-{name}", daemon=True)
 
@@ -136,15 +132,15 @@ class Listener:
 class _Server(Server):
     """uvicorn's server, stopped by an event instead of looking ten times a second for a flag."""
 
-    def __init__(self, config: Config, patience: Patience, is_up: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp, open_: Connections, is_up: Callable[[], None]) -> None:
+        super().__init__(_config(Patient(app, open_), open_.patience_s))
         self.stopping = asyncio.Event()
-        self._patience = patience
+        self._open = open_
         self._tell_that_it_is_up = is_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; requests see `stopping` in their state."""
-        self.lifespan.state["stopping"] = self.stopping
+        self.lifespan.state |= {"stopping": self.stopping, "connections": self._open}
         await super().startup(sockets)
         await self.on_tick(0)
         self._tell_that_it_is_up()
@@ -153,8 +149,7 @@ class _Server(Server):
         """Look after the connections until it is to stop."""
         while not await self._is_stopping_within(_LOOK_EVERY_S):
             await self.on_tick(0)  # brings the Date header up to date
-            for connection in self._connections():
-                connection.cut_off_if_slow(self._patience)
+            self._open.abort_slow()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let answers in progress end for a moment, then cut them off."""
@@ -162,15 +157,12 @@ class _Server(Server):
             server.close()
         for each in sockets or ():
             each.close()
-        for connection in self._connections():
-            connection.shutdown()
+        for connection in tuple(self.server_state.connections):
+            with suppress(h11.LocalProtocolError):  # it can't end in order, and is cut off
+                connection.shutdown()
         await self._are_gone_within(_GRACE_S)
-        for connection in self._connections():
-            connection.transport.abort()
+        self._open.abort_all()
         await self._are_gone_within(_AFTER_CUT_S)
-
-    def _connections(self) -> list[ApiProtocol]:
-        return [each for each in self.server_state.connections if isinstance(each, ApiProtocol)]
 
     async def _is_stopping_within(self, timeout_s: float) -> bool:
         try:
@@ -194,7 +186,7 @@ def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(left))
 
 
-def _config(app: ASGIApp) -> Config:
+def _config(app: ASGIApp, keep_alive_s: float) -> Config:
     """How uvicorn serves: nothing of its own in logs or headers, no trust in forwarded ones."""
     return Config(
         app,
@@ -208,8 +200,7 @@ def _config(app: ASGIApp) -> Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS + 1,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=math.ceil(keep_alive_s),
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
 

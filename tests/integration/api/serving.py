@@ -10,16 +10,16 @@ from starlette.types import ASGIApp
 
 from chopperd.api.binding import bind_tcp, bind_unix
 from chopperd.api.listeners import Listener
-from chopperd.api.protocol import Patience
 
-IMPATIENT = Patience(head_s=0.5, body_s=0.5, rest_s=0.5, answer_s=0.5, close_s=0.5)
+IMPATIENT_S = 0.5
+PATIENT_S = 10.0
 
 
 @contextmanager
 def serving(
-    app: ASGIApp, sockets: Sequence[socket.socket], patience: Patience = IMPATIENT
+    app: ASGIApp, sockets: Sequence[socket.socket], patience_s: float = IMPATIENT_S
 ) -> Iterator[Listener]:
-    listener = Listener(app, sockets, "api", patience=patience)
+    listener = Listener(app, sockets, "api", patience_s=patience_s)
     listener.start()
     try:
         yield listener

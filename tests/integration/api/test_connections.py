@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from chopperd.api.app import build_api
-from chopperd.api.protocol import MOST_CONNECTIONS, Patience
+from chopperd.api.connections import MOST_CONNECTIONS
 from tests.fakes.api_services import TOKEN, FakeAgent
 from tests.integration.api.serving import (
+    PATIENT_S,
     connected,
     exchange,
     head,
@@ -35,7 +36,7 @@ def agent() -> FakeAgent:
 def tcp(agent: FakeAgent) -> Iterator[socket.socket]:
     """As patient as in use: none of these is cut off for being slow."""
     listening = loopback()
-    with serving(build_api(agent.services()), [listening], Patience()):
+    with serving(build_api(agent.services()), [listening], PATIENT_S):
         yield listening
 
 

@@ -15,10 +15,10 @@ import pytest
 from chopperd.api.app import MOST_LARGE_ANSWERS, MOST_STREAMS, build_api, build_metrics
 from chopperd.api.binding import bind_tcp
 from chopperd.api.listeners import Listener
-from chopperd.api.protocol import Patience
 from chopperd.errors import ChopperdError
 from tests.fakes.api_services import TOKEN, FakeAgent, step_row
 from tests.integration.api.serving import (
+    PATIENT_S,
     connected,
     exchange,
     head,
@@ -281,7 +281,7 @@ def test_few_answers_are_held_for_clients_that_do_not_read(
 ) -> None:
     agent.steps.rows = [step_row(number) for number in range(1000)]
     listening = unix_socket(tmp_path)
-    with serving(build_api(agent.services()), [listening], Patience()):
+    with serving(build_api(agent.services()), [listening], PATIENT_S):
         clients = [connected(listening) for _ in range(MOST_LARGE_ANSWERS + 6)]
         try:
             for each in clients:
