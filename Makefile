@@ -1,4 +1,4 @@
-# make demo | check | test | compat | bench | fuzz: each makes its own virtual environment first.
+# make demo | check | golden | test | compat | bench | fuzz: each makes its own virtual environment first.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VENV ?= .venv
@@ -13,7 +13,7 @@ HTA_VENV := bench/scratch/hta-venv
 PARTS := e2e integration-sampling integration-reports e2e-agent integration-agent \
   integration-traces integration-rest
 
-.PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) compat bench fuzz format \
+.PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) golden compat bench fuzz format \
   schema dashboards metrics-table compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
@@ -101,7 +101,7 @@ unit-rest: $(VENV)/.ready-dev
 READY_TEST := $(VENV)/.ready-native prometheus systemd $(VENV)/.ready-$(TORCH) $(AMDSMI_OLDEST)
 
 test: check $(READY_TEST)
-	$(MAKE) $(SIDE_BY_SIDE) -j$$((2 * $(CORES))) $(PARTS)
+	$(MAKE) $(SIDE_BY_SIDE) -j$$((2 * $(CORES))) $(PARTS) golden
 
 # What each part holds; `integration-rest` and `e2e` are whatever is in none of the others.
 E2E_AGENT := $(wildcard tests/e2e/test_agent*.py)
@@ -122,6 +122,11 @@ $(PARTS): $(READY_TEST)
 	$(PYTEST) $(WHAT)
 
 integration: $(filter integration-%,$(PARTS))
+
+# Whether everything that users, scripts and stores see is what tests/golden/expected.json holds, as
+# after a refactoring. `python -m tests.golden --record` writes that file again.
+golden: $(VENV)/.ready-native
+	$(PY) -m tests.golden
 
 # The versions of AMD's binding between the oldest and the newest.
 compat: $(READY_TEST) $(AMDSMI_BETWEEN)
