@@ -227,22 +227,22 @@ def _matching(query: StepQuery, viewer: Viewer) -> Conditions:
 def _captures_of(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> list[int]:
-    """The captures from which a step is told, of each job and run; see `step_rows`."""
+    """The captures to read a step from, for each job, run and owner; see `step_rows`."""
     where = _matching(query, viewer)
     where.add("step = ?", step)
     found = connection.execute(
-        f"SELECT job, run, capture, rank, device FROM steps{where.sql} "
+        f"SELECT job, run, owner_uid, capture, rank, device FROM steps{where.sql} "
         f"ORDER BY order_unix_ns DESC, capture DESC LIMIT {_MOST_CANDIDATES}",
         where.values,
     )
-    places: dict[tuple[str | None, str | None, int], set[tuple[int, int]]] = defaultdict(set)
-    for job, run, capture, rank, device in found:
-        places[job, run, capture].add((rank, device))
-    told: dict[tuple[str | None, str | None], set[tuple[int, int]]] = defaultdict(set)
+    by_capture: defaultdict[tuple[object, int], set[tuple[int, int]]] = defaultdict(set)
+    for job, run, owner_uid, capture, rank, device in found:
+        by_capture[(job, run, owner_uid), capture].add((rank, device))
+    covered: defaultdict[object, set[tuple[int, int]]] = defaultdict(set)
     chosen = []
-    for (job, run, capture), mine in places.items():
-        if told[job, run].isdisjoint(mine):
-            told[job, run] |= mine
+    for (of, capture), mine in by_capture.items():
+        if covered[of].isdisjoint(mine):
+            covered[of] |= mine
             chosen.append(capture)
     return chosen
 

@@ -230,6 +230,18 @@ def test_a_step_of_several_jobs_and_runs_is_given_for_all_of_them() -> None:
     assert found == [(None, None), ("j", "r1"), ("j", "r2")]
 
 
+def test_a_step_of_two_owners_with_one_job_and_run_is_given_for_both() -> None:
+    """Neither is an earlier execution of the other's, which the newer one would hide."""
+    store = opened()
+    for name, viewer in (("a", ALICE), ("b", BOB)):
+        store.put_trace(entry(name, owner_uid=viewer.uid))
+        capture, _ = file_one(store, analysed(name))
+        store.put_document(capture.id, document([step_row(5)], [totals_row()]))
+    assert shown(store.step(5, EVERYTHING, ADMIN)) == [(5, 0), (5, 0)]
+    assert len(store.kernels(5, EVERYTHING, ADMIN)) == 2
+    assert shown(store.step(5, EVERYTHING, ALICE)) == [(5, 0)]
+
+
 def test_times_select_by_the_start_of_rows_and_never_rows_without_one() -> None:
     store = opened()
     store.put_document(filed(store, "a"), document([step_row(n, start_s=-20 + n) for n in (1, 2)]))
