@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -138,6 +138,7 @@ class Analyses:
             wait_s: How long to wait for it.
             paused: Whether to give it nothing.
         """
+        self._take_filed()
         if paused and self._worker.busy:
             self._worker.interrupt()
         outcome = self._worker.poll(wait_s)
@@ -284,13 +285,24 @@ class Analyses:
         return False
 
     def _file(self, entry: TraceEntry, trace: AnalysedTrace) -> None:
-        """Put a report into its capture; traces that were due may change theirs by it."""
-        changed = self._store.file_analysed(trace)
-        traces, since_mono_ns = {entry.id: (entry, trace)}, self._clock.mono_ns()
+        """Put a report into its capture."""
+        self._make_due({entry.id: (entry, trace)}, self._store.file_analysed(trace))
+
+    def _take_filed(self) -> None:
+        """Make documents due of captures whose traces had to wait for the store's disk."""
+        traces, changed = self._store.take_filed()
+        found = [(spooled.entry, each) for each in traces if (spooled := self._spool.get(each.id))]
+        self._make_due({entry.id: (entry, trace) for entry, trace in found}, changed)
+
+    def _make_due(
+        self, traces: dict[str, tuple[TraceEntry, AnalysedTrace]], changed: Sequence[Filed]
+    ) -> None:
+        """Let captures wait for their documents; traces that wait may change their capture."""
+        since_mono_ns = self._clock.mono_ns()
         moved = {each for filed in changed for each in filed.entry.trace_ids}
         for other in tuple(self._due.values()):
             if other.traces.keys() & moved or other.id in {each.entry.id for each in changed}:
-                traces |= self._due.pop(other.id).traces
+                traces = traces | self._due.pop(other.id).traces
                 since_mono_ns = min(since_mono_ns, other.since_mono_ns)
         for filed in changed:
             self._due[filed.entry.id] = _Capture(

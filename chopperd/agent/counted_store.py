@@ -20,6 +20,7 @@ class CountedStore:
         self.waiting = store.waiting
         self.put_trace = store.put_trace
         self.file_analysed = store.file_analysed
+        self.take_filed = store.take_filed
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
         """Keep a capture's document and count what it found."""

@@ -26,7 +26,14 @@ class TraceStore(Protocol):
         ...
 
     def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
-        """Put a trace into its capture; that one, then others that changed by it."""
+        """Put a trace into its capture; that one, then others that changed by it.
+
+        Empty where the disk refuses: `take_filed` gives them once it is written.
+        """
+        ...
+
+    def take_filed(self) -> tuple[tuple[AnalysedTrace, ...], tuple[Filed, ...]]:
+        """Traces that were filed late, and the captures that they changed; each once."""
         ...
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:

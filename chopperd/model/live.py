@@ -193,9 +193,9 @@ class StoreLive:
         bytes: On disk.
         steps: Step rows kept.
         traces: Traces known.
-        in_memory: Rows that are kept in memory only since they could not be written.
+        in_memory: Rows that wait in memory since they could not be written.
         trouble: Why it does not write to disk now, for people; None where it does.
-        dropped: Captures given up since start, as neither disk nor memory had room.
+        dropped: Changes given up since start, as neither disk nor memory had room.
         set_aside: What was lost with store files that could not be used, until those quarantined
             files are removed; None if there are none.
     """

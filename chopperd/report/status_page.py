@@ -101,7 +101,8 @@ def _store(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
     kept = now.store
     memory = f", {count(kept.in_memory)} rows in memory only" if kept.in_memory else ""
     rows = f"{count(kept.steps)} step rows, {count(kept.traces)} traces"
-    yield "store", f"{size(kept.bytes)}, {rows}{memory}"
+    dropped = f", {count(kept.dropped)} changes dropped" if kept.dropped else ""
+    yield "store", f"{size(kept.bytes)}, {rows}{memory}{dropped}"
 
 
 def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """The store of traces, captures, steps, families and drops: the agent writes, the API reads it."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,20 +23,23 @@ from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import StoreLive, TracedTotals
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.captures import drop_rows, queries, retention
-from chopperd.store.captures.bodies import packed
-from chopperd.store.captures.database import LOG_BYTES, Change, Database
-from chopperd.store.captures.filing import file_trace
+from chopperd.store.captures.bodies import document_of, packed
+from chopperd.store.captures.database import LOG_BYTES, Database
+from chopperd.store.captures.filing import Outcome, file_trace, filed_captures
 from chopperd.store.captures.recent import KEPT_NS, RecentCaptures
 from chopperd.store.captures.retention import StoreLimits
 from chopperd.store.captures.rows import write_document
+from chopperd.store.captures.write_queue import QUEUE_BYTES, WriteQueue
 
 logger = logging.getLogger(__name__)
 
 #: The file's log takes at most one part of so many.
 _LOG_PARTS: Final = 8
+#: Memory that a drop takes while it waits to be written.
+_DROP_BYTES: Final = 2048
 
 _PUT_TRACE: Final = """
-    INSERT INTO {at}.traces (
+    INSERT INTO traces (
         id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns,
         finished_unix_ns, rank, run
     ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -48,26 +53,39 @@ _PUT_TRACE: Final = """
 
 
 class CaptureStore:
-    """Traces, captures, steps, families and drops on disk, or in memory while the disk refuses.
+    """Traces, captures, steps, families and drops in a database file.
+
+    While the disk refuses changes they wait in memory, within a bound; answers come from the file.
 
     It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
-    thread; `live` and `traced` never wait for the disk.
+    thread; `live` and `traced` never wait for the
     """
 
-    def __init__(self, database: Database, *, limits: StoreLimits, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        limits: StoreLimits,
+        clock: Clock,
+        queue_bytes: int = QUEUE_BYTES,
+    ) -> None:
         self._database = database
+        self._queue = WriteQueue(database, limit_bytes=queue_bytes)
+        self._late_lock = threading.Lock()
+        self._late_traces: list[AnalysedTrace] = []
+        self._late_captures: dict[int, None] = {}
         self._limits = limits
         self._clock = clock
         self._recent = RecentCaptures()
         self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._load_recent()
-        self._database.write(drop_rows.interrupt_open)
+        self._queue.put(lambda: self._database.write(drop_rows.interrupt_open), rows=0)
         self._count()
 
     @classmethod
     def open(cls, path: Path | None, *, limits: StoreLimits, clock: Clock) -> "CaptureStore":
-        """The store in a file, made if it is missing; never fails for what is wrong with the file.
+        """Open the store in a file, made if it is missing; no fault of the file makes this fail.
 
         Args:
             path: The file; None keeps everything in memory.
@@ -84,6 +102,7 @@ class CaptureStore:
 
     def close(self) -> None:
         """Write what can be written and close the file; nothing may be called after."""
+        self._queue.close()
         self._database.close()
 
     def known(self, trace_id: str) -> TraceEntry | None:
@@ -100,14 +119,13 @@ class CaptureStore:
         What was known of job, rank and run stays where the entry does not say.
         """
 
-        def put(change: Change) -> bool:
-            is_new = queries.trace_entry(change.connection, entry.id) is None
-            change.adopt_trace(entry.id)
-            change.execute(_PUT_TRACE, _trace_values(entry))
+        def put(db: sqlite3.Connection) -> bool:
+            is_new = queries.trace_entry(db, entry.id) is None
+            db.execute(_PUT_TRACE, _trace_values(entry))
             return is_new
 
-        is_new = self._database.write(put)
-        self._look(added_traces=int(is_new))
+        is_new = self._queue.put(lambda: self._database.write(put))
+        self._renew(added_traces=int(is_new or False))
 
     def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
         """Put a trace into the capture that it belongs to; its state is left as it is.
@@ -116,38 +134,81 @@ class CaptureStore:
         another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
 
         Returns:
-            The capture, then others that changed by it, each with its reports.
+            The capture, then others that changed by it, each with its reports; empty where the disk
+            refuses: `take_filed` gives them later.
         """
         now_unix_ns = self._clock.unix_ns()
-        made = self._database.write(lambda change: file_trace(change, trace, now_unix_ns))
-        for capture, others in made.absorbed.items():
-            self._recent.absorb(others, capture)
-        self._look(added_traces=int(made.is_new))
+
+        def write() -> Outcome:
+            made = self._database.write(lambda db: file_trace(db, trace, now_unix_ns))
+            for capture, others in made.absorbed.items():
+                self._recent.absorb(others, capture)
+            return made
+
+        made = self._queue.put(
+            write,
+            later=lambda: self._note_late(trace, write()),
+            size_bytes=len(trace.report),
+        )
+        if made is None:
+            self._renew()
+            return ()
+        self._renew(added_traces=int(made.is_new))
         return made.filed
 
-    def put_document(self, capture_id: int, document: ReportDocument) -> None:
-        """Keep a capture's document, with its steps and families in place of what was there.
+    def take_filed(self) -> tuple[tuple[AnalysedTrace, ...], tuple[Filed, ...]]:
+        """Traces that were filed after they had waited for the disk, and the captures they changed.
 
-        Durable on return, unless `live` says that the disk refuses. For a capture that is no
-        longer there nothing is kept, which is said in the log.
+        Each is given once; the traces come without their reports.
+        """
+        with self._late_lock:
+            traces, captures = tuple(self._late_traces), tuple(self._late_captures)
+            self._late_traces.clear()
+            self._late_captures.clear()
+        if not traces:
+            return (), ()
+        return traces, self._database.read(lambda db: filed_captures(db, captures))
+
+    def put_document(self, capture_id: int, document: ReportDocument) -> None:
+        """Store a capture's document, its steps and families replacing those that were there.
+
+        Durable on return, unless `live` says that the disk refuses. For a capture that no longer
+        exists nothing is stored, which is logged.
         """
         body = packed(document)
-        try:
-            written = self._database.write(
-                lambda change: write_document(change, capture_id, document, body)
-            )
-        except LookupError:
-            logger.warning("a report came for a capture that is not in the store any more")
-            return
-        self._recent.put(capture_id, written.end_unix_ns, document.totals)
-        self._look(added_steps=written.added_steps)
+
+        def write(document: ReportDocument | None) -> int:
+            if document is None:
+                return 0
+            try:
+                written = self._database.write(
+                    lambda db: write_document(db, capture_id, document, body)
+                )
+            except LookupError:
+                logger.warning("a report came for a capture that is not in the store any more")
+                return 0
+            self._recent.put(capture_id, written.end_unix_ns, document.totals)
+            return written.added_steps
+
+        added_steps = self._queue.put(
+            lambda: write(document),
+            later=lambda: write(document_of(body)),
+            rows=len(document.steps),
+            size_bytes=len(body),
+        )
+        self._renew(added_steps=added_steps or 0)
         if retention.is_too_large(self._database, self._limits):
             self.prune()
 
     def put_drops(self, drops: Sequence[GpuDrop]) -> None:
-        """Keep drops of the busy clock, each in place of its earlier version."""
-        self._database.write(lambda change: drop_rows.put_drops(change, drops))
-        self._look()
+        """Store drops of the busy clock, each replacing its earlier version."""
+        drops = tuple(drops)
+        self._queue.put(
+            lambda: self._database.write(lambda db: drop_rows.put_drops(db, drops)),
+            rows=len(drops),
+            size_bytes=_DROP_BYTES * len(drops),
+        )
+        self._renew()
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
         """Drops of the busy clock that match, newest first."""
@@ -201,13 +262,18 @@ class CaptureStore:
 
     def prune(self) -> None:
         """Give up what is too old or too much, and try the disk again where it refused."""
-        self._database.try_disk()
+        self._queue.flush()
         pruned = retention.prune(self._database, self._limits, self._clock.unix_ns())
         if pruned:
             self._recent.forget(pruned)
-            self._database.try_disk(at_once=True)
+            self._queue.flush(at_once=True)
             logger.info("%d captures were given up for age or room", len(pruned))
         self._count()
+
+    def _note_late(self, trace: AnalysedTrace, made: Outcome) -> None:
+        with self._late_lock:
+            self._late_traces.append(replace(trace, report=b""))
+            self._late_captures.update(dict.fromkeys(each.entry.id for each in made.filed))
 
     def _load_recent(self) -> None:
         """Take from the disk what the metrics still count after a restart."""
@@ -221,10 +287,10 @@ class CaptureStore:
         steps, traces = self._database.read(queries.counts)
         self._show(steps, traces)
 
-    def _look(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
-        """Renew what `live` says after a change; counted anew only where that went amiss."""
+    def _renew(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
+        """Renew what `live` gives after a change; a full count only after a refusal or a loss."""
         before, database = self.live(), self._database
-        if database.trouble or before.trouble or database.set_aside != before.set_aside:
+        if database.trouble or before.trouble or database.losses != before.set_aside:
             self._count()
         else:
             self._show(before.steps + added_steps, before.traces + added_traces)
@@ -235,10 +301,10 @@ class CaptureStore:
             bytes=database.size_bytes(),
             steps=steps,
             traces=traces,
-            in_memory=database.in_memory,
+            in_memory=self._queue.rows,
             trouble=database.trouble,
-            dropped=database.dropped,
-            set_aside=database.set_aside,
+            dropped=self._queue.dropped,
+            set_aside=database.losses,
         )
         with self._live_lock:
             self._live = live

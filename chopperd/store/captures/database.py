@@ -1,8 +1,6 @@
-"""The database behind the store: one connection, a lock, and what happens when the disk refuses.
+"""The store's database: one connection to its file, a lock, and its state while the disk refuses.
 
-Memory is always there (`main`); the file is attached to it (`disk`) while it can be. A change that
-the disk refuses is made in memory instead, bounded, and moved to the disk once that works again.
-Here is no knowledge of what the tables mean.
+What the tables mean is not known here; `write_queue` retries the changes that were refused.
 """
 
 import logging
@@ -10,78 +8,39 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
-from chopperd.store.captures import overflow
-from chopperd.store.captures.disk_file import DiskFile
-from chopperd.store.captures.disk_trouble import Trouble, UnusableFileError, trouble_of
-from chopperd.store.captures.schema import MIGRATIONS, Migration, migrate, stored_bytes
+from chopperd.store.captures.disk_file import DiskFile, Trouble, trouble_of
+from chopperd.store.captures.schema import (
+    MIGRATIONS,
+    Migration,
+    UnusableFileError,
+    stored_bytes,
+)
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-MEMORY: Final = "main"
-DISK: Final = "disk"
-
-#: Most that is kept in memory while the disk refuses.
-MEMORY_LIMIT_BYTES: Final = 64 * 2**20
-#: The log keeps so much of the disk for itself: deleting needs it when the disk is full.
+#: Size of the file's log that is not given back: deleting rows of a full disk needs it.
 LOG_BYTES: Final = 4 * 2**20
 RETRY_NS: Final = 30 * NS_PER_S
-_BUSY_S: Final = 2.0
 _ATTEMPTS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A transaction under way: where its statements are to write.
-
-    Attributes:
-        connection: What to execute on; plain table names read everything there is.
-        at: Name of the database to write to.
-        attached: Whether the disk can be read.
-    """
-
-    connection: sqlite3.Connection
-    at: str
-    attached: bool
-
-    def execute(self, sql: str, values: Sequence[object] | dict[str, object] = ()) -> int:
-        """Execute a statement, `{at}` being the database to write to; the count of rows changed."""
-        return self.connection.execute(sql.format(at=self.at), values).rowcount
-
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Execute a statement once a row."""
-        self.connection.executemany(sql.format(at=self.at), rows)
-
-    def adopt_trace(self, trace_id: str) -> None:
-        """Make a trace changeable where this writes."""
-        if self.at == MEMORY and self.attached:
-            overflow.adopt_trace(self.connection, trace_id)
-
-    def adopt_capture(self, capture_id: int) -> None:
-        """Make a capture changeable where this writes."""
-        if self.at == MEMORY and self.attached:
-            overflow.adopt_capture(self.connection, capture_id)
-
-    def give_shadow(self, capture_id: int, owner: int) -> None:
-        """Note that a capture has become part of another."""
-        if self.at == MEMORY:
-            self.execute("UPDATE {at}.shadows SET owner = ? WHERE owner = ?", (owner, capture_id))
+class RefusedError(StoreError):
+    """The disk does not take a change now; nothing was changed."""
 
 
 class Database:
-    """The store's database, on disk where it may be; all methods from any thread.
+    """The store's database, a file or (without a path) memory; all methods from any thread.
 
     Attributes:
-        trouble: Why it does not write to disk now, for people; None where it does.
-        dropped: Captures and traces given up as there was no more room in memory.
+        trouble: Why changes are refused now, for people; None while they are written.
         log_bytes: How large the file's log may stay.
     """
 
@@ -92,242 +51,191 @@ class Database:
         clock: Clock,
         min_free_ratio: float = 0.0,
         log_bytes: int = LOG_BYTES,
-        memory_limit_bytes: int = MEMORY_LIMIT_BYTES,
         migrations: Sequence[Migration] = MIGRATIONS,
     ) -> None:
         self.trouble: str | None = None
-        self.dropped = 0
         self.log_bytes = log_bytes
         self._clock = clock
         self._min_free_ratio = min_free_ratio
-        self._memory_limit_bytes = memory_limit_bytes
         self._retry_mono_ns = 0
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(
-            ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True
-        )
-        self._connection.execute("PRAGMA temp_store = MEMORY")
-        migrate(self._connection, MEMORY, migrations)
-        overflow.make_shadows(self._connection)
-        self._disk = DiskFile(
-            path, self._connection, log_bytes=log_bytes, migrations=migrations, clock=clock
-        )
+        self._file = DiskFile(path, log_bytes=log_bytes, migrations=migrations, clock=clock)
         with self._lock:
-            self._open_disk()
+            self._open()
 
     @property
-    def set_aside(self) -> str | None:
-        """What became of a file that could not be used, for people; None if there was none."""
-        return self._disk.set_aside
+    def losses(self) -> str | None:
+        """What was lost with files that could not be used, for people; None if there are none."""
+        return self._file.losses
 
     @property
     def is_memory(self) -> bool:
         """Whether there is no file, by choice."""
-        return self._disk.path is None
-
-    @property
-    def in_memory(self) -> int:
-        """Rows that are not on disk yet (of a store that has none: 0)."""
-        with self._lock:
-            return overflow.row_count(self._connection)
+        return self._file.path is None
 
     def size_bytes(self) -> int:
         """Size of the file and its log; 0 without one."""
-        return self._disk.size_bytes()
+        return self._file.size_bytes()
 
     def used_bytes(self) -> int:
-        """What the pages take that hold something; 0 where the file can't be read."""
+        """Size of the pages in use; 0 if the file can't be read."""
         with self._lock:
-            if not self._disk.attached:
-                return 0
             try:
-                return stored_bytes(self._connection, DISK)
+                return stored_bytes(self._file.connection) if self._file.is_open else 0
             except sqlite3.Error as error:
                 self._handle(error)
                 return 0
 
     def missing_bytes(self) -> int:
         """How much of the disk would have to be given back to stay above the floor."""
-        if self._disk.path is None:
+        if self._file.path is None:
             return 0
         try:
-            usage = shutil.disk_usage(self._disk.path.parent)
+            usage = shutil.disk_usage(self._file.path.parent)
         except OSError:
-            return 0  # what is wrong with the folder shows when it is written to
+            return 0  # a problem of the folder appears when it is written to
         return max(0, round(self._min_free_ratio * usage.total) - usage.free)
 
     def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        """What a query gives; it may execute several statements, between which nothing changes.
+        """Run a query of one or several statements, between which nothing changes.
+
+        While the file can't be read, the store is empty.
 
         Raises:
-            StoreError: Nothing can be read at all.
+            StoreError: No attempt succeeded.
         """
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    return query(self._connection)
+                    return query(self._file.connection)
                 except sqlite3.Error as error:
                     self._handle(error)
                     if self.trouble is not None:
-                        self._leave_disk()
+                        self._file.close()
         raise StoreError("the store can't be read")
 
-    def write(self, change: Callable[[Change], Result]) -> Result:
-        """Make a change in one transaction; when this returns it is on disk, or trouble is said."""
+    def write(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Make a change in one transaction, durable on return.
+
+        Raises:
+            RefusedError: The disk refuses, or did so less than `RETRY_NS` ago.
+        """
         with self._lock:
             for _ in range(_ATTEMPTS):
-                if not self._may_write_disk():
-                    break
+                if not self._may_write():
+                    raise RefusedError(str(self.trouble))
                 try:
-                    return self._transaction(change, DISK)
+                    result = self._transaction(change)
                 except sqlite3.Error as error:
                     self._handle(error)
-            else:
-                self._give_up("every new file is damaged")
-            result = self._transaction(change, MEMORY)
-            self._bound_memory()
-            return result
+                else:
+                    if self.trouble is not None:
+                        self.trouble = None
+                        logger.info("the store writes to disk again")
+                    return result
+            self._refuse("every new file is damaged")
+            raise RefusedError(str(self.trouble))
 
-    def write_disk(self, change: Callable[[Change], Result]) -> Result | None:
-        """Make a change of the disk only; None, and nothing is changed, where it refuses."""
+    def make_room(self, delete: Callable[[sqlite3.Connection], Result]) -> Result | None:
+        """Delete rows in one transaction, also where the disk is too full for other changes.
+
+        None, and nothing is deleted, where that is refused too.
+        """
         with self._lock:
-            if not self._disk.is_writable:
+            if not self._file.is_writable:
                 return None
             try:
-                return self._transaction(change, DISK)
+                return self._transaction(delete)
             except sqlite3.Error as error:
                 self._handle(error)
                 return None
 
-    def try_disk(self, *, at_once: bool = False) -> bool:
-        """Move what is in memory to the disk; whether all is there.
-
-        `at_once`: also where it refused a moment ago.
-        """
+    def retry_now(self) -> None:
+        """Let the next change be tried even if the disk refused a moment ago."""
         with self._lock:
-            if at_once:
-                self._retry_mono_ns = self._clock.mono_ns()
-            return self._may_write_disk()
+            self._retry_mono_ns = self._clock.mono_ns()
 
     def give_back(self, pages: int) -> int:
-        """Give free pages of the file back to the disk, some at a time; how many are left."""
+        """Return so many free pages of the file to the disk; how many are left."""
         with self._lock:
-            if not self._disk.is_writable:
+            if not self._file.is_writable:
                 return 0
-            run = self._connection.execute
+            run = self._file.connection.execute
             try:
                 # As a script, since `execute` steps once, and each step frees but one page.
-                self._connection.executescript(f"PRAGMA disk.incremental_vacuum({pages})")
-                how = "TRUNCATE" if self._disk.log_size_bytes() > self.log_bytes else "PASSIVE"
-                run(f"PRAGMA disk.wal_checkpoint({how})").fetchall()
-                return int(run("PRAGMA disk.freelist_count").fetchone()[0])
+                self._file.connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+                how = "TRUNCATE" if self._file.log_size_bytes() > self.log_bytes else "PASSIVE"
+                run(f"PRAGMA wal_checkpoint({how})").fetchall()
+                return int(run("PRAGMA freelist_count").fetchone()[0])
             except sqlite3.Error as error:
                 self._handle(error)
                 return 0
 
     def close(self) -> None:
-        """Write what can be written, and close the file."""
-        self.try_disk(at_once=True)
+        """Close the file."""
         with self._lock:
-            self._connection.close()
+            self._file.close()
 
-    def _transaction(self, change: Callable[[Change], Result], at: str) -> Result:
-        """The caller's change between BEGIN and COMMIT, undone on any error."""
-        self._connection.execute("BEGIN")
+    def _transaction(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run the caller's change between BEGIN and COMMIT, undone on any error."""
+        db = self._file.connection
+        db.execute("BEGIN IMMEDIATE")
         try:
-            made = Change(connection=self._connection, at=at, attached=self._disk.attached)
-            result = change(made)
-            self._connection.execute("COMMIT")
+            result = change(db)
+            db.execute("COMMIT")
         except BaseException:
             self._undo()
             raise
         return result
 
     def _undo(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        if self._file.connection.in_transaction:
+            self._file.connection.execute("ROLLBACK")
 
-    def _may_write_disk(self) -> bool:
-        """Whether the disk takes changes now; tries again, not too often, where it did not."""
-        if self._disk.is_gone:
-            self._leave_disk()
-            self._disk.note_gone()
-            self._open_disk()
+    def _may_write(self) -> bool:
+        """Whether a change may be tried now; opens the file again where that is due."""
+        if self._file.is_gone:
+            self._file.close()
+            self._file.note_gone()
+            self._open()
         if self.missing_bytes():
-            self._give_up(f"less than {self._min_free_ratio:.0%} of the disk is free")
+            self._refuse(f"less than {self._min_free_ratio:.0%} of the disk is free")
             return False
         if self.trouble is None:
             return True
         if self._clock.mono_ns() < self._retry_mono_ns:
             return False
-        return self._recovered()
+        if not self._file.is_writable:
+            self._file.close()
+            self._open()
+        return self._file.is_writable
 
-    def _recovered(self) -> bool:
-        """Whether the disk takes changes again, and has taken what was kept in memory."""
-        if not self._disk.is_writable:
-            self._leave_disk()
-            self._open_disk()
-            if not self._disk.is_writable:
-                return False
+    def _open(self) -> None:
+        """Open the file; where that fails, changes are refused and reads find nothing."""
         try:
-            overflow.move_to_disk(self._connection)
-        except sqlite3.Error as error:
-            self._handle(error)
-            return False
-        self.trouble = None
-        self._lay_views()
-        logger.info("the store writes to disk again")
-        return True
-
-    def _open_disk(self) -> None:
-        """Attach the file; where that fails, memory must do."""
-        try:
-            self._disk.attach()
+            self._file.open()
         except (OSError, UnusableFileError, sqlite3.Error) as error:
-            self._give_up(str(error))
+            self._refuse(str(error))
             return
-        if self._disk.read_only:
-            self._give_up(f"{self._disk.path} can't be written")
-        self._lay_views()
-
-    def _leave_disk(self) -> None:
-        """Read from memory alone until the next attempt."""
-        overflow.lay_views(self._connection, attached=False, overflowing=True)
-        self._disk.detach()
+        if self._file.read_only:
+            self._refuse(f"{self._file.path} can't be written")
 
     def _handle(self, error: sqlite3.Error) -> None:
-        """Begin a new file for a damaged one, or keep to memory for a while; re-raise a bug."""
+        """Replace a damaged file, or refuse changes for a while; re-raise a bug."""
         self._undo()
         trouble = trouble_of(error)
-        if trouble is None or not self._disk.attached:
+        if trouble is None or not self._file.is_open:
             raise error
         if trouble is Trouble.REFUSED:
-            self._give_up(str(error))
+            self._refuse(str(error))
             return
-        overflow.lay_views(self._connection, attached=False, overflowing=True)
         try:
-            self._disk.replace(error)
+            self._file.replace(error)
         except (OSError, UnusableFileError, sqlite3.Error) as second:
-            self._give_up(str(second))
-        self._lay_views()
+            self._refuse(str(second))
 
-    def _give_up(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> None:
         if self.trouble is None:
-            logger.warning("the store keeps to memory: %s", reason)
+            logger.warning("the store can't write for now, changes wait in memory: %s", reason)
         self.trouble = f"kept in memory only: {reason}"
         self._retry_mono_ns = self._clock.mono_ns() + RETRY_NS
-        self._lay_views()
-
-    def _lay_views(self) -> None:
-        overflowing = self.trouble is not None or not overflow.is_empty(self._connection)
-        overflow.lay_views(self._connection, attached=self._disk.attached, overflowing=overflowing)
-
-    def _bound_memory(self) -> None:
-        dropped = 0
-        while stored_bytes(self._connection, MEMORY) > self._memory_limit_bytes:
-            if not overflow.drop_oldest(self._connection):
-                break
-            dropped += 1
-        if dropped:
-            self.dropped += dropped
-            logger.warning("no room in memory: the store gave up %d captures", dropped)

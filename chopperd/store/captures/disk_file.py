@@ -1,66 +1,111 @@
-"""The store's file, attached to a connection: opened, checked, put aside where it must be."""
+"""The store's database file: opened, checked, quarantined where it is damaged."""
 
 import logging
 import os
 import sqlite3
 from collections.abc import Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.store.captures.disk_trouble import NewerError, Trouble, UnusableFileError, trouble_of
-from chopperd.store.captures.quarantine import (
+from chopperd.store.captures.quarantine import Salvaged, quarantine, quarantined, salvage
+from chopperd.store.captures.schema import (
     APPLICATION_ID,
+    DamagedError,
+    Migration,
+    NewerError,
+    UnusableFileError,
     check_ours,
     check_sound,
-    quarantined,
-    set_aside,
+    migrate,
 )
-from chopperd.store.captures.salvage import Salvaged, salvage
-from chopperd.store.captures.schema import Migration, migrate
 
 logger = logging.getLogger(__name__)
 
+_BUSY_S: Final = 2.0
 #: How long the check at start may take.
 _CHECK_S: Final = 2.0
 _PAGE_BYTES: Final = 4096
 
 
+class Trouble(Enum):
+    """`DAMAGED`: the file is no sound database. `REFUSED`: it can't be written or read now."""
+
+    DAMAGED = auto()
+    REFUSED = auto()
+
+
+#: By primary result code. Source: sqlite3.h, "Result Codes".
+_TROUBLE_BY_CODE: Final = {
+    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
+    sqlite3.SQLITE_FULL: Trouble.REFUSED,
+    sqlite3.SQLITE_IOERR: Trouble.REFUSED,
+    sqlite3.SQLITE_READONLY: Trouble.REFUSED,
+    sqlite3.SQLITE_CANTOPEN: Trouble.REFUSED,
+    sqlite3.SQLITE_BUSY: Trouble.REFUSED,
+    sqlite3.SQLITE_LOCKED: Trouble.REFUSED,
+    sqlite3.SQLITE_PERM: Trouble.REFUSED,
+    sqlite3.SQLITE_AUTH: Trouble.REFUSED,
+    sqlite3.SQLITE_PROTOCOL: Trouble.REFUSED,
+    sqlite3.SQLITE_NOLFS: Trouble.REFUSED,
+}
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """Whether an error means a damaged file or a refusing disk; None if neither."""
+    if isinstance(error, DamagedError):
+        return Trouble.DAMAGED
+    if isinstance(error, OSError):
+        return Trouble.REFUSED
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else _TROUBLE_BY_CODE.get(code & 0xFF)
+
+
 class DiskFile:
-    """A file attached to a connection as `disk`; not safe against threads.
+    """A connection to the store's file; not safe against threads.
 
     Attributes:
-        path: The file; None stands for memory that is never given up.
-        attached: Whether it can be read.
+        path: The file; None for a database in memory, by choice.
         read_only: Whether it can't be written.
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        connection: sqlite3.Connection,
-        *,
-        log_bytes: int,
-        migrations: Sequence[Migration],
-        clock: Clock,
+        self, path: Path | None, *, log_bytes: int, migrations: Sequence[Migration], clock: Clock
     ) -> None:
         self.path = path
-        self.attached = False
         self.read_only = False
         self._clock = clock
         self._removed: str | None = None
         self._why: dict[str, str] = {}
         self._losses: tuple[tuple[Path, str], ...] = ()
         self._opened: tuple[int, int] | None = None
-        self._connection = connection
+        self._connection: sqlite3.Connection | None = None
+        self._empty: sqlite3.Connection | None = None
         self._log_bytes = log_bytes
         self._migrations = migrations
 
     @property
-    def set_aside(self) -> str | None:
-        """What became of files that could not be used, for people; None if there is none.
+    def is_open(self) -> bool:
+        """Whether the file can be read."""
+        return self._connection is not None
 
-        A file is spoken of until somebody removes it, which acknowledges it.
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection to the file; where that is closed, to a store without rows."""
+        if self._connection is not None:
+            return self._connection
+        if self._empty is None:
+            self._empty = _connected("file::memory:")
+            migrate(self._empty, self._migrations)
+        return self._empty
+
+    @property
+    def losses(self) -> str | None:
+        """What was lost with files that could not be used, for people; None if there are none.
+
+        A file is listed until somebody removes it, which acknowledges it.
         """
         texts = [text for file, text in self._losses if file.exists()]
         texts += [self._removed] if self._removed else []
@@ -69,25 +114,25 @@ class DiskFile:
     @property
     def is_writable(self) -> bool:
         """Whether changes may be tried."""
-        return self.attached and not self.read_only
+        return self.is_open and not self.read_only
 
     @property
     def is_gone(self) -> bool:
         """Whether the file that is open has been removed, or another put in its place."""
-        return self.attached and self.path is not None and _identity(self.path) != self._opened
+        return self.is_open and self.path is not None and _identity(self.path) != self._opened
 
     def note_gone(self) -> None:
-        """Say that the file is gone, and what was in it with it."""
+        """Report that the file is gone, with its rows."""
         self._removed = (
             f"{self.path} was removed while it was in use, with its rows; restart to acknowledge"
         )
-        logger.warning("the store begins anew: %s", self._removed)
+        logger.warning("the store begins a new file: %s", self._removed)
 
-    def attach(self) -> None:
-        """Open the file, made if it is missing; one that can't be used is put aside first.
+    def open(self) -> None:
+        """Open the file, made if it is missing; one that can't be used is quarantined first.
 
         Raises:
-            OSError: It can't be made, or not be put aside.
+            OSError: It can't be made, or not be quarantined.
             sqlite3.Error: It can't be read now.
             UnusableFileError: The new one is no better.
         """
@@ -95,34 +140,34 @@ class DiskFile:
             self._open_checked()
         except (OSError, UnusableFileError, sqlite3.Error) as error:
             if trouble_of(error) is Trouble.REFUSED:
-                self.detach()
+                self.close()
                 raise
             self.replace(error)
 
     def replace(self, error: Exception) -> None:
-        """Quarantine the file for what was found of it, and begin a new one with its readable rows.
+        """Quarantine the file because of `error`, and begin a new one with its readable rows.
 
-        Raises as `attach`.
+        Raises as `open`.
         """
         why = "newer" if isinstance(error, NewerError) else "damaged"
         if self.path is not None:
             try:
-                kept = set_aside(self.path, why)
+                renamed = quarantine(self.path, why)
             finally:
-                self.detach()  # only now: closing removes a log that is still in its place
-            self._why[kept.name] = str(error)
-            logger.warning("%s is quarantined as %s: %s", self.path, kept.name, error)
+                self.close()  # only now: closing removes a log that is still in its place
+            self._why[renamed.name] = str(error)
+            logger.warning("%s is quarantined as %s: %s", self.path, renamed.name, error)
         try:
             self._open_checked()
         except BaseException:
-            self.detach()
+            self.close()
             raise
 
-    def detach(self) -> None:
-        """Close the file."""
-        if self.attached:
-            self.attached = False
-            self._connection.execute("DETACH disk")
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def size_bytes(self) -> int:
         """Size of the file and its log; 0 without one."""
@@ -136,19 +181,19 @@ class DiskFile:
 
     def _open_checked(self) -> None:
         if self.path is None:
-            self._attach("file::memory:")
+            self._connection = _connected("file::memory:")
         else:
             self._open(self.path)
-            check_sound(self._connection, "disk", _CHECK_S)
+            check_sound(self.connection, _CHECK_S)
             self._opened = _identity(self.path)
-        migrate(self._connection, "disk", self._migrations)
+        migrate(self.connection, self._migrations)
         if self.path is not None:
             self._take_over(self.path)
 
     def _take_over(self, path: Path) -> None:
-        """Salvage what has not been, from files quarantined here, and read what was lost of all."""
-        run = self._connection.execute
-        done = {name for (name,) in run("SELECT name FROM disk.quarantine")}
+        """Salvage quarantined files that have not been, and read the losses of all."""
+        run = self.connection.execute
+        done = {name for (name,) in run("SELECT name FROM quarantine")}
         files = quarantined(path)
         unfinished = []
         for file in files:
@@ -156,63 +201,67 @@ class DiskFile:
                 try:
                     self._salvage(file)
                 except sqlite3.Error as error:
-                    if self._connection.in_transaction:
+                    if self.connection.in_transaction:
                         run("ROLLBACK")
                     text = f"its rows are salvaged at the next start, as now the disk says {error}"
                     unfinished.append((file, f"{file.name} is quarantined: {text}"))
-        rows = run("SELECT name, reason, recovered, lost FROM disk.quarantine").fetchall()
-        told = [(file := path.with_name(name), _loss_text(file, *loss)) for name, *loss in rows]
-        self._losses = (*told, *unfinished)
+        rows = run("SELECT name, reason, recovered, lost FROM quarantine").fetchall()
+        known = [(file := path.with_name(name), _loss_text(file, *loss)) for name, *loss in rows]
+        self._losses = (*known, *unfinished)
         for file, text in self._losses:
             if file.name not in done:
                 logger.warning("%s", text)
 
     def _salvage(self, file: Path) -> None:
         """Copy the readable rows of a quarantined file, and note how many, in one transaction."""
-        run = self._connection.execute
+        run = self.connection.execute
         reason = self._why.get(file.name, "found at start")
         run("BEGIN")
         try:
-            salvaged = salvage(file, self._connection, "disk")
+            salvaged = salvage(file, self.connection)
         except UnusableFileError as error:
             salvaged = Salvaged(recovered=0, lost=None)
             reason = reason if reason != "found at start" else str(error)
         values = (file.name, self._clock.unix_ns(), reason, salvaged.recovered, salvaged.lost)
-        run("INSERT INTO disk.quarantine VALUES (?, ?, ?, ?, ?)", values)
+        run("INSERT INTO quarantine VALUES (?, ?, ?, ?, ?)", values)
         run("COMMIT")
 
     def _open(self, path: Path) -> None:
-        """For writing; where that is refused, for reading, if nothing is left in its log."""
+        """Open for writing; if that is refused and the log is empty, for reading."""
         self.read_only = False
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._attach(f"{path.absolute().as_uri()}?mode=rw")
-            check_ours(self._connection, "disk", len(self._migrations))
+            self._connection = _connected(f"{path.absolute().as_uri()}?mode=rw")
+            check_ours(self._connection, len(self._migrations))
             self._prepare()
         except (OSError, sqlite3.Error) as error:
             refused = trouble_of(error) is Trouble.REFUSED
             if not refused or self.log_size_bytes() or not path.is_file():
                 raise
-            self.detach()
-            self._attach(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+            self.close()
+            self._connection = _connected(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
             self.read_only = True
-            check_ours(self._connection, "disk", len(self._migrations))
-
-    def _attach(self, uri: str) -> None:
-        self._connection.execute("ATTACH ? AS disk", (uri,))
-        self.attached = True
+            check_ours(self._connection, len(self._migrations))
 
     def _prepare(self) -> None:
         """Set how the file is written; what lasts is set while it is empty."""
-        run = self._connection.execute
-        if not run("PRAGMA disk.page_count").fetchone()[0]:
-            run(f"PRAGMA disk.page_size = {_PAGE_BYTES}")
-            run("PRAGMA disk.auto_vacuum = INCREMENTAL")
-            run(f"PRAGMA disk.application_id = {APPLICATION_ID}")
-        run("PRAGMA disk.journal_mode = WAL").fetchall()
-        run("PRAGMA disk.synchronous = FULL")
-        run(f"PRAGMA disk.journal_size_limit = {self._log_bytes}").fetchall()
+        run = self.connection.execute
+        if not run("PRAGMA page_count").fetchone()[0]:
+            run(f"PRAGMA page_size = {_PAGE_BYTES}")
+            run("PRAGMA auto_vacuum = INCREMENTAL")
+            run(f"PRAGMA application_id = {APPLICATION_ID}")
+        run("PRAGMA journal_mode = WAL").fetchall()
+        run("PRAGMA synchronous = FULL")
+        run(f"PRAGMA journal_size_limit = {self._log_bytes}").fetchall()
         run(f"PRAGMA wal_autocheckpoint = {self._log_bytes // _PAGE_BYTES}").fetchall()
+
+
+def _connected(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        uri, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True
+    )
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
 
 
 def _loss_text(file: Path, reason: str, recovered: int, lost: int | None) -> str:
@@ -236,7 +285,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from any other; None where there is none."""
+    """Device and inode of a file; None if there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -8,29 +8,28 @@ from typing import Final
 import msgspec
 
 from chopperd.model.drops import DropQuery, DropState, GpuDrop
-from chopperd.store.captures.database import Change
 from chopperd.units import NS_PER_S
 
 #: So many are kept, the newest ones.
 MAX_DROPS: Final = 10_000
 
-_PUT: Final = "INSERT OR REPLACE INTO {at}.drops VALUES (?, ?, ?, ?, ?)"
+_PUT: Final = "INSERT OR REPLACE INTO drops VALUES (?, ?, ?, ?, ?)"
 _decoder: Final = msgspec.msgpack.Decoder(GpuDrop)
 
 
-def put_drops(change: Change, drops: Sequence[GpuDrop]) -> None:
+def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
     """Keep drops, each in place of its earlier version."""
     rows = [
         (each.uuid, each.begin_unix_ns, each.gpu, each.end_unix_ns, msgspec.msgpack.encode(each))
         for each in drops
     ]
-    change.many(_PUT, rows)
+    db.executemany(_PUT, rows)
 
 
-def interrupt_open(change: Change) -> None:
+def interrupt_open(db: sqlite3.Connection) -> None:
     """End the drops that nobody follows any more where they were last seen."""
-    found = change.connection.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
-    put_drops(change, [_interrupted(_decoder.decode(body)) for (body,) in found])
+    found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
+    put_drops(db, [_interrupted(_decoder.decode(body)) for (body,) in found])
 
 
 def _interrupted(drop: GpuDrop) -> GpuDrop:
@@ -58,13 +57,13 @@ def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[G
     return tuple(_decoder.decode(body) for (body,) in found)
 
 
-def prune_drops(change: Change, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:
+def prune_drops(db: sqlite3.Connection, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:
     """Give up the drops that began before a time, and those beyond a count; how many."""
-    return change.execute(
+    return db.execute(
         """
-        DELETE FROM {at}.drops WHERE begin_unix_ns < MAX(:oldest, COALESCE((
-            SELECT begin_unix_ns FROM {at}.drops ORDER BY begin_unix_ns DESC LIMIT 1 OFFSET :last
+        DELETE FROM drops WHERE begin_unix_ns < MAX(:oldest, COALESCE((
+            SELECT begin_unix_ns FROM drops ORDER BY begin_unix_ns DESC LIMIT 1 OFFSET :last
         ), 0))
         """,
         {"oldest": oldest_unix_ns, "last": most - 1},
-    )
+    ).rowcount

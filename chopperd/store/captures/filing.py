@@ -9,7 +9,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 import msgspec
@@ -19,7 +19,6 @@ from chopperd.correlate.runs import is_rival, runs_of
 from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
 from chopperd.model.run import RunIdentity
 from chopperd.store.captures.bodies import packed_report, report_of
-from chopperd.store.captures.database import Change
 
 logger = logging.getLogger(__name__)
 
@@ -50,24 +49,24 @@ _UNANCHORED: Final = _OF_JOB.format(time="begin_unix_ns IS NULL")
 
 #: What is not known of a trace that comes unannounced is told by its entry, when that is put.
 _STUB: Final = """
-    INSERT INTO {at}.traces (id, name, state, stored_bytes, received_unix_ns)
+    INSERT INTO traces (id, name, state, stored_bytes, received_unix_ns)
     VALUES (:trace, :trace, 'queued', 0, :now)
 """
 
 _DESCRIBE: Final = """
-    UPDATE {at}.traces SET job = :job, run = :run, rank = :rank, begin_unix_ns = :begin,
+    UPDATE traces SET job = :job, run = :run, rank = :rank, begin_unix_ns = :begin,
         end_unix_ns = :end, identity = :identity
     WHERE id = :trace
 """
 
 _PLACE: Final = """
-    UPDATE {at}.traces SET capture = :capture,
+    UPDATE traces SET capture = :capture,
         run = (SELECT run FROM captures WHERE id = :capture)
     WHERE id = :trace
 """
 
 _BEGIN: Final = """
-    INSERT INTO {at}.captures
+    INSERT INTO captures
         (id, job, run, note, newest_unix_ns, changed_unix_ns, step_count)
     VALUES (:capture, :job, :run, NULL, :now, :now, 0)
 """
@@ -84,14 +83,14 @@ _NAMELESS: Final = """
 
 #: A capture belongs to the owner of all of its traces, if there is one.
 _SUM_UP: Final = """
-    UPDATE {at}.captures SET
+    UPDATE captures SET
         begin_unix_ns = span.begin, end_unix_ns = span.end, owner_uid = span.owner,
         newest_unix_ns = COALESCE(span.end, newest_unix_ns), changed_unix_ns = :now
     FROM (
         SELECT min(begin_unix_ns) AS begin, max(end_unix_ns) AS end,
             CASE WHEN count(owner_uid) = count(*) AND min(owner_uid) = max(owner_uid)
                 THEN min(owner_uid) END AS owner
-        FROM {at}.traces WHERE capture = :capture
+        FROM traces WHERE capture = :capture
     ) AS span
     WHERE id = :capture
 """
@@ -122,40 +121,34 @@ class _Member:
     identity: RunIdentity
 
 
-def file_trace(change: Change, trace: AnalysedTrace, now_unix_ns: int) -> Outcome:
+def file_trace(db: sqlite3.Connection, trace: AnalysedTrace, now_unix_ns: int) -> Outcome:
     """Put a trace into the capture of its run, and those that it meets where they belong now.
 
     A trace that was filed before stays in its capture; its report is replaced.
     """
     values = _values(trace, now_unix_ns)
-    change.adopt_trace(trace.id)
-    read = change.connection.execute
+    read = db.execute
     found = read("SELECT capture FROM traces WHERE id = :trace", values).fetchone()
     if found is None:
-        change.execute(_STUB, values)
-    change.execute(_DESCRIBE, values)
+        db.execute(_STUB, values)
+    db.execute(_DESCRIBE, values)
     filed_in = None if found is None else found[0]
     if filed_in is None:
-        return _placed(change, trace, values, is_new=found is None)
-    change.adopt_capture(filed_in)
-    _put(change, {**values, "capture": filed_in})
-    return Outcome(filed=(_filed(change.connection, filed_in),), is_new=False)
+        return _placed(db, trace, values, is_new=found is None)
+    _put(db, {**values, "capture": filed_in})
+    return Outcome(filed=(_filed(db, filed_in),), is_new=False)
 
 
 def _placed(
-    change: Change, trace: AnalysedTrace, values: dict[str, object], *, is_new: bool
+    db: sqlite3.Connection, trace: AnalysedTrace, values: dict[str, object], *, is_new: bool
 ) -> Outcome:
     """File a trace that is in no capture yet."""
-    (name,) = change.connection.execute(
-        "SELECT name FROM traces WHERE id = :trace", values
-    ).fetchone()
+    (name,) = db.execute("SELECT name FROM traces WHERE id = :trace", values).fetchone()
     members = [
-        *_met(change.connection, values),
+        *_met(db, values),
         _Member(id=trace.id, name=name, capture=None, identity=trace.identity),
     ]
     before = _by_capture((each.id, each.capture) for each in members)
-    for capture in before:
-        change.adopt_capture(capture)
     number = runs_of(
         [each.identity for each in members], is_told=False, is_named=trace.job is not None
     )
@@ -163,29 +156,29 @@ def _placed(
         [each for each, run in zip(members, number, strict=True) if run == first]
         for first in sorted(set(number))
     ]
-    targets, begun = _targets(change, groups, values)
-    absorbed = _move(change, members, targets)
+    targets, begun = _targets(db, groups, values)
+    absorbed = _move(db, members, targets)
     after = _by_capture(targets.items())
     changed = {capture for capture, those in after.items() if those != before.get(capture)}
-    _put(change, {**values, "capture": targets[trace.id]})
+    _put(db, {**values, "capture": targets[trace.id]})
     for capture in changed:
-        change.execute(_SUM_UP, {**values, "capture": capture})
-    changed |= _note(change, {**_conflicts(groups, targets), **begun})
-    changed |= _named(change, [{targets[each.id] for each in group} for group in groups])
+        db.execute(_SUM_UP, {**values, "capture": capture})
+    changed |= _note(db, {**_conflicts(groups, targets), **begun})
+    changed |= _named(db, [{targets[each.id] for each in group} for group in groups])
     mine = targets[trace.id]
     return Outcome(
-        filed=tuple(_filed(change.connection, each) for each in (mine, *sorted(changed - {mine}))),
+        filed=tuple(_filed(db, each) for each in (mine, *sorted(changed - {mine}))),
         absorbed=absorbed,
         is_new=is_new,
     )
 
 
-def _met(connection: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
+def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
     """The traces of the captures that a trace overlaps, by capture and arrival."""
     query = _UNANCHORED if values["begin"] is None else _OVERLAPPING
     return [
         _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *told))
-        for trace, name, capture, identity, *told in connection.execute(query, values)
+        for trace, name, capture, identity, *told in db.execute(query, values)
     ]
 
 
@@ -208,7 +201,7 @@ def _by_capture(places: Iterable[tuple[str, int | None]]) -> dict[int, set[str]]
 
 
 def _targets(
-    change: Change, groups: Sequence[Sequence[_Member]], values: dict[str, object]
+    db: sqlite3.Connection, groups: Sequence[Sequence[_Member]], values: dict[str, object]
 ) -> tuple[dict[str, int], dict[int, str]]:
     """The capture of each trace, and why some were begun; a run keeps its oldest capture."""
     targets: dict[str, int] = {}
@@ -217,18 +210,18 @@ def _targets(
         captures = dict.fromkeys(each.capture for each in group if each.capture is not None)
         free = [each for each in sorted(captures) if each not in targets.values()]
         for nth, first in enumerate(range(0, len(group), MAX_TRACES)):
-            capture = free[nth] if nth < len(free) else _begin(change, group[first], values)
+            capture = free[nth] if nth < len(free) else _begin(db, group[first], values)
             if nth and capture not in free:
                 begun[capture] = _why_another(nth)
             targets.update((each.id, capture) for each in group[first : first + MAX_TRACES])
     return targets, begun
 
 
-def _begin(change: Change, member: _Member, values: dict[str, object]) -> int:
-    """Begin a capture; its id is Unix ms, so that none made while the disk is away clashes."""
-    last = change.connection.execute("SELECT max(id) FROM captures").fetchone()[0]
+def _begin(db: sqlite3.Connection, member: _Member, values: dict[str, object]) -> int:
+    """Begin a capture; its id is Unix ms, so that it clashes with no salvaged one."""
+    last = db.execute("SELECT max(id) FROM captures").fetchone()[0]
     capture = max(int(str(values["now"])) // _MS, (last or 0) + 1)
-    change.execute(_BEGIN, {**values, "capture": capture, "run": member.identity.run})
+    db.execute(_BEGIN, {**values, "capture": capture, "run": member.identity.run})
     return capture
 
 
@@ -239,7 +232,7 @@ def _why_another(full: int) -> str:
 
 
 def _move(
-    change: Change, members: Sequence[_Member], targets: Mapping[str, int]
+    db: sqlite3.Connection, members: Sequence[_Member], targets: Mapping[str, int]
 ) -> dict[int, tuple[int, ...]]:
     """Make captures whose traces all go part of others, move single traces; who took up whom."""
     left = {each.capture for each in members} - {None, *targets.values()}
@@ -249,22 +242,22 @@ def _move(
             continue
         if each.capture in left and each.capture not in taken_up:
             taken_up[each.capture] = targets[each.id]
-            _absorb(change, each.capture, targets[each.id])
+            _absorb(db, each.capture, targets[each.id])
         if taken_up.get(each.capture, each.capture) != targets[each.id]:
             where = {"capture": targets[each.id], "trace": each.id}
-            change.execute(_PLACE, where)
-            change.execute("UPDATE {at}.reports SET capture = :capture WHERE trace = :trace", where)
+            db.execute(_PLACE, where)
+            db.execute("UPDATE reports SET capture = :capture WHERE trace = :trace", where)
     by_target: defaultdict[int, list[int]] = defaultdict(list)
     for capture, target in taken_up.items():
         by_target[target].append(capture)
     return {target: tuple(those) for target, those in by_target.items()}
 
 
-def _put(change: Change, values: dict[str, object]) -> None:
+def _put(db: sqlite3.Connection, values: dict[str, object]) -> None:
     """Put a trace and its report into a capture."""
-    change.execute(_PLACE, values)
-    change.execute("INSERT OR REPLACE INTO {at}.reports VALUES (:trace, :capture, :report)", values)
-    change.execute(_SUM_UP, values)
+    db.execute(_PLACE, values)
+    db.execute("INSERT OR REPLACE INTO reports VALUES (:trace, :capture, :report)", values)
+    db.execute(_SUM_UP, values)
 
 
 def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) -> dict[int, str]:
@@ -284,15 +277,15 @@ def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) 
     return found
 
 
-def _note(change: Change, notes: Mapping[int, str]) -> set[int]:
+def _note(db: sqlite3.Connection, notes: Mapping[int, str]) -> set[int]:
     """Note what is to be said of captures that have no note yet; which these are."""
-    sql = "UPDATE {at}.captures SET note = ? WHERE id = ? AND note IS NULL"
-    return {capture for capture, note in notes.items() if change.execute(sql, (note, capture))}
+    sql = "UPDATE captures SET note = ? WHERE id = ? AND note IS NULL"
+    return {capture for capture, note in notes.items() if db.execute(sql, (note, capture)).rowcount}
 
 
-def _named(change: Change, groups: Sequence[set[int]]) -> set[int]:
+def _named(db: sqlite3.Connection, groups: Sequence[set[int]]) -> set[int]:
     """Name the runs of a job that have none, where several have one time; whose name changed."""
-    read = change.connection.execute
+    read = db.execute
     known = {
         capture: read("SELECT run FROM captures WHERE id = ?", (capture,)).fetchone()[0]
         for group in groups
@@ -308,23 +301,28 @@ def _named(change: Change, groups: Sequence[set[int]]) -> set[int]:
         names = sorted(name for each in group if (name := known.get(each)) is not None)
         name = names[0] if names else f"{np.datetime64(min(group), 'ms')}Z"
         for capture in group:
-            change.adopt_capture(capture)
-            change.execute("UPDATE {at}.captures SET run = ? WHERE id = ?", (name, capture))
-            change.execute("UPDATE {at}.traces SET run = ? WHERE capture = ?", (name, capture))
+            db.execute("UPDATE captures SET run = ? WHERE id = ?", (name, capture))
+            db.execute("UPDATE traces SET run = ? WHERE capture = ?", (name, capture))
             changed.add(capture)
     return changed
 
 
-def _filed(connection: sqlite3.Connection, capture: int) -> Filed:
-    return Filed(entry=capture_entry(connection, capture), reports=_reports(connection, capture))
+def filed_captures(db: sqlite3.Connection, captures: Iterable[int]) -> tuple[Filed, ...]:
+    """Those of some captures that still exist, each with its reports."""
+    found = (db.execute("SELECT id FROM captures WHERE id = ?", (each,)) for each in captures)
+    return tuple(_filed(db, capture) for (capture,) in chain.from_iterable(found))
 
 
-def capture_entry(connection: sqlite3.Connection, capture: int) -> CaptureEntry:
+def _filed(db: sqlite3.Connection, capture: int) -> Filed:
+    return Filed(entry=capture_entry(db, capture), reports=_reports(db, capture))
+
+
+def capture_entry(db: sqlite3.Connection, capture: int) -> CaptureEntry:
     """A capture that there is, with its traces in order of arrival."""
-    job, run, begin_unix_ns, end_unix_ns, note = connection.execute(
+    job, run, begin_unix_ns, end_unix_ns, note = db.execute(
         "SELECT job, run, begin_unix_ns, end_unix_ns, note FROM captures WHERE id = ?", (capture,)
     ).fetchone()
-    traces = connection.execute(
+    traces = db.execute(
         "SELECT id FROM traces WHERE capture = ? ORDER BY received_unix_ns, id", (capture,)
     )
     return CaptureEntry(
@@ -353,26 +351,22 @@ def _values(trace: AnalysedTrace, now_unix_ns: int) -> dict[str, object]:
     }
 
 
-def _absorb(change: Change, other: int, capture: int) -> None:
+def _absorb(db: sqlite3.Connection, other: int, capture: int) -> None:
     """Make one capture part of another; its rows stay to be seen until the document is made."""
-    change.adopt_capture(other)
-    change.execute(
-        "UPDATE {at}.captures SET step_count = step_count + "
-        "(SELECT step_count FROM {at}.captures WHERE id = ?) WHERE id = ?",
+    db.execute(
+        "UPDATE captures SET step_count = step_count + "
+        "(SELECT step_count FROM captures WHERE id = ?) WHERE id = ?",
         (other, capture),
     )
     for table in ("traces", "reports", "steps", "totals"):
-        change.execute(f"UPDATE {{at}}.{table} SET capture = ? WHERE capture = ?", (capture, other))
-    change.execute(
-        "UPDATE OR IGNORE {at}.documents SET capture = ? WHERE capture = ?", (capture, other)
-    )
-    change.execute("DELETE FROM {at}.documents WHERE capture = ?", (other,))
-    change.execute("DELETE FROM {at}.captures WHERE id = ?", (other,))
-    change.give_shadow(other, capture)
+        db.execute(f"UPDATE {table} SET capture = ? WHERE capture = ?", (capture, other))
+    db.execute("UPDATE OR IGNORE documents SET capture = ? WHERE capture = ?", (capture, other))
+    db.execute("DELETE FROM documents WHERE capture = ?", (other,))
+    db.execute("DELETE FROM captures WHERE id = ?", (other,))
 
 
-def _reports(connection: sqlite3.Connection, capture: int) -> tuple[bytes, ...]:
-    bodies = connection.execute(
+def _reports(db: sqlite3.Connection, capture: int) -> tuple[bytes, ...]:
+    bodies = db.execute(
         "SELECT body FROM reports JOIN traces ON traces.id = reports.trace "
         "WHERE reports.capture = ? ORDER BY received_unix_ns, id",
         (capture,),

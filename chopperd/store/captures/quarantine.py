@@ -1,66 +1,64 @@
-"""Whether a database file may be used, and putting one aside that may not; nothing is deleted."""
+"""Quarantine of database files that may not be used, and salvage of their readable rows.
+
+A file is renamed, never deleted or repaired; readable rows are copied into the new one.
+"""
 
 import re
 import sqlite3
-import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
 
-from chopperd.store.captures.disk_trouble import DamagedError, NewerError
-from chopperd.store.captures.schema import version_of
+import msgspec
 
-#: "chpd", so that `file` and we tell our stores from other databases.
-APPLICATION_ID: Final = 0x63687064
+from chopperd.model.captures import TraceState
+from chopperd.model.drops import GpuDrop
+from chopperd.store.captures.schema import DamagedError, check_ours, version_of
 
 #: The database itself last: whoever is killed in between finds it still in its place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
+#: Tables in the order of copying: what others refer to comes first.
+_TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "totals", "drops")
+_ROWS_AT_ONCE: Final = 256
+#: Row numbers tried one by one behind an unreadable row of which no index tells the next.
+_NEAR_ROWS: Final = 4096
+_LOWEST_ROWID: Final = -(2**63)
+_HIGHEST_ROWID: Final = 2**63 - 1
+_DROPS: Final = msgspec.msgpack.Decoder(GpuDrop)
+_STATES: Final = frozenset(state.value for state in TraceState)
 
-
-def check_ours(connection: sqlite3.Connection, at: str, version: int) -> None:
-    """Return if the file is empty, or a store of this `version` or before; nothing is written.
-
-    Raises:
-        NewerError: It is a store of a later version.
-        DamagedError: It is another program's database.
-        sqlite3.DatabaseError: It can't be read at all.
+#: Captures whose own row is lost, as their traces and step rows describe them.
+_CAPTURES_AGAIN: Final = (
     """
-    tables = connection.execute(f"SELECT count(*) FROM {at}.sqlite_schema").fetchone()[0]
-    identity = connection.execute(f"PRAGMA {at}.application_id").fetchone()[0]
-    if tables and identity != APPLICATION_ID:
-        raise DamagedError("it is not a database of chopperd")
-    found = version_of(connection, at)
-    if found > version:
-        raise NewerError(f"its version {found} is newer than this program's {version}")
-
-
-def check_sound(connection: sqlite3.Connection, at: str, limit_s: float) -> None:
-    """Return if no malformed page is found in the file within a time.
-
-    The time is kept by a thread, as a check of pages looks for an interrupt only.
-
-    Raises:
-        DamagedError: One is.
-        sqlite3.DatabaseError: It can't be read at all.
+    INSERT OR IGNORE INTO captures
+    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
+        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
+        'salvaged', min(begin_unix_ns), max(end_unix_ns),
+        COALESCE(max(end_unix_ns), max(received_unix_ns)), max(received_unix_ns), 0
+    FROM traces WHERE capture IS NOT NULL GROUP BY capture
+    """,
     """
-    limit = threading.Timer(limit_s, connection.interrupt)
-    limit.name = "chopperd-store-check"
-    limit.start()
-    try:
-        found = connection.execute(f"PRAGMA {at}.quick_check(1)").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        return
-    finally:
-        limit.cancel()
-        limit.join()
-    if found != "ok":
-        raise DamagedError(str(found).splitlines()[-1])
+    INSERT OR IGNORE INTO captures
+    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
+        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
+        'salvaged', min(order_unix_ns), max(order_unix_ns),
+        max(order_unix_ns), max(order_unix_ns), 0
+    FROM steps GROUP BY capture
+    """,
+)
+_STEP_COUNTS: Final = """
+    UPDATE captures SET step_count =
+        (SELECT count(*) FROM steps WHERE steps.capture = captures.id)
+"""
 
 
-def set_aside(path: Path, why: str) -> Path:
+def quarantine(path: Path, why: str) -> Path:
     """Rename a database and what belongs to it to the first free `<name>.<why>-<n>`.
 
     Raises:
@@ -79,7 +77,7 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def quarantined(path: Path) -> list[Path]:
-    """The files that `set_aside` renamed and nobody has removed since, oldest number first.
+    """The files that `quarantine` renamed and nobody has removed since, oldest number first.
 
     Raises:
         OSError: The folder can't be read.
@@ -91,3 +89,191 @@ def quarantined(path: Path) -> list[Path]:
         and _QUARANTINED.fullmatch(file.name.removeprefix(path.name))
     ]
     return sorted(found, key=lambda file: (len(file.name), file.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """Outcome of a salvage.
+
+    Attributes:
+        recovered: Rows copied.
+        lost: Rows that the file's indexes name and that could not be copied; None where no index
+            of one of its tables could be read to its end, so that their number is unknown.
+    """
+
+    recovered: int
+    lost: int | None
+
+
+def salvage(source: Path, target: sqlite3.Connection) -> Salvaged:
+    """Copy every readable row of a store into another, past damaged pages.
+
+    A row counts as readable only if its compressed body passes its checksum. Rows that the target
+    has already stay as they are. A capture whose own row is lost is made again from its traces or
+    step rows; rows of captures of which nothing else is left are lost.
+
+    Args:
+        source: The damaged file; it is only read.
+        target: The store to copy into, at its newest version, in a transaction of the caller.
+
+    Raises:
+        UnusableFileError: The source is not such a store, or its table of contents is damaged.
+        sqlite3.Error: The target refuses.
+    """
+    recovered, lost_count, lost_known = 0, 0, True
+    uri = f"{source.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        for table in _tables_of(connection, version_of(target)):
+            known, complete = _known_rowids(connection, table)
+            copied = _copy(connection, table, known, target)
+            recovered += copied
+            lost_count += max(0, len(known) - copied)
+            lost_known = lost_known and complete
+    for statement in _CAPTURES_AGAIN:
+        target.execute(statement)
+    orphans = _without_orphans(target)
+    target.execute(_STEP_COUNTS)
+    lost = lost_count + orphans if lost_known else None
+    return Salvaged(recovered=recovered - orphans, lost=lost)
+
+
+def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:
+    try:
+        # Without it SQLite refuses a file that is shorter than its header says.
+        connection.execute("PRAGMA writable_schema = ON")
+        check_ours(connection, version)
+        found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    except sqlite3.Error as error:
+        raise DamagedError(f"its table of contents can't be read: {error}") from error
+    names = {name for (name,) in found}
+    return [table for table in _TABLES if table in names]
+
+
+def _copy(
+    connection: sqlite3.Connection,
+    table: str,
+    known: Sequence[int],
+    target: sqlite3.Connection,
+) -> int:
+    """Copy a table's readable rows; how many were readable."""
+    theirs = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    ours = {name for _, name, *_ in target.execute(f"PRAGMA table_info({table})")}
+    names = [name for name in theirs if name in ours]
+    marks = ", ".join("?" * len(names))
+    insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"
+    copied = 0
+    for rows in _batches(_readable_rows(connection, table, names, known)):
+        sound = [row for row in rows if _is_sound(table, dict(zip(names, row, strict=True)))]
+        target.executemany(insert, sound)
+        copied += len(sound)
+    return copied
+
+
+def _readable_rows(
+    connection: sqlite3.Connection, table: str, names: Sequence[str], known: Sequence[int]
+) -> Iterator[tuple[object, ...]]:
+    """Rows by rising rowid; behind an unreadable one reading starts again at the next readable."""
+    query = (
+        f"SELECT rowid, {', '.join(names)} FROM {table} NOT INDEXED"
+        " WHERE rowid >= ? ORDER BY rowid LIMIT ?"
+    )
+    begin: int | None = _LOWEST_ROWID
+    count = -1  # without limit; one row alone where the next is unreadable, as a cursor reads ahead
+    while begin is not None:
+        try:
+            for rowid, *row in connection.execute(query, (begin, count)):
+                begin = rowid + 1
+                yield tuple(row)
+        except sqlite3.Error:
+            if count == 1:
+                begin = _next_readable(connection, table, begin, known)
+            count = -count
+        else:
+            if count < 0:
+                return
+            count = -1
+            begin = _next_readable(connection, table, begin, known)
+
+
+def _next_readable(
+    connection: sqlite3.Connection, table: str, unreadable: int, known: Sequence[int]
+) -> int | None:
+    """The next rowid to read from, behind the first row at or after `unreadable`; None: no more."""
+    query = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+    for candidate in _candidates(unreadable, known):
+        try:
+            found = connection.execute(query, (candidate,)).fetchone()
+        except sqlite3.Error:
+            continue
+        return None if found is None else int(found[0])
+    return None
+
+
+def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
+    """Rowids at which reading may go on: those that an index names, then ever further ones."""
+    first = bisect_right(known, unreadable - 1) + 1
+    yield from known[first:]
+    begin = max(unreadable, known[-1] if known else 0)
+    yield from range(begin + 1, begin + _NEAR_ROWS)
+    step = _NEAR_ROWS
+    while begin + step < _HIGHEST_ROWID:
+        yield begin + step
+        step += step // 8
+
+
+def _known_rowids(connection: sqlite3.Connection, table: str) -> tuple[list[int], bool]:
+    """Sorted rowids that a table's best index names, and whether it names all of them."""
+    best: list[int] = []
+    for query in _rowid_queries(connection, table):
+        rowids: list[int] = []
+        try:
+            for (rowid,) in connection.execute(query):
+                rowids.append(rowid)
+        except sqlite3.Error:  # damaged, or a partial index, which names some rows only
+            best = max(best, rowids, key=len)
+        else:
+            return sorted(set(rowids)), True
+    return sorted(set(best)), False
+
+
+def _rowid_queries(connection: sqlite3.Connection, table: str) -> list[str]:
+    if table == "documents":  # has no index; each capture with totals has one document
+        return ["SELECT DISTINCT capture FROM totals INDEXED BY totals_by_capture"]
+    found = connection.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?", (table,)
+    )
+    return [f'SELECT rowid FROM {table} INDEXED BY "{name}"' for (name,) in found]
+
+
+def _is_sound(table: str, row: dict[str, object]) -> bool:
+    """Whether a row that could be read holds what was written."""
+    body = row.get("body")
+    if table == "traces":
+        return row["state"] in _STATES
+    if not isinstance(body, bytes):
+        return body is None
+    try:
+        _DROPS.decode(body) if table == "drops" else zlib.decompress(body)
+    except (zlib.error, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def _without_orphans(target: sqlite3.Connection) -> int:
+    """Delete rows of captures that no row describes; how many there were."""
+    tables = ("reports", "documents", "steps", "totals")
+    statements = (
+        f"DELETE FROM {table} WHERE capture NOT IN (SELECT id FROM captures)" for table in tables
+    )
+    return sum(target.execute(statement).rowcount for statement in statements)
+
+
+def _batches(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
+    batch: list[tuple[object, ...]] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == _ROWS_AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,10 +1,11 @@
 """How much is kept: by age, by size, and as far as the disk has room for others."""
 
+import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
 from chopperd.store.captures import drop_rows
-from chopperd.store.captures.database import MEMORY_LIMIT_BYTES, Change, Database
+from chopperd.store.captures.database import Database
 from chopperd.units import NS_PER_S
 
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
@@ -15,6 +16,8 @@ _CAPTURES_FOR_ONE: Final = 64
 _FOR_EVER: Final = 2**63 - 1
 _TRACES_AT_ONCE: Final = 500
 _PAGES_AT_ONCE: Final = 500
+#: Most of a store that is in memory by choice.
+_MEMORY_BYTES: Final = 64 * 2**20
 #: What is pruned for size is pruned a little below it.
 _TARGET_RATIO: Final = 0.95
 
@@ -43,8 +46,8 @@ def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int
     pruned = _prune_old(database, oldest_unix_ns)
     most_bytes = _most_bytes(database, limits)
     while database.used_bytes() > most_bytes:
-        batch = database.write_disk(_drop_captures)
-        if not batch and not database.write_disk(_drop_traces):
+        batch = database.make_room(_drop_captures)
+        if not batch and not database.make_room(_drop_traces):
             break
         pruned += batch or []
     _give_back(database)
@@ -61,7 +64,7 @@ def is_too_large(database: Database, limits: StoreLimits) -> bool:
 def _most_bytes(database: Database, limits: StoreLimits) -> int:
     """How much of the database may be in use; less than now where the disk lacks room."""
     if database.is_memory:
-        return min(limits.max_bytes, MEMORY_LIMIT_BYTES)
+        return min(limits.max_bytes, _MEMORY_BYTES)
     most_bytes = limits.max_bytes
     if database.size_bytes() > limits.max_bytes:
         most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
@@ -77,48 +80,47 @@ def _give_back(database: Database) -> None:
 
 
 def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
-    def old_captures(change: Change) -> list[int]:
-        return _drop_captures(change, before_unix_ns=oldest_unix_ns)
+    def old_captures(db: sqlite3.Connection) -> list[int]:
+        return _drop_captures(db, before_unix_ns=oldest_unix_ns)
 
-    def old_traces(change: Change) -> int:
-        return _drop_traces(change, before_unix_ns=oldest_unix_ns)
+    def old_traces(db: sqlite3.Connection) -> int:
+        return _drop_traces(db, before_unix_ns=oldest_unix_ns)
 
     pruned: list[int] = []
-    while batch := database.write_disk(old_captures):
+    while batch := database.make_room(old_captures):
         pruned += batch
-    while database.write_disk(old_traces):
+    while database.make_room(old_traces):
         pass
-    database.write_disk(lambda change: drop_rows.prune_drops(change, oldest_unix_ns))
+    database.make_room(lambda db: drop_rows.prune_drops(db, oldest_unix_ns))
     return pruned
 
 
-def _drop_captures(change: Change, before_unix_ns: int = _FOR_EVER) -> list[int]:
+def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> list[int]:
     """The oldest few captures, taken out; all but the newest, or all from before a time."""
     most = _CAPTURES_AT_ONCE
     if before_unix_ns == _FOR_EVER:
-        count = change.connection.execute("SELECT count(*) FROM disk.captures").fetchone()[0]
+        count = db.execute("SELECT count(*) FROM captures").fetchone()[0]
         most = min(most, 1 + count // _CAPTURES_FOR_ONE, max(count - 1, 0))
-    found = change.connection.execute(
-        "SELECT id FROM disk.captures WHERE changed_unix_ns < ? "
-        "ORDER BY changed_unix_ns, id LIMIT ?",
+    found = db.execute(
+        "SELECT id FROM captures WHERE changed_unix_ns < ? ORDER BY changed_unix_ns, id LIMIT ?",
         (before_unix_ns, most),
     ).fetchall()
     for table in ("reports", "documents", "steps", "totals"):
-        change.many(f"DELETE FROM {{at}}.{table} WHERE capture = ?", found)
-    change.many("UPDATE {at}.traces SET capture = NULL WHERE capture = ?", found)
-    change.many("DELETE FROM {at}.captures WHERE id = ?", found)
+        db.executemany(f"DELETE FROM {table} WHERE capture = ?", found)
+    db.executemany("UPDATE traces SET capture = NULL WHERE capture = ?", found)
+    db.executemany("DELETE FROM captures WHERE id = ?", found)
     return [capture for (capture,) in found]
 
 
-def _drop_traces(change: Change, before_unix_ns: int = _FOR_EVER) -> int:
+def _drop_traces(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
     """The oldest traces that are done with and in no capture, taken out; how many."""
-    return change.execute(
+    return db.execute(
         """
-        DELETE FROM {at}.traces WHERE id IN (
-            SELECT id FROM disk.traces
+        DELETE FROM traces WHERE id IN (
+            SELECT id FROM traces
             WHERE received_unix_ns < ? AND capture IS NULL AND state NOT IN ('queued', 'spooled')
             ORDER BY received_unix_ns LIMIT ?
         )
         """,
         (before_unix_ns, _TRACES_AT_ONCE),
-    )
+    ).rowcount

@@ -1,5 +1,6 @@
 """A capture's document written into its rows: steps, devices' totals, the document itself."""
 
+import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +8,12 @@ from typing import Final
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.captures.bodies import packed, packed_step
-from chopperd.store.captures.database import Change
 
 #: Stands for a number that is not known where rows are ordered by it.
 UNKNOWN: Final = -1
 
-_STEP: Final = "INSERT INTO {at}.steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_TOTALS: Final = "INSERT INTO {at}.totals VALUES (?, ?, ?, ?, ?, ?)"
+_STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TOTALS: Final = "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,36 +48,33 @@ class Written:
 
 
 def write_document(
-    change: Change, capture_id: int, document: ReportDocument, body: bytes
+    db: sqlite3.Connection, capture_id: int, document: ReportDocument, body: bytes
 ) -> Written:
     """Replace a capture's rows by those of its document.
 
     Raises:
         LookupError: There is no such capture.
     """
-    change.adopt_capture(capture_id)
-    capture = _capture(change, capture_id)
+    capture = _capture(db, capture_id)
     for table in ("steps", "totals"):
-        change.execute(f"DELETE FROM {{at}}.{table} WHERE capture = ?", (capture_id,))
-    change.many(_STEP, _step_rows(capture, document.steps))
-    change.many(_TOTALS, [_totals_row(capture, row) for row in document.totals])
-    change.execute("INSERT OR REPLACE INTO {at}.documents VALUES (?, ?)", (capture_id, body))
-    change.execute(
-        "UPDATE {at}.captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id)
-    )
+        db.execute(f"DELETE FROM {table} WHERE capture = ?", (capture_id,))
+    db.executemany(_STEP, _step_rows(capture, document.steps))
+    db.executemany(_TOTALS, [_totals_row(capture, row) for row in document.totals])
+    db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
+    db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
     added_steps = len(document.steps) - capture.step_count
     return Written(end_unix_ns=capture.end_unix_ns, added_steps=added_steps)
 
 
-def _capture(change: Change, capture_id: int) -> _Capture:
-    found = change.connection.execute(
+def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:
+    found = db.execute(
         "SELECT job, run, owner_uid, end_unix_ns, step_count FROM captures WHERE id = ?",
         (capture_id,),
     ).fetchone()
     if found is None:
         raise LookupError(capture_id)
     job, run, owner_uid, end_unix_ns, step_count = found
-    owners = change.connection.execute(
+    owners = db.execute(
         """
         SELECT COALESCE(rank, -1), CASE WHEN count(owner_uid) = count(*)
             AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END

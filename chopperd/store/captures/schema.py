@@ -1,10 +1,10 @@
 """The tables of the store, as numbered changes from each version to the next.
 
-A change, once released, is never edited: the next one is added below it. Statements name the
-database that they change by `{at}`.
+A change, once released, is never edited: the next one is added below it.
 """
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -16,68 +16,68 @@ Migration: TypeAlias = tuple[str, ...]
 #: (`timed` 0) when its capture was made. `owner_uid` of what belongs to several is null.
 _FIRST: Final[Migration] = (
     """
-    CREATE TABLE {at}.traces (
+    CREATE TABLE traces (
         id TEXT PRIMARY KEY, name TEXT NOT NULL, job TEXT, owner_uid INTEGER,
         state TEXT NOT NULL, reason TEXT, stored_bytes INTEGER NOT NULL,
         received_unix_ns INTEGER NOT NULL, finished_unix_ns INTEGER,
         rank INTEGER, run TEXT, capture INTEGER, begin_unix_ns INTEGER, end_unix_ns INTEGER
     )
     """,
-    "CREATE INDEX {at}.traces_by_time ON traces (received_unix_ns)",
-    "CREATE INDEX {at}.traces_by_capture ON traces (capture) WHERE capture IS NOT NULL",
-    "CREATE INDEX {at}.traces_by_state ON traces (state)",
-    "CREATE TABLE {at}.reports (trace TEXT PRIMARY KEY, capture INTEGER NOT NULL, body BLOB)",
-    "CREATE INDEX {at}.reports_by_capture ON reports (capture)",
+    "CREATE INDEX traces_by_time ON traces (received_unix_ns)",
+    "CREATE INDEX traces_by_capture ON traces (capture) WHERE capture IS NOT NULL",
+    "CREATE INDEX traces_by_state ON traces (state)",
+    "CREATE TABLE reports (trace TEXT PRIMARY KEY, capture INTEGER NOT NULL, body BLOB)",
+    "CREATE INDEX reports_by_capture ON reports (capture)",
     """
-    CREATE TABLE {at}.captures (
+    CREATE TABLE captures (
         id INTEGER PRIMARY KEY, job TEXT, run TEXT, owner_uid INTEGER, note TEXT,
         begin_unix_ns INTEGER, end_unix_ns INTEGER, newest_unix_ns INTEGER NOT NULL,
         changed_unix_ns INTEGER NOT NULL, step_count INTEGER NOT NULL
     )
     """,
-    "CREATE INDEX {at}.captures_by_job ON captures (job, newest_unix_ns)",
-    "CREATE INDEX {at}.captures_by_time ON captures (newest_unix_ns)",
-    "CREATE INDEX {at}.captures_by_change ON captures (changed_unix_ns)",
-    "CREATE TABLE {at}.documents (capture INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE INDEX captures_by_job ON captures (job, newest_unix_ns)",
+    "CREATE INDEX captures_by_time ON captures (newest_unix_ns)",
+    "CREATE INDEX captures_by_change ON captures (changed_unix_ns)",
+    "CREATE TABLE documents (capture INTEGER PRIMARY KEY, body BLOB NOT NULL)",
     """
-    CREATE TABLE {at}.steps (
+    CREATE TABLE steps (
         capture INTEGER NOT NULL, order_unix_ns INTEGER NOT NULL, timed INTEGER NOT NULL,
         step INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
         twin INTEGER NOT NULL, job TEXT, run TEXT, gpu TEXT, owner_uid INTEGER, body BLOB NOT NULL
     )
     """,
-    "CREATE INDEX {at}.steps_by_capture ON steps (capture)",
+    "CREATE INDEX steps_by_capture ON steps (capture)",
     # With what else is asked for, so that rows that do not match are not looked up.
-    "CREATE INDEX {at}.steps_by_time ON steps (order_unix_ns, step, rank, gpu)",
-    "CREATE INDEX {at}.steps_by_job ON steps (job, order_unix_ns, step, rank, gpu)",
-    "CREATE INDEX {at}.steps_by_owner ON steps (owner_uid, order_unix_ns)",
-    "CREATE INDEX {at}.steps_by_number ON steps (step, job, order_unix_ns)",
+    "CREATE INDEX steps_by_time ON steps (order_unix_ns, step, rank, gpu)",
+    "CREATE INDEX steps_by_job ON steps (job, order_unix_ns, step, rank, gpu)",
+    "CREATE INDEX steps_by_owner ON steps (owner_uid, order_unix_ns)",
+    "CREATE INDEX steps_by_number ON steps (step, job, order_unix_ns)",
     """
-    CREATE TABLE {at}.totals (
+    CREATE TABLE totals (
         capture INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL, gpu TEXT,
         owner_uid INTEGER, body BLOB NOT NULL
     )
     """,
-    "CREATE INDEX {at}.totals_by_capture ON totals (capture)",
+    "CREATE INDEX totals_by_capture ON totals (capture)",
 )
 
 #: `end_unix_ns` is null while a drop goes on.
 _DROPS: Final[Migration] = (
     """
-    CREATE TABLE {at}.drops (
+    CREATE TABLE drops (
         uuid TEXT NOT NULL, begin_unix_ns INTEGER NOT NULL, gpu TEXT NOT NULL,
         end_unix_ns INTEGER, body BLOB NOT NULL, PRIMARY KEY (uuid, begin_unix_ns)
     )
     """,
-    "CREATE INDEX {at}.drops_by_time ON drops (begin_unix_ns)",
-    "CREATE INDEX {at}.drops_open ON drops (uuid) WHERE end_unix_ns IS NULL",
+    "CREATE INDEX drops_by_time ON drops (begin_unix_ns)",
+    "CREATE INDEX drops_open ON drops (uuid) WHERE end_unix_ns IS NULL",
 )
 
 #: Files that this store takes the place of, and how many of their rows it took over: `lost` is
 #: null where that is not known.
 _QUARANTINE: Final[Migration] = (
     """
-    CREATE TABLE {at}.quarantine (
+    CREATE TABLE quarantine (
         name TEXT PRIMARY KEY, found_unix_ns INTEGER NOT NULL, reason TEXT NOT NULL,
         recovered INTEGER NOT NULL, lost INTEGER
     )
@@ -85,41 +85,98 @@ _QUARANTINE: Final[Migration] = (
 )
 
 #: What a trace says of its run (`RunIdentity`, MessagePack); null of what came before.
-_IDENTITIES: Final[Migration] = ("ALTER TABLE {at}.traces ADD COLUMN identity BLOB",)
+_IDENTITIES: Final[Migration] = ("ALTER TABLE traces ADD COLUMN identity BLOB",)
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES)
 
 
-def version_of(connection: sqlite3.Connection, at: str) -> int:
+#: "chpd", so that `file` and we tell our stores from other databases.
+APPLICATION_ID: Final = 0x63687064
+
+
+class UnusableFileError(Exception):
+    """The file is there but is no store that this program may use."""
+
+
+class DamagedError(UnusableFileError):
+    """A check found the file damaged; says what it found."""
+
+
+class NewerError(UnusableFileError):
+    """The file was made by a later version of the program."""
+
+
+def version_of(db: sqlite3.Connection) -> int:
     """The version of a database: how many migrations it has had."""
-    return int(connection.execute(f"PRAGMA {at}.user_version").fetchone()[0])
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def stored_bytes(connection: sqlite3.Connection, at: str) -> int:
+def stored_bytes(db: sqlite3.Connection) -> int:
     """What the pages of a database take that hold something."""
     pages, free, size_bytes = (
-        int(connection.execute(f"PRAGMA {at}.{name}").fetchone()[0])
+        int(db.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
     )
     return (pages - free) * size_bytes
 
 
-def migrate(connection: sqlite3.Connection, at: str, migrations: Sequence[Migration]) -> None:
+def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
     """Bring a database up to the newest version, each migration in a transaction of its own.
 
     Args:
-        connection: In autocommit mode.
-        at: Name of the database in the connection.
+        db: In autocommit mode.
         migrations: All there are, from version 0 on.
     """
-    for version in range(version_of(connection, at), len(migrations)):
-        connection.execute("BEGIN")
+    for version in range(version_of(db), len(migrations)):
+        db.execute("BEGIN")
         try:
             for statement in migrations[version]:
-                connection.execute(statement.format(at=at))
-            connection.execute(f"PRAGMA {at}.user_version = {version + 1}")
-            connection.execute("COMMIT")
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {version + 1}")
+            db.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            if db.in_transaction:
+                db.execute("ROLLBACK")
             raise
+
+
+def check_ours(db: sqlite3.Connection, version: int) -> None:
+    """Return if the file is empty, or a store of this `version` or before; nothing is written.
+
+    Raises:
+        NewerError: It is a store of a later version.
+        DamagedError: It is another program's database.
+        sqlite3.DatabaseError: It can't be read at all.
+    """
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    identity = db.execute("PRAGMA application_id").fetchone()[0]
+    if tables and identity != APPLICATION_ID:
+        raise DamagedError("it is not a database of chopperd")
+    found = version_of(db)
+    if found > version:
+        raise NewerError(f"its version {found} is newer than this program's {version}")
+
+
+def check_sound(db: sqlite3.Connection, limit_s: float) -> None:
+    """Return if no malformed page is found in the file within a time.
+
+    The time is kept by a thread, as a check of pages looks for an interrupt only.
+
+    Raises:
+        DamagedError: One is.
+        sqlite3.DatabaseError: It can't be read at all.
+    """
+    limit = threading.Timer(limit_s, db.interrupt)
+    limit.name = "chopperd-store-check"
+    limit.start()
+    try:
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return
+    finally:
+        limit.cancel()
+        limit.join()
+    if found != "ok":
+        raise DamagedError(str(found).splitlines()[-1])

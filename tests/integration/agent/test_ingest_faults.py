@@ -2,9 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,25 @@ def test_a_defect_of_ours_is_counted_and_the_next_trace_is_taken(
         node.drop("second.json", trace(2))
         wait_for(lambda: node.ended("second.json"))
         assert node.service.live().trouble is None
+
+
+def test_traces_analysed_while_the_store_can_not_write_have_their_report_later(
+    tmp_path: Path,
+) -> None:
+    """Another holds the file locked; the trace stays in the spool until its report is written."""
+    with Node(tmp_path) as node:
+        with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            node.drop("late.json", trace(1))
+            wait_for(lambda: node.store.live().in_memory == 2)
+            assert node.traces() == {}
+            other.execute("COMMIT")
+        assert node.service.live().spool_bytes > 0
+        node.store._queue.flush(at_once=True)
+        wait_for(lambda: node.ended("late.json"))
+        assert node.traces()["late.json"].state is TraceState.ANALYSED
+        assert len(node.documents()) == 1
+        assert node.faults == []
 
 
 _AGENT = """

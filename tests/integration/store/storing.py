@@ -17,7 +17,6 @@ from tests.unit.store.captures.examples import (
     analysed,
     document,
     entry,
-    file_one,
     step_row,
     totals_row,
 )
@@ -25,15 +24,33 @@ from tests.unit.store.captures.examples import (
 ROWS = 40
 
 
-def store_capture(store: CaptureStore, number: int, rows: int = ROWS) -> int:
-    """A capture of its own with so many rows of the step that is numbered as it."""
+def store_capture(store: CaptureStore, number: int, rows: int = ROWS) -> int | None:
+    """A capture of its own with so many rows of the step that is numbered as it.
+
+    None where its trace waits for the disk: `store_late` does the rest.
+    """
     name = f"{number}"
     store.put_trace(entry(name))
     span_s = (100.0 * number, 100.0 * number + 50)
-    capture, _ = file_one(store, analysed(name, span_s))
+    filed = store.file_analysed(analysed(name, span_s))
+    if not filed:
+        return None
+    put_document(store, filed[0].entry.id, number, rows)
+    return filed[0].entry.id
+
+
+def store_late(store: CaptureStore) -> list[int]:
+    """Documents of the captures that had to wait for the disk, as the agent makes them; numbers."""
+    _, filed = store.take_filed()
+    numbers = [int(report) for each in filed for report in each.reports]
+    for each, number in zip(filed, numbers, strict=True):
+        put_document(store, each.entry.id, number)
+    return numbers
+
+
+def put_document(store: CaptureStore, capture_id: int, number: int, rows: int = ROWS) -> None:
     steps = [step_row(number, device=k, start_s=100.0 * number + k) for k in range(rows)]
-    store.put_document(capture.id, document(steps, [totals_row()]))
-    return capture.id
+    store.put_document(capture_id, document(steps, [totals_row()]))
 
 
 def main() -> None:

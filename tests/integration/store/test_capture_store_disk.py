@@ -19,7 +19,7 @@ from chopperd.store.captures.database import RETRY_NS, Database
 from chopperd.store.captures.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
-from tests.integration.store.storing import ROWS, store_capture
+from tests.integration.store.storing import ROWS, put_document, store_capture, store_late
 from tests.tools import ROOT
 from tests.unit.store.captures.examples import (
     ADMIN,
@@ -67,48 +67,54 @@ def fill_up(folder: Path) -> Path:
 
 
 @needs_root
-def test_on_a_full_disk_it_goes_on_in_memory_and_writes_that_once_there_is_room(
+def test_what_a_full_disk_refuses_waits_and_is_written_once_there_is_room(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The last capture tried is refused at its trace, its filing, or its document."""
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     path = small_disk / "store.sqlite"
     with closing(opened(path, clock)) as store:
         store_capture(store, 0)
         filler = fill_up(small_disk)
-        stored = 1
+        tried = 1
         while store.live().trouble is None:
-            store_capture(store, stored)
-            stored += 1
+            store_capture(store, tried)
+            tried += 1
         assert store.live().trouble == "kept in memory only: database or disk is full"
-        for number in range(stored, stored + 3):
-            store_capture(store, number)
-        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
-        assert store.live().in_memory > 3 * ROWS
+        on_disk = dict.fromkeys(range(tried - 1), ROWS)
+        assert steps_of(store) == on_disk
+        before = store.live().in_memory
+        assert before in (1, 2, ROWS)
+        for number in range(tried, tried + 3):
+            assert store_capture(store, number) is None
+        assert store.live().in_memory == before + 3 * 2
         clock.advance(RETRY_NS)
         store.prune()
         assert store.live().trouble is not None
         filler.unlink()
         store.prune()
         assert store.live().trouble is not None, "not tried again at once"
+        assert steps_of(store) == on_disk
         clock.advance(RETRY_NS)
         store.prune()
-        assert store.live().trouble is None
-        assert store.live().in_memory == 0
-        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
+        assert (store.live().trouble, store.live().in_memory) == (None, 0)
+        assert store_late(store)[-3:] == [tried, tried + 1, tried + 2]
+        assert store_late(store) == [], "given once"
+        assert steps_of(store) == dict.fromkeys(range(tried + 3), ROWS)
+        assert store.live().dropped == 0
     check_whole(path)
     with closing(opened(path)) as store:
-        assert steps_of(store) == dict.fromkeys(range(stored + 3), ROWS)
+        assert steps_of(store) == dict.fromkeys(range(tried + 3), ROWS)
     warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert [r.getMessage() for r in warnings] == [
-        "the store keeps to memory: database or disk is full"
+        "the store can't write for now, changes wait in memory: database or disk is full"
     ]
 
 
 @needs_root
-def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
+def test_a_trace_that_waits_for_a_full_disk_joins_captures_of_the_disk_later(
     small_disk: Path,
 ) -> None:
-    """What is on disk is changed in memory, read as changed, and written as changed later."""
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     path = small_disk / "store.sqlite"
     with closing(opened(path, clock)) as store:
@@ -122,19 +128,25 @@ def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
         while store.live().trouble is None:
             store_capture(store, number)
             number += 1
+        on_disk = steps_of(store)
         store.put_trace(entry("bridge", received_unix_ns=NOW_UNIX_NS + 1))
-        joined, reports = file_one(store, analysed("bridge", (-45, -15), rank=2))
-        assert sorted(reports) == [b"bridge", b"left", b"right"]
-        assert steps_of(store).keys() == {0, 1, *range(7, number)}
-        rows = [step_row(5, rank=rank) for rank in range(3)]
-        store.put_document(joined.id, document(rows, [totals_row()]))
+        assert store.file_analysed(analysed("bridge", (-45, -15), rank=2)) == ()
         store.put_trace(replace(entry("left"), state=TraceState.ANALYSED))
-        expected = dict.fromkeys(range(7, number), ROWS) | {5: 3}
-        assert steps_of(store) == expected
+        assert steps_of(store) == on_disk
         filler.unlink()
         clock.advance(RETRY_NS)
         store.prune()
         assert store.live().trouble is None
+        traces, filed = store.take_filed()
+        assert traces[-1] == replace(analysed("bridge", (-45, -15), rank=2), report=b"")
+        (joined,) = (each for each in filed if b"bridge" in each.reports)
+        assert sorted(joined.reports) == [b"bridge", b"left", b"right"]
+        for each in filed:
+            if each is not joined:
+                put_document(store, each.entry.id, int(each.reports[0]))
+        rows = [step_row(5, rank=rank) for rank in range(3)]
+        store.put_document(joined.entry.id, document(rows, [totals_row()]))
+        expected = dict.fromkeys(range(7, number), ROWS) | {5: 3}
         assert steps_of(store) == expected
     with closing(opened(path)) as store:
         assert steps_of(store) == expected
@@ -142,7 +154,7 @@ def test_a_capture_of_the_disk_grows_and_joins_another_while_the_disk_is_full(
         assert left is not None
         assert bridge is not None
         assert left.state is TraceState.ANALYSED
-        assert left.capture == bridge.capture == joined.id != other
+        assert left.capture == bridge.capture == joined.entry.id != other
         assert store.live().steps == sum(expected.values())
         assert store.jobs(ADMIN)[0].captures == 1 + number - 7
 
@@ -164,6 +176,7 @@ def test_below_the_floor_of_free_space_the_oldest_captures_make_room(small_disk:
         usage = shutil.disk_usage(small_disk)
         assert usage.free >= usage.total / 2
         assert store.live().trouble is None
+        store_late(store)
         left = steps_of(store)
         assert number - 1 in left
         assert 0 not in left
@@ -192,7 +205,7 @@ def test_a_limit_on_file_size_is_survived(tmp_path: Path) -> None:
         assert steps_of(store).keys() >= set(range(acknowledged))
 
 
-def test_where_the_disk_can_not_be_read_memory_answers_until_it_can(tmp_path: Path) -> None:
+def test_where_the_disk_can_not_be_read_the_store_is_empty_until_it_can(tmp_path: Path) -> None:
     """The disk's EIO is handed in by a query; what is known of the trace is on the disk only."""
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     database = Database(tmp_path / "store.sqlite", clock=clock)
@@ -209,20 +222,21 @@ def test_where_the_disk_can_not_be_read_memory_answers_until_it_can(tmp_path: Pa
         store.put_trace(entry("a", owner_uid=1234))
         assert database.read(counted) == 0
         clock.advance(10**9)
-        capture, _ = file_one(store, analysed("a"))
+        assert store.file_analysed(analysed("a")) == ()
         assert store.live().trouble == "kept in memory only: disk I/O error"
-        store.put_document(capture.id, document([step_row(2)]))
-        assert steps_of(store) == {2: 1}
+        assert steps_of(store) == {}
         clock.advance(RETRY_NS)
         store.prune()
         assert store.live().trouble is None
+        _, (filed,) = store.take_filed()
+        store.put_document(filed.entry.id, document([step_row(2)]))
         assert steps_of(store) == {1: ROWS, 2: 1}
-        expected = replace(entry("a", owner_uid=1234), run="r1", rank=0, capture=capture.id)
+        expected = replace(entry("a", owner_uid=1234), run="r1", rank=0, capture=filed.entry.id)
         assert store.known(trace_id("a")) == expected
 
 
 @pytest.mark.parametrize("in_the_way", ["a file for the folder", "a folder for the file"])
-def test_where_no_file_can_be_made_it_works_in_memory_and_says_so(
+def test_where_no_file_can_be_made_writes_wait_until_one_can(
     tmp_path: Path, in_the_way: str
 ) -> None:
     clock = ScriptedClock()
@@ -233,9 +247,9 @@ def test_where_no_file_can_be_made_it_works_in_memory_and_says_so(
         path.mkdir(parents=True)
     with closing(opened(path, clock)) as store:
         store_capture(store, 1)
-        assert steps_of(store) == {1: ROWS}
+        assert steps_of(store) == {}
         assert (store.live().trouble or "").startswith("kept in memory only: ")
-        assert store.live().in_memory == ROWS + 1
+        assert store.live().in_memory == 2, "its trace and its report"
         store.prune()
         if path.is_dir():
             path.rmdir()
@@ -245,13 +259,14 @@ def test_where_no_file_can_be_made_it_works_in_memory_and_says_so(
         clock.advance(RETRY_NS)
         store_capture(store, 2)
         assert store.live().trouble is None
+        assert store_late(store) == [1]
         assert steps_of(store) == {1: ROWS, 2: ROWS}
     with closing(opened(path)) as store:
         assert steps_of(store) == {1: ROWS, 2: ROWS}
 
 
 @needs_root
-def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_is_kept(small_disk: Path) -> None:
+def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_waits(small_disk: Path) -> None:
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     path = small_disk / "store.sqlite"
     with closing(opened(path, clock)) as store:
@@ -261,25 +276,36 @@ def test_on_a_read_only_disk_what_is_there_is_read_and_what_comes_is_kept(small_
         assert steps_of(store) == {1: ROWS}
         assert store.live().trouble == f"kept in memory only: {path} can't be written"
         store_capture(store, 2)
-        assert steps_of(store) == {1: ROWS, 2: ROWS}
+        assert steps_of(store) == {1: ROWS}
         subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
         clock.advance(RETRY_NS)
         store.prune()
         assert store.live().trouble is None
+        assert store_late(store) == [2]
     with closing(opened(path)) as store:
         assert steps_of(store) == {1: ROWS, 2: ROWS}
 
 
-def test_memory_is_bounded_too_and_what_was_given_up_is_counted(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    database = Database(
-        tmp_path / "state" / "store.sqlite", clock=ScriptedClock(), memory_limit_bytes=MIB
-    )
-    with closing(CaptureStore(database, limits=LIMITS, clock=ScriptedClock())) as store:
-        for number in range(60):
-            store_capture(store, number)
-        live = store.live()
-        kept = sorted(steps_of(store))
-        assert live.dropped == 60 - len(kept) > 0
-        assert kept == list(range(60 - len(kept), 60))
-        assert live.in_memory == len(kept) * (ROWS + 1)
+def test_beyond_the_bound_the_oldest_writes_are_dropped_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trace takes 1 KiB; of one write at start and 25 traces, 10 fit into 10 KiB."""
+    path, clock = tmp_path / "state" / "store.sqlite", ScriptedClock()
+    path.parent.touch()
+    database = Database(path, clock=clock)
+    with closing(CaptureStore(database, limits=LIMITS, clock=clock, queue_bytes=10_240)) as store:
+        for number in range(25):
+            store.put_trace(entry(f"{number}", received_unix_ns=number))
+        assert (store.live().dropped, store.live().in_memory) == (1 + 25 - 10, 10)
+        assert [r.getMessage() for r in caplog.records if "no room" in r.getMessage()] == [
+            "no room in memory: the store drops its oldest unwritten changes"
+        ]
+        path.parent.unlink()
+        path.parent.mkdir()
+        clock.advance(RETRY_NS)
+        store.prune()
+        assert (store.live().dropped, store.live().in_memory) == (16, 0)
+        assert store.live().trouble is None
+        assert "16 unwritten changes of the store were dropped" in caplog.text
+    with closing(opened(path)) as store:
+        assert [each.name for each in store.waiting()] == [f"{n}" for n in range(15, 25)]

@@ -62,11 +62,14 @@ def test_what_was_lost_or_could_not_be_written_is_said() -> None:
     now = replace(
         snapshot(),
         archive=ArchiveLive(bytes=0, lost_samples=1234, damaged_chunks=1),
-        store=StoreLive(bytes=2**19, in_memory=7),
+        store=StoreLive(bytes=2**19, in_memory=7, dropped=1234),
     )
     said = lines(page_text(status_page(now, [])))
     assert said["recorder"] == "0 B, samples since -, 1,234 samples lost, 1 damaged chunks"
-    assert said["store"] == "512.0 KiB, 0 step rows, 0 traces, 7 rows in memory only"
+    assert (
+        said["store"]
+        == "512.0 KiB, 0 step rows, 0 traces, 7 rows in memory only, 1,234 changes dropped"
+    )
 
 
 def test_a_gpu_shows_its_loss_as_a_share_of_busy_time() -> None:

@@ -56,17 +56,17 @@ def test_drops_are_found_by_gpu_and_time(query: DropQuery, expected: list[float]
 
 def test_old_drops_and_those_beyond_a_count_are_given_up() -> None:
     database = Database(None, clock=ScriptedClock())
-    database.write(lambda change: put_drops(change, [gpu_drop(second) for second in range(10)]))
+    database.write(lambda db: put_drops(db, [gpu_drop(second) for second in range(10)]))
 
     def left() -> list[float]:
         return begins(database.read(lambda db: found_drops(db, ALL, 100)))
 
     oldest_unix_ns = START_UNIX_NS + 3 * NS_PER_S
-    assert database.write(lambda change: prune_drops(change, oldest_unix_ns)) == 3
+    assert database.write(lambda db: prune_drops(db, oldest_unix_ns)) == 3
     assert left() == [9, 8, 7, 6, 5, 4, 3]
-    assert database.write(lambda change: prune_drops(change, oldest_unix_ns, most=4)) == 3
+    assert database.write(lambda db: prune_drops(db, oldest_unix_ns, most=4)) == 3
     assert left() == [9, 8, 7, 6]
-    assert database.write(lambda change: prune_drops(change, oldest_unix_ns, most=4)) == 0
+    assert database.write(lambda db: prune_drops(db, oldest_unix_ns, most=4)) == 0
 
 
 def test_pruning_the_store_takes_drops_older_than_its_days() -> None:
