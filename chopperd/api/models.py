@@ -1,15 +1,18 @@
-"""What the API answers: the published shapes beside those of `model`, and how they are filled.
+"""What the API answers: its published shapes, filled from those of `model`, and read back.
 
-Names of jobs, kernels and files stand in none of those about the node and its GPUs.
+A field has its name in `model`; where the published one is another, the field says so. Names of
+jobs, kernels and files are in none of those about the node and its GPUs.
 """
 
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
+from msgspec import field
 
 from chopperd.model.captures import DeviceKernels, JobEntry, TraceEntry, TraceState
-from chopperd.model.causes import Cause
+from chopperd.model.causes import CAUSE_BY_LABEL, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.drops import GpuDrop
 from chopperd.model.live import (
@@ -29,12 +32,14 @@ from chopperd.model.live import (
 from chopperd.model.report import Row
 from chopperd.units import NS_PER_S
 
+T = TypeVar("T")
+
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """What the GPUs are read through; `chosen` is why, where it was not named."""
 
-    name: str | None
-    up: bool
+    backend: str | None = field(name="name")
+    backend_up: bool = field(name="up")
     driver: str | None
     simulated: bool
     chosen: str | None = None
@@ -50,7 +55,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     node: str
     started_unix_ns: int
-    snapshot_unix_ns: int
+    taken_unix_ns: int = field(name="snapshot_unix_ns")
     snapshot_age_s: float
     trouble: str | None
     backend: Backend
@@ -97,7 +102,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     busy_sampled_s: float | None
     energy_j: float | None
     limited_s: Mapping[str, float]
-    lost_live_s: Mapping[str, float]
+    lost_s: Mapping[str, float] = field(name="lost_live_s")
 
 
 class ResidencyBucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +121,11 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
     asked_hz: float | None
     kept_hz: float | None
     pace: str = "asked"
-    ticks: int
-    missed: int
-    failed: int
-    lost: int
-    invalid: int = 0
+    ticks_count: int = field(name="ticks")
+    missed_count: int = field(name="missed")
+    failed_count: int = field(name="failed")
+    lost_count: int = field(name="lost")
+    invalid_count: int = field(name="invalid", default=0)
     driver_s: float
     hung: HungCall | None
 
@@ -139,8 +144,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     info: GpuInfo
     reading: Reading
     totals: Totals | None
-    excess_live_s: float | None
-    excess_live_ratio: float | None = None
+    excess_s: float | None = field(name="excess_live_s")
+    excess_ratio: float | None = field(name="excess_live_ratio", default=None)
     residency: tuple[ResidencyBucket, ...]
     sampling: GpuSampling
     timing: Mapping[str, SensorTiming] = {}
@@ -152,7 +157,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     """All GPUs of the node, at one instant."""
 
-    snapshot_unix_ns: int
+    taken_unix_ns: int = field(name="snapshot_unix_ns")
     simulated: bool
     gpus: tuple[Gpu, ...]
 
@@ -264,7 +269,7 @@ class GpuBrief(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The node in an event of the stream."""
 
-    snapshot_unix_ns: int
+    taken_unix_ns: int = field(name="snapshot_unix_ns")
     backend_up: bool
     simulated: bool
     sampler: SamplerLive
@@ -274,118 +279,118 @@ class SnapshotEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> Status:
     """The agent and its node, from a snapshot of a certain age."""
-    return Status(
-        version=snapshot.version,
-        node=snapshot.node,
-        started_unix_ns=snapshot.started_unix_ns,
-        snapshot_unix_ns=snapshot.taken_unix_ns,
+    return _copied(
+        snapshot,
+        Status,
         snapshot_age_s=age_ns / NS_PER_S,
         trouble=trouble,
-        backend=Backend(
-            name=snapshot.backend,
-            up=snapshot.backend_up,
-            driver=snapshot.driver,
-            simulated=snapshot.simulated,
-            chosen=snapshot.chosen,
-        ),
+        backend=_copied(snapshot, Backend),
         gpus=len(snapshot.gpus),
         gpus_up=sum(each.up for each in snapshot.gpus),
         invalid_readings=sum(each.invalid_count for each in snapshot.gpus),
-        sampler=snapshot.sampler,
-        pause=snapshot.pause,
-        archive=snapshot.archive,
-        store=snapshot.store,
-        analysis=snapshot.analysis,
-        processes=snapshot.processes,
-        self_test=snapshot.self_test,
     )
+
+
+def gpus_of(snapshot: NodeSnapshot) -> Gpus:
+    """All GPUs, from a snapshot."""
+    return _copied(snapshot, Gpus, gpus=tuple(map(gpu_of, snapshot.gpus)))
 
 
 def gpu_of(live: GpuLive) -> Gpu:
     """One GPU, from a snapshot."""
-    return Gpu(
+    return _copied(
+        live,
+        Gpu,
         gpu=live.info.gpu,
-        up=live.up,
-        last_sample_unix_ns=live.last_sample_unix_ns,
-        info=live.info,
-        reading=reading_of(live.reading),
+        reading=_reading_of(live.reading),
         totals=_totals_of(live.totals) if live.totals is not None else None,
-        excess_live_s=live.excess_s,
-        excess_live_ratio=live.excess_ratio,
         residency=tuple(
             ResidencyBucket(up_to_mhz=edge if math.isfinite(edge) else None, time_s=time_s)
             for edge, time_s in sorted(live.residency_s.items())
         ),
-        sampling=GpuSampling(
-            asked_hz=live.asked_hz,
-            kept_hz=live.kept_hz,
-            pace=live.pace,
-            ticks=live.ticks_count,
-            missed=live.missed_count,
-            failed=live.failed_count,
-            lost=live.lost_count,
-            invalid=live.invalid_count,
-            driver_s=live.driver_s,
-            hung=live.hung,
-        ),
-        timing=live.timing,
-        processes=live.processes,
-        trouble=live.trouble,
-        dies=live.dies,
-    )
-
-
-def reading_of(reading: DeviceReading) -> Reading:
-    """The newest values of a GPU."""
-    causes = reading.causes
-    return Reading(
-        sm_clock_mhz=reading.sm_clock_mhz,
-        mem_clock_mhz=reading.mem_clock_mhz,
-        power_w=reading.power_w,
-        energy_j=reading.energy_j,
-        temperature_c=reading.temperature_c,
-        memory_used_bytes=reading.memory_used_bytes,
-        activity_ratio=reading.activity_ratio,
-        causes=tuple(each.label for each in sorted(causes)) if causes is not None else None,
-        power_average_w=reading.power_average_w,
-        temperature_memory_c=reading.temperature_memory_c,
-        memory_reserved_bytes=reading.memory_reserved_bytes,
-        power_limit_w=reading.power_limit_w,
+        sampling=_copied(live, GpuSampling),
     )
 
 
 def event_of(snapshot: NodeSnapshot) -> SnapshotEvent:
     """A snapshot in brief."""
-    return SnapshotEvent(
-        snapshot_unix_ns=snapshot.taken_unix_ns,
-        backend_up=snapshot.backend_up,
-        simulated=snapshot.simulated,
-        sampler=snapshot.sampler,
+    return _copied(
+        snapshot,
+        SnapshotEvent,
         paused=snapshot.pause is not None,
         gpus=tuple(
-            GpuBrief(
-                gpu=each.info.gpu,
-                up=each.up,
-                last_sample_unix_ns=each.last_sample_unix_ns,
-                reading=reading_of(each.reading),
-            )
+            _copied(each, GpuBrief, gpu=each.info.gpu, reading=_reading_of(each.reading))
             for each in snapshot.gpus
         ),
     )
 
 
-def _totals_of(totals: LiveTotals) -> Totals:
-    return Totals(
-        sm_cycles=totals.sm_cycles,
-        sampled_s=totals.sampled_s,
-        busy_s=totals.busy_s,
-        busy_sm_cycles=totals.busy_sm_cycles,
-        busy_sampled_s=totals.busy_sampled_s,
-        energy_j=totals.energy_j,
-        limited_s=_by_label(totals.limited_s),
-        lost_live_s=_by_label(totals.lost_s),
+def snapshot_of(status: Status, gpus: Gpus) -> NodeSnapshot:
+    """The node again, from both; they tell Unix times only, so both of its times are that."""
+    return _copied(
+        status,
+        NodeSnapshot,
+        taken_unix_ns=gpus.taken_unix_ns,
+        taken_mono_ns=gpus.taken_unix_ns,
+        backend=status.backend.backend,
+        backend_up=status.backend.backend_up,
+        chosen=status.backend.chosen,
+        driver=status.backend.driver,
+        simulated=status.backend.simulated or gpus.simulated,
+        gpus=tuple(map(_live_of, gpus.gpus)),
     )
 
 
-def _by_label(values: Mapping[Cause, float]) -> dict[str, float]:
-    return {cause.label: value for cause, value in values.items()}
+def _live_of(gpu: Gpu) -> GpuLive:
+    causes, totals = gpu.reading.causes, gpu.totals
+    return _copied(
+        gpu,
+        GpuLive,
+        reading=_copied(
+            gpu.reading,
+            DeviceReading,
+            causes=None if causes is None else frozenset(map(_cause, causes)),
+        ),
+        totals=None if totals is None else _live_totals_of(totals),
+        residency_s={
+            math.inf if bucket.up_to_mhz is None else bucket.up_to_mhz: bucket.time_s
+            for bucket in gpu.residency
+        },
+        **msgspec.structs.asdict(gpu.sampling),
+    )
+
+
+def _reading_of(reading: DeviceReading) -> Reading:
+    causes = reading.causes
+    labels = None if causes is None else tuple(each.label for each in sorted(causes))
+    return _copied(reading, Reading, causes=labels)
+
+
+def _totals_of(totals: LiveTotals) -> Totals:
+    return _copied(
+        totals,
+        Totals,
+        limited_s={cause.label: value_s for cause, value_s in totals.limited_s.items()},
+        lost_s={cause.label: value_s for cause, value_s in totals.lost_s.items()},
+    )
+
+
+def _live_totals_of(totals: Totals) -> LiveTotals:
+    return _copied(
+        totals,
+        LiveTotals,
+        limited_s={_cause(label): value_s for label, value_s in totals.limited_s.items()},
+        lost_s={_cause(label): value_s for label, value_s in totals.lost_s.items()},
+    )
+
+
+def _cause(label: str) -> Cause:
+    """The cause of this name; an agent of a later version may know others."""
+    return CAUSE_BY_LABEL.get(label, Cause.UNKNOWN)
+
+
+def _copied(source: object, target: type[T], **other: object) -> T:
+    """A struct or dataclass with `source`'s values of the same names, and others."""
+    fields = target.__annotations__
+    same = {name: getattr(source, name) for name in fields if hasattr(source, name)}
+    return target(**(same | other))

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from chopperd.api.accept import accepts_gzip
 from chopperd.api.history import LONGEST_NS, MOST_POINTS, history
-from chopperd.api.models import Gpus, Well, gpu_of, status_of
+from chopperd.api.models import Well, gpu_of, gpus_of, status_of
 from chopperd.api.parameters import (
     Instant,
     Text,
@@ -44,14 +44,7 @@ def status(call: Call) -> Response:
 
 def gpus(call: Call) -> Response:
     """All GPUs."""
-    snapshot = call.services.snapshots.latest()
-    return json_response(
-        Gpus(
-            snapshot_unix_ns=snapshot.taken_unix_ns,
-            simulated=snapshot.simulated,
-            gpus=tuple(gpu_of(each) for each in snapshot.gpus),
-        )
-    )
+    return json_response(gpus_of(call.services.snapshots.latest()))
 
 
 def gpu(call: Call) -> Response:

@@ -35,7 +35,7 @@ def status(
     config: Path | None,
 ) -> None:
     """Say how the agent and its GPUs stand; exits with 1 where something is not well."""
-    from chopperd.client.node import snapshot_of
+    from chopperd.api.models import snapshot_of
     from chopperd.report.status_page import node_troubles, status_page
 
     client = agent_client(config)

@@ -9,7 +9,6 @@ import msgspec
 
 from chopperd.api import models
 from chopperd.client.endpoints import api_endpoints, metrics_endpoints
-from chopperd.client.node import snapshot_of
 from chopperd.client.token import read_token
 from chopperd.client.transport import Transport
 from chopperd.config.sections import Config
@@ -66,7 +65,7 @@ class AgentClient:
 
     def snapshot(self) -> NodeSnapshot:
         """The agent and its GPUs now."""
-        return snapshot_of(self.status(), self.gpus())
+        return models.snapshot_of(self.status(), self.gpus())
 
     def snapshots(self) -> Generator[NodeSnapshot]:
         """The agent and its GPUs as each of its snapshots is taken.

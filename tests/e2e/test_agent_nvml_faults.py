@@ -238,7 +238,7 @@ def condition(agent: RunningAgent) -> SamplerCondition:
 
 
 def ticks(agent: RunningAgent) -> list[int]:
-    return [gpu.sampling.ticks for gpu in agent.get("/api/v1/gpus", Gpus).gpus]
+    return [gpu.sampling.ticks_count for gpu in agent.get("/api/v1/gpus", Gpus).gpus]
 
 
 def test_a_crash_inside_the_driver_library_costs_a_sampler_and_not_the_agent(
