@@ -15,7 +15,7 @@ from bench.agents import CLOCK, GPUS, BenchAgent, good_agent, print_report, wait
 from bench.big_trace import NO_BIG_TRACE, made
 from bench.markdown import Figure, figure_table, table
 from chopperd.model.arrays import Float64s
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 HZ: Final = 100.0

@@ -21,7 +21,7 @@ from bench.processes import ROOT
 from chopperd.api.models import Traces
 from chopperd.clock import SystemClock
 from chopperd.model.captures import TraceEntry, TraceState
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.markdown import Figure, figure_table, median_and_range
 from chopperd.model.arrays import Float64s
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.store.recorder.chunk import Origin

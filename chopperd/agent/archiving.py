@@ -10,10 +10,10 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
-from chopperd.sampling.layout import Records, RingDescription
+from chopperd.sampling.memory.layout import Records, RingDescription
+from chopperd.sampling.memory.ring_reader import RingReader
+from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.process_table import ProcessTable
-from chopperd.sampling.ring_reader import RingReader
-from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S

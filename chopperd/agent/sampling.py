@@ -17,7 +17,7 @@ from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from chopperd.sampling.ring_reader import RingReader
+    from chopperd.sampling.memory.ring_reader import RingReader
 
 _HISTORY_S: Final = 60.0
 _SIMULATED: Final = "simulated"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # loaded by whoever makes the parts, after the sampler has st
     from chopperd.api.access import AccessPolicy
     from chopperd.live.drops import DropQueue
     from chopperd.model.services import SnapshotSource
-    from chopperd.sampling.ring_reader import RingReader
+    from chopperd.sampling.memory.ring_reader import RingReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,8 @@ def annotate(
     settings = load_config(config or DEFAULT_PATH)
     how = report_options(settings, device_map=device_map, reference_mhz=reference_mhz)
     clocks = samples_to_join(settings, samples, parsed_zone(tz))
+    from chopperd.cli.progress import reading_progress
     from chopperd.pipeline.annotation import annotate_file
-    from chopperd.report.progress import reading_progress
 
     with reading_progress(sys.stderr) as progress:
         done = annotate_file(trace, output, samples=clocks, options=how, progress=progress)

@@ -33,8 +33,8 @@ def doctor(
 ) -> None:
     """Say what is missing on this machine, and the fix; exits with 1 where there is a problem."""
     from chopperd.diagnosis.checks import findings
-    from chopperd.model.diagnosis import Verdict
-    from chopperd.report.diagnosis_page import diagnosis_page, encode_findings
+    from chopperd.diagnosis.diagnosis import Verdict
+    from chopperd.diagnosis.diagnosis_page import diagnosis_page, encode_findings
 
     found = findings(_facts(backend, config or DEFAULT_PATH))
     if form == "json":

@@ -70,7 +70,7 @@ def _probe(arguments: Sequence[str]) -> int:
 
 def _probe_amd(arguments: Sequence[str]) -> int:
     """Look at what of AMD's may hang or end a process, and write it likewise."""
-    from chopperd.diagnosis.amd_look import look_lines
+    from chopperd.diagnosis.amd_probe import look_lines
 
     for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):
         write(f"{line.decode()}\n")

@@ -78,7 +78,7 @@ def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
         limit_s: How long the process is waited for.
     """
     from chopperd.diagnosis.amd_facts import AmdSmi, CardMetrics
-    from chopperd.diagnosis.amd_look import look_of
+    from chopperd.diagnosis.amd_probe import look_of
 
     command = _command("_probe_amd", "--sysfs", str(sysfs))
     answer = answer_of(command, limit_s, quiet=True)

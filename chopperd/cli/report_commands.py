@@ -206,8 +206,8 @@ def _document(
     how: "ReportOptions",
     ranks: Mapping[Path, int] | None = None,
 ) -> "ReportDocument":
+    from chopperd.cli.progress import reading_progress
     from chopperd.pipeline.reports import report_files
-    from chopperd.report.progress import reading_progress
 
     with reading_progress(sys.stderr) as progress:
         return report_files(

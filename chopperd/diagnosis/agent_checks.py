@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+from chopperd.diagnosis.diagnosis import Finding, ok, problem, unknown
 from chopperd.diagnosis.facts import Facts, Folder, Listener
-from chopperd.model.diagnosis import Finding, ok, problem, unknown
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: What a slew may do, and reads that were interrupted; more is a step.

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from chopperd.diagnosis import agent_checks, amd_checks, driver_checks, neighbour_checks
+from chopperd.diagnosis.diagnosis import Finding
 from chopperd.diagnosis.facts import Facts
-from chopperd.model.diagnosis import Finding
 
 Check: TypeAlias = Callable[[Facts], Iterator[Finding]]
 

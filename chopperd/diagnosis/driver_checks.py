@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
+from chopperd.diagnosis.diagnosis import Finding, ok, problem, unknown
 from chopperd.diagnosis.facts import Facts
 from chopperd.diagnosis.refusals import named, refusals
-from chopperd.model.diagnosis import Finding, ok, problem, unknown
 from chopperd.model.inventory import Inventory
 
 _GPU_NODE: Final = re.compile(r"/dev/nvidia\d+")

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from chopperd.diagnosis.diagnosis import Finding, ok, problem, unknown
 from chopperd.diagnosis.facts import Facts
-from chopperd.model.diagnosis import Finding, ok, problem, unknown
 from chopperd.report.inventory import process_words
 
 #: Programs that read GPUs all the time, by the names that their processes have.

@@ -15,9 +15,9 @@ import msgspec
 
 from chopperd.devices.patient_calls import PatientCalls
 from chopperd.devices.registry import choose
-from chopperd.devices.survey import survey
 from chopperd.diagnosis.facts import DriverProbe, Library
 from chopperd.diagnosis.machine import Machine
+from chopperd.diagnosis.survey import survey
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError
 from chopperd.model.inventory import Inventory
 

@@ -4,8 +4,8 @@ import errno
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from chopperd.diagnosis.diagnosis import Finding, problem, unknown
 from chopperd.diagnosis.facts import DeviceNode, Facts
-from chopperd.model.diagnosis import Finding, problem, unknown
 
 _GROUP_READ_WRITE: Final = 0o060
 _MOST_NAMED: Final = 4

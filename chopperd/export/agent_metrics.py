@@ -19,7 +19,7 @@ from chopperd.export.metric import (
 )
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot, ProcessLive
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.memory.layout import Pace
 from chopperd.units import seconds_from_ns
 
 _M, _S = Profile.MINIMAL, Profile.STANDARD

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chopperd.model.live import LiveTotals
-from chopperd.sampling.ring_reader import GpuStatus
-from chopperd.sampling.side import GpuAside
+from chopperd.sampling.memory.ring_reader import GpuStatus
+from chopperd.sampling.memory.slow_state import GpuAside
 
 Key = TypeVar("Key")
 

@@ -6,7 +6,7 @@ from chopperd.correlate.governing import are_gated, are_running
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.live import DiesLive
 from chopperd.sampling.governing import WINDOW_NS
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.recording import die_clocks_mhz
 
 

@@ -12,7 +12,7 @@ from chopperd.model.devices import GpuInfo
 from chopperd.model.drops import ClockDrop, DropTotals, GpuDrop
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.integrals import BusyRatio, GapRule
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
 #: The clock of a GPU that is idle for most of the time is not that of its work.

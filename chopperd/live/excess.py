@@ -10,7 +10,7 @@ import numpy as np
 
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import Records, live_totals
+from chopperd.sampling.memory.layout import Records, live_totals
 from chopperd.units import NS_PER_S
 
 #: Means are taken over windows of this length before GPUs are compared: momentary clocks would

@@ -14,11 +14,11 @@ from chopperd.live.residency import ClockResidency
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, GpuState, Pace, Records
+from chopperd.sampling.memory.layout import RECORD, GpuState, Pace, Records
+from chopperd.sampling.memory.ring_reader import GpuStatus, Integrated, RingReader
+from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.orders import LONGEST_NS
 from chopperd.sampling.pace import LongestPeriod
-from chopperd.sampling.ring_reader import GpuStatus, Integrated, RingReader
-from chopperd.sampling.side import GpuAside
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A driver call that lasts longer is named.

@@ -8,7 +8,7 @@ import numpy as np
 from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
 #: A value stands for so many of its periods, and at least for so long.

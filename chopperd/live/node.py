@@ -22,9 +22,9 @@ from chopperd.model.live import (
     StoreLive,
     TracedTotals,
 )
-from chopperd.sampling.identity import merged_gpus, places_of
-from chopperd.sampling.layout import RingDescription, SamplerState
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.identity import merged_gpus, places_of
+from chopperd.sampling.memory.layout import RingDescription, SamplerState
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.units import NS_PER_S
 

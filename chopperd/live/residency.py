@@ -9,7 +9,7 @@ import numpy as np
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.integrals import GapRule
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
 #: Buckets up to the highest clock; one more holds what lies above it.

@@ -11,13 +11,13 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
-from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.layout import GpuState, Pace
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.layout import GpuState, Pace
+from chopperd.sampling.memory.slow_state import GpuSideWriter
 from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.pace import Kept, Pacer
 from chopperd.sampling.schedule import Schedule, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.side import GpuSideWriter
 from chopperd.sampling.tick_runner import Look, PythonTicks, StopSigns, TickRunner
 from chopperd.sampling.totals import PythonTotals, RunningTotals
 from chopperd.units import NS_PER_S

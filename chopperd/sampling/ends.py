@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from chopperd.errors import BackendUnavailableError
-from chopperd.sampling.layout import SamplerState
+from chopperd.sampling.memory.layout import SamplerState
 from chopperd.sampling.restarts import ExitStatus
 
 

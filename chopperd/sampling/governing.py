@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES
-from chopperd.sampling.layout import NO_DIE, Records
+from chopperd.sampling.memory.layout import NO_DIE, Records
 from chopperd.units import NS_PER_S
 
 WINDOW_NS: Final = 2 * NS_PER_S

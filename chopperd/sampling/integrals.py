@@ -15,7 +15,7 @@ from chopperd.model.causes import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_pro
 from chopperd.model.counters import most_limited_ns
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.energy_counter import EnergyCounter
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.layout import (
     LIMITED_FIRST,
     LOST_FIRST,
     TOTAL_COUNT,

@@ -12,7 +12,7 @@ import numpy as np
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.sampling.budget import DriverBudget
-from chopperd.sampling.layout import Pace, Records
+from chopperd.sampling.memory.layout import Pace, Records
 from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.sampling.settings import SamplerSettings

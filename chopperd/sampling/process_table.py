@@ -14,7 +14,7 @@ from chopperd.clock import Clock
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import VISIBLE_NAMES, ProcessRow
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.side import GpuAside
+from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.units import NS_PER_S
 
 #: Processes that are remembered; the one that ended first goes first.

@@ -20,10 +20,10 @@ from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import NO_DIE, RECORD, Pace, Records
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
+from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
+from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
-from chopperd.sampling.ring_reader import GpuStatus, RingReader
-from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S
 

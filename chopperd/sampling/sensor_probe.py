@@ -19,9 +19,9 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.correlate.sensor_period import sensor_period
 from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
-from chopperd.sampling.layout import TIMED_SENSORS
+from chopperd.sampling.memory.layout import TIMED_SENSORS
+from chopperd.sampling.memory.slow_state import GpuSideWriter
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.side import GpuSideWriter
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 logger = logging.getLogger(__name__)

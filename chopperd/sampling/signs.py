@@ -1,7 +1,7 @@
 """What a supervisor reads from the shared memory of how its sampler process fares."""
 
-from chopperd.sampling.layout import GpuState, SamplerState
-from chopperd.sampling.ring_reader import RingReader, is_laid_out
+from chopperd.sampling.memory.layout import GpuState, SamplerState
+from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
 from chopperd.units import NS_PER_S
 
 

@@ -21,7 +21,7 @@ from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
-    from chopperd.sampling.ring_reader import RingReader
+    from chopperd.sampling.memory.ring_reader import RingReader
     from chopperd.sampling.signs import SamplerSigns
 
 logger = logging.getLogger(__name__)
@@ -329,7 +329,7 @@ class SamplerSupervisor:
 
     def _make_room(self) -> None:
         """Move the shared memory into a larger file, since there are more GPUs than before."""
-        from chopperd.sampling.ring_growth import grown  # noqa: PLC0415 - as in `_signs`
+        from chopperd.sampling.memory.ring_growth import grown  # noqa: PLC0415 - as in `_signs`
         from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
 
         try:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from chopperd.clock import Clock
 from chopperd.model.devices import ReadScope
-from chopperd.sampling.gpu_writer import GpuWriter
+from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.schedule import Schedule, Tick
 from chopperd.units import NS_PER_MS
 

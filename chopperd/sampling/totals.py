@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from chopperd.model.devices import GpuInfo
-from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
+from chopperd.sampling.memory.gpu_writer import GpuWriter
 
 
 class RunningTotals(Protocol):

@@ -20,10 +20,10 @@ from chopperd.devices.base import (
     NoticesChanges,
 )
 from chopperd.model.devices import GpuInfo
-from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.layout import GpuState
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.layout import GpuState
+from chopperd.sampling.memory.slow_state import GpuSideWriter
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.sampling.side import GpuSideWriter
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S, NS_PER_US

@@ -12,7 +12,7 @@ from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.pipeline.simulated import simulated_traces
-from chopperd.sampling.layout import SCOPES
+from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode

@@ -18,10 +18,10 @@ from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import DiesLive
 from chopperd.model.row_clock import ClockDies
 from chopperd.model.samples import GpuSamples
-from chopperd.sampling.layout import Records, RingDescription
+from chopperd.sampling.memory.layout import Records, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.recording import gpu_samples
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
 from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.samples.files import read_samples, write_samples
 from chopperd.units import NS_PER_MS

@@ -22,7 +22,7 @@ import pytest
 from chopperd.model.devices import Vendor
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.sampling.layout import RECORD
+from chopperd.sampling.memory.layout import RECORD
 from chopperd.store.recorder.chunk import Origin, SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.samples.files import read_samples, write_samples
 from chopperd.units import NS_PER_MS, NS_PER_S

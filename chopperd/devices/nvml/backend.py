@@ -18,6 +18,7 @@ from chopperd.devices.nvml.board import SensorPlan
 from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.codes import device_error, limit_fields
 from chopperd.devices.nvml.direct import Driver
+from chopperd.devices.nvml.faults import DeviceTrouble, XidEvents, xid_text
 from chopperd.devices.nvml.identity import FixedProperties, text_of, uuid_of
 from chopperd.devices.nvml.mig import InstanceSensors, instances
 from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
@@ -26,7 +27,6 @@ from chopperd.devices.nvml.processes import ProcessList
 from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors
 from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory, shares_system_memory
-from chopperd.devices.nvml.trouble import DeviceTrouble, XidEvents, xid_text
 from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError

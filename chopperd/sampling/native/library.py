@@ -20,8 +20,8 @@ from typing import Final, TypeAlias
 
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS
-from chopperd.sampling.gpu_writer import GpuPlaces
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.gpu_writer import GpuPlaces
+from chopperd.sampling.memory.layout import (
     RECORD,
     SIDE,
     SIDE_OFFSET,

@@ -1,6 +1,6 @@
 /* What the C side of sampling shares with Python: one GPU's memory, plans, ticks, integrals.
  *
- * Everything here is laid out once more in Python (`chopperd/sampling/layout.py`, `library.py`),
+ * Everything here is laid out once more in Python (`chopperd/sampling/memory/layout.py`, `library.py`),
  * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
  * wide but for small arrays. Nothing here allocates, logs or knows Python; all memory belongs to
  * the caller.

@@ -6,8 +6,8 @@ from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import DeviceBackend, PlansReads
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import LoopParts
-from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.interrupt import Interrupt
+from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.native.library import NativeLibrary, memory_of
 from chopperd.sampling.native.ticks import NativeTicks
 from chopperd.sampling.native.totals import NativeTotals

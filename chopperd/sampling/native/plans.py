@@ -17,7 +17,7 @@ from chopperd.devices.read_plan import (
 from chopperd.model.causes import CAUSES
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS
 from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.sampling.layout import RECORD, offset_of
+from chopperd.sampling.memory.layout import RECORD, offset_of
 from chopperd.sampling.native.library import Plan, PlanCall, PlanCheck, PlanNumber
 
 _Number: TypeAlias = PlannedValue | PlannedCounter

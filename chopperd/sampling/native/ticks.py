@@ -13,7 +13,7 @@ from chopperd.errors import DeviceError
 from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.sampling.interrupt import Interrupt
-from chopperd.sampling.layout import SCOPES
+from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.native.library import Loop, Memory, NativeLibrary
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
 from chopperd.sampling.native.totals import NativeTotals

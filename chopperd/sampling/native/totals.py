@@ -4,8 +4,8 @@ from ctypes import addressof, c_int64
 
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.layout import TOTAL_COUNT, Records
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.layout import TOTAL_COUNT, Records
 from chopperd.sampling.native.library import (
     SPACINGS,
     Integrals,

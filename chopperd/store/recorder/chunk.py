@@ -15,7 +15,7 @@ from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.recorder.codec import Column, decoded_columns, encoded_columns
 from chopperd.store.recorder.deflate import compressed, expanded

@@ -7,7 +7,7 @@ import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import MOST_DIES
-from chopperd.sampling.layout import NO_DIE, Records
+from chopperd.sampling.memory.layout import NO_DIE, Records
 from chopperd.store.recorder.codec import Column
 
 #: By die. What a die is above the sample's own clock takes fewer bits than its clock.

@@ -14,7 +14,7 @@ from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.sampling.recording import gpu_samples
 from chopperd.store.recorder.chunk import Origin, SampleChunk, identity, joined

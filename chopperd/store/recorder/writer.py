@@ -19,7 +19,7 @@ from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.model.samples import ProcessRow
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.store.recorder.chunk import (
     Origin,
     SampleChunk,

@@ -12,10 +12,10 @@ from chopperd.clock import SystemClock
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope, SensorTiming
 from chopperd.model.samples import SampleSet
-from chopperd.sampling.layout import RingDescription
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_growth import grown
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.layout import RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_growth import grown
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder

@@ -13,7 +13,7 @@ from chopperd.agent.sampling import Sampling
 from chopperd.clock import SystemClock
 from chopperd.model.live import SamplerCondition
 from chopperd.model.services import Bursts
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor

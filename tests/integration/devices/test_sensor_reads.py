@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.devices.base import ReadsSensors
-from chopperd.sampling.layout import TIMED_SENSORS
+from chopperd.sampling.memory.layout import TIMED_SENSORS
 from chopperd.units import NS_PER_MS
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import GPU_IS_LOST, NOT_SUPPORTED, Segment

@@ -13,11 +13,11 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.drops import DropTotals
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
-from chopperd.sampling.gpu_writer import GpuWriter
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import gpu_info

@@ -10,7 +10,7 @@ from chopperd.model.devices import ReadScope
 from chopperd.model.drops import GpuDrop
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import RECORD, Records
+from chopperd.sampling.memory.layout import RECORD, Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.spec import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S

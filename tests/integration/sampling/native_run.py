@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from chopperd.sampling.layout import RECORD
+from chopperd.sampling.memory.layout import RECORD
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.native.totals import NativeIntegrals
 from tests.fakes.file_gpu import FileGpu

@@ -13,13 +13,13 @@ from chopperd.devices.base import DeviceBackend
 from chopperd.devices.nvml.backend import NvmlBackend
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
-from chopperd.sampling.layout import Records, RingDescription
+from chopperd.sampling.memory.layout import Records, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.native.parts import with_native
 from chopperd.sampling.native.ticks import NativeTicks
 from chopperd.sampling.orders import OrderBook
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.settings import SamplerSettings
 from tests.fakes import dies
 from tests.fakes.nvml.fixtures import BelievedEnergy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.causes import Cause
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.native.library import native_library
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings

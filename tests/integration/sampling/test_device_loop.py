@@ -14,9 +14,9 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.device_loop import DeviceLoop
-from chopperd.sampling.layout import GpuState, RingDescription
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.layout import GpuState, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.settings import SamplerSettings
 
 MS = 1_000_000

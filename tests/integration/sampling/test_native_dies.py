@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.sampling.layout import NO_DIE, RECORD, GpuState, Records, RingDescription
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, GpuState, Records, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.native.library import Dies, NativeLibrary, memory_of
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
 from chopperd.units import NS_PER_S
 from tests.fakes.file_gpu import GPU, FileGpu
 from tests.integration.sampling.one_gpu import CLOCK, assert_governed, goes_by_plan, one_gpu

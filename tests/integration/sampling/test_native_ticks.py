@@ -9,10 +9,10 @@ import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import GpuState, Pace, Records, RingDescription
+from chopperd.sampling.memory.layout import GpuState, Pace, Records, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.orders import Burst, Quiet
-from chopperd.sampling.ring import RingWriter
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_S
 from tests.fakes.nvml.fixtures import FakeNvml

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import RECORD, TOTAL_NAMES, Records, RingDescription
+from chopperd.sampling.memory.layout import RECORD, TOTAL_NAMES, Records, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.native.library import NativeLibrary, memory_of
 from chopperd.sampling.native.totals import NativeIntegrals, NativeTotals
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
 from chopperd.sampling.totals import PythonTotals
 
 MS = 1_000_000

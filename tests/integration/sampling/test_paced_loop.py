@@ -17,7 +17,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.device_loop import DeviceLoop
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.settings import SamplerSettings
 from tests.integration.sampling.test_device_loop import GPU, MS, SECOND, Bench

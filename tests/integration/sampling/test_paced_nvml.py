@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.orders import Quiet
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_MS

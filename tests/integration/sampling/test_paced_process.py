@@ -11,9 +11,9 @@ import pytest
 
 from chopperd.live.node import AgentFacts, LiveNode
 from chopperd.model.live import GpuLive, SamplerCondition, SamplerLive
-from chopperd.sampling.layout import Pace
+from chopperd.sampling.memory.layout import Pace
+from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
 from chopperd.sampling.orders import Burst, Quiet, encoded
-from chopperd.sampling.ring_reader import RingReader, is_laid_out
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from chopperd.units import NS_PER_MS, NS_PER_S

@@ -14,8 +14,8 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.model.devices import GpuInfo, GpuProcess, Vendor
 from chopperd.model.samples import ProcessRow
+from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.process_table import ProcessTable, descendants, merged_processes
-from chopperd.sampling.side import GpuAside
 from tests.waiting import wait_for
 
 S = 1_000_000_000

@@ -13,8 +13,8 @@ from chopperd.errors import StoreError
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.layout import (
     RECORD,
     TOTAL_COUNT,
     TRIPLE_CAPACITY,
@@ -23,8 +23,8 @@ from chopperd.sampling.layout import (
     RingLayout,
     SamplerState,
 )
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 
 CAPACITY = 8
 
@@ -320,8 +320,8 @@ def test_memory_of_another_version_is_refused(fd: int) -> None:
 _WRITER = """
 import sys
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.sampling.layout import RingDescription
-from chopperd.sampling.ring import RingWriter
+from chopperd.sampling.memory.layout import RingDescription
+from chopperd.sampling.memory.ring import RingWriter
 gpu = GpuInfo(gpu="0", index=0, uuid="GPU-0", name="Tested", vendor=Vendor.NVIDIA)
 ring = RingWriter(int(sys.argv[1]), RingDescription(gpus=(gpu,)), 8)
 to, reading, number = ring.gpu(0), DeviceReading(sm_clock_mhz=1000.0), ring.gpu(0).written_count

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.errors import BackendUnavailableError
-from chopperd.sampling.layout import SamplerState
+from chopperd.sampling.memory.layout import SamplerState
 from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState

@@ -9,7 +9,7 @@ import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.samples import SampleSet
-from chopperd.sampling.layout import GpuState
+from chopperd.sampling.memory.layout import GpuState
 from chopperd.sampling.recording import Recorder
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 import pytest
 
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming, Vendor
-from chopperd.sampling.layout import MOST_PROCESSES, TIMED_SENSORS, TROUBLE_BYTES, RingDescription
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
-from chopperd.sampling.side import GpuAside
+from chopperd.sampling.memory.layout import (
+    MOST_PROCESSES,
+    TIMED_SENSORS,
+    TROUBLE_BYTES,
+    RingDescription,
+)
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
+from chopperd.sampling.memory.slow_state import GpuAside
 
 GPU = GpuInfo(gpu="0", index=0, uuid="GPU-0", name="H100", vendor=Vendor.NVIDIA)
 UNSEEN = {name: SensorTiming() for name in TIMED_SENSORS}

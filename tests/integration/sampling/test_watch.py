@@ -8,9 +8,9 @@ import pytest
 
 from chopperd.errors import TransientDeviceError
 from chopperd.model.devices import GpuInfo, GpuProcess
-from chopperd.sampling.layout import GpuState, RingDescription
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.layout import GpuState, RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
 from chopperd.units import NS_PER_MS, NS_PER_S

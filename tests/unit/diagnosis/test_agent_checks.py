@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from chopperd.diagnosis import agent_checks
+from chopperd.diagnosis.diagnosis import Finding, Verdict
 from chopperd.diagnosis.facts import Agent, Clocks, Facts, Folder, Listener
-from chopperd.model.diagnosis import Finding, Verdict
 from chopperd.model.live import Pause
 from tests.unit.diagnosis.facts import HEALTHY
 

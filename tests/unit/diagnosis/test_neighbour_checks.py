@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from chopperd.diagnosis import neighbour_checks
+from chopperd.diagnosis.diagnosis import Finding, Verdict
 from chopperd.diagnosis.facts import Container, Facts, Process
-from chopperd.model.diagnosis import Finding, Verdict
 from chopperd.model.inventory import ProcessView
 from tests.unit.diagnosis.facts import HEALTHY, PROBE, amd_node, entry, inventory
 

@@ -4,7 +4,7 @@ import pytest
 
 from chopperd.live.dies import DieClocks
 from chopperd.model.live import DiesLive
-from chopperd.sampling.layout import NO_DIE, Records
+from chopperd.sampling.memory.layout import NO_DIE, Records
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.records import records
 

@@ -9,7 +9,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import Vendor
 from chopperd.model.drops import DropTotals, GpuDrop
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import Records
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.drops import gpu_drop
 from tests.fakes.records import records

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chopperd.live.residency import ClockResidency
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import Records, live_totals
+from chopperd.sampling.memory.layout import Records, live_totals
 from chopperd.units import NS_PER_MS
 from tests.fakes.records import records
 from tests.fakes.samples import gpu_info

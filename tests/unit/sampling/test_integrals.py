@@ -13,7 +13,7 @@ from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.layout import RECORD, Records, live_totals
+from chopperd.sampling.memory.layout import RECORD, Records, live_totals
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=2000.0)

@@ -8,7 +8,7 @@ import pytest
 
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
-from chopperd.sampling.layout import RECORD, Pace, Records
+from chopperd.sampling.memory.layout import RECORD, Pace, Records
 from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.pace import IdleStretch, LongestPeriod, Pacer
 from chopperd.sampling.settings import SamplerSettings

@@ -10,9 +10,10 @@ import pytest
 
 from chopperd.devices.base import SensorRead
 from chopperd.model.devices import FieldProbe, GpuInfo, SensorTiming, Vendor
-from chopperd.sampling.layout import RingDescription
-from chopperd.sampling.ring import RingWriter
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.layout import RingDescription
+from chopperd.sampling.memory.ring import RingWriter
+from chopperd.sampling.memory.ring_reader import RingReader
+from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.sensor_probe import (
     FIRST_NS,
     MOST_DRIVER_NS,
@@ -21,7 +22,6 @@ from chopperd.sampling.sensor_probe import (
     ProbedGpu,
     SensorProbe,
 )
-from chopperd.sampling.side import GpuAside, with_findings
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from tests.fakes.clock import ScriptedClock
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chopperd.errors import StoreError
 from chopperd.model.causes import Cause
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import NO_DIE, RECORD, Records
+from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import (
     SampleChunk,
     decoded_chunk,

@@ -1,7 +1,7 @@
 import json
 
-from chopperd.model.diagnosis import ok, problem, unknown
-from chopperd.report.diagnosis_page import diagnosis_page, encode_findings
+from chopperd.diagnosis.diagnosis import ok, problem, unknown
+from chopperd.diagnosis.diagnosis_page import diagnosis_page, encode_findings
 from chopperd.report.text import page_text
 
 FOUND = (

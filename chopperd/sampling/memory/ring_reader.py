@@ -11,7 +11,7 @@ from chopperd.errors import StoreError
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import LiveTotals
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.layout import (
     HEADER,
     LAYOUT_VERSION,
     MAGIC,
@@ -29,7 +29,7 @@ from chopperd.sampling.layout import (
     SamplerState,
     live_totals,
 )
-from chopperd.sampling.side import GpuAside, aside_of
+from chopperd.sampling.memory.slow_state import GpuAside, aside_of
 
 #: How often a block that the writer keeps changing is read anew.
 _ATTEMPTS: Final = 100

@@ -13,8 +13,8 @@ def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
     if not stream.isatty():
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415 - rich takes long to import
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress
 
     with Progress(console=Console(file=stream), transient=True) as bars:
         task = bars.add_task("reading", total=None)

@@ -15,9 +15,9 @@ from typing import Final
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.model.timebase import TimeTriple
-from chopperd.sampling.gpu_writer import GpuWriter
-from chopperd.sampling.identity import merged_gpus, places_of
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.gpu_writer import GpuWriter
+from chopperd.sampling.memory.identity import merged_gpus, places_of
+from chopperd.sampling.memory.layout import (
     DESCRIPTION_BYTES,
     HEADER,
     LAYOUT_VERSION,
@@ -32,7 +32,7 @@ from chopperd.sampling.layout import (
     RingLayout,
     SamplerState,
 )
-from chopperd.sampling.side import GpuSideWriter
+from chopperd.sampling.memory.slow_state import GpuSideWriter
 
 #: GPUs that may turn up later (a successor after a driver reload) find room in so many slots.
 _SPARE_SLOTS: Final = 8

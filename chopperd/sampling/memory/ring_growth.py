@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.sampling.layout import HEADER, RECORD, STATUS, RingLayout
-from chopperd.sampling.ring_reader import RingReader
+from chopperd.sampling.memory.layout import HEADER, RECORD, STATUS, RingLayout
+from chopperd.sampling.memory.ring_reader import RingReader
 
 _NAME: Final = "chopperd-samples"
 

@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from chopperd.model.diagnosis import Finding, Verdict
+from chopperd.diagnosis.diagnosis import Finding, Verdict
 from chopperd.report.sections import table
 from chopperd.report.wording import plural
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuInfo, GpuProcess, SensorTiming
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.layout import (
     HEADER,
     MOST_PROCESSES,
     SIDE,

@@ -18,7 +18,7 @@ from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.governing import GoverningDie
-from chopperd.sampling.layout import (
+from chopperd.sampling.memory.layout import (
     HEADER,
     NO_DIE,
     RECORD,

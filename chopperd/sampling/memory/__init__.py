@@ -1,0 +1,1 @@
+"""Memory that the sampler shares with its readers: layout, one writer, any number of readers."""
