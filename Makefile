@@ -67,7 +67,7 @@ dashboards: $(VENV)/.ready-dev
 
 # The README's table of metrics and the shape of a scrape that the tests expect.
 metrics-table: $(VENV)/.ready-dev
-	$(PY) -m chopperd.export.table
+	$(PY) -m chopperd.export.catalogue
 	$(PY) -m tests.scrape_shape
 
 # Targets that run next to each other, longest first. Each shows its output whole when it is done; all

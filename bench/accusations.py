@@ -21,7 +21,7 @@ from chopperd.report.clocks import clock_of, dvfs_of
 from chopperd.report.rows import DraftRow
 from chopperd.report.summary import summarise
 from chopperd.simulation.scenario import REFERENCE_MHZ, Scenario, observe, scenario
-from chopperd.simulation.truth import ClockTruth, StepFunction
+from chopperd.simulation.track import ClockTruth, StepFunction
 
 GPUS: Final = 8
 

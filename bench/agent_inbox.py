@@ -24,7 +24,7 @@ from bench.markdown import Figure, figure_table, median_and_range, table
 from bench.processes import cpu_ns
 from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
 from tests.agent_http import ask
 

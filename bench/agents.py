@@ -23,7 +23,7 @@ from chopperd.clock import SystemClock
 from chopperd.model.captures import TraceEntry, TraceState
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.agent_http import Asked, ask
 from tests.fakes.nvml.build import BuildUnavailableError, build

@@ -17,12 +17,12 @@ import numpy as np
 
 from bench.markdown import median_and_range, table
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.sampling.interrupt import Interrupt
 from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import Loop, NativeLibrary, memory_of, native_library
 from chopperd.sampling.native.plans import NativePlan
-from chopperd.sampling.native.totals import NativeTotals
+from chopperd.sampling.native.ticks import NativeTotals
+from chopperd.sampling.orders import Interrupt
 from chopperd.units import NS_PER_S
 from tests.fakes.file_gpu import GPU, FileGpu
 

@@ -18,7 +18,7 @@ from chopperd.correlate.governing import governed
 from chopperd.correlate.join import join_device
 from chopperd.model.arrays import Float64s
 from chopperd.model.samples import GpuSamples
-from chopperd.simulation.dies import DieModel, Dies
+from chopperd.simulation.presets import DieModel, Dies
 from chopperd.simulation.processes import generator
 from chopperd.simulation.scenario import Scenario, observe, scenario, step_truth
 from chopperd.units import NS_PER_S

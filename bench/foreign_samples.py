@@ -23,7 +23,7 @@ from chopperd.model.timeline import Intervals
 from chopperd.report.notes import doubt_notes
 from chopperd.simulation.scenario import SCENARIO_PRESETS, Scenario, observe, scenario, step_truth
 from chopperd.simulation.schedule import Chunks, draw_records
-from chopperd.simulation.truth import ClockTruth, StepFunction
+from chopperd.simulation.track import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 RATES_HZ: Final = (10.0, 100.0)

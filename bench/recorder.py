@@ -17,7 +17,7 @@ from bench.markdown import Figure, figure_table, median_and_range
 from chopperd.model.arrays import Float64s
 from chopperd.sampling.memory.layout import Records
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples

@@ -7,8 +7,7 @@ import msgspec
 
 from bench.gpu.part import Options, kept_packed, main, output_of
 from chopperd.report.text import page_text
-from chopperd.selftest.findings import Findings
-from chopperd.selftest.page import render_findings
+from chopperd.selftest.findings import Findings, render_findings
 
 
 class SelftestFailedError(Exception):

@@ -5,7 +5,7 @@ import socket
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.config.service_manager import ServiceManager
+from chopperd.config.paths import ServiceManager
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.orders import Burst, Order, Quiet
-from chopperd.sampling.restarts import RestartPolicy
+from chopperd.sampling.sampler_health import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:

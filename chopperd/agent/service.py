@@ -20,12 +20,10 @@ from chopperd.agent.surroundings import Surroundings
 from chopperd.agent.wake import Wake, stopped_by_signals
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
-from chopperd.config.naming import node_name
-from chopperd.config.places import runtime_folder, state_folder
+from chopperd.config.paths import node_name, runtime_folder, service_manager, state_folder
 from chopperd.config.sections import Config
-from chopperd.config.service_manager import service_manager
 from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:

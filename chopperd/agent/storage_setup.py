@@ -6,7 +6,7 @@ from typing import Final
 from chopperd.agent.archiving import ArchiveThread
 from chopperd.agent.store_keeper import StoreKeeper
 from chopperd.agent.surroundings import Surroundings
-from chopperd.config.naming import node_name
+from chopperd.config.paths import node_name
 from chopperd.model.live import GuardedPart
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.retention import StoreLimits

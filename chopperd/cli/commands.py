@@ -21,21 +21,21 @@ _EXIT_USAGE: Final = 2
 #: Where each command stands: in a module of `chopperd.cli`, under its own name.
 _MODULES: Final[Mapping[str, str]] = {
     AGENT: "agent_commands",
-    "demo": "demo_command",
+    "demo": "demo",
     "record": "report_commands",
     "report": "report_commands",
-    "annotate": "annotate_command",
-    "top": "top_command",
+    "annotate": "report_commands",
+    "top": "top",
     "status": "agent_commands",
     "steps": "agent_commands",
     "traces": "agent_commands",
     "jobs": "agent_commands",
     "drops": "agent_commands",
     "metrics": "agent_commands",
-    "devices": "node_commands",
-    "doctor": "doctor_command",
-    "selftest": "selftest_command",
-    "check-config": "node_commands",
+    "devices": "doctor",
+    "doctor": "doctor",
+    "selftest": "selftest",
+    "check-config": "doctor",
 }
 
 

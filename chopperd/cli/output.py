@@ -4,10 +4,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from chopperd.errors import ConfigError
 from chopperd.model.safe_text import visible, visible_lines
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from chopperd.cli.options import Format
     from chopperd.model.report import ReportDocument
     from chopperd.model.row_parts import By
+
 
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
@@ -134,3 +135,22 @@ def complain_of_crash(
     """Print a traceback on stderr: `sys.excepthook`, whose text may quote a file."""
     lines = traceback.format_exception(kind, error, trace)
     print(visible_lines("".join(lines)), end="", file=sys.stderr)
+
+
+# The bar that shows how far reading a file has come.
+
+Advance: TypeAlias = Callable[[int, int | None], None]
+
+
+@contextmanager
+def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
+    """What to call with (bytes done, bytes in all); None where the stream is no terminal."""
+    if not stream.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=stream), transient=True) as bars:
+        task = bars.add_task("reading", total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

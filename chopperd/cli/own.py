@@ -1,12 +1,20 @@
 """The processes that chopperd starts for itself, by hidden commands; people never run them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir
 from typing import Final
+from uuid import uuid4
 
 from chopperd.cli.output import write
+from chopperd.clock import Clock, SystemClock
 from chopperd.errors import ConfigError
 from chopperd.logs import configure_logging
+from chopperd.units import NS_PER_MS, NS_PER_S
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
@@ -41,7 +49,7 @@ def _sampler(arguments: Sequence[str]) -> int:
     from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
     from chopperd.sampling.settings import SamplerSettings
-    from chopperd.simulation.spec import SimulationSpec
+    from chopperd.simulation.presets import SimulationSpec
 
     given = _values(arguments, ["--ring-fd", "--settings"], "--backend", "--simulation")
     simulation = given.get("--simulation")
@@ -53,8 +61,6 @@ def _sampler(arguments: Sequence[str]) -> int:
 
 def _sweep(arguments: Sequence[str]) -> int:
     """Remove a temporary folder of the parent once that has ended."""
-    from chopperd.cli.scratch import sweep
-
     return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
 
 
@@ -101,3 +107,51 @@ _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
     "_sampler": _sampler,
     "_sweep": _sweep,
 }
+
+
+# A temporary folder that goes with the process that made it, even one that is killed.
+
+_PREFIX: Final = "chopperd-"
+_ID_LENGTH: Final = 8
+_RETRY_NS: Final = 50 * NS_PER_MS
+_GIVE_UP_NS: Final = 10 * NS_PER_S
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A new folder, private to the user, that is gone afterwards.
+
+    A process of our own stands by: its standard input closes with ours when we end, however that
+    happens, and then it removes the folder. It is there before the folder is.
+    """
+    folder = Path(gettempdir()) / f"{_PREFIX}{uuid4().hex[:_ID_LENGTH]}"
+    command = [sys.executable, "-P", "-m", "chopperd", "_sweep", "--folder", str(folder)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # an interrupt from the terminal is ours to handle
+    ):
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            rmtree(folder, ignore_errors=True)
+
+
+def sweep(folder: Path, clock: Clock | None = None) -> int:
+    """Wait until standard input closes, then remove the folder; the exit status.
+
+    Processes that are still ending may write into it meanwhile: it is removed until it is gone.
+
+    Args:
+        folder: What `scratch_folder` made, or was about to make.
+        clock: Tells and waits for the time.
+    """
+    sys.stdin.buffer.read()
+    clock = clock or SystemClock()
+    limit_ns = clock.mono_ns() + _GIVE_UP_NS
+    while folder.exists() and clock.mono_ns() < limit_ns:
+        rmtree(folder, ignore_errors=True)
+        clock.sleep_until(clock.mono_ns() + _RETRY_NS)
+    return int(folder.exists())

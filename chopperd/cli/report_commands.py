@@ -15,9 +15,8 @@ from chopperd.cli.options import (
     parsed_zone,
     report_options,
 )
-from chopperd.cli.output import complain, print_report
-from chopperd.cli.recording import recording
-from chopperd.cli.samples import samples_to_join
+from chopperd.cli.output import complain, print_report, write
+from chopperd.cli.recording import recording, samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
@@ -51,7 +50,7 @@ def record(
     config: Path | None,
 ) -> None:
     """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
-    from chopperd.cli.job import run_command
+    from chopperd.cli.recording import run_command
 
     settings = load_config(config or DEFAULT_PATH)
     _check_output(output)
@@ -206,7 +205,7 @@ def _document(
     how: "ReportOptions",
     ranks: Mapping[Path, int] | None = None,
 ) -> "ReportDocument":
-    from chopperd.cli.progress import reading_progress
+    from chopperd.cli.output import reading_progress
     from chopperd.pipeline.reports import report_files
 
     with reading_progress(sys.stderr) as progress:
@@ -217,3 +216,42 @@ def _document(
             progress=progress,
             rank_of=ranks,
         )
+
+
+# `annotate`: a trace with the clocks of its GPUs beside its streams.
+
+
+@click.command()
+@options.trace
+@options.copy_to
+@options.samples
+@options.device_map
+@options.reference
+@options.zone
+@options.config_path
+def annotate(
+    trace: Path,
+    output: Path,
+    samples: Path | None,
+    device_map: str | None,
+    reference_mhz: float | None,
+    tz: str | None,
+    config: Path | None,
+) -> None:
+    """Write TRACE again with counter tracks: clock, power, temperature, causes, loss."""
+    settings = load_config(config or DEFAULT_PATH)
+    how = report_options(settings, device_map=device_map, reference_mhz=reference_mhz)
+    clocks = samples_to_join(settings, samples, parsed_zone(tz))
+    from chopperd.cli.output import reading_progress
+    from chopperd.pipeline.annotation import annotate_file
+
+    with reading_progress(sys.stderr) as progress:
+        done = annotate_file(trace, output, samples=clocks, options=how, progress=progress)
+    complain(*(f"{trace}: {remark}" for remark in done.remarks))
+    if how.names != "full":
+        complain(
+            f"{output} has the names of kernels and modules in full, as the trace has:"
+            f" privacy.names = {how.names!r} is of reports"
+        )
+    gpus = ", ".join(f"device {device} is GPU {gpu}" for device, gpu in done.gpus.items())
+    write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")

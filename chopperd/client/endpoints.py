@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chopperd.config.places import readable_runtime_folders
+from chopperd.config.paths import readable_runtime_folders
 from chopperd.config.sections import Config
 
 SOCKET_NAME: Final = "api.sock"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.config.class_rules import ClassRules
 from chopperd.config.kinds import (
     Choice,
+    ClassRules,
     DeviceMaps,
     Flag,
     Folder,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 from chopperd.model.samples import SampleSet
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 
 #: Reads one sensor; None where this read failed. Never raises for what a driver does.
 SensorRead: TypeAlias = Callable[[], float | None]

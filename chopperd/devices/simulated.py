@@ -9,7 +9,7 @@ from chopperd.devices.base import BackendOptions, DeviceBackend
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 
 #: Of a GPU's memory, what the process of its rank holds.
 _RANK_SHARE: Final = 0.8

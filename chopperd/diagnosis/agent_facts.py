@@ -12,7 +12,7 @@ from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, SOCKET_NAME
 from chopperd.api.binding import is_in_use
 from chopperd.client.agent import AgentClient
 from chopperd.client.endpoints import Endpoint
-from chopperd.config.places import runtime_folder, state_folder
+from chopperd.config.paths import runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.diagnosis.facts import Agent, Folder, Listener
 from chopperd.errors import AgentRefusedError, AgentUnreachableError, ConfigError

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from chopperd.diagnosis.amd_facts import AmdCard, AmdSmi
-from chopperd.diagnosis.diagnosis import Finding, ok, problem, unknown
-from chopperd.diagnosis.facts import DeviceNode, Facts
-from chopperd.diagnosis.refusals import named, refusals
+from chopperd.diagnosis.driver_checks import named, refusals
+from chopperd.diagnosis.facts import AmdCard, AmdSmi, DeviceNode, Facts
+from chopperd.diagnosis.findings import Finding, ok, problem, unknown
 
 #: The back end that reads the kernel's files needs neither device file nor library.
 _BY_FILES: Final = "amdgpu"

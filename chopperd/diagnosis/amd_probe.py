@@ -16,7 +16,7 @@ from chopperd.devices.amdgpu.layouts import UnknownMetricsError
 from chopperd.devices.amdgpu.source import FileSource
 from chopperd.devices.amdsmi.binding import Binding, import_binding
 from chopperd.devices.amdsmi.versions import fits
-from chopperd.diagnosis.amd_facts import AmdSmi, CardMetrics
+from chopperd.diagnosis.facts import AmdSmi, CardMetrics
 from chopperd.errors import BackendUnavailableError
 
 Line: TypeAlias = CardMetrics | AmdSmi

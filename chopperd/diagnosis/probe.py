@@ -5,21 +5,115 @@ the GPUs. What is missing says how far it came.
 """
 
 import ctypes
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from chopperd.devices.patient_calls import PatientCalls
+from chopperd.devices.base import DeviceBackend, ListsProcesses, ProbesFields
+from chopperd.devices.channel import CallsHangError, Patience, PatientCalls
 from chopperd.devices.registry import choose
 from chopperd.diagnosis.facts import DriverProbe, Library
 from chopperd.diagnosis.machine import Machine
-from chopperd.diagnosis.survey import survey
-from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError
-from chopperd.model.inventory import Inventory
+from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, DeviceError
+from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope
+from chopperd.model.inventory import Inventory, InventoryEntry
+
+# One look at every GPU of a back end.
+
+_BUFFERED: Final = ("power_w", "sm_clock_mhz")
+#: How long the first GPU that hangs is waited for, and all later ones together: with the start of
+#: the back end it has to fit into the time that the process is given (20 s, or 60 s with probes).
+_READ_S: Final = 2.0
+_LATER_READS_S: Final = 6.0
+_PROBE_S: Final = 10.0
+_LATER_PROBES_S: Final = 32.0
+
+
+def survey(
+    backend: DeviceBackend, *, calls_count: int = 0, calls: PatientCalls | None = None
+) -> Inventory:
+    """The GPUs of a back end, each read once; one that fails or hangs does not hide the others.
+
+    Args:
+        backend: Reads them.
+        calls_count: How often each call is made to learn what it gives and costs; 0: not at all.
+        calls: Makes the calls; to be waited for before the back end is closed.
+
+    Raises:
+        BackendUnavailableError: There is no GPU.
+    """
+    infos = backend.devices()
+    if not infos:
+        raise BackendUnavailableError(f"{backend.name}: the driver sees no GPU")
+    look = _Look(backend, calls or PatientCalls("its calls"), calls_count, len(infos))
+    entries = tuple(look.entry(info) for info in infos)
+    return Inventory(
+        backend=backend.name, driver=backend.driver, simulated=backend.simulated, gpus=entries
+    )
+
+
+class _Look:
+    """Looks at one GPU after the other."""
+
+    def __init__(
+        self, backend: DeviceBackend, calls: PatientCalls, calls_count: int, gpus_count: int
+    ) -> None:
+        self._backend = backend
+        self._calls = calls
+        self._calls_count = calls_count
+        self._read_patience = Patience(first_s=_READ_S, later_s=_LATER_READS_S / gpus_count)
+        self._probe_patience = Patience(first_s=_PROBE_S, later_s=_LATER_PROBES_S / gpus_count)
+        self._hung_indices: set[int] = set()
+
+    def entry(self, info: GpuInfo) -> InventoryEntry:
+        """What came of one GPU."""
+        if info.index in self._hung_indices:  # a part of a card that hangs
+            return InventoryEntry(info=info, error="not asked: the calls on its card do not return")
+        read = partial(self._backend.read, info, ReadScope.FULL)
+        try:
+            entry = InventoryEntry(info=info, reading=self._calls.answer(read, self._read_patience))
+        except (DeviceError, CallsHangError) as error:
+            return InventoryEntry(info=info, error=self._told(info, error))
+        entry = replace(entry, processes=self._processes(info))
+        if not self._calls_count or not isinstance(self._backend, ProbesFields):
+            return entry
+        probe = partial(_probed, self._backend, entry, self._calls_count)
+        try:
+            return self._calls.answer(probe, self._probe_patience)
+        except (DeviceError, CallsHangError) as error:  # what was read stays
+            return replace(entry, error=self._told(info, error))
+
+    def _processes(self, info: GpuInfo) -> tuple[GpuProcess, ...] | None:
+        """The processes on a GPU; None where the driver does not say."""
+        if not isinstance(self._backend, ListsProcesses):
+            return None
+        try:
+            return self._calls.answer(partial(self._backend.processes, info), self._read_patience)
+        except (DeviceError, CallsHangError):
+            return None
+
+    def _told(self, info: GpuInfo, error: Exception) -> str:
+        if isinstance(error, CallsHangError):
+            self._hung_indices.add(info.index)
+        return str(error)
+
+
+def _probed(backend: ProbesFields, entry: InventoryEntry, calls_count: int) -> InventoryEntry:
+    probes = backend.probe(entry.info, calls_count)
+    return replace(entry, probes=probes, buffered_period_ns=_buffered(backend, entry.info))
+
+
+def _buffered(backend: ProbesFields, info: GpuInfo) -> Mapping[str, int]:
+    periods_ns = {name: backend.buffered_period_ns(info, name) for name in _BUFFERED}
+    return {name: period_ns for name, period_ns in periods_ns.items() if period_ns is not None}
+
 
 T = TypeVar("T")
 
@@ -116,3 +210,90 @@ def _decoded(line: bytes, kind: type[T]) -> T | None:
         return msgspec.json.decode(line, type=kind)
     except msgspec.MsgspecError:
         return None
+
+
+# Processes of earlier looks at the driver that were left alone in it, and are in it still.
+
+_PROC: Final = Path("/proc")
+#: `_probe`, and `_probe_amd`.
+_ARGUMENTS: Final = b"\0-m\0chopperd\0_probe"
+#: Place of `starttime`, in clock ticks since boot, among the fields of `stat` after the name.
+_START_FIELD: Final = 19
+
+
+def left_probes(older_than_s: float, proc: Path = _PROC) -> tuple[int, ...]:
+    """Those of this user, lowest number first.
+
+    Who started one waits for a limited time only, so that age alone tells that it was left.
+
+    Args:
+        older_than_s: More than what any of them is waited for.
+        proc: Where processes are seen.
+
+    Source: proc(5): `uptime`, and `starttime` of `stat`.
+    """
+    now_s = float((proc / "uptime").read_text().split()[0])
+    pids = sorted(int(folder.name) for folder in proc.glob("[0-9]*"))
+    return tuple(pid for pid in pids if _is_left(proc / str(pid), now_s - older_than_s))
+
+
+def _is_left(folder: Path, before_s: float) -> bool:
+    try:
+        is_ours = folder.stat().st_uid == os.geteuid()
+        if not is_ours or _ARGUMENTS not in (folder / "cmdline").read_bytes():
+            return False
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended meanwhile
+        return False
+    return int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK") < before_s
+
+
+# nvidia-smi's own numbers beside ours, from one call of it.
+
+#: Its fields, in the order of the query, each with the field of ours that it is and the factor
+#: from its unit. `power.draw` is a mean of 1 s since Ampere; `memory.used` is without the reserve.
+#: Source: `nvidia-smi --help-query-gpu`; all are there since driver 450.
+_FIELDS: Final[Mapping[str, tuple[str, float]]] = {
+    "clocks.sm": ("sm_clock_mhz", 1.0),
+    "clocks.mem": ("mem_clock_mhz", 1.0),
+    "power.draw": ("power_average_w", 1.0),
+    "temperature.gpu": ("temperature_c", 1.0),
+    "memory.used": ("memory_used_bytes", float(1 << 20)),
+    "utilization.gpu": ("activity_ratio", 0.01),
+    "enforced.power.limit": ("power_limit_w", 1.0),
+    "power.default_limit": ("power_limit_default_w", 1.0),
+    "clocks.max.sm": ("sm_clock_max_mhz", 1.0),
+    "clocks.max.mem": ("mem_clock_max_mhz", 1.0),
+    "memory.total": ("memory_size_bytes", float(1 << 20)),
+}
+QUERY: Final = (f"--query-gpu=uuid,{','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def numbers_of(text: str) -> dict[str, dict[str, float]]:
+    """The fields of each GPU in our units, by its UUID, from the answer to `QUERY`.
+
+    What is no number ("[N/A]", "[Not Supported]", "[GPU is lost]") is left out, and so are lines
+    that are not of this form.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        uuid, *cells = (cell.strip() for cell in line.split(","))
+        if len(cells) != len(_FIELDS):
+            continue
+        found[uuid] = {
+            name: float(cell) * factor
+            for cell, (name, factor) in zip(cells, _FIELDS.values(), strict=True)
+            if _NUMBER.fullmatch(cell)
+        }
+    return found
+
+
+def beside(inventory: Inventory, numbers: Mapping[str, Mapping[str, float]]) -> Inventory:
+    """The inventory with nvidia-smi's numbers at the GPUs that it knows."""
+    return replace(
+        inventory,
+        gpus=tuple(
+            replace(entry, nvidia_smi=numbers.get(entry.info.uuid)) for entry in inventory.gpus
+        ),
+    )

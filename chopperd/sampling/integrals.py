@@ -1,12 +1,8 @@
-"""Live integrals of one GPU, taken over its records every second or so inside the sampler.
-
-They need no trace: busy is what the GPU reports of itself, the loss is against its highest clock.
-All are cumulative and never fall; one that was never known is NaN, not 0.
-"""
+"""Live integrals of one GPU over its records: kept up to date and published by the sampler."""
 
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -15,6 +11,7 @@ from chopperd.model.causes import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_pro
 from chopperd.model.counters import most_limited_ns
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.energy_counter import EnergyCounter
+from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     LIMITED_FIRST,
     LOST_FIRST,
@@ -23,6 +20,11 @@ from chopperd.sampling.memory.layout import (
     Records,
 )
 from chopperd.units import HZ_PER_MHZ, NS_PER_S
+
+# Live integrals of one GPU, taken over its records every second or so inside the sampler.
+#
+# They need no trace: busy is what the GPU reports of itself, the loss is against its highest clock.
+# All are cumulative and never fall; one that was never known is NaN, not 0.
 
 #: Samples further apart than so many periods as achieved are not integrated over.
 _GAP_PERIODS: Final = 3
@@ -347,3 +349,62 @@ def _filled(values: Float64s) -> Float64s:
     rows = np.where(np.isnan(values), 0, np.arange(len(values))[:, np.newaxis])
     filled: Float64s = values[np.maximum.accumulate(rows, axis=0), np.arange(values.shape[1])]
     return filled
+
+
+# Live integrals of one GPU, brought up to its newest record now and then, and published.
+
+
+class RunningTotals(Protocol):
+    """One GPU's totals, for the thread that reads it."""
+
+    def resume(self) -> None:
+        """Go on from the totals of the sampler before this one, if there was one."""
+        ...
+
+    def update_if_due(self, now_mono_ns: int) -> None:
+        """Bring them up to the newest record where that was last done long enough ago."""
+        ...
+
+    def update(self, now_mono_ns: int) -> None:
+        """Bring them up to the newest record and publish them."""
+        ...
+
+
+class PythonTotals:
+    """The totals as `LiveIntegrals` works them out.
+
+    Args:
+        info: The GPU.
+        gpu: Its part of the shared memory.
+        every_ns: How often they are brought up to date.
+    """
+
+    def __init__(self, info: GpuInfo, gpu: GpuWriter, every_ns: int) -> None:
+        self._gpu = gpu
+        self._every_ns = every_ns
+        self._due_mono_ns = 0
+        self._integrals = LiveIntegrals(info)
+        self._integrated_count = 0
+        self._period_ns = 0
+
+    def resume(self) -> None:
+        """Go on from the totals of the sampler before this one, if there was one."""
+        self._integrated_count, totals = self._gpu.totals()
+        if totals is not None:
+            self._integrals.resume(totals, self._gpu.integrated_records())
+
+    def update_if_due(self, now_mono_ns: int) -> None:
+        """Bring them up to the newest record where that was last done long enough ago."""
+        if now_mono_ns >= self._due_mono_ns:
+            self.update(now_mono_ns)
+
+    def update(self, now_mono_ns: int) -> None:
+        """Bring them up to the newest record and publish them."""
+        self._due_mono_ns = now_mono_ns + self._every_ns
+        records = self._gpu.records(self._integrated_count)
+        self._integrated_count = self._gpu.written_count
+        # Where the rate has changed meanwhile, the slower one tells how far apart samples may lie.
+        longest_ns = max(self._period_ns, self._gpu.period_ns)
+        self._period_ns = self._gpu.period_ns if len(records) else longest_ns
+        self._integrals.add(records, longest_ns)
+        self._gpu.write_totals(self._integrals.totals, self._integrated_count)

@@ -1,16 +1,47 @@
-"""What the agent asks of a running sampler, as lines on the pipe that is its standard input.
+"""What the agent asks of a running sampler, as lines on a pipe: sent without waiting, and read."""
 
-An order holds until its time, over successors of the process as well; another of its kind takes
-its place.
-"""
-
+import logging
+import os
+import threading
+from array import array
 from typing import Final, TypeAlias
 
 import msgspec
 
+from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import ConfigError
-from chopperd.sampling.interrupt import Interrupt
 from chopperd.units import NS_PER_S
+
+# A word in memory by which waits are cut short, also those that Python does not see.
+
+
+class Interrupt:
+    """Counts what came up; whoever waits looks up within a nap when the count has changed.
+
+    Attributes:
+        address: Where the count is (int64), for code that is not Python.
+    """
+
+    def __init__(self) -> None:
+        self._word = array("q", [0])
+        self._lock = threading.Lock()
+        self.address = self._word.buffer_info()[0]
+
+    @property
+    def count(self) -> int:
+        """How often something came up."""
+        return self._word[0]
+
+    def raise_(self) -> None:
+        """Let all that wait look up: for a stop, or an order."""
+        with self._lock:
+            self._word[0] += 1
+
+
+# What the agent asks of a running sampler, as lines on the pipe that is its standard input.
+#
+# An order holds until its time, over successors of the process as well; another of its kind takes
+# its place.
 
 #: No order holds for longer than this, whatever it says.
 LONGEST_NS: Final = 60 * NS_PER_S
@@ -142,3 +173,54 @@ class OrderBook:
         return tuple(
             order for order in orders if order is not None and now_mono_ns < order.until_mono_ns
         )
+
+
+# The agent's end of the pipe that brings a sampler its orders; it never waits for the sampler.
+
+logger = logging.getLogger(__name__)
+
+_NO_PIPE: Final = -1
+
+
+class OrderSender:
+    """Hands orders to one sampler process after another.
+
+    Each new process is told the orders that still hold. What a full pipe does not take is dropped,
+    and said: a sampler that does not read is in worse trouble.
+
+    Args:
+        clock: Tells the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._book = OrderBook()
+        self._limiter = RepeatLimiter(clock)
+        self._pipe_fd = _NO_PIPE
+
+    def attach(self, pipe_fd: int) -> None:
+        """Send to this pipe from now on, and first what still holds; it stays the caller's."""
+        os.set_blocking(pipe_fd, False)
+        self._pipe_fd = pipe_fd
+        for order in self._book.standing(self._clock.mono_ns()):
+            self._send(order)
+
+    def detach(self) -> None:
+        """Send to no one until the next `attach`; to be called before the pipe is closed."""
+        self._pipe_fd = _NO_PIPE
+
+    def send(self, order: Order) -> bool:
+        """Send an order; whether a process was given it. One that comes later is, in any case."""
+        self._book.take(order, self._clock.mono_ns())
+        return self._pipe_fd != _NO_PIPE and self._send(order)
+
+    def _send(self, order: Order) -> bool:
+        try:
+            os.write(self._pipe_fd, encoded(order))  # shorter than PIPE_BUF: all of it or nothing
+        except BlockingIOError:
+            if self._limiter.is_due():
+                logger.warning("the sampler does not take its orders; one is dropped: %s", order)
+            return False
+        except BrokenPipeError:  # it has ended; its successor will be told
+            return False
+        return True

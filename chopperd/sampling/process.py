@@ -20,16 +20,14 @@ from chopperd.devices.base import Choice, DeviceBackend
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, StoreError
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.device_loop import DeviceLoop, LoopParts
-from chopperd.sampling.ends import Ending, SelfEnd, changed, silent
 from chopperd.sampling.memory.layout import RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import native_library
-from chopperd.sampling.native.parts import with_native
+from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
-from chopperd.sampling.restarts import ExitStatus
+from chopperd.sampling.sampler_health import Ending, ExitStatus, SelfEnd, Silence, changed, silent
 from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
-from chopperd.sampling.silence import Silence
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
 from chopperd.units import NS_PER_S
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError, StoreError
-from chopperd.sampling.order_sender import OrderSender
-from chopperd.sampling.orders import Order
-from chopperd.sampling.restarts import ExitStatus, RestartPolicy, Restarts, SamplerFailure
+from chopperd.sampling.orders import Order, OrderSender
+from chopperd.sampling.sampler_health import ExitStatus, RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.sampling.memory.ring_reader import RingReader
-    from chopperd.sampling.signs import SamplerSigns
+    from chopperd.sampling.sampler_health import SamplerSigns
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +296,7 @@ class SamplerSupervisor:
         """What the shared memory says."""
         if self._known_signs is None:
             # The first process is started before what takes so long to import as this.
-            from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
+            from chopperd.sampling.sampler_health import SamplerSigns  # noqa: PLC0415
 
             self._known_signs = SamplerSigns(self._ring_fd)
         return self._known_signs
@@ -329,8 +328,8 @@ class SamplerSupervisor:
 
     def _make_room(self) -> None:
         """Move the shared memory into a larger file, since there are more GPUs than before."""
-        from chopperd.sampling.memory.ring_growth import grown  # noqa: PLC0415 - as in `_signs`
-        from chopperd.sampling.signs import SamplerSigns  # noqa: PLC0415
+        from chopperd.sampling.memory.ring import grown  # noqa: PLC0415 - as in `_signs`
+        from chopperd.sampling.sampler_health import SamplerSigns  # noqa: PLC0415
 
         try:
             larger_fd = grown(self._ring_fd)

@@ -6,7 +6,6 @@ before its collective's launch, and launches are at least 37 microseconds apart.
 
 from typing import Final
 
-from chopperd.simulation.process import RankProcess
 from chopperd.simulation.program import Program, Section, Stream, Thread
 from chopperd.simulation.step_events import (
     HOST_END,
@@ -16,7 +15,7 @@ from chopperd.simulation.step_events import (
     STALL_SYNCED,
     StepEvents,
 )
-from chopperd.simulation.template import StepTemplate, TemplateBuilder
+from chopperd.simulation.template import RankProcess, StepTemplate, TemplateBuilder
 
 _US: Final = 1_000
 _FREED_SEGMENTS: Final = 5

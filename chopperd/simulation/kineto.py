@@ -10,11 +10,10 @@ from chopperd.model.devices import GpuInfo
 from chopperd.simulation.annotations import stall_template, step_template
 from chopperd.simulation.job import kernel_columns, rank_step
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.process import RankProcess, rank_process
 from chopperd.simulation.processes import generator
 from chopperd.simulation.program import Program, Stream, Thread
 from chopperd.simulation.step_events import time_column
-from chopperd.simulation.template import StepTemplate
+from chopperd.simulation.template import RankProcess, StepTemplate, rank_process
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 #: Kineto's time base is Unix time rounded down to a multiple of this.

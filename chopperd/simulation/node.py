@@ -12,14 +12,11 @@ from typing import Final
 
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.simulation.evolution import NodeState, StepRun, initial_state, run_step
-from chopperd.simulation.identity import gpu_identities
 from chopperd.simulation.physics import Silicon, draw_silicon
-from chopperd.simulation.presets import node_preset
+from chopperd.simulation.presets import SimulationSpec, node_preset
 from chopperd.simulation.program import Program, build_program
-from chopperd.simulation.sensors import Sensors
-from chopperd.simulation.spec import SimulationSpec
-from chopperd.simulation.track import Track, build_tracks, joined_truth
-from chopperd.simulation.truth import ClockTruth
+from chopperd.simulation.sensors import Sensors, gpu_identities
+from chopperd.simulation.track import ClockTruth, Track, build_tracks, joined_truth
 
 _STEPS_PER_CHUNK: Final = 1
 _KEPT_CHUNKS: Final = 32

@@ -26,7 +26,7 @@ from chopperd.simulation.processes import (
     wander,
 )
 from chopperd.simulation.schedule import Chunks, Records, draw_chunks, draw_records
-from chopperd.simulation.truth import ClockTruth, StepFunction
+from chopperd.simulation.track import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 REFERENCE_MHZ: Final = 1980.0

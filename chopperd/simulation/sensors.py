@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isnan
 from typing import Final
+from uuid import UUID
 
 import numpy as np
 
 from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, ReadScope
-from chopperd.simulation.dies import Dies
+from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.simulation.evolution import COUNTED
-from chopperd.simulation.presets import GpuModel, NodePreset
+from chopperd.simulation.presets import Dies, GpuModel, NodePreset
 from chopperd.simulation.processes import generator
 from chopperd.simulation.track import Track
 from chopperd.units import NS_PER_S
@@ -138,3 +138,40 @@ def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
     reported = [clock_mhz for clock_mhz in dies_mhz if clock_mhz]
     running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
     return min(running or reported, default=None)
+
+
+# Who a simulated node's GPUs say they are.
+
+_IDENTITY_KEY = 14
+
+
+def gpu_identities(preset: NodePreset, seed: int) -> tuple[GpuInfo, ...]:
+    """The GPUs, in the driver's order; their unique ids depend on the seed."""
+    rng, model = generator(_IDENTITY_KEY, seed), preset.gpu
+    sensors = model.sensors
+    return tuple(
+        GpuInfo(
+            gpu=str(index),
+            index=index,
+            uuid=_uuid(model.vendor, rng.bytes(16)),
+            name=model.name,
+            vendor=model.vendor,
+            pci_bus_id=f"00000000:{0x1B + 0x1D * index:02X}:00.0",
+            sm_clock_max_mhz=model.sm_clock_max_mhz,
+            mem_clock_max_mhz=model.mem_clock_mhz,
+            power_limit_w=model.power_limit_w,
+            power_limit_default_w=model.power_limit_w,
+            memory_size_bytes=model.memory_size_bytes,
+            sensor_lag_ns=sensors.clock_lag_ns + sensors.clock_period_ns // 2,
+            sm_clock_period_ns=sensors.clock_period_ns,
+            sm_clock_average_ns=0,
+            power_period_ns=sensors.power_period_ns,
+            energy_period_ns=sensors.energy_period_ns,
+        )
+        for index in range(preset.gpu_count)
+    )
+
+
+def _uuid(vendor: Vendor, raw: bytes) -> str:
+    unique = str(UUID(bytes=raw))
+    return f"GPU-{unique}" if vendor is Vendor.NVIDIA else unique

@@ -8,9 +8,15 @@ import numpy as np
 from chopperd.model.arrays import Int64s
 from chopperd.model.classes import KernelClass
 from chopperd.simulation.job import RankStep
-from chopperd.simulation.process import RankProcess
 from chopperd.simulation.program import Block, Kernel, Program, Stream, Thread
-from chopperd.simulation.template import Argument, Id, Moment, StepTemplate, TemplateBuilder
+from chopperd.simulation.template import (
+    Argument,
+    Id,
+    Moment,
+    RankProcess,
+    StepTemplate,
+    TemplateBuilder,
+)
 
 #: A launch call, and the operator around it: from so long before to so long after its start.
 _CALL_NS: Final = 6_000

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from chopperd.api.models import Steps, Traces
 from chopperd.model.captures import TraceEntry
 from chopperd.model.report import ReportDocument, Row
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from tests.e2e.running import PYTHON, Chopperd
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.waiting import wait_for

@@ -12,7 +12,7 @@ from pathlib import Path
 from chopperd.agent.service import Agent
 from chopperd.config.load import load_config
 from chopperd.logs import configure_logging
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 
 
 def main(spec: str | None) -> int:

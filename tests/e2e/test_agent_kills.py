@@ -9,7 +9,7 @@ import pytest
 
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.store.recorder.reader import RecordedSamples
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.running import SLACK

@@ -17,7 +17,7 @@ import pytest
 from chopperd.model.causes import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.simulation.track import Track, joined_truth
 from tests.e2e.agents import RunningAgent, agent_under, now_spec
 from tests.e2e.prometheus import Prometheus, Series, prometheus

@@ -13,7 +13,7 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
 from dashboards import node_and_gpu
 from dashboards.checks import expressions

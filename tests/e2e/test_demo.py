@@ -10,7 +10,7 @@ import pytest
 from chopperd.model.report import Row
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from tests.e2e.running import SLACK, Chopperd, complaints
 from tests.fakes.simulated_job import START_UNIX_NS
 

@@ -15,8 +15,8 @@ from chopperd.devices.read_plan import (
     PlannedStamp,
     PlannedValue,
     ReadPlan,
+    SharedLock,
 )
-from chopperd.devices.shared_lock import SharedLock
 from chopperd.errors import TransientDeviceError
 from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor

@@ -16,7 +16,7 @@ from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
 
 START_UNIX_NS: Final = 1_790_000_000 * NS_PER_S

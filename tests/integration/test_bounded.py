@@ -15,7 +15,7 @@ time.sleep(60)
 """
 _ASKS: Final = f"""
 import sys
-from chopperd.cli.bounded import answer_of
+from chopperd.cli.doctor import answer_of
 print(answer_of([sys.executable, "-c", {_HANGS!r}], 3.0).left_pid)
 """
 

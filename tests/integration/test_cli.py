@@ -19,7 +19,7 @@ import pytest
 
 from chopperd import __version__, cli
 from chopperd.cli import report_commands
-from chopperd.cli.job import run_command
+from chopperd.cli.recording import run_command
 from chopperd.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -33,7 +33,7 @@ PYTHON = sys.executable
 RUN = (
     PYTHON,
     "-c",
-    "import sys; from chopperd.cli.job import run_command as r; sys.exit(r(sys.argv[1:]))",
+    "import sys; from chopperd.cli.recording import run_command as r; sys.exit(r(sys.argv[1:]))",
 )
 #: Says it is ready, then leaves with 7 at SIGTERM and with 8 at SIGINT.
 TRAPS = """

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chopperd.cli.demonstration import Demonstration, Play, demo_config
+from chopperd.cli.demo import Demonstration, Play, demo_config
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError, ChopperdError
 from chopperd.model.report import ReportDocument
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.traces.sniff import is_kineto
 from tests.fakes import api_answers
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, serving

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chopperd import cli
-from chopperd.cli import doctor_command
+from chopperd.cli import doctor
 from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi
 from tests.fakes.amd.sysfs.tree import SysfsTree
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
@@ -109,7 +109,7 @@ def test_an_amd_node_is_told_from_its_module_to_amd_smi(
     """Files, `gpu_metrics` and binding are fake ones; device files of this tree there are none."""
     fake = make_fake_amdsmi()
     SysfsTree(tmp_path / "root/sys")
-    monkeypatch.setattr(doctor_command, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(doctor, "_ROOT", tmp_path / "root")
     found = diagnosed(capsys, "--backend", "amdsmi")
     assert found["GPU hardware"]["text"] == "1 AMD on the PCI bus"
     assert found["GPUs"]["text"].startswith("1 read by amdsmi")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chopperd import cli
-from chopperd.cli.samples import samples_to_join
+from chopperd.cli.recording import samples_to_join
 from chopperd.config.load import load_config
 from chopperd.errors import StoreError
 from chopperd.model.samples import SampleSet

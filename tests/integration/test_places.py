@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.config.load import load_config
-from chopperd.config.places import (
+from chopperd.config.paths import (
     SystemPlaces,
     readable_runtime_folders,
     readable_state_folders,

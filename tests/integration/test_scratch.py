@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.cli.scratch import scratch_folder
+from chopperd.cli.own import scratch_folder
 
 #: Makes a folder with a file in it, says so, and waits.
 HOLDER = """
 import sys
-from chopperd.cli.scratch import scratch_folder
+from chopperd.cli.own import scratch_folder
 with scratch_folder() as folder:
     (folder / "deep").mkdir()
     (folder / "deep" / "file").write_text("x")

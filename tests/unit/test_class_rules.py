@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.config.class_rules import LONGEST_PATTERN, MOST_REPETITIONS, ClassRules
+from chopperd.config.kinds import LONGEST_PATTERN, MOST_REPETITIONS, ClassRules
 from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 from chopperd.model.classes import KERNEL_CLASSES, KernelClass

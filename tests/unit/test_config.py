@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from chopperd.config.load import effective, load_config, variable
-from chopperd.config.naming import node_name
+from chopperd.config.paths import node_name
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS
 from chopperd.errors import ConfigError

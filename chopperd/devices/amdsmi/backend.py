@@ -32,8 +32,13 @@ from chopperd.devices.amdsmi.processors import (
 )
 from chopperd.devices.amdsmi.seldom import ProcessList, troubles
 from chopperd.devices.base import BackendOptions, SensorRead
-from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
+from chopperd.devices.channel import (
+    CallsHangError,
+    DeviceFaults,
+    Patience,
+    PatientCalls,
+    VendorErrors,
+)
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import (

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from chopperd.devices.amdsmi.binding import Binding, contained_noise, import_binding
 from chopperd.devices.amdsmi.versions import fits, rocm_of
-from chopperd.devices.shared_lock import SharedLock
+from chopperd.devices.read_plan import SharedLock
 from chopperd.errors import BackendUnavailableError
 
 logger = logging.getLogger(__name__)

@@ -12,22 +12,36 @@ from types import ModuleType
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions, SensorRead
-from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.channel import (
+    CallsHangError,
+    DeviceFaults,
+    Patience,
+    PatientCalls,
+    VendorErrors,
+)
 from chopperd.devices.energy_check import EnergyCheck
-from chopperd.devices.nvml.board import SensorPlan
-from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
+from chopperd.devices.nvml.board import (
+    SYSTEM_MEMORY,
+    SensorPlan,
+    SystemMemory,
+    shares_system_memory,
+)
+from chopperd.devices.nvml.calls import Driver
 from chopperd.devices.nvml.codes import device_error, limit_fields
-from chopperd.devices.nvml.direct import Driver
 from chopperd.devices.nvml.faults import DeviceTrouble, XidEvents, xid_text
 from chopperd.devices.nvml.identity import FixedProperties, text_of, uuid_of
-from chopperd.devices.nvml.mig import InstanceSensors, instances
-from chopperd.devices.nvml.presence import Presence, difference, present, silent_gpu
-from chopperd.devices.nvml.probe import Prober
+from chopperd.devices.nvml.planning import sensor_reads
+from chopperd.devices.nvml.presence import (
+    InstanceSensors,
+    Presence,
+    difference,
+    instances,
+    present,
+    silent_gpu,
+)
+from chopperd.devices.nvml.probe import SAMPLING_TYPES, Prober, buffered_times_us, spacing_ns
 from chopperd.devices.nvml.processes import ProcessList
-from chopperd.devices.nvml.sensor_reads import sensor_reads
 from chopperd.devices.nvml.sensors import NvmlSensors
-from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory, shares_system_memory
-from chopperd.devices.patient_calls import CallsHangError, Patience, PatientCalls
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope

@@ -11,8 +11,7 @@ from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.devices.channel import CallFailedError, DeviceFaults
-from chopperd.devices.nvml.direct import Driver
-from chopperd.devices.nvml.fields import FieldReader
+from chopperd.devices.nvml.calls import Driver, FieldReader
 from chopperd.devices.nvml.identity import uuid_of
 from chopperd.devices.nvml.table import FieldValue
 from chopperd.errors import DeviceError

@@ -19,7 +19,7 @@ import pytest
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.nvml.backend import NvmlBackend
-from chopperd.devices.nvml.system_memory import SYSTEM_MEMORY, SystemMemory
+from chopperd.devices.nvml.board import SYSTEM_MEMORY, SystemMemory
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 

@@ -14,7 +14,7 @@ from chopperd.agent.service import Agent
 from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 from chopperd.model.live import NodeSnapshot, SamplerCondition
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from tests.agent_http import Asked, ask
 from tests.integration.processes import is_alive
 from tests.waiting import wait_for

@@ -13,8 +13,7 @@ from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope, SensorTiming
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.memory.layout import RingDescription
-from chopperd.sampling.memory.ring import RingWriter
-from chopperd.sampling.memory.ring_growth import grown
+from chopperd.sampling.memory.ring import RingWriter, grown
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples

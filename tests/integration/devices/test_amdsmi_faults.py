@@ -11,7 +11,7 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
 from chopperd.devices.amdsmi.library import open_library
-from chopperd.devices.patient_calls import Patience
+from chopperd.devices.channel import Patience
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.causes import Cause

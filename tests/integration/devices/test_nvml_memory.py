@@ -7,10 +7,9 @@ import pynvml
 import pytest
 
 from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.devices.nvml.board import SensorPlan
+from chopperd.devices.nvml.board import SensorPlan, SystemMemory
 from chopperd.devices.nvml.codes import device_error
 from chopperd.devices.nvml.sensors import NvmlSensors
-from chopperd.devices.nvml.system_memory import SystemMemory
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.testing import carried_out
 from tests.fakes.clock import ScriptedClock

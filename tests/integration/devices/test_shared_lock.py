@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from chopperd.devices.shared_lock import SharedLock
+from chopperd.devices.read_plan import SharedLock
 
 _BUSY = 16
 LIBRARY = ctypes.CDLL(None)

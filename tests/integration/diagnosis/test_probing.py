@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.cli.bounded import Answer, answer_of
-from chopperd.cli.probing import probed, surveyed
-from chopperd.diagnosis.left_probes import left_probes
-from chopperd.diagnosis.nvidia_smi import QUERY
-from chopperd.diagnosis.probe import LIBRARY_NAME, inventory_of, loaded_library, probe_of
+from chopperd.cli.doctor import Answer, answer_of, probed, surveyed
+from chopperd.diagnosis.probe import (
+    LIBRARY_NAME,
+    QUERY,
+    inventory_of,
+    left_probes,
+    loaded_library,
+    probe_of,
+)
 from chopperd.errors import BackendUnavailableError, ConfigError
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.fakes.nvml.scenario import GPU_IS_LOST, HANGS, Scenario
@@ -193,12 +197,12 @@ def test_a_process_that_answered_and_will_not_end_is_named_and_left(
 
 @pytest.mark.usefixtures("driver")
 def test_two_looks_that_still_hang_keep_from_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chopperd.diagnosis.left_probes.left_probes", lambda _: (7, 8))
+    monkeypatch.setattr("chopperd.diagnosis.probe.left_probes", lambda _: (7, 8))
     assert probed("nvml").stuck_pids == (7, 8)
     with pytest.raises(BackendUnavailableError, match="processes 7, 8 of earlier looks"):
         surveyed("nvml")
     assert probed("simulated").inventory is not None
-    monkeypatch.setattr("chopperd.diagnosis.left_probes.left_probes", lambda _: (7,))
+    monkeypatch.setattr("chopperd.diagnosis.probe.left_probes", lambda _: (7,))
     assert probed("nvml").inventory is not None
 
 

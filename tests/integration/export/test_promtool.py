@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chopperd.export.catalogue import metrics_table, with_table
 from chopperd.export.metric import Profile
-from chopperd.export.table import metrics_table, with_table
 from tests.exposition import rendered
 from tests.fakes.snapshots import full_snapshot
 from tests.scrape_shape import GOLDEN, whole_shape

@@ -12,7 +12,7 @@ from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.model.timebase import TimeTriple
 from chopperd.sampling.memory.layout import RECORD, Records
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 START_NS = 1_800_000_000 * NS_PER_S

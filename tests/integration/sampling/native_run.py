@@ -10,7 +10,7 @@ import numpy as np
 
 from chopperd.sampling.memory.layout import RECORD
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.native.totals import NativeIntegrals
+from chopperd.sampling.native.ticks import NativeIntegrals
 from tests.fakes.file_gpu import FileGpu
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, SUCCESS, Scenario
 from tests.integration.sampling.one_gpu import QUICK, CountedNvml, one_gpu

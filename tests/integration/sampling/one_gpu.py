@@ -17,8 +17,7 @@ from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.native.parts import with_native
-from chopperd.sampling.native.ticks import NativeTicks
+from chopperd.sampling.native.ticks import NativeTicks, with_native
 from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.settings import SamplerSettings
 from tests.fakes import dies

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.sampling.integrals import LiveIntegrals
+from chopperd.sampling.integrals import LiveIntegrals, PythonTotals
 from chopperd.sampling.memory.layout import RECORD, TOTAL_NAMES, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.native.library import NativeLibrary, memory_of
-from chopperd.sampling.native.totals import NativeIntegrals, NativeTotals
-from chopperd.sampling.totals import PythonTotals
+from chopperd.sampling.native.ticks import NativeIntegrals, NativeTotals
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=1980.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.recorder import keep, kept_count, simulated_records
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from tests.fakes.simulated_job import START_UNIX_NS
 
 

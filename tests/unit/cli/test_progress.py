@@ -1,6 +1,6 @@
 from io import StringIO
 
-from chopperd.cli.progress import reading_progress
+from chopperd.cli.output import reading_progress
 
 
 class Terminal(StringIO):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pynvml
 import pytest
 
-from chopperd.devices.nvml.buffered import SAMPLING_TYPES, buffered_times_us, spacing_ns
-from chopperd.devices.nvml.direct import Driver
+from chopperd.devices.nvml.calls import Driver
+from chopperd.devices.nvml.probe import SAMPLING_TYPES, buffered_times_us, spacing_ns
 from chopperd.units import NS_PER_MS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.devices.nvml.fields import KIND_BY_TYPE, number_of
+from chopperd.devices.nvml.calls import KIND_BY_TYPE, number_of
 
 MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", 0, 2**32 - 1),

@@ -7,9 +7,8 @@ import pynvml
 import pytest
 
 from chopperd.devices.nvml import table
+from chopperd.devices.nvml.calls import FIELD_LAYOUT, FORMAT_BY_KIND
 from chopperd.devices.nvml.codes import limit_fields
-from chopperd.devices.nvml.direct import FORMAT_BY_KIND
-from chopperd.devices.nvml.fields import FIELD_LAYOUT
 from chopperd.devices.nvml.table import Direct, FieldValue, Sensor
 from chopperd.model.devices import DeviceReading, GpuInfo
 

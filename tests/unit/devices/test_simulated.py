@@ -5,7 +5,7 @@ from chopperd.devices.simulated import open_backend
 from chopperd.errors import ConfigError
 from chopperd.model.devices import ReadScope, Vendor
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 from tests.fakes.clock import ScriptedClock
 
 START_NS = 1_790_857_026_000_000_000

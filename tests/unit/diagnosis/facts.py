@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
-from chopperd.diagnosis.amd_facts import Amd, AmdCard, AmdSmi, CardMetrics
 from chopperd.diagnosis.facts import (
     Agent,
+    Amd,
+    AmdCard,
+    AmdSmi,
+    CardMetrics,
     Clocks,
     DeviceNode,
     DriverProbe,

@@ -8,10 +8,17 @@ import msgspec
 import pytest
 
 from chopperd.diagnosis import amd_checks
-from chopperd.diagnosis.amd_facts import Amd, AmdSmi, CardMetrics
 from chopperd.diagnosis.checks import findings
-from chopperd.diagnosis.diagnosis import Finding, Verdict
-from chopperd.diagnosis.facts import Container, DeviceNode, DriverProbe, Facts
+from chopperd.diagnosis.facts import (
+    Amd,
+    AmdSmi,
+    CardMetrics,
+    Container,
+    DeviceNode,
+    DriverProbe,
+    Facts,
+)
+from chopperd.diagnosis.findings import Finding, Verdict
 from tests.unit.diagnosis.facts import AMD, HEALTHY, SMI, amd_card, amd_node, node, without_gpu
 
 READ_BY = pytest.mark.parametrize("backend", ["amdgpu", "amdsmi"])

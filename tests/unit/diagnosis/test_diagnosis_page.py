@@ -1,7 +1,6 @@
 import json
 
-from chopperd.diagnosis.diagnosis import ok, problem, unknown
-from chopperd.diagnosis.diagnosis_page import diagnosis_page, encode_findings
+from chopperd.diagnosis.findings import diagnosis_page, encode_findings, ok, problem, unknown
 from chopperd.report.text import page_text
 
 FOUND = (

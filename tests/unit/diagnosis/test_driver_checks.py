@@ -7,8 +7,8 @@ import pytest
 
 from chopperd.diagnosis import driver_checks
 from chopperd.diagnosis.checks import findings
-from chopperd.diagnosis.diagnosis import Finding, Verdict
 from chopperd.diagnosis.facts import Container, DriverProbe, Hardware, Library, MigInstance
+from chopperd.diagnosis.findings import Finding, Verdict
 from chopperd.model.inventory import Inventory
 from tests.unit.diagnosis.facts import (
     HEALTHY,

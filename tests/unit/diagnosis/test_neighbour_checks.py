@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.diagnosis import neighbour_checks
-from chopperd.diagnosis.diagnosis import Finding, Verdict
+from chopperd.diagnosis import checks
 from chopperd.diagnosis.facts import Container, Facts, Process
+from chopperd.diagnosis.findings import Finding, Verdict
 from chopperd.model.inventory import ProcessView
 from tests.unit.diagnosis.facts import HEALTHY, PROBE, amd_node, entry, inventory
 
@@ -26,10 +26,10 @@ def running(*programs: str) -> Facts:
 
 def test_a_container_says_what_the_toolkit_was_asked_for() -> None:
     inside = Container(evidence="kubepods", visible_devices="all", driver_capabilities="compute")
-    assert only(neighbour_checks.container, replace(HEALTHY, container=inside)).text == (
+    assert only(checks.container, replace(HEALTHY, container=inside)).text == (
         "inside one (kubepods), NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=compute"
     )
-    assert "host" in only(neighbour_checks.container, HEALTHY).text
+    assert "host" in only(checks.container, HEALTHY).text
 
 
 @pytest.mark.parametrize(
@@ -51,27 +51,27 @@ def test_a_container_says_what_the_toolkit_was_asked_for() -> None:
     ],
 )
 def test_other_readers_are_known_by_their_processes(process: str, program: str) -> None:
-    found = only(neighbour_checks.readers, running("bash", process))
+    found = only(checks.readers, running("bash", process))
     assert found.verdict is Verdict.OK
     assert found.text.startswith(f"{program} (pid 101): ")
 
 
 def test_programs_that_read_no_gpu_are_not_named() -> None:
-    found = only(neighbour_checks.readers, running("bash", "node_exporter", "python3"))
+    found = only(checks.readers, running("bash", "node_exporter", "python3"))
     assert found.text == "none that reads GPUs"
     inside = replace(running("bash"), sees_host=False)
-    assert only(neighbour_checks.readers, inside).verdict is Verdict.UNKNOWN
+    assert only(checks.readers, inside).verdict is Verdict.UNKNOWN
     inside = replace(running("gpud"), sees_host=False)
-    assert only(neighbour_checks.readers, inside).text.startswith("gpud (pid 100)")
+    assert only(checks.readers, inside).text.startswith("gpud (pid 100)")
 
 
 @pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"])
 def test_dcgm_may_keep_the_counters_from_the_profiler_before_hopper(name: str) -> None:
     probe = replace(PROBE, inventory=inventory(entry(0, name)))
-    found = only(neighbour_checks.dcgm_profiling, replace(running("nv-hostengine"), driver=probe))
+    found = only(checks.dcgm_profiling, replace(running("nv-hostengine"), driver=probe))
     assert found.verdict is Verdict.UNKNOWN
     assert name in found.text
-    assert list(neighbour_checks.dcgm_profiling(replace(HEALTHY, driver=probe))) == []
+    assert list(checks.dcgm_profiling(replace(HEALTHY, driver=probe))) == []
 
 
 @pytest.mark.parametrize(
@@ -80,48 +80,48 @@ def test_dcgm_may_keep_the_counters_from_the_profiler_before_hopper(name: str) -
 def test_since_hopper_dcgm_is_in_nobody_s_way(name: str) -> None:
     probe = replace(PROBE, inventory=inventory(entry(0, name)))
     facts = replace(running("dcgm-exporter"), driver=probe)
-    assert only(neighbour_checks.dcgm_profiling, facts).verdict is Verdict.OK
+    assert only(checks.dcgm_profiling, facts).verdict is Verdict.OK
 
 
 def test_a_kineto_socket_that_is_taken_names_who_has_it() -> None:
-    assert list(neighbour_checks.kineto(running("dynolog"))) == []
+    assert list(checks.kineto(running("dynolog"))) == []
     taken = replace(running("dynolog"), kineto_taken=True)
-    found = only(neighbour_checks.kineto, taken)
+    found = only(checks.kineto, taken)
     assert found.verdict is Verdict.UNKNOWN
     assert found.text.startswith("pid 100 (dynolog) holds @dynolog")
-    hidden = only(neighbour_checks.kineto, replace(HEALTHY, kineto_taken=True))
+    hidden = only(checks.kineto, replace(HEALTHY, kineto_taken=True))
     assert hidden.text.startswith("a program of another user")
 
 
 def test_two_daemons_on_the_kineto_socket_are_a_conflict() -> None:
     facts = replace(running("dynolog"), kineto_taken=True, kineto_holder="pid 7 (other)")
-    found = only(neighbour_checks.kineto, facts)
+    found = only(checks.kineto, facts)
     assert found.verdict is Verdict.PROBLEM
     assert found.text.endswith("pid 100 (dynolog) can't have it")
     both = replace(running("dynolog", "dynolog"), kineto_taken=True)
     holder = replace(both, kineto_holder="pid 101 (dynolog)")
-    assert "pid 100 (dynolog) can't" in only(neighbour_checks.kineto, holder).text
+    assert "pid 100 (dynolog) can't" in only(checks.kineto, holder).text
 
 
 @pytest.mark.parametrize("backend", ["amdgpu", "amdsmi"])
 def test_agents_of_amd_s_may_hold_the_profiler_s_counters(backend: str) -> None:
     facts = replace(amd_node(backend), processes=running("gpuagent", "rdcd").processes)
-    found = only(neighbour_checks.amd_profiling, facts)
+    found = only(checks.amd_profiling, facts)
     assert found.verdict is Verdict.UNKNOWN
     assert found.text.startswith("AMD device-metrics-exporter, RDC can read")
     quiet = replace(facts, processes=running("omnistat-monitor").processes)
-    assert list(neighbour_checks.amd_profiling(quiet)) == []
-    assert list(neighbour_checks.amd_profiling(running("gpuagent"))) == []
+    assert list(checks.amd_profiling(quiet)) == []
+    assert list(checks.amd_profiling(running("gpuagent"))) == []
 
 
 def test_amd_smi_s_lock_matters_to_whom_calls_it() -> None:
     processes = running("rocm-smi").processes
-    found = only(neighbour_checks.amd_smi_lock, replace(amd_node("amdsmi"), processes=processes))
+    found = only(checks.amd_smi_lock, replace(amd_node("amdsmi"), processes=processes))
     assert found.verdict is Verdict.UNKNOWN
     assert "--backend amdgpu" in (found.fix or "")
     by_files = replace(amd_node("amdgpu"), processes=processes)
-    assert list(neighbour_checks.amd_smi_lock(by_files)) == []
-    assert list(neighbour_checks.amd_smi_lock(amd_node("amdsmi"))) == []
+    assert list(checks.amd_smi_lock(by_files)) == []
+    assert list(checks.amd_smi_lock(amd_node("amdsmi"))) == []
 
 
 def viewed(**seen: int | bool | None) -> Facts:
@@ -134,14 +134,14 @@ def viewed(**seen: int | bool | None) -> Facts:
 
 def test_processes_that_are_all_seen_map_traces() -> None:
     facts = viewed(listed_count=8, seen_count=8, environments=True, own_namespace=False)
-    found = only(neighbour_checks.job_processes, facts)
+    found = only(checks.job_processes, facts)
     assert found.verdict is Verdict.OK
     assert found.text == (
         "the driver lists 8, 8 of them seen in /proc; environments of others can be read"
     )
-    idle = only(neighbour_checks.job_processes, viewed(listed_count=0, own_namespace=False))
+    idle = only(checks.job_processes, viewed(listed_count=0, own_namespace=False))
     assert idle.text == "the driver lists none now; environments of others can't be read"
-    assert list(neighbour_checks.job_processes(HEALTHY)) == []
+    assert list(checks.job_processes(HEALTHY)) == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_processes_that_are_all_seen_map_traces() -> None:
 def test_processes_that_are_not_seen_say_which_rules_are_left(
     seen: dict[str, int | bool | None],
 ) -> None:
-    found = only(neighbour_checks.job_processes, viewed(**seen))
+    found = only(checks.job_processes, viewed(**seen))
     assert found.verdict is Verdict.UNKNOWN
     assert "hostPID" in (found.fix or "")
     assert "device map" in (found.fix or "")

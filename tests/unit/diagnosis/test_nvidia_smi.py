@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.diagnosis.nvidia_smi import QUERY, beside, numbers_of
+from chopperd.diagnosis.probe import QUERY, beside, numbers_of
 from tests.unit.diagnosis.facts import entry, inventory
 
 FIELDS = QUERY[0].removeprefix("--query-gpu=").split(",")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.diagnosis.survey import survey
+from chopperd.diagnosis.probe import survey
 from chopperd.errors import BackendUnavailableError, DeviceLostError
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope, Vendor
 

@@ -11,10 +11,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from chopperd.export.catalogue import CATALOGUE
-from chopperd.export.collector import FaultCount, SnapshotCollector
 from chopperd.export.metric import Kind, Label, Metric, Profile, View, metric
-from chopperd.export.negotiation import TextFormat, text_format
-from chopperd.export.rendering import MetricsText
+from chopperd.export.rendering import (
+    FaultCount,
+    MetricsText,
+    SnapshotCollector,
+    TextFormat,
+    text_format,
+)
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
 from chopperd.model.drops import DropTotals

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.export.table import metrics_table, with_table
+from chopperd.export.catalogue import metrics_table, with_table
 
 
 def test_a_metric_has_a_line_and_a_closed_label_its_values() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from chopperd.sampling.silence import GIVE_UP_NS, Silence
+from chopperd.sampling.sampler_health import GIVE_UP_NS, Silence
 from tests.fakes.clock import ScriptedClock
 
 

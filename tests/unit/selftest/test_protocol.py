@@ -3,8 +3,7 @@
 import pytest
 
 from chopperd.errors import BackendUnavailableError
-from chopperd.selftest.plan import LoadPlan
-from chopperd.selftest.protocol import Done, Failed, Pulses, Ready, Said, decoded, log_of
+from chopperd.selftest.protocol import Done, Failed, LoadPlan, Pulses, Ready, Said, decoded, log_of
 
 READY = Ready(device="GPU", torch="2", dtype="bfloat16", size=8192)
 PULSES = Pulses(start_mono_ns=[1], end_mono_ns=[2])

@@ -3,7 +3,7 @@
 import pytest
 
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.spec import SimulationSpec
+from chopperd.simulation.presets import SimulationSpec
 
 START_NS = 1_790_857_026_123_456_789
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.simulation.dies import DieModel, Dies
+from chopperd.simulation.presets import DieModel, Dies
 
 MS = 1_000_000
 TIMES_NS = 1_790_000_000_000_000_000 + np.arange(0, 20_000 * MS, 7 * MS, dtype=np.int64)

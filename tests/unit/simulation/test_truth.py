@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.causes import Cause
 from chopperd.model.timeline import Intervals
-from chopperd.simulation.truth import ClockTruth, StepFunction
+from chopperd.simulation.track import ClockTruth, StepFunction
 
 ORIGIN_NS = 1_790_857_026_000_000_000
 

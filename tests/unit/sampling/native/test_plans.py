@@ -16,8 +16,8 @@ from chopperd.devices.read_plan import (
     PlannedStamp,
     PlannedValue,
     ReadPlan,
+    SharedLock,
 )
-from chopperd.devices.shared_lock import SharedLock
 from chopperd.model.causes import Cause
 from chopperd.sampling.native.library import Plan, PlanCall, PlanNumber
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError

@@ -1,4 +1,4 @@
-"""Where state and sockets are kept: as configured, else the system's place, else the user's."""
+"""Where state and sockets are on this node, what the node is called, and what systemd passes on."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -8,6 +8,8 @@ from typing import Final
 
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
+
+# Where state and sockets are kept: as configured, else the system's place, else the user's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +146,44 @@ def _may_use(folder: Path) -> bool:
 def _may_read(folder: Path) -> bool:
     """Whether files in it can be opened by their names."""
     return os.access(folder, os.X_OK) and folder.is_dir()
+
+
+# What this node is called.
+
+
+def node_name(config: Config) -> str:
+    """The node's name in reports, metrics and samples: configured, else the host's."""
+    return config.node.name or os.uname().nodename
+
+
+# What the service manager that started this process says in the environment.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceManager:
+    """How to reach systemd, where it started this process.
+
+    Attributes:
+        notify_address: Socket for status messages ("@" first: an abstract one); None without one.
+        watchdog_s: How often it wants a sign of life; None where it does not.
+    """
+
+    notify_address: str | None = None
+    watchdog_s: float | None = None
+
+
+def service_manager(environment: Mapping[str, str] | None = None) -> ServiceManager:
+    """What this process was told.
+
+    Source: sd_notify(3), sd_watchdog_enabled(3): `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
+
+    Args:
+        environment: Variables; None takes those of this process.
+    """
+    variables = os.environ if environment is None else environment
+    period = variables.get("WATCHDOG_USEC", "")
+    is_ours = variables.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return ServiceManager(
+        notify_address=variables.get("NOTIFY_SOCKET") or None,
+        watchdog_s=int(period) / 1e6 if is_ours and period.isdecimal() and int(period) else None,
+    )

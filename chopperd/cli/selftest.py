@@ -1,6 +1,8 @@
 """`selftest`: does the sampled clock explain how long matrix products take on this GPU?"""
 
+import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,14 +12,15 @@ import click
 from chopperd.cli import options
 from chopperd.cli.output import complain, print_page, write
 from chopperd.errors import BackendUnavailableError, ConfigError, DeviceError
+from chopperd.selftest.protocol import Begin, LoadLog, Said, decoded, log_of
 
 if TYPE_CHECKING:
     from chopperd.devices.base import DeviceBackend
     from chopperd.model.devices import GpuInfo
     from chopperd.sampling.recording import Recorder
     from chopperd.selftest.findings import Findings
-    from chopperd.selftest.plan import LoadPlan
-    from chopperd.selftest.protocol import Begin
+    from chopperd.selftest.protocol import Begin, LoadPlan
+
 
 _HZ: Final = 100.0
 #: Power and energy come with full reads: often enough for the lag of power to show.
@@ -63,8 +66,8 @@ def selftest(
 
     Gives 0 if it does, 1 if not, 3 where there is no GPU, no torch, or somebody else's load.
     """
-    from chopperd.selftest.page import encode_findings, render_findings
-    from chopperd.selftest.plan import LOAD_SCRIPT, LoadPlan
+    from chopperd.selftest.findings import encode_findings, render_findings
+    from chopperd.selftest.protocol import LOAD_SCRIPT, LoadPlan
     from chopperd.selftest.verdict import Outcome
 
     name = backend or _AUTO
@@ -94,7 +97,6 @@ def _tested(
     output: Path | None,
 ) -> "Findings":
     """Sample while the load runs; what that shows."""
-    from chopperd.cli.load_process import run_load
     from chopperd.selftest.findings import findings
 
     with closing(_recorder(backend, hz)) as recorder:
@@ -110,7 +112,7 @@ def _tested(
 
 
 def _tell(begin: "Begin") -> None:
-    from chopperd.selftest.page import phase_words
+    from chopperd.selftest.findings import phase_words
 
     complain(f"selftest: {phase_words(begin.operand, begin.round)}")
 
@@ -173,3 +175,36 @@ def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
     if activity_ratio is not None and activity_ratio > _BUSY_RATIO:
         return f"{100 * activity_ratio:.0f} % busy"
     return None
+
+
+# The load of a self-test as a child process, and what it says.
+
+
+def run_load(command: Sequence[str], told: Callable[[Begin], None]) -> LoadLog:
+    """Run the load to its end; what it said. However this is left, the child has ended.
+
+    Args:
+        command: Starts it.
+        told: Called as each phase begins.
+
+    Raises:
+        BackendUnavailableError: It could not run, or ended early; says why.
+    """
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise BackendUnavailableError(f"no load: can't run {command[0]}: {error}") from error
+    with process:
+        try:
+            return log_of(_said(process, told))
+        finally:
+            process.terminate()
+
+
+def _said(process: "subprocess.Popen[str]", told: Callable[[Begin], None]) -> list[Said]:
+    said = []
+    for line in process.stdout or ():
+        said.append(decoded(line))
+        if isinstance(said[-1], Begin):
+            told(said[-1])
+    return said

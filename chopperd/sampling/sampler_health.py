@@ -1,0 +1,275 @@
+"""Whether a sampler process works, ends by itself or must be restarted."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Protocol
+
+from chopperd.clock import Clock
+from chopperd.errors import BackendUnavailableError
+from chopperd.sampling.memory.layout import GpuState, SamplerState
+from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
+from chopperd.units import NS_PER_S
+
+# When a sampler process that ended is followed by the next; nothing is started here.
+
+
+class ExitStatus(IntEnum):
+    """What a sampler process ends with where its end is no fault of its own.
+
+    `CHANGED`: GPUs came or went. `NO_ROOM`: there are more than the shared memory has room for.
+    """
+
+    CHANGED = 75
+    NO_ROOM = 76
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """When a sampler counts as hung, and how soon its successor starts.
+
+    Attributes:
+        start_s: Time to the first sign of life.
+        hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
+        longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
+        steady_s: A process that lasted so long is followed by one without pause.
+        unavailable_pause_s: Pause after a process that found no GPU, where none ever did.
+    """
+
+    start_s: float = 10.0
+    hung_s: float = 5.0
+    longest_pause_s: float = 30.0
+    steady_s: float = 60.0
+    unavailable_pause_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerFailure:
+    """That the last process could not sample.
+
+    Attributes:
+        reason: Why, in its own words.
+        exit_status: What it ended with.
+        count: How many in a row could not.
+    """
+
+    reason: str
+    exit_status: int
+    count: int
+
+
+class Restarts:
+    """How the processes so far have fared, and the pause that follows from it.
+
+    Args:
+        policy: How long to pause.
+    """
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._quick_ends = 0
+        self._failures = 0
+        self.has_run = False
+        self.failure: SamplerFailure | None = None
+
+    def begin_anew(self) -> None:
+        """Forget ends so far: someone asked for a start."""
+        self._quick_ends = 0
+
+    def note_running(self) -> None:
+        """A process samples."""
+        self.has_run = True
+        self.failure = None
+
+    def note_failure(self, reason: str, exit_status: int, lasted_s: float) -> None:
+        """A process said why it can't sample, and ended; one that did for long begins the count."""
+        self._failures = self._failures + 1 if lasted_s < self._policy.steady_s else 1
+        self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=self._failures)
+
+    def pause_s(self, lasted_s: float) -> float:
+        """The pause after a process that ended and had lasted so long."""
+        self._quick_ends = self._quick_ends + 1 if lasted_s < self._policy.steady_s else 0
+        if self.failure is not None and not self.has_run:
+            return self._policy.unavailable_pause_s
+        if self._quick_ends <= 1:
+            return 0.0
+        return float(min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s))
+
+
+# How a sampler process ends by itself, and how its supervisor can tell.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfEnd:
+    """An end that the sampler chose.
+
+    Attributes:
+        reason: Why, for people.
+        status: What the process ends with.
+        state: What it says of itself meanwhile.
+    """
+
+    reason: str
+    status: int
+    state: SamplerState
+
+
+def changed(reason: str) -> SelfEnd:
+    """The end of a process whose GPUs are not those that are there now."""
+    return SelfEnd(reason=reason, status=ExitStatus.CHANGED, state=SamplerState.CHANGED)
+
+
+def silent(reason: str) -> SelfEnd:
+    """The end of a process to which no GPU answers; a new one may have more luck."""
+    status = BackendUnavailableError.exit_code
+    return SelfEnd(reason=reason, status=status, state=SamplerState.SILENT)
+
+
+class Ending:
+    """Whether sampling shall end by itself; the first reason stands. For any thread.
+
+    Args:
+        stop: Set when it shall.
+    """
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._lock = threading.Lock()
+        self.chosen: SelfEnd | None = None
+
+    def choose(self, end: SelfEnd) -> None:
+        """End sampling, for this reason."""
+        with self._lock:
+            self.chosen = self.chosen or end
+        self._stop.set()
+
+
+# Whether any GPU answers at all: where none does, the driver is gone, and not a GPU.
+
+#: A process to which no GPU has answered for so long ends; a new one may find the driver again.
+GIVE_UP_NS: Final = 10 * NS_PER_S
+
+
+class Heard(Protocol):
+    """A GPU of which the looks are followed."""
+
+    @property
+    def silence(self) -> str | None:
+        """Why the last look failed as a whole; None if it did not."""
+        ...
+
+
+class Silence:
+    """Follows whether any of the GPUs answers.
+
+    One whose call hangs is not silent: it has not answered "no".
+
+    Args:
+        gpus: All GPUs.
+        clock: Tells the time.
+    """
+
+    def __init__(self, gpus: Sequence[Heard], clock: Clock) -> None:
+        self._gpus = tuple(gpus)
+        self._clock = clock
+        self._since_ns = 0
+        self.reason: str | None = None
+
+    def look(self) -> bool:
+        """Look at them now; whether it is otherwise than at the last look."""
+        before = self.reason
+        reasons = [gpu.silence for gpu in self._gpus]
+        self.reason = reasons[0] if reasons and None not in reasons else None
+        if (before is None) == (self.reason is None):
+            return False
+        self._since_ns = self._clock.mono_ns()
+        return True
+
+    @property
+    def is_final(self) -> bool:
+        """Whether none has answered for so long that a new process is to try."""
+        return self.reason is not None and self._clock.mono_ns() - self._since_ns > GIVE_UP_NS
+
+
+# What a supervisor reads from the shared memory of how its sampler process fares.
+
+
+class SamplerSigns:
+    """The signs of life in a memory file; nothing before a sampler has laid it out.
+
+    Args:
+        fd: The memory file; stays the caller's to close.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._reader: RingReader | None = None
+
+    @property
+    def reader(self) -> RingReader | None:
+        """The memory with all GPUs that were found; None where it is not laid out."""
+        if self._reader is not None and self._reader.is_outgrown:
+            self.close()
+        if self._reader is None and is_laid_out(self._fd):
+            self._reader = RingReader(self._fd)
+        return self._reader
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    @property
+    def generation(self) -> int:
+        """Number of the newest process that wrote; 0 before the first."""
+        reader = self.reader
+        return reader.generation if reader is not None else 0
+
+    def samples(self, generation: int) -> bool:
+        """Whether the process of this number, or a later one, samples."""
+        return self._says(SamplerState.RUNNING, generation)
+
+    def failure(self, generation: int) -> str | None:
+        """Why the process of this number could not sample, in its own words; None if it could."""
+        if self._reader is None or not self._says(SamplerState.FAILED, generation):
+            return None
+        return self._reader.description().failure
+
+    def is_stuck(self, now_ns: int, hung_ns: int) -> bool:
+        """Whether the process that sampled shows no life, or waits for drivers only.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            hung_ns: Age of a driver call that is too old.
+        """
+        reader = self.reader
+        if reader is None:
+            return False
+        limit_ns = now_ns - hung_ns
+        triples, _ = reader.triples(reader.triples_written - 1)
+        if not triples or triples[-1].mono_ns < limit_ns - NS_PER_S:
+            return True
+        statuses = [reader.status(slot) for slot in range(reader.gpu_slots)]
+        present = [gpu for gpu in statuses if gpu.state is GpuState.UP]
+        started = [gpu.call_started_mono_ns for gpu in present]
+        return bool(present) and all(at is not None and at < limit_ns for at in started)
+
+    def calls(self, now_ns: int) -> str:
+        """The driver calls in progress and their age, for a message; empty if there are none."""
+        reader = self.reader
+        if reader is None:
+            return ""
+        gpus = reader.description().gpus
+        statuses = [reader.status(slot) for slot in range(len(gpus))]
+        ages = [
+            f"GPU {gpu.gpu} {status.call_scope.value} read for {(now_ns - at) / NS_PER_S:.0f} s"
+            for gpu, status in zip(gpus, statuses, strict=True)
+            if (at := status.call_started_mono_ns) is not None
+        ]
+        return f" ({', '.join(ages)})" if ages else ""
+
+    def _says(self, state: SamplerState, generation: int) -> bool:
+        reader = self.reader
+        return reader is not None and reader.generation >= generation and reader.state is state
