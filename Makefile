@@ -60,7 +60,7 @@ format: $(VENV)/.ready-dev
 	$(VENV)/bin/ruff format -q .
 
 schema: $(VENV)/.ready-dev
-	$(PY) -m chopperd.report.schema > chopperd/report/report.schema.json
+	$(PY) -m chopperd.report.forms.schema > chopperd/report/report.schema.json
 
 dashboards: $(VENV)/.ready-dev
 	$(PY) -m dashboards

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from bench.markdown import table
-from chopperd.correlate.assignment import agreement, assigned
+from chopperd.correlate.identity.by_signal import agreement, assigned
 from tests.fakes.lockstep_node import Node, drawn
 
 KINDS: Final = {

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from bench.accuracy import Outcome, held_against, scenario_timeline
-from chopperd.correlate.governing import governed
+from chopperd.correlate.clock.governing import governed
 from chopperd.correlate.join import join_device
 from chopperd.model.arrays import Float64s
 from chopperd.model.samples import GpuSamples

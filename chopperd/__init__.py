@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chopperd.report.frames import Report
+    from chopperd.report.forms.frames import Report
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,6 @@ def read_report(path: "Path | str") -> "Report":
     """
     from pathlib import Path  # noqa: PLC0415 - the root stays empty of imports
 
-    from chopperd.report.frames import read_report as read  # noqa: PLC0415
+    from chopperd.report.forms.frames import read_report as read  # noqa: PLC0415
 
     return read(Path(path))

@@ -1,6 +1,6 @@
 """The listeners for metrics and API, and what they answer from."""
 
-from chopperd.agent.surroundings import Surroundings
+from chopperd.agent.context import Surroundings
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.listeners import Listener
 from chopperd.api.services import ApiServices
@@ -8,7 +8,7 @@ from chopperd.export.catalogue import profile_named
 from chopperd.export.rendering import MetricsText
 from chopperd.model.live import GuardedPart
 from chopperd.model.services import DropSource, Ingest, SampleSource, StepSource
-from chopperd.report.formats import formatted
+from chopperd.report.forms.formats import formatted
 
 
 def new_services(

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from chopperd.agent.absent_store import AbsentStore
+from chopperd.agent.context import Surroundings
 from chopperd.agent.deferred_ingest import DeferredIngest
 from chopperd.agent.shutdown import end_within
-from chopperd.agent.surroundings import Surroundings
 from chopperd.live.traced import TracedLedger
 from chopperd.model.live import (
     AnalysisLive,
@@ -27,10 +27,10 @@ from chopperd.store.recorder.reader import RecordedSamples
 
 if TYPE_CHECKING:
     from chopperd.agent.archiving import ArchiveThread
-    from chopperd.agent.ingest import IngestService
     from chopperd.agent.store_keeper import StoreKeeper
     from chopperd.api.listeners import Listener
     from chopperd.api.services import ApiServices
+    from chopperd.ingest.ingest import IngestService
     from chopperd.store.captures.capture_store import CaptureStore
 
 logger = logging.getLogger(__name__)
@@ -179,8 +179,8 @@ class Parts:
         self._archive = archive
 
     def _start_ingest(self) -> None:
-        from chopperd.agent.counted_store import CountedStore
-        from chopperd.agent.ingest_setup import new_ingest
+        from chopperd.ingest.counted_store import CountedStore
+        from chopperd.ingest.ingest_setup import new_ingest
 
         if self._keeper is None:
             raise RuntimeError(self._troubles[_STORE])

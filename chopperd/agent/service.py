@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
+from chopperd.agent.context import Surroundings
 from chopperd.agent.folders import claimed_state, made_runtime
 from chopperd.agent.health import Guard, Health
 from chopperd.agent.notify import Notifier
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import Sampling, new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
-from chopperd.agent.surroundings import Surroundings
 from chopperd.agent.wake import Wake, stopped_by_signals
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective

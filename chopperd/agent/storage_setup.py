@@ -4,8 +4,8 @@ from functools import partial
 from typing import Final
 
 from chopperd.agent.archiving import ArchiveThread
+from chopperd.agent.context import Surroundings
 from chopperd.agent.store_keeper import StoreKeeper
-from chopperd.agent.surroundings import Surroundings
 from chopperd.config.paths import node_name
 from chopperd.model.live import GuardedPart
 from chopperd.store.captures.capture_store import CaptureStore

@@ -12,7 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.signal import MAX_GAP_PERIODS, Primitive, achieved_period_ns, primitive
+from chopperd.correlate.clock.signal import (
+    MAX_GAP_PERIODS,
+    Primitive,
+    achieved_period_ns,
+    primitive,
+)
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.units import NS_PER_S
 

@@ -123,7 +123,7 @@ def devices(
     config: Path | None,
 ) -> None:
     """List the GPUs and, field by field, what answers, by which call, and how fast."""
-    from chopperd.report.inventory import encode_inventory, render_inventory
+    from chopperd.report.text.inventory import encode_inventory, render_inventory
 
     found = surveyed(backend or load_config(config or DEFAULT_PATH).sampling.backend)
     if form == "json":
@@ -138,7 +138,7 @@ def check_config(
     file: Path | None,
 ) -> None:
     """Check the configuration and print what is in force, and where each value comes from."""
-    from chopperd.report.settings import render_settings
+    from chopperd.report.text.settings import render_settings
 
     print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
 

@@ -147,7 +147,7 @@ def report_options(
     """
     from chopperd.model.device_map import device_map_of
     from chopperd.pipeline.configured import configured_options
-    from chopperd.report.document import StepSelection
+    from chopperd.report.build.document import StepSelection
 
     options = configured_options(config)
     join = replace(options.join, reference_mhz=reference_mhz)

@@ -54,7 +54,7 @@ def print_report(
     if form == "parquet":
         data = _parquet(document, to_terminal=output is None and sys.stdout.isatty())
     else:
-        from chopperd.report.formats import formatted
+        from chopperd.report.forms.formats import formatted
 
         styled = output is None and sys.stdout.isatty()
         text = formatted(document, form, by=by, styled=styled)
@@ -76,7 +76,7 @@ def print_report(
 def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
     if to_terminal:
         raise ConfigError(["--format parquet: not for a terminal; name a file with -o"])
-    from chopperd.report.parquet import parquet_bytes
+    from chopperd.report.forms.parquet import parquet_bytes
 
     try:
         return parquet_bytes(document)
@@ -87,7 +87,7 @@ def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
 
 def print_page(page: "RenderableType") -> None:
     """Print a page made for people."""
-    from chopperd.report.text import page_text
+    from chopperd.report.text.report import page_text
 
     _write_safe(page_text(page, styled=sys.stdout.isatty()))
 

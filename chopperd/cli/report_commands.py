@@ -173,7 +173,7 @@ def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> Non
     from chopperd.model.row_parts import has_parts
 
     if not has_parts(document, by):
-        from chopperd.report.part_titles import why_none
+        from chopperd.report.text.part_titles import why_none
 
         complain(f"--by {by}: {why_none(document)}")
 
@@ -190,7 +190,7 @@ def _agents_document(
 ) -> "ReportDocument":
     """The agent's report on its newest capture, with the selected steps."""
     client = agent_client(config)
-    from chopperd.report.document import StepSelection, with_selection
+    from chopperd.report.build.document import StepSelection, with_selection
 
     try:
         document = client.report_latest(job)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.lag import LagEstimate, measure_lag
+from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import Cause
 from chopperd.model.samples import GpuSamples

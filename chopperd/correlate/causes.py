@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.signal import ClassClock
+from chopperd.correlate.clock.signal import ClassClock
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.causes import (
     CAUSES,

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.precision import Z_95
+from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.waterfall import is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.clock_slots import ClockSamples, ClockSlot, SlotCutter
+from chopperd.correlate.clock.slots import ClockSamples, ClockSlot, SlotCutter
 from chopperd.correlate.trailing_means import TrailingMeans
 from chopperd.model.arrays import Float64s
 from chopperd.model.causes import CAUSES

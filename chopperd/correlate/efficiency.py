@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.pieces import ClockPieces
+from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.row_sums import RowSums
 from chopperd.correlate.waterfall import is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s

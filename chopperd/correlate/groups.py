@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.precision import Z_95
+from chopperd.correlate.clock.signal import Primitive
 from chopperd.correlate.order import places_of_spans
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.precision import Z_95
-from chopperd.correlate.signal import Primitive
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
 from chopperd.model.classes import COMPUTE_CLASSES

@@ -11,11 +11,26 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
+from chopperd.correlate.clock.lag import LagEstimate
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.precision import (
+    TimingUncertainty,
+    distinct_reads,
+    is_regular,
+    known_lag_ns,
+    timing_of,
+)
+from chopperd.correlate.clock.signal import (
+    MAX_GAP_PERIODS,
+    LabelledSamples,
+    RunningClass,
+    achieved_period_ns,
+)
+from chopperd.correlate.clock.updates import clock_looks
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.families import FamilyTotals, family_totals
 from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
-from chopperd.correlate.lag import LagEstimate
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
@@ -24,22 +39,7 @@ from chopperd.correlate.losses import (
     mean_clock,
 )
 from chopperd.correlate.phase_time import phase_busy_ns
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.precision import (
-    TimingUncertainty,
-    distinct_reads,
-    is_regular,
-    known_lag_ns,
-    timing_of,
-)
-from chopperd.correlate.signal import (
-    MAX_GAP_PERIODS,
-    LabelledSamples,
-    RunningClass,
-    achieved_period_ns,
-)
 from chopperd.correlate.traffic import Traffic, traffic_of
-from chopperd.correlate.updates import clock_looks
 from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, lengths_ns
 from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.border import border_correction_mhz
 from chopperd.correlate.causes import (
     MIN_COUNTER_UPDATES,
     counter_updates,
@@ -14,10 +13,11 @@ from chopperd.correlate.causes import (
     end_shares,
     largest_remainder,
 )
-from chopperd.correlate.lag import UNMEASURED_LAG_NS
-from chopperd.correlate.levels import pooled_by_level
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.precision import (
+from chopperd.correlate.clock.border import border_correction_mhz
+from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
+from chopperd.correlate.clock.levels import pooled_by_level
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.precision import (
     Z_95,
     TimingUncertainty,
     misplaced_ratio,
@@ -25,7 +25,7 @@ from chopperd.correlate.precision import (
     resolution_mhz,
     standard_errors_mhz,
 )
-from chopperd.correlate.signal import (
+from chopperd.correlate.clock.signal import (
     ClassClock,
     LabelledSamples,
     MaskPositions,

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from chopperd.diagnosis import amd_checks, driver_checks
 from chopperd.diagnosis.facts import Facts, Folder, Listener
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
-from chopperd.report.inventory import process_words
+from chopperd.report.text.inventory import process_words
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 # What the agent needs on this node besides GPUs: settings, folders, addresses, a true clock.

@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
-from chopperd.report.sections import table
-from chopperd.report.wording import plural
+from chopperd.report.text.sections import table
+from chopperd.report.text.wording import plural
 
 
 class Verdict(StrEnum):

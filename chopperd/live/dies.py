@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chopperd.correlate.governing import are_gated, are_running
+from chopperd.correlate.clock.governing import are_gated, are_running
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.live import DiesLive
 from chopperd.sampling.governing import WINDOW_NS

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.clock_slots import ClockSamples
+from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector
 from chopperd.model.devices import GpuInfo
 from chopperd.model.drops import ClockDrop, DropTotals, GpuDrop

@@ -12,12 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from chopperd.clock import Clock
-from chopperd.correlate.on_off import (
-    LEAST_BLOCKS,
-    StepTimeRatio,
-    block_log_ratios,
-    step_time_ratio,
-)
+from chopperd.live.on_off import LEAST_BLOCKS, StepTimeRatio, block_log_ratios, step_time_ratio
 from chopperd.model.arrays import Int64s
 from chopperd.model.live import SelfTestLive
 from chopperd.units import NS_PER_S

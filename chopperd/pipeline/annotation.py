@@ -17,9 +17,9 @@ from chopperd.pipeline.reports import (
     Samples,
     join_input,
 )
-from chopperd.report.clocked_device import ClockedDevice, clocked_device
-from chopperd.report.counter_events import CATEGORY, counter_events
-from chopperd.report.counter_tracks import CounterTrack, counter_tracks
+from chopperd.report.build.clocked_device import ClockedDevice, clocked_device
+from chopperd.report.forms.counter_events import CATEGORY, counter_events
+from chopperd.report.forms.counter_tracks import CounterTrack, counter_tracks
 from chopperd.store.whole_files import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids

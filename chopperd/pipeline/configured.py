@@ -5,7 +5,7 @@ from chopperd.model.classes import KernelClass
 from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.pipeline.limits import read_limits
 from chopperd.pipeline.reports import ReportOptions
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
 
 

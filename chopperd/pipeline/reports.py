@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from chopperd import __version__
 from chopperd.clock import Clock, SystemClock
-from chopperd.correlate.assignment import Agreement
+from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.errors import ConfigError, TraceFormatError, UnrelatedTracesError
 from chopperd.model.report import Note, ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Trace
-from chopperd.report.clocked_device import JoinOptions, fits_by_signal
-from chopperd.report.document import StepSelection, build_document
-from chopperd.report.privacy import Names, with_names
-from chopperd.report.processes import (
+from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
+from chopperd.report.build.document import StepSelection, build_document
+from chopperd.report.build.privacy import Names, with_names
+from chopperd.report.build.processes import (
     given_twice,
     guessed_gpus,
     guessed_twice,
@@ -25,8 +25,8 @@ from chopperd.report.processes import (
     unconfirmed,
     unrelated,
 )
-from chopperd.report.rows import rfc3339
-from chopperd.report.trace_report import TraceReport, report_trace
+from chopperd.report.build.rows import rfc3339
+from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.activity import DATA_WAIT_PATTERNS
 from chopperd.traces.class_table import ClassRule
 from chopperd.traces.reader import DEFAULT_LIMITS, read_trace

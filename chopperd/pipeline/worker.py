@@ -41,9 +41,9 @@ from chopperd.pipeline.frames import (
     request_of,
 )
 from chopperd.pipeline.reports import FileReport, composed, report_file
-from chopperd.report.privacy import Names, trace_with_names
-from chopperd.report.processes import identity, span_ns
-from chopperd.report.trace_report import TraceReport
+from chopperd.report.build.privacy import Names, trace_with_names
+from chopperd.report.build.processes import identity, span_ns
+from chopperd.report.build.trace_report import TraceReport
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.clock import Clock
-from chopperd.correlate.governing import reported_dies
+from chopperd.correlate.clock.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from chopperd.correlate.lag import LagEstimate, measure_lag
+from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.causes import REPORTED_CAUSES
 from chopperd.model.devices import GpuInfo

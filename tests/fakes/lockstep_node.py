@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.assignment import TracedDevice
+from chopperd.correlate.identity.by_signal import TracedDevice
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.samples import GpuSamples

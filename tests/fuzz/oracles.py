@@ -23,8 +23,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
-from chopperd.report.clocked_device import JoinOptions
-from chopperd.report.trace_report import report_trace
+from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.report.build.trace_report import report_trace
 from chopperd.traces.blocks import find_opening
 from chopperd.traces.native.library import scanner_library
 from chopperd.traces.reader import read_trace

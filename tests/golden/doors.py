@@ -13,7 +13,7 @@ from pathlib import Path
 import chopperd
 from chopperd.api.app import build_api
 from chopperd.cli import main
-from chopperd.report.schema import encode_schema
+from chopperd.report.forms.schema import encode_schema
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.writer import FlightRecorder

@@ -5,7 +5,7 @@ from pathlib import Path
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from tests.document_checks import check_document
 
 

@@ -25,7 +25,7 @@ from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.annotation import annotate_file
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.store.samples.files import write_samples
 from tests.integration import reference_reader as plain
 from tests.integration.clocked_traces import compute_intervals

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from chopperd import cli
-from chopperd.agent.ingest_setup import worker_command
 from chopperd.config.load import load_config
+from chopperd.ingest.ingest_setup import worker_command
+from chopperd.ingest.worker_process import AnalysisWorker, Lost
 from chopperd.model.classes import KernelClass
 from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Reply, Request
 from chopperd.pipeline.reports import Origin
-from chopperd.pipeline.worker_process import AnalysisWorker, Lost
 from tests.integration.agent.node import CLOCK, MIB, trace
 
 OWN = '[[traces.classes]]\nclass = "comm"\npattern = "^our_"\n'

@@ -12,9 +12,9 @@ from chopperd.errors import ConfigError, StoreError
 from chopperd.model.device_map import device_map_of
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
-from chopperd.report.clocked_device import JoinOptions
-from chopperd.report.formats import formatted
-from chopperd.report.text import render_text
+from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.report.forms.formats import formatted
+from chopperd.report.text.report import render_text
 from chopperd.store.samples.files import read_samples
 from tests.document_checks import leaves
 from tests.integration.cases import Cases, codes, of_marker, of_window

@@ -13,7 +13,7 @@ from chopperd.errors import TraceFormatError, UnrelatedTracesError
 from chopperd.model.device_map import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.sniff import is_kineto, kineto_files
 from chopperd.traces.source import ReadLimits
 from tests.document_checks import check_document

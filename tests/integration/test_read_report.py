@@ -19,11 +19,11 @@ from chopperd.cli import report_commands
 from chopperd.errors import ConfigError, StoreError
 from chopperd.model.report import MicroStep, ReportDocument, Row
 from chopperd.model.row_work import CopyTraffic, Part
-from chopperd.report.columns import columns_of, lists_of
-from chopperd.report.csv_table import render_list_csv
-from chopperd.report.formats import formatted
-from chopperd.report.frames import Report
-from chopperd.report.parquet import parquet_bytes
+from chopperd.report.forms.columns import columns_of, lists_of
+from chopperd.report.forms.csv_table import render_list_csv
+from chopperd.report.forms.formats import formatted
+from chopperd.report.forms.frames import Report
+from chopperd.report.forms.parquet import parquet_bytes
 from tests.unit.report.documents import eight_gpus, host_only, host_timed
 
 FRAMES = (
@@ -340,7 +340,7 @@ def test_layers_are_a_csv_of_their_own(capsys: pytest.CaptureFixture[str]) -> No
     ("program", "absent"),
     [
         ("import chopperd", ("pandas", "pyarrow", "numpy", "pathlib")),
-        ("import chopperd.report.frames, chopperd.report.parquet", ("pandas", "pyarrow")),
+        ("from chopperd.report.forms import frames, parquet", ("pandas", "pyarrow")),
         (
             "import pkgutil, importlib\n"
             "from chopperd import agent, api, cli, pipeline\n"

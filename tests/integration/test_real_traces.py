@@ -21,7 +21,7 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.row_work import UNKNOWN_PART
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.store.samples.files import write_samples
 from tests.document_checks import check_document, leaves
 from tests.integration import reference_reader as plain

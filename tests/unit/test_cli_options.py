@@ -2,7 +2,7 @@
 
 from chopperd.cli.options import report_options
 from chopperd.config.load import load_config
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 
 
 def join(reference_mhz: float | None) -> JoinOptions:

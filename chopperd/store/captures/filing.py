@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from chopperd.correlate.runs import is_rival, runs_of
+from chopperd.correlate.identity.runs import is_rival, runs_of
 from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
 from chopperd.model.run import RunIdentity
 from chopperd.store.captures.bodies import packed_report, report_of

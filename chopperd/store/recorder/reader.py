@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.governing import reported_dies
+from chopperd.correlate.clock.governing import reported_dies
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo

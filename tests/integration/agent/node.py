@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chopperd.agent.ingest import IngestService
-from chopperd.agent.ingest_setup import new_ingest, worker_command
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
+from chopperd.ingest.ingest import IngestService
+from chopperd.ingest.ingest_setup import new_ingest, worker_command
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.store.captures.bodies import document_of

@@ -233,7 +233,7 @@ def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
     def broken(*_arguments: object, **_named: object) -> None:
         raise ImportError("no module named pipeline")
 
-    monkeypatch.setattr("chopperd.agent.ingest_setup.new_ingest", broken)
+    monkeypatch.setattr("chopperd.ingest.ingest_setup.new_ingest", broken)
     running = run().sampling()
     wait_for(lambda: running.snapshot.analysis.trouble is not None, "its being said")
     trouble = running.snapshot.analysis.trouble

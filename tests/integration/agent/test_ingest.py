@@ -15,7 +15,7 @@ from chopperd.model.captures import StepQuery, TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples

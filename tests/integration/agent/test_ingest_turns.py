@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.live.incoming import Incoming
+from chopperd.ingest.incoming import Incoming
 from chopperd.model.captures import TraceState
 from tests.integration.agent.node import Node, trace
 from tests.waiting import wait_for

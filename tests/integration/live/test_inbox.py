@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.live.inbox import Arrival, ChangedError, Inbox
+from chopperd.ingest.inbox import Arrival, ChangedError, Inbox
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 

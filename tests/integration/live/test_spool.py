@@ -11,8 +11,8 @@ from queue import SimpleQueue
 import pytest
 
 from chopperd.errors import IngestError, IngestReason
-from chopperd.live.incoming import Incoming
-from chopperd.live.spool import Spool, Spooled, SpoolLimits
+from chopperd.ingest.incoming import Incoming
+from chopperd.ingest.queue import Spool, Spooled, SpoolLimits
 from chopperd.model.captures import TraceEntry, TraceState
 from tests.waiting import wait_for
 

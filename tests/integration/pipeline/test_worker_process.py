@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.agent.ingest_setup import worker_command
+from chopperd.ingest.ingest_setup import worker_command
+from chopperd.ingest.worker_process import AnalysisWorker, Loss, Lost
 from chopperd.pipeline.frames import (
     Analyse,
     Analysed,
@@ -20,7 +21,6 @@ from chopperd.pipeline.frames import (
     framed,
 )
 from chopperd.pipeline.reports import Origin, ReportOptions
-from chopperd.pipeline.worker_process import AnalysisWorker, Loss, Lost
 from tests.integration.agent.node import CLOCK, MIB, trace
 from tests.integration.processes import is_alive
 from tests.waiting import wait_for

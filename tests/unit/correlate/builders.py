@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chopperd.correlate.signal import LabelledSamples, RunningClass, achieved_period_ns
+from chopperd.correlate.clock.signal import LabelledSamples, RunningClass, achieved_period_ns
 from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.devices import GpuInfo, Vendor

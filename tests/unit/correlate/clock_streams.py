@@ -6,7 +6,7 @@ from statistics import median, pstdev
 
 import numpy as np
 
-from chopperd.correlate.clock_slots import SLOT_NS, ClockSamples
+from chopperd.correlate.clock.slots import SLOT_NS, ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
 from chopperd.model.causes import Cause
 from chopperd.model.drops import ClockDrop

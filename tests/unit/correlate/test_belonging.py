@@ -7,7 +7,7 @@ import pytest
 
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
-from chopperd.correlate.lag import LagEstimate, measure_lag
+from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.causes import Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals

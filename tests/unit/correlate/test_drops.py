@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock_slots import ClockSamples
+from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
 from chopperd.model.causes import Cause
 from chopperd.model.drops import ClockDrop, DropState

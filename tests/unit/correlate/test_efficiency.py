@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.contention import contention
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.signal import class_clock
 from chopperd.correlate.waterfall import busy_masks
 from chopperd.model.classes import KernelClass
 from chopperd.model.spec import B200, H100_SXM, MI210, MI300X, MI325X, DType, GpuSpec

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.efficiency import (
     MAX_QUARTILE_RATIO,
     MIN_LIKE_KERNELS,
@@ -19,8 +21,6 @@ from chopperd.correlate.efficiency import (
     EfficiencyTotals,
     efficiency_totals,
 )
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.signal import class_clock
 from chopperd.correlate.waterfall import busy_masks
 from chopperd.model.classes import KernelClass
 from chopperd.model.spec import MI300X, DType

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.families import family_totals
 from chopperd.correlate.groups import (
     MOST_GROUPS,
@@ -17,8 +19,6 @@ from chopperd.correlate.groups import (
     record_figures,
 )
 from chopperd.correlate.join import join_device
-from chopperd.correlate.pieces import ClockPieces
-from chopperd.correlate.signal import class_clock
 from chopperd.model.classes import KernelClass
 from chopperd.model.timeline import DeviceTimeline, Phase
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
 from chopperd.correlate.join import (
     AXIS_UNCERTAINTY_NS,
     SAMPLE_MARGIN_NS,
@@ -12,7 +13,6 @@ from chopperd.correlate.join import (
     RowClocks,
     join_device,
 )
-from chopperd.correlate.lag import UNMEASURED_LAG_NS
 from chopperd.model.causes import Cause
 from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.timeline import ClockDrift, Phase

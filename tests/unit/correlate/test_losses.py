@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopperd.correlate.clock.precision import TimingUncertainty
+from chopperd.correlate.clock.signal import ClassClock, LabelledSamples
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
@@ -16,8 +18,6 @@ from chopperd.correlate.losses import (
     ceiling_loss,
     mean_clock,
 )
-from chopperd.correlate.precision import TimingUncertainty
-from chopperd.correlate.signal import ClassClock, LabelledSamples
 from chopperd.model.arrays import Int64s
 from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.timeline import Intervals

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.precision import resolution_mhz
-from chopperd.correlate.signal import LabelledSamples, RunningClass
+from chopperd.correlate.clock.precision import resolution_mhz
+from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
 
 WINDOW = (np.array([0], np.int64), np.array([10_000], np.int64))
 

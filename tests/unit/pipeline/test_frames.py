@@ -27,7 +27,7 @@ from chopperd.pipeline.frames import (
     sent_of,
 )
 from chopperd.pipeline.reports import Origin, ReportOptions
-from chopperd.report.clocked_device import JoinOptions
+from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
 
 REQUESTS: tuple[Request, ...] = (

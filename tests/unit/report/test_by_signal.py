@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from chopperd.correlate.assignment import Agreement
+from chopperd.correlate.identity.by_signal import Agreement
 from chopperd.model.device_map import DeviceMap
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Trace, TraceDevice
-from chopperd.report.clocked_device import JoinOptions, fits_by_signal
-from chopperd.report.processes import unconfirmed
-from chopperd.report.trace_report import TraceReport, report_trace
+from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
+from chopperd.report.build.processes import unconfirmed
+from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline import lay_out
 from tests.fakes.lockstep_node import Node, drawn
 from tests.trace_building import TraceBuilder

@@ -1,8 +1,8 @@
 """Why a device was idle, from the calls and spans of a trace to the rows of its report."""
 
 from chopperd.model.report import Waterfall
-from chopperd.report.clocked_device import JoinOptions
-from chopperd.report.trace_report import report_trace
+from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.report.build.trace_report import report_trace
 from chopperd.traces.timeline import lay_out
 from tests.trace_building import Thread, TraceBuilder
 

@@ -11,7 +11,7 @@ import pytest
 
 from chopperd.correlate.join import join_device
 from chopperd.model.samples import GpuSamples
-from chopperd.report.clocks import power_of
+from chopperd.report.build.clocks import power_of
 from tests.unit.correlate.builders import MS, Rec, device, gpu_samples
 from tests.unit.report.traced import document, node
 

@@ -1,8 +1,8 @@
 """Phases of a report's rows, from a trace whose times are round."""
 
 from chopperd.model.report import Phases
-from chopperd.report.clocked_device import JoinOptions
-from chopperd.report.trace_report import report_trace
+from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.report.build.trace_report import report_trace
 from chopperd.traces.timeline import lay_out
 from tests.trace_building import TraceBuilder
 

@@ -13,9 +13,9 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import ReportDocument
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.trace import Damage, Trace, TraceDevice
-from chopperd.report.clocked_device import JoinOptions
-from chopperd.report.document import StepSelection, build_document
-from chopperd.report.trace_report import TraceReport, report_trace
+from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.report.build.document import StepSelection, build_document
+from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline import lay_out
 from tests.trace_building import TraceBuilder
 

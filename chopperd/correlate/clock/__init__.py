@@ -1,0 +1,1 @@
+"""The clock as a function of time, made from samples: lines, lag, precision, sensor updates."""

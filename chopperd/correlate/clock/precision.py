@@ -1,0 +1,371 @@
+"""How far a sampled mean clock may be from the truth: sampling error and timing bias."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.clock.lag import LagEstimate
+from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.timeline import Intervals
+
+MIN_RESIDUALS: Final = 30
+MIN_FOR_A_RESIDUAL: Final = 3
+Z_95: Final = 1.96
+#: NVIDIA's clocks come in steps of 7.5 or 15 MHz (`nvidia-smi -q -d SUPPORTED_CLOCKS`), AMD's in 1.
+LARGEST_STEP_MHZ: Final = 15.0
+LEAST_HALF_STEP_MHZ: Final = 1.0
+DITHERED_SPREAD: Final = 0.75
+#: The mean square of residuals at double spacing over that at single: 2 for a random walk and for
+#: a clock that hops, up to 8 for averages of these over several samples.
+SMOOTH_RATIO: Final = 2.6
+_SPACINGS: Final = (1, 2, 4, 8, 16)
+#: Spacings that spread by less than this share of the period are regular.
+REGULAR_RATIO: Final = 0.05
+_UNCORRELATED: Final = 2 / 3
+_SMOOTH: Final = 1 / 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingUncertainty:
+    """How far samples may lie from the instants they are laid to, and from what they show.
+
+    Attributes:
+        join_ns: Half the read span plus the uncertainty of the common time axis.
+        lag_ns: How much larger or smaller the sensor's lag may be than what was subtracted.
+        settling_ns, swing_mhz: For how long after a border the sensor may show a mixture, and of
+            clocks how far apart; 0 where it is known to show instants.
+        instant: Whether that is known.
+        least_mhz: Half a step of the sensor: no interval reaches less far to either side.
+        distinct_reads: At how many different points of the step reads were taken while the class
+            ran; inf unless they come at regular intervals.
+    """
+
+    join_ns: float
+    lag_ns: int
+    settling_ns: int = 0
+    swing_mhz: float = 0.0
+    instant: bool = True
+    least_mhz: float = 0.0
+    distinct_reads: float = np.inf
+
+    @property
+    def total_ns(self) -> float:
+        """How far a sample may lie from its instant."""
+        return self.join_ns + self.lag_ns
+
+
+def timing_of(
+    gpu: GpuInfo,
+    lag: LagEstimate,
+    known_ns: int | None,
+    join_ns: float,
+    clock_mhz: Float64s,
+    distinct_reads: float,
+) -> TimingUncertainty:
+    """What lies between samples and the clock, by what is known of the GPU's sensor.
+
+    Averaging and settling cannot be told apart, so the interval must hold both unless the sensor
+    is known to show instants. Where its lag is known and shorter than the one measured, the rest
+    of that is time over which it averages, too.
+
+    Args:
+        gpu: Whose samples they are.
+        lag: As measured.
+        known_ns: The lag of its sensor that was subtracted; None if the measured one was.
+        join_ns: As in `TimingUncertainty`.
+        clock_mhz: All samples.
+        distinct_reads: As in `TimingUncertainty`.
+
+    Source: DESIGN.md section 2, "Clock signal".
+    """
+    instant = gpu.sm_clock_average_ns == 0
+    settling_ns = lag.settling_ns
+    if known_ns is not None and lag.lag_ns is not None:
+        settling_ns += max(lag.lag_ns - known_ns, 0)
+    return TimingUncertainty(
+        join_ns=join_ns,
+        lag_ns=lag.uncertainty_ns if known_ns is None else 0,
+        settling_ns=0 if instant else settling_ns,
+        swing_mhz=0.0 if instant else lag.swing_mhz,
+        instant=instant,
+        least_mhz=half_step_mhz(gpu.vendor, clock_mhz),
+        distinct_reads=distinct_reads,
+    )
+
+
+def known_lag_ns(gpu: GpuInfo) -> int | None:
+    """The lag of a look where the GPU's is known: of a read's, half a period is the look's age."""
+    if gpu.sensor_lag_ns is None:
+        return None
+    return max(gpu.sensor_lag_ns - (gpu.sm_clock_period_ns or 0) // 2, 0)
+
+
+def is_regular(t_ns: Int64s) -> bool:
+    """Whether reads come at regular intervals: their spacings spread by less than 5 % of a period.
+
+    The spread is half of what holds two thirds of them; a few late reads do not count.
+
+    Source: DESIGN.md section 2, "Interval".
+    """
+    if len(t_ns) < MIN_RESIDUALS:
+        return False
+    low, period, high = np.quantile(np.diff(t_ns), [1 / 6, 1 / 2, 5 / 6])
+    return bool((high - low) / 2 < REGULAR_RATIO * period)
+
+
+def distinct_reads(samples: LabelledSamples, start_ns: Int64s, end_ns: Int64s) -> float:
+    """At how many different points of the steps regular reads fell into compute; inf without any.
+
+    Their phases in the step fall into as many cells as there are reads: random ones fill 1 - 1/e
+    of them, ones that keep a beat with the step few.
+
+    Args:
+        samples: Of which reads of compute count.
+        start_ns: (s,) int64, the steps' starts, rising.
+        end_ns: (s,) int64, their ends.
+    """
+    t_ns = samples.t_ns[samples.label == RunningClass.COMPUTE]
+    step = np.searchsorted(start_ns, t_ns, "right") - 1
+    inside = step >= 0
+    inside[inside] = t_ns[inside] < end_ns[step[inside]]
+    t_ns, step = t_ns[inside], step[inside]
+    if not len(t_ns):
+        return np.inf
+    phase = (t_ns - start_ns[step]) / (end_ns[step] - start_ns[step])
+    filled = len(np.unique((phase * len(phase)).astype(np.int64)))
+    return min(filled / (1 - 1 / np.e), float(len(phase)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Residuals:
+    """Leave-one-out residuals of one class's samples, as running sums.
+
+    Attributes:
+        t_ns: (k,) int64, the class's samples.
+        single, double: (k + 1,) float64, running sums of squared residuals at the samples'
+            own and at double spacing, MHz^2.
+        single_count, double_count: (k + 1,) int64, running counts of residuals.
+    """
+
+    t_ns: Int64s
+    single: Float64s
+    double: Float64s
+    single_count: Int64s
+    double_count: Int64s
+
+    def means(self, first: Int64s, last: Int64s) -> tuple[Float64s, Float64s]:
+        """V1 and V2 over each range of samples, MHz^2; NaN without a residual."""
+        return (
+            _mean(self.single, self.single_count, first, last),
+            _mean(self.double, self.double_count, first, last),
+        )
+
+
+def standard_errors_mhz(
+    samples: LabelledSamples,
+    running: RunningClass,
+    windows: tuple[Int64s, Int64s],
+    counts: Float64s,
+    borders: Float64s | None = None,
+) -> tuple[Float64s, Float64s]:
+    """Standard error in MHz of each window's mean in-class clock: (w,) float64, NaN if unknown.
+
+    By the window's own residuals, and by those of all samples. A class with too few samples for
+    a residual has its clock from the line through all samples, and so its error.
+
+    From leave-one-out residuals r_i = f_i - (f_{i-1} + f_{i+1}) / 2 of the class's samples in the
+    window, or of the nearest 30 of them if it holds fewer: V1 = mean r^2, V2 the same at double
+    spacing, k = clip(2/3 - (V2/V1 - 1)/2, 1/6, 2/3), se = sqrt(k V1 / n), n = covered time x rate.
+
+    Args:
+        samples: All samples.
+        running: The class.
+        windows: (w,) starts and ends, ns.
+        counts: (w,) n.
+        borders: (w,) the share of each window's time in class that an average over
+            2 `UNMEASURED_LAG_NS` mixes with what comes before and after, as independent errors;
+            None if the sensor is known to show instants. Where the samples look smooth, the lowest
+            k is not believed, as it may be the sensor that is smooth, and the borders count.
+
+    Source: DESIGN.md section 2, "Interval".
+    """
+    member = samples.label == running
+    if np.count_nonzero(member) < MIN_FOR_A_RESIDUAL:
+        member = np.ones(len(samples), bool)
+    residuals = _residuals(samples.t_ns[member], samples.clock_mhz[member])
+    first, last = _sample_range(residuals.t_ns, *windows)
+    v1, v2 = residuals.means(first, last)
+    everything = np.array([0]), np.array([len(residuals.t_ns)])
+    all_v1, all_v2 = residuals.means(*everything)
+    smooth = borders is not None and _is_smooth(samples.clock_mhz[member])
+    least = _UNCORRELATED if smooth else _SMOOTH
+    n = np.where(counts > 0, counts, np.nan)
+    own, pooled = (
+        np.sqrt(_k(single, double, least) * single / n)
+        for single, double in ((v1, v2), (all_v1, all_v2))
+    )
+    if borders is not None and smooth:
+        mixed = borders * float(samples.clock_mhz[member].std())
+        return np.hypot(own, mixed), np.hypot(pooled, mixed)
+    return own, pooled
+
+
+def _is_smooth(clock_mhz: Float64s) -> bool:
+    """Whether residuals grow faster with the spacing than those of any clock that jumps.
+
+    They are held against each other at spacings of 1, 2, 4, 8 and 16 samples: rounding hides it at
+    the shortest, and beyond the time of an average it ends.
+    """
+    spacings = [spacing for spacing in _SPACINGS if len(clock_mhz) >= MIN_RESIDUALS + 2 * spacing]
+    v = [float(np.nanmean(_squares(clock_mhz, spacing))) for spacing in spacings]
+    return any(wider > SMOOTH_RATIO * near for near, wider in pairwise(v))
+
+
+def _k(v1: Float64s, v2: Float64s, least: float) -> Float64s:
+    ratio = np.divide(v2, v1, out=np.ones_like(v1), where=(v1 > 0) & np.isfinite(v2))
+    k: Float64s = np.clip(_UNCORRELATED - (ratio - 1) / 2, least, _UNCORRELATED)
+    return k
+
+
+def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> _Residuals:
+    single, double = _squares(clock_mhz, 1), _squares(clock_mhz, 2)
+    return _Residuals(
+        t_ns=t_ns,
+        single=_running_sum(np.nan_to_num(single)),
+        double=_running_sum(np.nan_to_num(double)),
+        single_count=_running_count(single),
+        double_count=_running_count(double),
+    )
+
+
+def _squares(clock_mhz: Float64s, spacing: int) -> Float64s:
+    """Squared residual of each sample against its neighbours `spacing` away; NaN at the ends."""
+    squares = np.full(len(clock_mhz), np.nan)
+    if len(clock_mhz) > 2 * spacing:
+        middle = clock_mhz[spacing:-spacing]
+        neighbours = (clock_mhz[: -2 * spacing] + clock_mhz[2 * spacing :]) / 2
+        squares[spacing:-spacing] = (middle - neighbours) ** 2
+    return squares
+
+
+def _running_sum(values: Float64s) -> Float64s:
+    return np.concatenate(([0.0], np.cumsum(values)))
+
+
+def _running_count(values: Float64s) -> Int64s:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.isfinite(values))))
+
+
+def _sample_range(t_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> tuple[Int64s, Int64s]:
+    """The samples in each window, widened to the nearest `MIN_RESIDUALS` where it holds fewer."""
+    first = np.searchsorted(t_ns, start_ns, "left")
+    last = np.searchsorted(t_ns, end_ns, "left")
+    few = last - first < MIN_RESIDUALS
+    wide_first = np.clip((first + last - MIN_RESIDUALS) // 2, 0, max(len(t_ns) - MIN_RESIDUALS, 0))
+    wide_last = np.minimum(wide_first + MIN_RESIDUALS, len(t_ns))
+    return np.where(few, wide_first, first), np.where(few, wide_last, last)
+
+
+def _mean(sums: Float64s, counts: Int64s, first: Int64s, last: Int64s) -> Float64s:
+    total, count = sums[last] - sums[first], counts[last] - counts[first]
+    mean: Float64s = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
+    return mean
+
+
+def misplaced_ratio(
+    mask: Intervals, uncertainty_ns: float, start_ns: Int64s, end_ns: Int64s, in_class_ns: Int64s
+) -> Float64s:
+    """The share of each window's time in class that a timing error can have mislabelled: (w,).
+
+    An edge misplaced by up to u moves at most min(u, length of the gap there) of the neighbours'
+    time into the class; each entry into the class has one such gap.
+
+    Args:
+        mask: When the class ran.
+        uncertainty_ns: u: half the read span, plus the join's and the lag's uncertainty.
+        start_ns: (w,) int64, the windows' starts.
+        end_ns: (w,) int64, their ends.
+        in_class_ns: (w,) int64, time in class in each window.
+
+    Source: DESIGN.md section 2, "timing_bias"; the gap's length as a bound is ours, as a device
+    with gaps of microseconds between kernels enters the class 10^5 times a second.
+    """
+    moved_ns = _of_entries(mask, start_ns, end_ns, np.minimum(_gaps_ns(mask), uncertainty_ns))
+    share = np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
+    at_most_all: Float64s = np.minimum(share, 1.0)
+    return at_most_all
+
+
+def mixed_ratio(
+    mask: Intervals, mixing_ns: float, start_ns: Int64s, end_ns: Int64s, in_class_ns: Int64s
+) -> Float64s:
+    """Like `misplaced_ratio` with errors at the two borders of each entry that are independent."""
+    square = np.minimum(_gaps_ns(mask), mixing_ns) ** 2
+    moved_ns = np.sqrt(2 * _of_entries(mask, start_ns, end_ns, square))
+    return np.divide(moved_ns, in_class_ns, out=np.zeros(len(moved_ns)), where=in_class_ns > 0)
+
+
+def _gaps_ns(mask: Intervals) -> Float64s:
+    """The time since the class ran before, at each entry; inf at the first."""
+    gap_ns = np.full(len(mask), np.inf)
+    gap_ns[1:] = mask.start_ns[1:] - mask.end_ns[:-1]
+    return gap_ns
+
+
+def _of_entries(mask: Intervals, start_ns: Int64s, end_ns: Int64s, each: Float64s) -> Float64s:
+    """The sum over the entries in each window."""
+    running = _running_sum(each)
+    total: Float64s = (
+        running[np.searchsorted(mask.start_ns, end_ns, "left")]
+        - running[np.searchsorted(mask.start_ns, start_ns, "left")]
+    )
+    return total
+
+
+def half_step_mhz(vendor: Vendor, clock_mhz: Float64s) -> float:
+    """Half a step of the sensor, MHz: the least by which any mean clock may be off.
+
+    Source: DESIGN.md section 2, "Interval".
+    """
+    if vendor is Vendor.NVIDIA:
+        return LARGEST_STEP_MHZ / 2
+    steps = np.diff(np.unique(clock_mhz))
+    return max(float(steps.min()) / 2, LEAST_HALF_STEP_MHZ) if len(steps) else LEAST_HALF_STEP_MHZ
+
+
+def resolution_mhz(
+    samples: LabelledSamples, running: RunningClass, start_ns: Int64s, end_ns: Int64s
+) -> Float64s:
+    """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
+
+    Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
+    of the samples dithers it away, wholly from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
+    is the smallest difference between any two values that the sensor showed, at most 15 MHz.
+
+    Args:
+        samples: All samples of the GPU.
+        running: The class.
+        start_ns: (w,) int64, the windows' starts.
+        end_ns: (w,) int64, their ends.
+
+    Source: a bound found by simulation (rounded normal clocks of any mean and spread).
+    """
+    levels = np.unique(samples.clock_mhz)
+    if len(levels) < 2:
+        return np.zeros(len(start_ns))
+    step_mhz = min(float(np.diff(levels).min()), LARGEST_STEP_MHZ)
+    member = samples.label == running
+    t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
+    first, last = _sample_range(t_ns, start_ns, end_ns)
+    level_mhz = float(clock_mhz.mean()) if len(clock_mhz) else 0.0
+    sums, squares = (_running_sum((clock_mhz - level_mhz) ** power) for power in (1, 2))
+    count = np.maximum(last - first, 1)
+    variance = (squares[last] - squares[first]) / count
+    variance = np.maximum(variance - ((sums[last] - sums[first]) / count) ** 2, 0.0)
+    spread = np.sqrt(variance) / step_mhz
+    off: Float64s = step_mhz / 2 * np.maximum(1.0 - spread / DITHERED_SPREAD, 0.0)
+    return off

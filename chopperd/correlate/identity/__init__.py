@@ -1,0 +1,1 @@
+"""Which GPU and which run a trace belongs to."""

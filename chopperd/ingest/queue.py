@@ -1,0 +1,362 @@
+"""The agent's keep of traces: those that wait, those that are kept, those that were refused.
+
+`traces/ID` holds the bytes as they came, `traces/ID.entry` what is known of them beside;
+`rejected/` the newest refused ones, each with its reason beside. Bounded as a whole, and ended by
+a floor of free disk space.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chopperd.errors import IngestError, IngestReason
+from chopperd.ingest.file_names import safe_name
+from chopperd.ingest.incoming import Incoming, no_room
+from chopperd.model.captures import TraceEntry, TraceState
+
+logger = logging.getLogger(__name__)
+
+_ENTRY: Final = ".entry"
+_INCOMING: Final = ".incoming-"
+_REASON: Final = ".reason"
+_FOLDER_MODE: Final = 0o700
+_FILE_MODE: Final = 0o600
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """How much may be kept.
+
+    Attributes:
+        file_bytes: Of one trace.
+        all_bytes: Of all traces that wait or are kept, and of refused ones.
+        failed_count: Refused traces.
+        min_free_ratio: Share of the disk that is left free.
+    """
+
+    file_bytes: int
+    all_bytes: int
+    failed_count: int
+    min_free_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooled:
+    """What is known of a trace beside its bytes.
+
+    Attributes:
+        entry: As it was taken in; its state is `ANALYSED` if it is only kept.
+        written_unix_ns: When the file was last written to: the trace had ended by then.
+        start_count: How often its analysis was begun.
+    """
+
+    entry: TraceEntry
+    written_unix_ns: int
+    start_count: int = 0
+
+
+class Spool:
+    """The keep; for any thread. `all`, `get` and `bytes` never wait for the disk.
+
+    Args:
+        folder: Where `traces` and `rejected` are.
+        limits: How much may be kept.
+    """
+
+    def __init__(self, folder: Path, limits: SpoolLimits) -> None:
+        self._traces = folder / "traces"
+        self._rejected = folder / "rejected"
+        self._limits = limits
+        #: Held while room is made and entries are written, by who may wait for the disk.
+        self._disk_lock = threading.Lock()
+        #: Held for no longer than it takes to look at, or change, what follows.
+        self._lock = threading.Lock()
+        self._kept: dict[str, Spooled] = {}
+        self._sizes: dict[Path, int] = {}
+        self._incoming_bytes = 0
+        self._incoming_count = 0
+
+    @property
+    def bytes(self) -> int:
+        """Disk taken by all that is kept or on its way in."""
+        with self._lock:
+            return sum(self._sizes.values()) + self._incoming_bytes
+
+    def open(self) -> None:
+        """Find what an earlier run left; what it had not done is removed.
+
+        Raises:
+            OSError: The folders can't be made or read.
+        """
+        self.make_folders()
+        for path in self._traces.glob(f"{_INCOMING}*"):
+            path.unlink(missing_ok=True)
+        sizes = dict(_sizes(self._traces)) | dict(_sizes(self._rejected))
+        kept = {one.entry.id: one for one in self._read_entries(sizes)}
+        with self._lock:
+            self._sizes, self._kept = sizes, kept
+
+    def make_folders(self) -> None:
+        """Make the folders that are not there.
+
+        Raises:
+            OSError: They can't be made.
+        """
+        for folder in (self._traces, self._rejected):
+            if not folder.is_dir():
+                folder.mkdir(parents=True)
+                folder.chmod(_FOLDER_MODE)
+
+    def all(self) -> tuple[Spooled, ...]:
+        """What is kept, those that came first first."""
+        with self._lock:
+            return tuple(sorted(self._kept.values(), key=lambda one: one.entry.received_unix_ns))
+
+    def get(self, trace_id: str) -> Spooled | None:
+        """What is known of a trace; None if it is not here."""
+        with self._lock:
+            return self._kept.get(trace_id)
+
+    def path(self, trace_id: str) -> Path:
+        """Where the bytes of a trace are."""
+        return self._traces / trace_id
+
+    def begin(self, expected_bytes: int | None = None) -> Incoming:
+        """Begin to take a trace.
+
+        Raises:
+            IngestError: It is too large, or there is no room.
+        """
+        self._check_size(expected_bytes or 0)
+        with self._disk_lock:
+            self._make_room(expected_bytes or 0)
+            self._check_free(expected_bytes or 0)
+            self._incoming_count += 1
+            path = self._traces / f"{_INCOMING}{os.getpid()}-{self._incoming_count}"
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        except OSError as error:
+            raise no_room(error) from error
+        return Incoming(self, path, fd)
+
+    def claim(self, size_bytes: int, more_bytes: int, *, look: bool) -> None:
+        """Let a trace on its way in grow.
+
+        Args:
+            size_bytes: How large it is.
+            more_bytes: What is to be added.
+            look: Whether to look at the disk too.
+
+        Raises:
+            IngestError: It gets too large, or there is no room.
+        """
+        self._check_size(size_bytes + more_bytes)
+        with self._disk_lock:
+            self._make_room(more_bytes)
+            if look:
+                self._check_free(more_bytes)
+            with self._lock:
+                self._incoming_bytes += more_bytes
+
+    def unclaim(self, size_bytes: int) -> None:
+        """Take back what was claimed: the trace is not on its way any more."""
+        with self._lock:
+            self._incoming_bytes -= size_bytes
+
+    def keep(self, incoming: Incoming, spooled: Spooled) -> None:
+        """Keep a trace that has come in whole.
+
+        Raises:
+            IngestError: There is no room for what is known of it.
+        """
+        trace_id = spooled.entry.id
+        try:
+            self._write_entry(spooled)
+            incoming.path.rename(self.path(trace_id))
+        except OSError as error:
+            _unlink(self._entry_path(trace_id))
+            raise no_room(error) from error
+        with self._lock:
+            self._sizes[self.path(trace_id)] = incoming.size_bytes
+            self._kept[trace_id] = spooled
+        incoming.close()
+
+    def note_start(self, trace_id: str) -> int:
+        """Remember, also if the machine ends over it, that analysis begins; how often it has."""
+        return self._note(trace_id, +1)
+
+    def forgive_start(self, trace_id: str) -> None:
+        """Forget the last start: it was not the trace that ended it."""
+        self._note(trace_id, -1)
+
+    def retain(self, entry: TraceEntry) -> None:
+        """Go on to keep an analysed trace, for as long as there is room."""
+        with self._disk_lock:
+            spooled = self.get(entry.id)
+            if spooled is not None:
+                self._replace(replace(spooled, entry=entry))
+
+    def discard(self, trace_id: str) -> None:
+        """Keep a trace no longer."""
+        self._forget(trace_id)
+        self._remove(self.path(trace_id))
+
+    def reject(self, trace_id: str, name: str, reason: str) -> None:
+        """Put a trace among the refused ones."""
+        self._forget(trace_id)
+        target = self._rejected / f"{trace_id}-{safe_name(name)}"
+        try:
+            self.path(trace_id).rename(target)
+        except OSError as error:
+            logger.warning("%s can't be kept among the refused traces: %s", name, error.strerror)
+            self._remove(self.path(trace_id))
+            return
+        with self._lock:
+            self._sizes[target] = self._sizes.pop(self.path(trace_id), 0)
+        self.explain(target.name, reason)
+
+    def explain(self, name: str, reason: str) -> None:
+        """Leave word of why a trace was refused, under the name that it has or would have."""
+        path = self._rejected / f"{safe_name(name)}{_REASON}"
+        try:
+            path.write_text(f"{reason}\n", encoding="utf-8", errors="replace")
+        except OSError as error:
+            logger.warning("the reason can't be written down (%s): %s", error.strerror, reason)
+        self._prune_rejected()
+
+    def _check_size(self, size_bytes: int) -> None:
+        for limit, key in (
+            (self._limits.file_bytes, "ingest.max_stored_bytes"),
+            (self._limits.all_bytes, "analysis.spool_max_bytes"),
+        ):
+            if size_bytes > limit:
+                most = f"{limit / _MIB:.6g} MiB"
+                text = f"is too large: more than {most}; profile fewer steps, or raise {key}"
+                raise IngestError(text, reason=IngestReason.TOO_LARGE)
+
+    def _make_room(self, more_bytes: int) -> None:
+        """Give up kept and refused traces, the largest first, until there is room.
+
+        Raises:
+            IngestError: What is left waits to be analysed.
+        """
+        excess_bytes = self.bytes + more_bytes - self._limits.all_bytes
+        if excess_bytes <= 0:
+            return
+        for path, size_bytes in sorted(self._dispensable(), key=lambda each: -each[1]):
+            logger.info("%s is given up: analysis.spool_max_bytes is reached", path.name)
+            self._forget(path.name)
+            self._remove(path)
+            excess_bytes -= size_bytes
+            if excess_bytes <= 0:
+                return
+        raise IngestError(
+            f"there is no room: the traces that wait take {self.bytes / _MIB:.6g} MiB; wait until"
+            " some are analysed, or raise analysis.spool_max_bytes",
+            reason=IngestReason.NO_ROOM,
+        )
+
+    def _dispensable(self) -> list[tuple[Path, int]]:
+        with self._lock:
+            waiting = {
+                one.entry.id
+                for one in self._kept.values()
+                if one.entry.state is not TraceState.ANALYSED
+            }
+            return [each for each in self._sizes.items() if each[0].name not in waiting]
+
+    def _check_free(self, more_bytes: int) -> None:
+        try:
+            disk = os.statvfs(self._traces)
+        except OSError as error:
+            raise no_room(error) from error
+        floor_bytes = self._limits.min_free_ratio * disk.f_blocks * disk.f_frsize
+        if disk.f_bavail * disk.f_frsize - more_bytes < floor_bytes:
+            raise IngestError(
+                "there is no room: the disk is nearly full; free some, or set store.min_free_ratio",
+                reason=IngestReason.NO_ROOM,
+            )
+
+    def _note(self, trace_id: str, change: int) -> int:
+        with self._disk_lock:
+            spooled = self.get(trace_id)
+            if spooled is None:
+                return 1
+            spooled = replace(spooled, start_count=max(spooled.start_count + change, 0))
+            self._replace(spooled)
+            return spooled.start_count
+
+    def _replace(self, spooled: Spooled) -> None:
+        """Put down anew what is known of a trace; where that fails, it is only remembered."""
+        with self._lock:
+            self._kept[spooled.entry.id] = spooled
+        try:
+            self._write_entry(spooled)
+        except OSError as error:
+            logger.warning("%s can't be put down: %s", spooled.entry.name, error.strerror)
+
+    def _write_entry(self, spooled: Spooled) -> None:
+        path = self._entry_path(spooled.entry.id)
+        fresh = path.with_name(f"{_INCOMING}{path.name}")
+        fresh.write_bytes(msgspec.json.encode(spooled))
+        fresh.rename(path)
+
+    def _entry_path(self, trace_id: str) -> Path:
+        return self._traces / f"{trace_id}{_ENTRY}"
+
+    def _read_entries(self, sizes: dict[Path, int]) -> Iterator[Spooled]:
+        """What is known of the traces that are there; one of which nothing is known is removed."""
+        for path in sorted(sizes):
+            if path.parent != self._traces:
+                continue
+            try:
+                yield msgspec.json.decode(self._entry_path(path.name).read_bytes(), type=Spooled)
+            except (OSError, msgspec.DecodeError) as error:
+                logger.warning("the trace %s has lost its entry: %s", path.name, error)
+                del sizes[path]
+                self.discard(path.name)
+
+    def _forget(self, trace_id: str) -> None:
+        with self._lock:
+            self._kept.pop(trace_id, None)
+        _unlink(self._entry_path(trace_id))
+
+    def _remove(self, path: Path) -> None:
+        with self._lock:
+            self._sizes.pop(path, None)
+        _unlink(path)
+        if path.parent == self._rejected:
+            _unlink(path.with_name(f"{path.name}{_REASON}"))
+
+    def _prune_rejected(self) -> None:
+        """Keep the newest refused traces, each with its reason."""
+        with suppress(OSError):
+            reasons = sorted(self._rejected.glob(f"*{_REASON}"), key=_mtime_ns, reverse=True)
+            for reason in reasons[self._limits.failed_count :]:
+                self._remove(reason.with_name(reason.name.removesuffix(_REASON)))
+
+
+def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The traces in a folder, by the name that they are kept under."""
+    for path in folder.iterdir():
+        if not path.name.endswith((_ENTRY, _REASON)) and path.is_file():
+            yield path, path.stat().st_size
+
+
+def _mtime_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s can't be removed: %s", path.name, error.strerror)

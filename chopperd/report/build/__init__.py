@@ -1,0 +1,1 @@
+"""The report document, made from joined traces."""

@@ -1,0 +1,313 @@
+"""The report document: traces of one job, joined, set beside one another and summed up."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from chopperd.correlate.peers import MIN_PEERS
+from chopperd.errors import StepNotFoundError
+from chopperd.model.report import (
+    SCHEMA,
+    Alignment,
+    DeviceSummary,
+    FrameworkSummary,
+    Generated,
+    Note,
+    Profiler,
+    Reference,
+    ReportDocument,
+    Row,
+    Sampling,
+)
+from chopperd.report.build.across import across_devices
+from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
+from chopperd.report.build.rows import DraftRow, without_intervals
+from chopperd.report.build.summary import summarise
+from chopperd.report.build.trace_report import SampledBy, TraceReport
+from chopperd.report.text.wording import spread
+from chopperd.units import NS_PER_S, ms_from_ns
+
+Value = TypeVar("Value")
+
+#: Stretches of consecutive steps that an error names.
+_STRETCHES_NAMED: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSelection:
+    """Which step rows a document shows; its summary is over all.
+
+    Attributes:
+        step: Only this step number; None for all.
+        last: Only the last so many steps; None for all.
+    """
+
+    step: int | None = None
+    last: int | None = None
+
+
+def build_document(
+    reports: Sequence[TraceReport],
+    *,
+    version: str,
+    time: str,
+    selection: StepSelection,
+    notes: Sequence[Note] = (),
+) -> ReportDocument:
+    """The document of at least one trace report.
+
+    Args:
+        reports: One a trace, of one job.
+        version: Of this program.
+        time: Now, RFC 3339.
+        selection: Which steps to show.
+        notes: What else is to be said.
+
+    Raises:
+        StepNotFoundError: There is no step of the number asked for.
+    """
+    apart_ns = clocks_apart_ns(reports)
+    reports = [
+        _of_another_clock(report, apart_ns[nth]) if nth in apart_ns else report
+        for nth, report in enumerate(reports)
+    ]
+    devices = tuple(
+        replace(device, trace=nth)
+        for nth, report in enumerate(reports)
+        for device in report.devices
+    )
+    numbers = processes(reports)
+    steps = across_devices(_placed(reports, numbers, [report.steps for report in reports]))
+    totals = across_devices(_placed(reports, numbers, [report.totals for report in reports]))
+    document = ReportDocument(
+        schema=SCHEMA,
+        generated=_generated(reports, version, time),
+        summary=summarise(steps, totals, _common_reference(devices)),
+        findings=(),
+        trace=reports[0].trace,
+        traces=tuple(report.trace for report in reports),
+        sampling=_sampling(totals, reports),
+        alignment=_alignment(reports),
+        profiler=Profiler(),
+        framework=_framework(reports),
+        devices=devices,
+        totals=tuple(each.row for each in totals),
+        steps=(*(each.row for each in steps), *_host_steps(reports)),
+        drops=(),
+        notes=tuple(dict.fromkeys((*notes, *_notes(reports, totals)))),
+        host=tuple(report.host for report in reports if report.host is not None),
+    )
+    return with_selection(document, selection)
+
+
+def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
+    """A report whose join with samples of other hosts is wrong by that much: no interval."""
+    side = "after" if apart_ns > 0 else "before"
+    text = (
+        f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
+        "clock of its host differs, so that samples of another host lie beside other work; give "
+        "samples of its own host, and let NTP or PTP set the clocks"
+    )
+    return replace(
+        report,
+        steps=tuple(map(without_intervals, report.steps)),
+        totals=tuple(map(without_intervals, report.totals)),
+        alignments=tuple(
+            replace(each, offset_uncertainty_ns=each.offset_uncertainty_ns + abs(apart_ns))
+            for each in report.alignments
+        ),
+        notes=(*report.notes, Note(code="clocks_differ", text=text)),
+    )
+
+
+def with_selection(document: ReportDocument, selection: StepSelection) -> ReportDocument:
+    """The document with the selected steps only, in order.
+
+    Raises:
+        StepNotFoundError: There is no step of the number asked for.
+    """
+    return replace(document, steps=_selected(document.steps, selection))
+
+
+def _placed(
+    reports: Sequence[TraceReport],
+    numbers: Sequence[int],
+    drafts: Sequence[Sequence[DraftRow]],
+) -> list[DraftRow]:
+    """All rows, each with the process and the cycle that its trace is of."""
+    firsts = [first_step(report) for report in reports]
+    return [
+        replace(draft, process=number, first_step=first)
+        for first, number, those in zip(firsts, numbers, drafts, strict=True)
+        for draft in those
+    ]
+
+
+def _generated(reports: Sequence[TraceReport], version: str, time: str) -> Generated:
+    simulated = any(report.simulated for report in reports)
+    sampled = _sampled(reports)
+    return Generated(
+        version=version,
+        node=_common(each.node for each in sampled),
+        backend=_common(each.backend for each in sampled),
+        driver=_common(each.driver for each in sampled),
+        simulated=simulated or any(each.simulated for each in sampled),
+        time=time,
+    )
+
+
+def _sampled(reports: Sequence[TraceReport]) -> list[SampledBy]:
+    """The samples that the traces were joined with, each once."""
+    return list(dict.fromkeys(each.sampled for each in reports if each.sampled is not None))
+
+
+def _common(values: Iterable[Value]) -> Value | None:
+    """The value that all have; None if they differ or there is none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _common_reference(devices: Sequence[DeviceSummary]) -> Reference:
+    """The reference clock of the devices that have one, if it is one; else unknown."""
+    known = {each.reference for each in devices if each.reference.sm_clock_mhz is not None}
+    return known.pop() if len(known) == 1 else Reference(sm_clock_mhz=None, source=None)
+
+
+def _sampling(totals: Sequence[DraftRow], reports: Sequence[TraceReport]) -> Sampling:
+    slowest_ns = max((each.period_ns for r in reports for each in r.alignments), default=0)
+    sensors_ns = [each.sensor_period_ns for r in reports for each in r.alignments]
+    known_ns = [each for each in sensors_ns if each is not None]
+    sampled = _sampled(reports)
+    return Sampling(
+        asked_hz=_common(each.asked_hz for each in sampled),
+        kept_hz=NS_PER_S / slowest_ns if slowest_ns else None,
+        samples_in_compute=sum(each.samples_in_compute for each in totals),
+        sensor_period_ms=ms_from_ns(max(known_ns)) if known_ns else None,
+        power_source=_common(source for each in sampled for source in each.power_sources),
+    )
+
+
+def _alignment(reports: Sequence[TraceReport]) -> Alignment:
+    """The worst of all devices: the largest uncertainty, the widest lag interval."""
+    every = [each for report in reports for each in report.alignments]
+    measured = [each for each in every if each.lag_ns is not None]
+    widest = max(
+        measured, key=lambda each: (each.lag_high_ns or 0) - (each.lag_low_ns or 0), default=None
+    )
+    stepped = [r.realtime_step for r in reports if r.realtime_step is not None]
+    check = "measured" if measured else "not measurable"
+    return Alignment(
+        offset_uncertainty_ns=max((e.offset_uncertainty_ns for e in every), default=None),
+        lag_ns=widest.lag_ns if widest else None,
+        lag_low_ns=widest.lag_low_ns if widest else None,
+        lag_high_ns=widest.lag_high_ns if widest else None,
+        realtime_step=any(stepped) if stepped else None,
+        check=check if _sampled(reports) else "no samples",
+    )
+
+
+def _framework(reports: Sequence[TraceReport]) -> FrameworkSummary:
+    """What the traces agree on; "several" where they do not."""
+    found = {r.framework.name: r.framework for r in reports if r.framework.name != "none"}
+    if len(found) <= 1:
+        return next(iter(found.values()), reports[0].framework)
+    evidence = dict.fromkeys(text for each in found.values() for text in each.evidence)
+    return FrameworkSummary(name="several", evidence=tuple(evidence))
+
+
+def _host_steps(reports: Sequence[TraceReport]) -> list[Row]:
+    return [row for report in reports for row in report.host_steps]
+
+
+def _selected(rows: Sequence[Row], selection: StepSelection) -> tuple[Row, ...]:
+    """Rows of the selected steps, by step, rank and device."""
+    numbers = sorted({row.step for row in rows if row.step is not None})
+    if selection.step is not None:
+        if selection.step not in numbers:
+            raise StepNotFoundError(_no_step(selection.step, numbers))
+        numbers = [selection.step]
+    if selection.last is not None:
+        numbers = numbers[-selection.last :]
+    wanted = set(numbers)
+    return tuple(sorted((row for row in rows if row.step in wanted), key=_order))
+
+
+def _order(row: Row) -> list[int]:
+    return [-1 if each is None else each for each in (row.step, row.rank, row.device)]
+
+
+def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[Note]:
+    return [
+        *_conflict_notes(reports),
+        *_trace_notes(reports),
+        *(note for each in _sampled(reports) for note in each.notes),
+        *_peer_notes(totals),
+    ]
+
+
+def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
+    """Ranks that two files claim which can't be of one process."""
+    return [
+        Note(
+            code="rank_conflict",
+            text=f"rank {reports[a].trace.rank} is claimed by {reports[a].trace.path} and by "
+            f"{reports[b].trace.path}: both are shown",
+        )
+        for a, b in rank_conflicts(reports)
+    ]
+
+
+def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
+    """The traces' notes; of several, each line says whose it is unless all traces have it."""
+    whose: defaultdict[Note, list[TraceReport]] = defaultdict(list)
+    for report in reports:
+        for note in dict.fromkeys(report.notes):
+            whose[note].append(report)
+    return [
+        note if len(those) == len(reports) else replace(note, text=f"{_names(those)}: {note.text}")
+        for note, those in whose.items()
+    ]
+
+
+def _names(reports: Sequence[TraceReport]) -> str:
+    """Ranks in order, or paths where a rank is not known."""
+    ranks = sorted(r.trace.rank for r in reports if r.trace.rank is not None)
+    if len(ranks) < len(reports):
+        return ", ".join(report.trace.path for report in reports)
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
+    """Says so where a GPU's clock is known and its peers' is not, or where peers disagree."""
+    clocked = [each.row for each in totals if each.row.clock is not None]
+    peers = [row.peers for row in clocked if row.peers is not None]
+    apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
+    notes = []
+    if apart_mhz:
+        text = (
+            "GPUs of one model fall into two groups, more than 5 % apart: they are compared with "
+        )
+        text += f"the faster group's median, {spread(apart_mhz)} MHz"
+        notes.append(Note(code="peers_disagree", text=text))
+    if len(peers) < len(clocked):
+        text = f"fewer than {MIN_PEERS} GPUs of one model traced: excess over peers unknown"
+        if peers:
+            text += f" for {len(clocked) - len(peers)} of {len(clocked)}"
+        notes.append(Note(code="peers_untraced", text=text))
+    return notes
+
+
+def _no_step(wanted: int, numbers: Sequence[int]) -> str:
+    """Which steps there are instead of the one asked for, stretches of them in short."""
+    if not numbers:
+        return f"there is no step {wanted}: no steps are marked in what the traces hold"
+    breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    firsts, ends = [0, *breaks], [*breaks, len(numbers)]
+    stretches = [
+        f"{numbers[first]}" if end - first == 1 else f"{numbers[first]} to {numbers[end - 1]}"
+        for first, end in zip(firsts, ends, strict=True)
+    ]
+    if len(stretches) > _STRETCHES_NAMED:
+        stretches = [*stretches[: _STRETCHES_NAMED - 1], f"... {numbers[-1]}"]
+    return f"there is no step {wanted}: the steps are {', '.join(stretches)}"

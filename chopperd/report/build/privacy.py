@@ -1,0 +1,138 @@
+"""What a report shows of names, which reveal architectures: all, hashes, or classes only."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from chopperd.model.report import Family, FrameworkSummary, Note, ReportDocument, Row
+from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.report.build.notes import REPEATING_ANNOTATIONS
+from chopperd.report.build.rows import DraftRow
+from chopperd.report.build.trace_report import TraceReport
+
+PartT = TypeVar("PartT", Part, HostPart)
+Names: TypeAlias = Literal["full", "hashed", "classes"]
+
+_HASH_DIGITS = 12
+
+
+def with_names(document: ReportDocument, names: Names) -> ReportDocument:
+    """The document with names as the site wants them shown.
+
+    Evidence of a framework, what a program calls its process groups, which may be names of modules,
+    and which ranks are in them are shown in full or not at all.
+
+    Args:
+        document: With full names.
+        names: "full" as they are; "hashed" the class and a hash of the name, equal for equal
+            names; "classes" one family for each class, and neither operations nor layers.
+    """
+    if names == "full":
+        return document
+
+    return replace(
+        document,
+        notes=_without_names(document.notes),
+        framework=_bare(document.framework),
+        totals=tuple(_covered(row, names) for row in document.totals),
+        steps=tuple(_covered(row, names) for row in document.steps),
+        host=tuple(_covered_host(each, names) for each in document.host),
+    )
+
+
+def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """The notes but those that hold what a program calls its work."""
+    return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
+
+
+def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
+    """The report on one trace, as `with_names`: a document made of such reports shows the same."""
+    if names == "full":
+        return report
+
+    def covered(draft: DraftRow) -> DraftRow:
+        return replace(draft, row=_covered(draft.row, names))
+
+    return replace(
+        report,
+        notes=_without_names(report.notes),
+        framework=_bare(report.framework),
+        totals=tuple(covered(draft) for draft in report.totals),
+        steps=tuple(covered(draft) for draft in report.steps),
+        host=None if report.host is None else _covered_host(report.host, names),
+    )
+
+
+def _covered(row: Row, names: Literal["hashed", "classes"]) -> Row:
+    return replace(
+        row,
+        families=_hashed(row.families) if names == "hashed" else _classes(row),
+        by_operation=_parts(row.by_operation, "operation", names),
+        by_layer=_parts(row.by_layer, "layer", names),
+        collectives=tuple(
+            replace(each, group_description=None, group_ranks=None) for each in row.collectives
+        ),
+    )
+
+
+def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTime:
+    return replace(
+        host,
+        by_operation=_parts(host.by_operation, "operation", names),
+        by_layer=_parts(host.by_layer, "layer", names),
+    )
+
+
+def _bare(framework: FrameworkSummary) -> FrameworkSummary:
+    """Without the names that it was told by."""
+    return replace(framework, evidence=())
+
+
+def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
+    return tuple(
+        family
+        if family.name == OTHER_PARTS
+        else msgspec.structs.replace(family, name=f"{family.class_}-{_digest(family.name)}")
+        for family in families
+    )
+
+
+def _parts(
+    parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
+) -> tuple[PartT, ...]:
+    """Operations or layers with hashes for names; none at all beside classes."""
+    if names == "classes":
+        return ()
+    return tuple(
+        part
+        if part.name in {UNKNOWN_PART, OTHER_PARTS}
+        else replace(part, name=f"{what}-{_digest(part.name)}")
+        for part in parts
+    )
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _classes(row: Row) -> tuple[Family, ...]:
+    """One family a class, longest first, with the clock and the loss of the class."""
+    reasons = {family.class_: family.beta_reason for family in row.families}
+    return tuple(
+        Family(
+            name=each.class_,
+            class_=each.class_,
+            count=each.count,
+            time_ns=each.total_ns,
+            mean_mhz=each.mean_mhz,
+            samples=each.samples,
+            lost_ns=each.lost_ns,
+            lost_low_ns=each.lost_low_ns,
+            lost_high_ns=each.lost_high_ns,
+            beta_reason=reasons.get(each.class_),
+        )
+        for each in sorted(row.classes, key=lambda each: -each.total_ns)
+    )

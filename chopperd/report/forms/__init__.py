@@ -1,0 +1,1 @@
+"""The report document as JSON, CSV, Parquet, pandas frames and counter tracks."""

@@ -1,0 +1,230 @@
+"""What a viewer shows of a GPU beside its streams: clock, power, temperature, causes, loss.
+
+A counter holds its value until its next one, and none can be left empty. So what is not known is
+told by tracks of its own, named `unknown`: where one stands at 1, the track it is of means nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
+from chopperd.correlate.join import RowClocks
+from chopperd.correlate.losses import CeilingLoss, Windows, ceiling_loss
+from chopperd.correlate.waterfall import lengths_ns
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
+from chopperd.model.samples import GpuSamples
+from chopperd.report.build.clocked_device import ClockedDevice
+
+_CLOCK: Final = "SM clock"
+_PERCENT: Final = 100.0
+_NO_CAUSE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterTrack:
+    """Values over time; of several series, all have one at each time.
+
+    Attributes:
+        name: What is counted.
+        series: Names of the columns, a unit where there is one.
+        t_ns: (n,) int64 on the trace's time axis, strictly rising.
+        values: (n, series) float64, no NaN.
+    """
+
+    name: str
+    series: tuple[str, ...]
+    t_ns: Int64s
+    values: Float64s
+
+    def __len__(self) -> int:
+        """The number of times."""
+        return len(self.t_ns)
+
+
+def counter_tracks(clocked: ClockedDevice, span_ns: tuple[int, int]) -> tuple[CounterTrack, ...]:
+    """The tracks of one device; none where its GPU is not known or has no usable samples.
+
+    Tracks: `SM clock`, `power`, `temperature` as sampled; `clock limited by`, 1 for each limit that
+    the driver reported at a sample; `clock loss`, by how many % the clock was below the reference
+    while compute ran, between two samples, and `clock loss by`, the same by cause, whose sum over
+    covered compute is the loss that a report states; `unknown`, 1 where another has no value.
+
+    Times are those of the join: the clock's have the sensor's lag subtracted. Clocks, limits and
+    loss reach as far as the join takes samples: 2 s around the device's records.
+
+    Args:
+        clocked: The device joined with its GPU's samples.
+        span_ns: The trace's own time. Of samples outside, only the next on either side is shown.
+    """
+    clocks, samples = clocked.joined.clocks, clocked.samples
+    if clocks is None or samples is None:
+        return ()
+    readings = {
+        _CLOCK: _Readings.of_clock(clocks),
+        "power": _Readings.of("W", samples.t_unix_ns, samples.power_w),
+        "temperature": _Readings.of("C", samples.t_unix_ns, samples.temperature_c),
+    }
+    within = {name: one.within(span_ns) for name, one in readings.items()}
+    shown = {name: one for name, one in within.items() if len(one.t_ns)}
+    tracks = [one.track(name, span_ns[1]) for name, one in shown.items()]
+    if _CLOCK in shown:
+        tracks += _limits(clocks, samples, span_ns)
+        tracks += _losses(clocked, clocks, samples, span_ns)
+    tracks += _unknown(shown, span_ns)
+    return tuple(tracks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Readings:
+    """Readings of one quantity; no NaN."""
+
+    unit: str
+    t_ns: Int64s
+    values: Float64s
+    max_gap_ns: int
+
+    @classmethod
+    def of_clock(cls, clocks: RowClocks) -> "_Readings":
+        """The clock's, as the join has them."""
+        samples = clocks.samples
+        return cls("MHz", samples.t_ns, samples.clock_mhz, samples.max_gap_ns)
+
+    @classmethod
+    def of(cls, unit: str, t_ns: Int64s, values: Float64s) -> "_Readings":
+        """Those that are known; they may be read less often than others."""
+        known = np.isfinite(values)
+        period_ns = achieved_period_ns(t_ns[known])
+        return cls(unit, t_ns[known], values[known], MAX_GAP_PERIODS * period_ns)
+
+    def within(self, span_ns: tuple[int, int]) -> "_Readings":
+        """Those of the span, and the next on either side that is no further than a gap."""
+        taken = _within(self.t_ns, span_ns, self.max_gap_ns)
+        return replace(self, t_ns=self.t_ns[taken], values=self.values[taken])
+
+    def track(self, name: str, end_ns: int) -> CounterTrack:
+        """Each reading until the next; 0 just after the last one before a gap."""
+        t_ns, values = _ended(self.t_ns, self.values[:, None], self.lasts(end_ns))
+        return CounterTrack(name=name, series=(self.unit,), t_ns=t_ns, values=values)
+
+    def lasts(self, end_ns: int) -> Int64s:
+        """Indices of the readings that no other follows within a gap, before the end."""
+        following = np.append(np.diff(self.t_ns) > self.max_gap_ns, True)
+        return np.flatnonzero(following & (self.t_ns < end_ns))
+
+
+def _ended(t_ns: Int64s, values: Float64s, last: Int64s) -> tuple[Int64s, Float64s]:
+    """Times and values with 0 put in just after some."""
+    return (
+        np.insert(t_ns, last + 1, t_ns[last] + 1),
+        np.insert(values, last + 1, 0.0, axis=0),
+    )
+
+
+def _within(t_ns: Int64s, span_ns: tuple[int, int], max_gap_ns: int) -> slice:
+    start_ns, end_ns = span_ns
+    first = int(np.searchsorted(t_ns, start_ns, "right"))
+    if first and start_ns - t_ns[first - 1] <= max_gap_ns:
+        first -= 1
+    last = int(np.searchsorted(t_ns, end_ns, "left"))
+    if last < len(t_ns) and t_ns[last] - end_ns <= max_gap_ns:
+        last += 1
+    return slice(first, max(first, last))
+
+
+def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) -> list[CounterTrack]:
+    """What the driver reported at each sample of the clock; no track where it never could.
+
+    As counters, not slices: slices on a stream's row would be taken for work of the GPU by tools
+    that read the file again, and a reading tells nothing of when a limit began.
+    """
+    shown_clock = _Readings.of_clock(clocks).within(span_ns)
+    taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
+    bits = samples.causes[clocks.kept][taken]
+    if (bits == Cause.UNKNOWN.bit).all():
+        return []
+    told = {cause.label: (bits & cause.bit) != 0 for cause in REPORTED_CAUSES}
+    told[_NO_CAUSE] = bits == 0
+    shown = {label: mask for label, mask in told.items() if mask.any()}
+    track = _flags("clock limited by", clocks.samples.t_ns[taken], shown)
+    lasts = shown_clock.lasts(span_ns[1])
+    t_ns, values = _ended(track.t_ns, track.values, lasts)
+    return [replace(track, t_ns=t_ns, values=values)]
+
+
+def _losses(
+    clocked: ClockedDevice, clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]
+) -> list[CounterTrack]:
+    """Loss in % of the covered compute between each two samples; 0 where there is none."""
+    reference_mhz = clocked.reference.sm_clock_mhz
+    taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
+    t_ns = clocks.samples.t_ns[taken]
+    if reference_mhz is None or len(t_ns) < 2:
+        return []
+    pieces = Windows(start_ns=t_ns[:-1], end_ns=t_ns[1:])
+    covered_ns = lengths_ns(clocks.compute.covered, pieces.start_ns, pieces.end_ns)
+    lost = _lost(clocks, samples, pieces, covered_ns, reference_mhz)
+    ratio = np.divide(
+        lost.by_cause_ns.T, covered_ns, out=np.zeros(lost.by_cause_ns.T.shape), where=covered_ns > 0
+    )
+    percent = np.vstack((ratio.T * _PERCENT, np.zeros((1, len(CAUSES)))))
+    total = CounterTrack(
+        name="clock loss", series=("%",), t_ns=t_ns, values=percent.sum(axis=1, keepdims=True)
+    )
+    which = np.flatnonzero(percent.any(axis=0))
+    if not len(which):
+        return [total]
+    labels = tuple(f"{CAUSES[cause].label} %" for cause in which)
+    by_cause = CounterTrack(
+        name="clock loss by", series=labels, t_ns=t_ns, values=percent[:, which]
+    )
+    return [total, by_cause]
+
+
+def _lost(
+    clocks: RowClocks,
+    samples: GpuSamples,
+    pieces: Windows,
+    covered_ns: Int64s,
+    reference_mhz: float,
+) -> CeilingLoss:
+    """The report's loss and its causes, over each piece of time instead of each step."""
+    return ceiling_loss(
+        replace(clocks.compute, covered_ns=covered_ns),
+        pieces,
+        reference_mhz,
+        samples.gpu.sm_clock_limit_mhz,
+        samples.causes[clocks.kept],
+        {cause: counter[clocks.kept] for cause, counter in samples.limited_ns.items()},
+    )
+
+
+def _unknown(shown: Mapping[str, _Readings], span_ns: tuple[int, int]) -> list[CounterTrack]:
+    """When each of the readings tells nothing, for those that ever do not; none if all always do.
+
+    Before a track's first value there is nothing to see, which needs no telling.
+    """
+    start_ns, end_ns = span_ns
+    gaps = {name: (one, one.lasts(end_ns)) for name, one in shown.items()}
+    gaps = {name: (one, lasts) for name, (one, lasts) in gaps.items() if len(lasts)}
+    if not gaps:
+        return []
+    edges = {name: _edges(one, lasts) for name, (one, lasts) in gaps.items()}
+    t_ns = np.unique(np.concatenate([[start_ns], *edges.values()])).astype(np.int64)
+    # Each edge turns the state, the first one to unknown.
+    states = {name: np.searchsorted(turns, t_ns, "right") % 2 == 1 for name, turns in edges.items()}
+    return [_flags("unknown", t_ns, states)]
+
+
+def _edges(one: _Readings, lasts: Int64s) -> Int64s:
+    """When a gap begins, when the next reading ends it, and so on."""
+    following = lasts[lasts + 1 < len(one.t_ns)] + 1
+    return np.sort(np.concatenate((one.t_ns[lasts] + 1, one.t_ns[following])))
+
+
+def _flags(name: str, t_ns: Int64s, states: Mapping[str, Bools]) -> CounterTrack:
+    values = np.stack(list(states.values()), axis=1).astype(np.float64)
+    return CounterTrack(name=name, series=tuple(states), t_ns=t_ns, values=values)

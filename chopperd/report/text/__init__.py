@@ -1,0 +1,1 @@
+"""Documents and live state as text for people, 100 columns wide."""

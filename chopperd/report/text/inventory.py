@@ -1,0 +1,209 @@
+"""The GPUs of a node and what their fields answer: what `chopperd devices` shows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Final
+
+import msgspec
+from rich.console import Group, RenderableType
+
+from chopperd.model.devices import DeviceReading, FieldProbe
+from chopperd.model.inventory import Inventory, InventoryEntry, ProcessView
+from chopperd.report.text.field_answers import FieldAnswer, field_answers, other_calls, unit_of
+from chopperd.report.text.sections import table
+from chopperd.report.text.wording import UNKNOWN, decimal, shorten, whole
+from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+_GPUS_A_TABLE: Final = 4
+_NAME_WIDTH: Final = 22
+_REASON_WIDTH: Final = 30
+_BYTES_PER_MIB: Final = 1 << 20
+_COLUMNS: Final = ("<", "value", "nvidia-smi", "p50/p99 us", "<by")
+_CAPTION: Final = (
+    "! differs from nvidia-smi's by more than two moments explain; -: does not answer; "
+    "* not used\n"
+    "p50/p99: time of one driver call; kept every: how far apart the driver's own values are"
+)
+_OPERATION_PREFIXES: Final = ("nvmlDevice", "nvml")
+
+
+def encode_inventory(inventory: Inventory) -> bytes:
+    """The inventory as indented JSON; a field that does not answer is `null`."""
+    document = {
+        "backend": inventory.backend,
+        "driver": inventory.driver,
+        "chosen": inventory.chosen,
+        "simulated": inventory.simulated,
+        "processes": inventory.processes,
+        "gpus": [
+            {
+                "info": entry.info,
+                "reading": _named_causes(entry.reading),
+                "error": entry.error,
+                "fields": [_described(answer) for answer in field_answers(entry)],
+                "calls": entry.probes,
+            }
+            for entry in inventory.gpus
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _described(answer: FieldAnswer) -> dict[str, object]:
+    failed = [f"{each.operation}: {each.error}" for each in answer.others if each.error]
+    return {
+        "name": answer.name,
+        "value": answer.value,
+        "unit": answer.unit,
+        "source": answer.used.operation if answer.used else None,
+        "reason": "; ".join(failed) or None if answer.value is None else None,
+        "nvidia_smi": answer.nvidia_smi,
+        "differs": answer.differs,
+        "call_p50_ns": answer.used.call_p50_ns if answer.used else None,
+        "call_p99_ns": answer.used.call_p99_ns if answer.used else None,
+        "buffered_period_ns": answer.buffered_period_ns,
+    }
+
+
+def _named_causes(reading: DeviceReading | None) -> dict[str, object] | None:
+    """A reading with its causes by label, as everywhere outside."""
+    if reading is None:
+        return None
+    values = {field.name: getattr(reading, field.name) for field in fields(reading)}
+    values["limited_ns"] = {cause.label: ns for cause, ns in reading.limited_ns.items()}
+    if reading.causes is not None:
+        values["causes"] = sorted(cause.label for cause in reading.causes)
+    return values
+
+
+def process_words(view: ProcessView) -> str:
+    """What is seen of the processes on the GPUs, in a line."""
+    if view.listed_count is None:
+        listed = "the driver lists none for this user"
+    elif not view.listed_count:
+        listed = "the driver lists none now"
+    else:
+        listed = f"the driver lists {view.listed_count}, {view.seen_count} of them seen in /proc"
+    words = [listed]
+    if view.own_namespace:
+        words.append("a pid namespace of its own: processes outside it are not seen")
+    read = "can" if view.environments else "can't"
+    return "; ".join([*words, f"environments of others {read} be read"])
+
+
+def render_inventory(inventory: Inventory) -> Group:
+    """A table of the GPUs, partitions below their card, then each one's fields, for a console."""
+    mark = "  SIMULATED" if inventory.simulated else ""
+    title = f"GPUS  {inventory.backend}, driver {inventory.driver or 'version unknown'}{mark}"
+    columns = ("<gpu", "<name", "<uuid", "max MHz", "cap W", "default W")
+    entries = tuple(_in_families(inventory))
+    parts: list[RenderableType] = [table(title, columns, map(_identity, entries))]
+    if any(entry.probes or entry.nvidia_smi for entry in entries):
+        for entry in entries:
+            parts += ["", _fields_table(entry)]
+        parts.append(_CAPTION)
+    else:
+        for first in range(0, len(entries), _GPUS_A_TABLE):
+            parts += ["", _side_by_side(entries[first : first + _GPUS_A_TABLE])]
+    errors = [entry.failure for entry in entries if entry.failure]
+    if inventory.chosen:
+        parts += ["", inventory.chosen]
+    if inventory.processes is not None:
+        parts += ["", f"PROCESSES  {process_words(inventory.processes)}"]
+    return Group(*parts, *([""] if errors else []), *errors)
+
+
+def _in_families(inventory: Inventory) -> Iterator[InventoryEntry]:
+    """The GPUs, each followed by its partitions; those of a card that is not listed stay put."""
+    labels = {entry.info.gpu for entry in inventory.gpus}
+    for entry in inventory.gpus:
+        if entry.info.parent not in labels:
+            yield entry
+            yield from (e for e in inventory.gpus if e.info.parent == entry.info.gpu)
+
+
+def _identity(entry: InventoryEntry) -> tuple[str, ...]:
+    info = entry.info
+    return (
+        info.gpu if info.parent is None else f"  {info.gpu}",
+        shorten(info.name, _NAME_WIDTH),
+        info.uuid,
+        whole(info.sm_clock_max_mhz),
+        whole(info.power_limit_w),
+        whole(info.power_limit_default_w),
+    )
+
+
+def _side_by_side(entries: Sequence[InventoryEntry]) -> RenderableType:
+    """A row a field, a column a GPU: for a back end that does not say where its values are from."""
+    values = [{each.name: each.value for each in field_answers(entry)} for entry in entries]
+    names = list(dict.fromkeys(name for each in values for name in each))
+    columns = ("<", *(f"GPU {entry.info.gpu}" for entry in entries))
+    rows = ((name, *(_shown(name, each.get(name)) for each in values)) for name in names)
+    return table("FIELDS", columns, rows)
+
+
+def _fields_table(entry: InventoryEntry) -> RenderableType:
+    info = entry.info
+    if entry.reading is None:
+        return f"GPU {info.gpu}  does not answer"
+    facts = [f"GPU {info.gpu}"]
+    facts += [f"part of GPU {info.parent}, with its clock"] if info.parent is not None else []
+    facts += [f"power {info.power_source}"] if info.power_source else []
+    facts += [f"memory {info.memory_source}"] if info.memory_source else []
+    return table("  ".join(facts), _COLUMNS, _field_rows(entry))
+
+
+def _field_rows(entry: InventoryEntry) -> Iterator[tuple[str, ...]]:
+    """A row a field, and one for each further call for it."""
+    for answer in field_answers(entry):
+        others = list(answer.others)
+        first = answer.used or (others.pop(0) if others else None)
+        yield (
+            answer.name,
+            _shown(answer.name, answer.value),
+            _shown(answer.name, answer.nvidia_smi) + (" !" if answer.differs else ""),
+            _costs(first),
+            _call(first) + _kept(answer.buffered_period_ns),
+        )
+        yield from (_further(other) for other in others)
+    yield from (_further(call) for call in other_calls(entry))
+
+
+def _further(probe: FieldProbe) -> tuple[str, ...]:
+    return "", "", "", _costs(probe), _call(probe)
+
+
+def _shown(name: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or UNKNOWN
+    if unit_of(name) == "bytes":
+        return f"{decimal(value / _BYTES_PER_MIB, 0)} MiB"
+    if unit_of(name) == "ns":
+        return f"{decimal(value / NS_PER_S, 3)} s"
+    return decimal(value, 0 if abs(value) >= 100 or value == int(value) else 2)
+
+
+def _costs(probe: FieldProbe | None) -> str:
+    """Median and 99th percentile of a call's time, in us."""
+    if probe is None or probe.call_p50_ns is None or probe.call_p99_ns is None:
+        return UNKNOWN
+    p50_us, p99_us = probe.call_p50_ns / NS_PER_US, probe.call_p99_ns / NS_PER_US
+    return f"{decimal(p50_us, 1)}/{decimal(p99_us, 1)}"
+
+
+def _kept(period_ns: int | None) -> str:
+    return "" if period_ns is None else f", kept every {decimal(period_ns / NS_PER_MS, 1)} ms"
+
+
+def _call(probe: FieldProbe | None) -> str:
+    """Where a value comes from, or why it does not."""
+    if probe is None:
+        return UNKNOWN
+    name = probe.operation
+    for prefix in _OPERATION_PREFIXES:
+        name = name.removeprefix(prefix)
+    source = f" ({probe.source})" if probe.source else ""
+    if probe.error is not None:
+        return f"{name}: {shorten(probe.error, _REASON_WIDTH)}"
+    return f"{'' if probe.used else '* '}{name}{source}"

@@ -1,0 +1,105 @@
+"""Shares of a window lost to the clock with their intervals, and whether the rate resolves them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chopperd.model.report import Row, Summary
+from chopperd.report.build.clocks import RESOLVED_HALF_WIDTH_RATIO
+from chopperd.report.text.wording import known, percent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Loss over window with its 95 % interval, ratios; bounds None where there is no interval.
+
+    `by_run` is what the run's pooled sampling error says: a row's own may be small by luck.
+    """
+
+    ratio: float
+    low_ratio: float | None
+    high_ratio: float | None
+    by_run: bool | None = None
+
+    @property
+    def half_width_ratio(self) -> float | None:
+        """Half the interval's width; None where there is none."""
+        if self.low_ratio is None or self.high_ratio is None:
+            return None
+        return (self.high_ratio - self.low_ratio) / 2
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the share may stand as a figure; one without an interval says so itself."""
+        half_width_ratio = self.half_width_ratio
+        if half_width_ratio is None or self.by_run is not None:
+            return half_width_ratio is None or bool(self.by_run)
+        return half_width_ratio <= RESOLVED_HALF_WIDTH_RATIO
+
+    def brackets(self) -> str:
+        """`9.3 % [9.0, 9.6]`."""
+        if self.half_width_ratio is None:
+            return f"{percent(self.ratio)} %, interval unknown"
+        return f"{percent(self.ratio)} % [{percent(self.low_ratio)}, {percent(self.high_ratio)}]"
+
+    def plus_minus(self) -> str:
+        """`9.3 ± 0.3 %`."""
+        if self.half_width_ratio is None:
+            return f"{percent(self.ratio)} %, interval unknown"
+        return f"{percent(self.ratio)} ± {percent(self.half_width_ratio)} %"
+
+
+def summary_share(summary: Summary) -> Share | None:
+    """The run's share as the summary states it; None if unknown."""
+    if not known(summary.gap_ratio):
+        return None
+    return Share(
+        ratio=summary.gap_ratio,
+        low_ratio=_or_none(summary.gap_low),
+        high_ratio=_or_none(summary.gap_high),
+    )
+
+
+def row_share(row: Row) -> Share | None:
+    """A row's lost / window; its interval is the gap's times the covered share of the window."""
+    lost_ns, gap_ratio = row.dvfs.lost_ns, row.dvfs.gap_ratio
+    if lost_ns is None or not row.window_ns:
+        return None
+    covered = _covered_ratio(row)
+    low, high = row.dvfs.gap_low, row.dvfs.gap_high
+    if not known(low) or not known(high) or not known(gap_ratio) or covered is None:
+        return Share(ratio=lost_ns / row.window_ns, low_ratio=None, high_ratio=None)
+    return Share(
+        ratio=lost_ns / row.window_ns,
+        low_ratio=low * covered,
+        high_ratio=high * covered,
+        by_run=row.dvfs.resolved,
+    )
+
+
+def pooled_share(totals: Sequence[Row]) -> Share | None:
+    """The whole files' share over all devices, weighted by window; None if no device has one.
+
+    Half-widths are averaged as if the devices' errors went together, which they may: the join's
+    error is common to all. Devices without a share or an interval are left out of both.
+    """
+    shares = [(share, row.window_ns or 0) for row in totals if (share := row_share(row))]
+    weighted = [
+        (s.ratio, s.half_width_ratio, w) for s, w in shares if s.half_width_ratio is not None
+    ]
+    window_ns = sum(weight for _, _, weight in weighted)
+    if not window_ns:
+        return None
+    ratio = sum(ratio * weight for ratio, _, weight in weighted) / window_ns
+    half = sum((half or 0.0) * weight for _, half, weight in weighted) / window_ns
+    return Share(ratio=ratio, low_ratio=ratio - half, high_ratio=ratio + half)
+
+
+def _covered_ratio(row: Row) -> float | None:
+    """Covered compute over the window."""
+    if row.clock is None or not known(row.clock.coverage_ratio) or row.compute_ns is None:
+        return None
+    return row.clock.coverage_ratio * row.compute_ns / row.window_ns if row.window_ns else None
+
+
+def _or_none(value: float | None) -> float | None:
+    return value if known(value) else None
