@@ -16,8 +16,7 @@ import numpy as np
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Bools, Float64s
-from chopperd.model.causes import Cause
-from chopperd.model.classes import CopyDirection
+from chopperd.model.kinds import Cause, CopyDirection
 from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
 from chopperd.simulation.scenario import (

@@ -16,10 +16,9 @@ import numpy as np
 from bench.accuracy import READ_SPAN_NS, scenario_timeline
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.model.report import Reference, Row, Summary
-from chopperd.report.build.across import across_devices
 from chopperd.report.build.clocks import clock_of, dvfs_of
 from chopperd.report.build.rows import DraftRow
-from chopperd.report.build.summary import summarise
+from chopperd.report.build.summary import across_devices, summarise
 from chopperd.simulation.scenario import REFERENCE_MHZ, Scenario, observe, scenario
 from chopperd.simulation.track import ClockTruth, StepFunction
 

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from bench.processes import ROOT, WORK
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.samples.files import write_samples
 from chopperd.traces.reader import read_trace

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.accuracy import READ_SPAN_NS, held_against, scenario_timeline
 from chopperd.correlate.join import join_device
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.report import Reference
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals

@@ -15,8 +15,8 @@ import numpy as np
 
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
-from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals

@@ -51,11 +51,11 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: str) -> list
     """The stages of one report as `chopperd report --format json` makes it."""
     watch = Stopwatch()
     watch.time("start, imports", _imported)
-    from chopperd.model.device_map import device_map_of  # noqa: PLC0415
+    from chopperd.model.run import device_map_of  # noqa: PLC0415
     from chopperd.report.build.clocked_device import JoinOptions  # noqa: PLC0415
     from chopperd.report.build.document import StepSelection, build_document  # noqa: PLC0415
     from chopperd.report.build.trace_report import report_trace  # noqa: PLC0415
-    from chopperd.report.forms.formats import formatted  # noqa: PLC0415
+    from chopperd.report.forms.schema import formatted  # noqa: PLC0415
     from chopperd.store.samples.files import read_samples  # noqa: PLC0415
     from chopperd.traces.reader import read_trace  # noqa: PLC0415
     from chopperd.traces.timeline import lay_out  # noqa: PLC0415

@@ -13,8 +13,7 @@ import msgspec
 
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.row_parts import PARTS_BY
-from chopperd.report.forms.formats import formatted
-from chopperd.report.forms.schema import SCHEMA_FILE
+from chopperd.report.forms.schema import SCHEMA_FILE, formatted
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 

@@ -8,13 +8,18 @@ before what takes traces in is loaded.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from chopperd.agent.absent_store import AbsentStore
 from chopperd.agent.context import Surroundings
-from chopperd.agent.deferred_ingest import DeferredIngest
-from chopperd.agent.shutdown import end_within
+from chopperd.agent.lifecycle import end_within
+from chopperd.api.app import build_api, build_metrics
+from chopperd.api.listeners import Listener
+from chopperd.api.services import ApiServices
+from chopperd.errors import IngestError, IngestReason, StoreError
+from chopperd.export.catalogue import profile_named
+from chopperd.export.rendering import MetricsText
 from chopperd.live.traced import TracedLedger
+from chopperd.model.captures import TraceEntry
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
@@ -23,15 +28,148 @@ from chopperd.model.live import (
     StoreLive,
     TracedTotals,
 )
+from chopperd.model.services import DropSource, Ingest, SampleSource, StepSource, Upload
+from chopperd.report.forms.schema import formatted
 from chopperd.store.recorder.reader import RecordedSamples
 
 if TYPE_CHECKING:
-    from chopperd.agent.archiving import ArchiveThread
-    from chopperd.agent.store_keeper import StoreKeeper
+    from chopperd.agent.storage import ArchiveThread, StoreKeeper
     from chopperd.api.listeners import Listener
     from chopperd.api.services import ApiServices
-    from chopperd.ingest.ingest import IngestService
+    from chopperd.ingest.service import IngestService
     from chopperd.store.captures.capture_store import CaptureStore
+
+
+# The listeners for metrics and API, and what they answer from.
+
+
+def new_services(
+    around: Surroundings,
+    *,
+    steps: StepSource,
+    drops: DropSource,
+    samples: SampleSource,
+    ingest: Ingest,
+) -> ApiServices:
+    """What both listeners answer from."""
+    profile = profile_named(around.config.metrics.profile)
+    text = MetricsText(around.snapshots, profile, around.clock)
+
+    def metrics(accept: str | None) -> tuple[bytes, str]:
+        exposition = text.exposition(accept)
+        return exposition.body, exposition.content_type
+
+    return ApiServices(
+        snapshots=around.snapshots,
+        steps=steps,
+        drops=drops,
+        samples=samples,
+        ingest=ingest,
+        pause=around.pause,
+        health=around.health,
+        render_document=formatted,
+        metrics=metrics,
+        clock=around.clock,
+        access=around.access,
+        failed=lambda _path: around.health.note_fault(GuardedPart.REQUEST),
+    )
+
+
+def metrics_listener(around: Surroundings, services: ApiServices) -> Listener | None:
+    """What serves metrics and health, not started; None where nothing is to."""
+    listening = around.sockets.metrics
+    if listening is None:
+        return None
+    return Listener(build_metrics(services), [listening], "metrics", blocking_threads=0)
+
+
+def api_listener(around: Surroundings, services: ApiServices) -> Listener | None:
+    """What serves the API, not started; None where nothing is to."""
+    sockets = (around.sockets.api, around.sockets.api_local)
+    listening = [each for each in sockets if each is not None]
+    return Listener(build_api(services), listening, "api") if listening else None
+
+
+# What is asked in place of a store that can't be had.
+
+
+class AbsentStore:
+    """Knows no steps and no drops (`model.services.StepSource`, `DropSource`), and says why.
+
+    Args:
+        trouble: Why there is no store, for people.
+    """
+
+    def __init__(self, trouble: str) -> None:
+        self._trouble = trouble
+
+    def _refuse(self, *_asked: object, **_for: object) -> NoReturn:
+        raise StoreError(f"there is no store: {self._trouble}")
+
+    jobs = steps = step = kernels = latest_document = traces = trace = drops = _refuse
+
+
+# The taking in of traces as the API has it: before it is there, and where it never will be.
+
+
+class DeferredIngest:
+    """Refuses traces (`model.services.Ingest`) until it is given what takes them in."""
+
+    def __init__(self) -> None:
+        self._ingest: Ingest | None = None
+        self._trouble = "the agent has just started"
+
+    def give(self, ingest: Ingest) -> None:
+        """Take traces in from now on."""
+        self._ingest = ingest
+
+    def give_up(self, trouble: str) -> None:
+        """Say why there will be none."""
+        self._trouble = trouble
+
+    def open_upload(
+        self,
+        *,
+        name: str,
+        job: str | None,
+        owner_uid: int | None,
+        expected_bytes: int | None,
+        device_map: str | None = None,
+    ) -> Upload:
+        """Begin to take a trace.
+
+        Raises:
+            IngestError: Traces are not taken in now, or it is too large.
+        """
+        return self._there().open_upload(
+            name=name,
+            job=job,
+            owner_uid=owner_uid,
+            expected_bytes=expected_bytes,
+            device_map=device_map,
+        )
+
+    def take_file(
+        self,
+        path: str,
+        *,
+        job: str | None,
+        owner_uid: int | None,
+        device_map: str | None = None,
+    ) -> tuple[TraceEntry, bool]:
+        """Take a copy of a file under `ingest.roots`.
+
+        Raises:
+            IngestError: Traces are not taken in now, or this file can't be.
+        """
+        return self._there().take_file(path, job=job, owner_uid=owner_uid, device_map=device_map)
+
+    def _there(self) -> Ingest:
+        if self._ingest is None:
+            text = f"traces are not taken in: {self._trouble}"
+            raise IngestError(text, reason=IngestReason.BUSY)
+        return self._ingest
+
 
 logger = logging.getLogger(__name__)
 
@@ -140,13 +278,12 @@ class Parts:
                 self._deferred_ingest.give_up(trouble)
 
     def _open_store(self) -> None:
-        from chopperd.agent.storage_setup import opened_store
+        from chopperd.agent.storage import opened_store
 
         self._keeper = opened_store(self._around)
         self._keeper.start()
 
     def _serve_metrics(self) -> None:
-        from chopperd.agent.listener_setup import metrics_listener, new_services
 
         store: CaptureStore | AbsentStore
         store = AbsentStore(self._troubles[_STORE]) if self._keeper is None else self._keeper.store
@@ -160,7 +297,6 @@ class Parts:
         self._serve("metrics", metrics_listener(self._around, self._services))
 
     def _serve_api(self) -> None:
-        from chopperd.agent.listener_setup import api_listener
 
         if self._services is not None:
             self._serve("api", api_listener(self._around, self._services))
@@ -172,15 +308,15 @@ class Parts:
             self._around.health.watch(f"{name} listener", lambda: listener.is_serving)
 
     def _start_archive(self) -> None:
-        from chopperd.agent.storage_setup import new_archive
+        from chopperd.agent.storage import new_archive
 
         archive = new_archive(self._around, self._recorded)
         archive.start()
         self._archive = archive
 
     def _start_ingest(self) -> None:
-        from chopperd.ingest.counted_store import CountedStore
-        from chopperd.ingest.ingest_setup import new_ingest
+        from chopperd.ingest.service import new_ingest
+        from chopperd.ingest.trace_store import CountedStore
 
         if self._keeper is None:
             raise RuntimeError(self._troubles[_STORE])

@@ -13,11 +13,10 @@ from chopperd import __version__
 from chopperd.agent.context import Surroundings
 from chopperd.agent.folders import claimed_state, made_runtime
 from chopperd.agent.health import Guard, Health
-from chopperd.agent.notify import Notifier
+from chopperd.agent.lifecycle import Notifier, Wake, stopped_by_signals
 from chopperd.agent.pause import PauseFile
 from chopperd.agent.sampling import Sampling, new_sampling
 from chopperd.agent.sockets import Addresses, Sockets, opened_sockets
-from chopperd.agent.wake import Wake, stopped_by_signals
 from chopperd.clock import Clock, SystemClock
 from chopperd.config.load import effective
 from chopperd.config.paths import node_name, runtime_folder, service_manager, state_folder
@@ -152,7 +151,7 @@ class Agent:
 
     def _start_parts(self, sockets: Sockets) -> None:
         """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
-        from chopperd.agent.access_setup import access_policy
+        from chopperd.agent.sockets import access_policy
 
         access = access_policy(self._config)
         self._starting = threading.Thread(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
 from chopperd.clock import Clock
-from chopperd.live.node import AgentFacts, LiveNode
-from chopperd.live.processes import ProcessCosts
+from chopperd.live.node import AgentFacts, LiveNode, ProcessCosts
 from chopperd.model.live import (
     GuardedPart,
     NodeSnapshot,

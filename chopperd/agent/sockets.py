@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from chopperd.api.access import AccessPolicy, host_names, read_token
 from chopperd.api.binding import bind_tcp, bind_unix
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
@@ -124,3 +125,21 @@ def _name(listening: socket.socket | None) -> tuple[str, int] | None:
 def _url(address: tuple[str, int]) -> str:
     host, port = address
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# Who may ask the agent for what, by its configuration.
+
+
+def access_policy(config: Config) -> AccessPolicy:
+    """Who may ask for what.
+
+    Raises:
+        ConfigError: The token's file can't be used.
+    """
+    token_file = config.api.token_file
+    return AccessPolicy(
+        agent_uid=os.geteuid(),
+        admin_group=config.api.admin_group,
+        token=None if token_file is None else read_token(token_file),
+        hosts=host_names(config.api.listen, config.api.allowed_hosts),
+    )

@@ -9,7 +9,7 @@ from chopperd.api.node import FROM, TO
 from chopperd.api.parameters import Text, optional
 from chopperd.api.routing import Call, json_response
 from chopperd.api.steps import LIMIT
-from chopperd.model.drops import DropQuery
+from chopperd.model.captures import DropQuery
 
 GPU: Final = optional("gpu", Text(128), "only of the GPU with this label or UUID")
 

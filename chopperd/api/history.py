@@ -9,7 +9,7 @@ import numpy as np
 from chopperd.api.downsample import LONGEST_GAP_NS, BinSums, add_sums, bin_sums, empty_sums
 from chopperd.api.models import Band, GpuHistory
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.services import SampleSource
 from chopperd.units import NS_PER_S

@@ -11,10 +11,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import field
 
-from chopperd.model.captures import DeviceKernels, JobEntry, TraceEntry, TraceState
-from chopperd.model.causes import CAUSE_BY_LABEL, Cause
+from chopperd.model.captures import DeviceKernels, GpuDrop, JobEntry, TraceEntry, TraceState
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
-from chopperd.model.drops import GpuDrop
+from chopperd.model.kinds import CAUSE_BY_LABEL, Cause
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,

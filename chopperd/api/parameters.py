@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from chopperd.errors import ConfigError
-from chopperd.model.device_map import device_map_of
+from chopperd.model.run import device_map_of
 from chopperd.units import NS_PER_S
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"

@@ -36,7 +36,7 @@ def status(
 ) -> None:
     """Say how the agent and its GPUs stand; exits with 1 where something is not well."""
     from chopperd.api.models import snapshot_of
-    from chopperd.report.text.status_page import node_troubles, status_page
+    from chopperd.report.text.live_pages import node_troubles, status_page
 
     client = agent_client(config)
     said, body = client.status_and_json()
@@ -74,11 +74,11 @@ def steps(
     rows = client.last_steps(query, last)
     simulated = client.status().backend.simulated
     if form == "csv":
-        from chopperd.report.forms.csv_table import render_steps_csv
+        from chopperd.report.forms.columns import render_steps_csv
 
         write(render_steps_csv(rows, simulated=simulated))
         return
-    from chopperd.report.text.step_list import critical_rows, encode_steps, render_steps
+    from chopperd.report.text.lists import critical_rows, encode_steps, render_steps
 
     if form == "json":
         write(encode_steps(rows, simulated=simulated).decode())
@@ -99,7 +99,7 @@ def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
     if form == "json":
         _write_list("traces", found, simulated=simulated)
         return
-    from chopperd.report.text.step_list import render_traces
+    from chopperd.report.text.lists import render_traces
 
     print_page(render_traces(found, simulated=simulated))
 
@@ -115,7 +115,7 @@ def jobs(form: options.ListFormat, config: Path | None) -> None:
     if form == "json":
         _write_list("jobs", found, simulated=simulated)
         return
-    from chopperd.report.text.step_list import render_jobs
+    from chopperd.report.text.lists import render_jobs
 
     print_page(render_jobs(found, simulated=simulated))
 
@@ -133,7 +133,7 @@ def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | N
     if form == "json":
         _write_list("drops", found, simulated=simulated)
         return
-    from chopperd.report.text.step_list import render_drops
+    from chopperd.report.text.lists import render_drops
 
     print_page(render_drops(found, simulated=simulated))
 

@@ -21,7 +21,7 @@ from chopperd.model.safe_text import visible_lines
 if TYPE_CHECKING:
     from chopperd.config.sections import Config
     from chopperd.diagnosis.facts import Amd, DriverProbe, Facts
-    from chopperd.model.inventory import Inventory
+    from chopperd.model.devices import Inventory
 
 
 #: The root of the file tree that is looked at.
@@ -138,7 +138,7 @@ def check_config(
     file: Path | None,
 ) -> None:
     """Check the configuration and print what is in force, and where each value comes from."""
-    from chopperd.report.text.settings import render_settings
+    from chopperd.report.text.lists import render_settings
 
     print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
 

@@ -145,7 +145,7 @@ def report_options(
     Raises:
         ConfigError: The device map is none.
     """
-    from chopperd.model.device_map import device_map_of
+    from chopperd.model.run import device_map_of
     from chopperd.pipeline.configured import configured_options
     from chopperd.report.build.document import StepSelection
 

@@ -54,7 +54,7 @@ def print_report(
     if form == "parquet":
         data = _parquet(document, to_terminal=output is None and sys.stdout.isatty())
     else:
-        from chopperd.report.forms.formats import formatted
+        from chopperd.report.forms.schema import formatted
 
         styled = output is None and sys.stdout.isatty()
         text = formatted(document, form, by=by, styled=styled)

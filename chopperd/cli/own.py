@@ -85,7 +85,7 @@ def _probe_amd(arguments: Sequence[str]) -> int:
 
 def _analysis(arguments: Sequence[str]) -> int:
     """Analyse traces for the parent until it ends or closes standard input."""
-    from chopperd.pipeline.background import one_thread_each
+    from chopperd.pipeline.worker import one_thread_each
 
     one_thread_each()
     from chopperd.pipeline import worker

@@ -20,7 +20,7 @@ from chopperd.cli.recording import recording, samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
-from chopperd.model.device_map import device_map_of
+from chopperd.model.run import device_map_of
 
 if TYPE_CHECKING:
     from chopperd.model.report import ReportDocument
@@ -173,7 +173,7 @@ def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> Non
     from chopperd.model.row_parts import has_parts
 
     if not has_parts(document, by):
-        from chopperd.report.text.part_titles import why_none
+        from chopperd.report.text.tables import why_none
 
         complain(f"--by {by}: {why_none(document)}")
 

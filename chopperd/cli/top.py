@@ -115,7 +115,7 @@ def _snapshots(config: Config, backend: str | None) -> "Generator[NodeSnapshot]"
 
 
 def _print_once(snapshots: "Iterable[NodeSnapshot]") -> None:
-    from chopperd.report.text.live_page import live_page
+    from chopperd.report.text.live_pages import live_page
 
     history: list[NodeSnapshot] = []
     for snapshot in snapshots:
@@ -128,7 +128,7 @@ def _print_once(snapshots: "Iterable[NodeSnapshot]") -> None:
 
 def _has_losses(history: "Sequence[NodeSnapshot]") -> bool:
     """Whether the losses of all GPUs that answer, of which there are some, are known by now."""
-    from chopperd.report.text.live_rates import lost_ratios
+    from chopperd.report.text.live_pages import lost_ratios
 
     ratios = lost_ratios(history)
     known = [ratios[gpu.info.gpu] is not None for gpu in history[-1].gpus if gpu.up]
@@ -140,8 +140,7 @@ def _show(snapshots: "Iterable[NodeSnapshot]") -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from chopperd.report.text.live_page import live_page
-    from chopperd.report.text.live_rates import window
+    from chopperd.report.text.live_pages import live_page, window
     from chopperd.report.text.report import Shown
 
     console = Console(highlight=False, markup=False, emoji=False)

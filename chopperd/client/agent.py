@@ -13,8 +13,7 @@ from chopperd.client.token import read_token
 from chopperd.client.transport import Transport
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
-from chopperd.model.captures import JobEntry, StepQuery, TraceEntry
-from chopperd.model.drops import GpuDrop
+from chopperd.model.captures import GpuDrop, JobEntry, StepQuery, TraceEntry
 from chopperd.model.live import NodeSnapshot
 from chopperd.model.report import ReportDocument, Row
 

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol, runtime_checkable
 
 from chopperd.errors import ConfigError
-from chopperd.model.classes import KERNEL_CLASSES
-from chopperd.model.device_map import device_map_of
+from chopperd.model.kinds import KERNEL_CLASSES
+from chopperd.model.run import device_map_of
 
 _LAST_PORT: Final = 65535
 

@@ -13,7 +13,7 @@ import numpy as np
 from chopperd.correlate import intervals
 from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_MS, NS_PER_S

@@ -8,7 +8,7 @@ import numpy as np
 
 from chopperd.correlate.clock.signal import ClassClock
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import (
+from chopperd.model.kinds import (
     CAUSES,
     OUTRANKED,
     PROTECTIONS,
@@ -17,7 +17,7 @@ from chopperd.model.causes import (
     has_protection,
     ranked,
 )
-from chopperd.model.counters import most_limited_ns
+from chopperd.model.plausible import most_limited_ns
 from chopperd.model.samples import GpuSamples
 
 MIN_COUNTER_SHARE: Final = 0.05

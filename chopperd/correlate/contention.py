@@ -11,7 +11,7 @@ import numpy as np
 from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.waterfall import is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
-from chopperd.model.classes import COMPUTE_CLASSES
+from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.timeline import DeviceTimeline, Intervals
 
 #: Fewer kernels of a family, or in one of the two sets that an interval compares, tell too little.

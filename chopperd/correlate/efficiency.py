@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.pieces import ClockPieces
-from chopperd.correlate.row_sums import RowSums
+from chopperd.correlate.row_work import RowSums
 from chopperd.correlate.waterfall import is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType, GpuSpec, peak_of
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.units import NS_PER_S

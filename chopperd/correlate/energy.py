@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.counters import most_energy_j
-from chopperd.model.energy_counter import EnergyCounter
+from chopperd.model.plausible import EnergyCounter, most_energy_j
 
 MAX_ERROR_RATIO: Final = 0.15
 #: From this share of reads that show a new value on, the counter changes as often as it is read.

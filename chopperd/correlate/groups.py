@@ -11,10 +11,10 @@ import numpy as np
 from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.precision import Z_95
 from chopperd.correlate.clock.signal import Primitive
-from chopperd.correlate.order import places_of_spans
+from chopperd.correlate.intervals import places_of_spans
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
-from chopperd.model.classes import COMPUTE_CLASSES
+from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.timeline import DeviceTimeline
 
 #: Lines of a grouping in a report, one for what is not known aside. The largest of 19 real traces
@@ -356,3 +356,44 @@ def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
     total[order[1:]] = np.cumsum(share, out=share)
     shared: Float64s = total[count:] - total[:count]
     return shared
+
+
+# Kernels of one normalised name taken together: count, time, clock and loss.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTotals:
+    """Figures of each family that occurs on a device, (f,) each, longest first.
+
+    Attributes:
+        family: (f,) int64, index into `Timeline.families`; `OTHER` for several of one class.
+        merged: (f,) int64, how many families `OTHER` holds; 0 for others.
+        kernel_class: (f,) int8.
+        count, time_ns, samples, mean_mhz, lost_ns, half_ns: As of `GroupTotals`.
+    """
+
+    family: Int64s
+    merged: Int64s
+    kernel_class: Int8s
+    count: Int64s
+    time_ns: Int64s
+    samples: Int64s
+    mean_mhz: Float64s
+    lost_ns: Float64s
+    half_ns: Float64s
+
+
+def family_totals(timeline: DeviceTimeline, figures: RecordFigures) -> FamilyTotals:
+    """The figures of each family of the device."""
+    totals = group_totals(timeline.family, figures, timeline.kernel_class)
+    return FamilyTotals(
+        family=totals.group,
+        merged=totals.merged,
+        kernel_class=timeline.kernel_class[totals.first],
+        count=totals.count,
+        time_ns=totals.time_ns,
+        samples=totals.samples,
+        mean_mhz=totals.mean_mhz,
+        lost_ns=totals.lost_ns,
+        half_ns=totals.half_ns,
+    )

@@ -20,17 +20,22 @@ from chopperd.correlate.clock.precision import (
     known_lag_ns,
     timing_of,
 )
+from chopperd.correlate.clock.sensor_updates import clock_looks
 from chopperd.correlate.clock.signal import (
     MAX_GAP_PERIODS,
     LabelledSamples,
     RunningClass,
     achieved_period_ns,
 )
-from chopperd.correlate.clock.updates import clock_looks
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
-from chopperd.correlate.families import FamilyTotals, family_totals
-from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
+from chopperd.correlate.groups import (
+    FamilyTotals,
+    GroupTotals,
+    family_totals,
+    group_totals,
+    record_figures,
+)
 from chopperd.correlate.losses import (
     CeilingLoss,
     MeanClock,
@@ -38,12 +43,11 @@ from chopperd.correlate.losses import (
     ceiling_loss,
     mean_clock,
 )
-from chopperd.correlate.phase_time import phase_busy_ns
+from chopperd.correlate.row_work import foreign_ns, launched_ns, phase_busy_ns
 from chopperd.correlate.traffic import Traffic, traffic_of
 from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, lengths_ns
-from chopperd.correlate.work import foreign_ns, launched_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
-from chopperd.model.classes import CopyDirection
+from chopperd.model.kinds import CopyDirection
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Phase

@@ -13,9 +13,8 @@ from chopperd.correlate.causes import (
     end_shares,
     largest_remainder,
 )
-from chopperd.correlate.clock.border import border_correction_mhz
+from chopperd.correlate.clock.edge_correction import border_correction_mhz, pooled_by_level
 from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
-from chopperd.correlate.clock.levels import pooled_by_level
 from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.precision import (
     Z_95,
@@ -36,7 +35,7 @@ from chopperd.correlate.clock.signal import (
 )
 from chopperd.correlate.waterfall import lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals
 
 

@@ -1,13 +1,321 @@
 """What a device's records moved and how communication met compute, put together for its rows."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from chopperd.correlate.chopper import ChopperTotals, chopper_totals
-from chopperd.correlate.collectives import CollectiveTotals, collective_totals
+import numpy as np
+
 from chopperd.correlate.contention import ContentionTotals, contention
-from chopperd.correlate.copies import CopyTotals, copy_totals
+from chopperd.correlate.row_work import RowSums
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, copy_ways, is_class
+from chopperd.model.arrays import Bools, Float64s, Int64s
+from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.model.trace import Collective
+
+# Copies and fills of each row by direction: how many, how long, how many bytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTotals:
+    """Sums over the copies of each row, (r, 4) int64: a column for each of `COPY_DIRECTIONS`.
+
+    Attributes:
+        count: Copies.
+        time_ns: Their durations; no union.
+        sized_count, sized_time_ns, copied_bytes: Of those whose size is known.
+    """
+
+    count: Int64s
+    time_ns: Int64s
+    sized_count: Int64s
+    sized_time_ns: Int64s
+    copied_bytes: Int64s
+
+
+def copy_totals(timeline: DeviceTimeline) -> CopyTotals:
+    """What each row's copies and fills moved, by direction."""
+    copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
+    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies]).astype(np.int64)
+    known = timeline.copied_bytes[copies] >= 0
+    sized, sized_way = copies[known], way[known]
+    duration_ns = timeline.end_ns - timeline.start_ns
+    sums, sized_sums = RowSums(timeline, copies), RowSums(timeline, sized)
+    ways = len(COPY_DIRECTIONS)
+    return CopyTotals(
+        count=sums.apart(way, ways),
+        time_ns=sums.apart(way, ways, duration_ns[copies]),
+        sized_count=sized_sums.apart(sized_way, ways),
+        sized_time_ns=sized_sums.apart(sized_way, ways, duration_ns[sized]),
+        copied_bytes=sized_sums.apart(sized_way, ways, timeline.copied_bytes[sized]),
+    )
+
+
+# Collectives of each row by process group: how many, how long, how many bytes, how fast.
+#
+# Sizes and factors are those of NCCL's own tests, so that figures can be set beside theirs.
+#
+# Source: `doc/PERFORMANCE.md` of NVIDIA/nccl-tests.
+
+#: Bytes of an element by c10's name of its type; Float4 packs two numbers into one.
+_DTYPE_BYTES: Final = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "QInt32", "Float", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+_SHARED: Final = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
+_ONE_WAY: Final = frozenset({"broadcast", "reduce", "send", "recv", "sendrecv"})
+UNKNOWN_COLLECTIVE: Final = Collective(name="unknown")
+#: Kinds of a device, a line each; those with the least time are one beyond that.
+MOST_KINDS: Final = 64
+OTHER_COLLECTIVES: Final = Collective(name="other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTotals:
+    """Sums over the communication kernels of each row, (r, k) int64: a column for each of `kinds`.
+
+    Attributes:
+        kinds: A name, a process group with its description, size and ranks; nothing else is set.
+            Only those that occur; `OTHER_COLLECTIVES` for those with the least time of very many.
+        count: Kernels.
+        time_ns: Their durations; no union.
+        sized_count, sized_time_ns, moved_bytes: Of those whose size is known.
+    """
+
+    kinds: tuple[Collective, ...]
+    count: Int64s
+    time_ns: Int64s
+    sized_count: Int64s
+    sized_time_ns: Int64s
+    moved_bytes: Int64s
+
+
+def collective_totals(
+    timeline: DeviceTimeline, collectives: tuple[Collective, ...]
+) -> CollectiveTotals:
+    """What each row's communication kernels carried, by collective and process group.
+
+    Args:
+        timeline: The device.
+        collectives: What its `collective` column indexes.
+    """
+    comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES))
+    number_of: dict[Collective, int] = {}
+    every = (*collectives, UNKNOWN_COLLECTIVE)
+    numbers = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
+    number = np.array(numbers, np.int64)[timeline.collective[comm]]
+    size = np.array([_known(collective_bytes(each)) for each in every])[timeline.collective[comm]]
+    duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
+    kinds, kind = _bounded(tuple(number_of), number, duration_ns)
+    sized = np.flatnonzero(size >= 0)
+    sums, sized_sums = RowSums(timeline, comm), RowSums(timeline, comm[sized])
+    count = len(kinds)
+    return CollectiveTotals(
+        kinds=kinds,
+        count=sums.apart(kind, count),
+        time_ns=sums.apart(kind, count, duration_ns),
+        sized_count=sized_sums.apart(kind[sized], count),
+        sized_time_ns=sized_sums.apart(kind[sized], count, duration_ns[sized]),
+        moved_bytes=sized_sums.apart(kind[sized], count, size[sized]),
+    )
+
+
+def _bounded(
+    kinds: tuple[Collective, ...], number: Int64s, duration_ns: Int64s
+) -> tuple[tuple[Collective, ...], Int64s]:
+    """The kinds that occur, of at most `MOST_KINDS` with the most time, and the place of each.
+
+    Every row has a figure of each kind: anyone can make a trace of thousands of both.
+    """
+    time_ns = np.bincount(number, duration_ns, len(kinds))
+    there = np.flatnonzero(np.bincount(number, minlength=len(kinds)))
+    own = np.sort(there[np.argsort(-time_ns[there], kind="stable")][:MOST_KINDS])
+    place = np.full(len(kinds), len(own))
+    place[own] = np.arange(len(own))
+    others = (OTHER_COLLECTIVES,) if len(own) < len(there) else ()
+    return (*(kinds[one] for one in own.tolist()), *others), place[number]
+
+
+def _kind(collective: Collective) -> Collective:
+    return Collective(
+        name=collective.name,
+        group=collective.group,
+        group_description=collective.group_description,
+        group_size=collective.group_size,
+        ranks=collective.ranks,
+    )
+
+
+def _known(size_bytes: int | None) -> int:
+    return -1 if size_bytes is None else size_bytes
+
+
+def collective_bytes(collective: Collective) -> int | None:
+    """The size that bandwidths are of; None if unknown.
+
+    The larger of what goes into a rank and what comes out: the array of an all-reduce or broadcast,
+    all that an all-gather puts together, all that a reduce-scatter takes apart. No elements at
+    all are no size: a collective of nothing runs no kernel, so the trace does not say it.
+
+    Source: nccl-tests, where "S is the size in bytes of the total array", and the counts that
+        torch's process groups record (`inNelems`, `outNelems`), both of one rank.
+    """
+    element_bytes = _DTYPE_BYTES.get(collective.dtype or "")
+    elements = max(collective.in_elements or 0, collective.out_elements or 0)
+    return elements * element_bytes if elements > 0 and element_bytes else None
+
+
+def bus_factor(name: str, group_size: int | None) -> float | None:
+    """What makes an algorithm's bandwidth that of one rank's links; None if unknown.
+
+    None too for a group of one, which uses no link, and for unevenly split all-to-alls, of which
+    the share that stays on the rank is not known.
+
+    Args:
+        name: In one spelling ("allreduce").
+        group_size: Ranks of its process group; None if not known.
+
+    Source: nccl-tests: 2 (n - 1) / n, (n - 1) / n, or 1 for collectives with one root and for
+        messages from rank to rank. They are of rings and trees, not of reductions in switches.
+    """
+    if group_size is not None and group_size < 2:
+        return None
+    if name in _ONE_WAY:
+        return 1.0
+    if group_size is None:
+        return None
+    share = (group_size - 1) / group_size
+    if name == "allreduce":
+        return 2 * share
+    return share if name in _SHARED else None
+
+
+# Chopper's own launch, prep and call overheads and its overlap ratio, to stand beside ours.
+#
+# Its compute kernels are those that are neither communication nor FSDP's copies for it, and have a
+# launch in the file. Its copies and fills are in neither.
+#
+# Source: UnaryLab/chopper at 7957a6e: `common/trace_metrics.py` (`derive_prep_overhead`,
+# `derive_call_overhead`, `compute_overlap_cdf`), `plots/launch_overhead.py` (first kernels),
+# `profile/merge.py` (kernels). The text of its paper was not at hand.
+
+_PACKS = frozenset({KernelClass.COMM_PACK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChopperTotals:
+    """Sums over each row's compute kernels, (r,) int64; `overlap_ratio` float64, NaN unknown.
+
+    The whole file is the sum of its steps, as gaps between steps are none of Chopper's; a file
+    without steps is taken as one.
+
+    Attributes:
+        kernel_count, kernel_ns: The kernels and their durations.
+        launch_ns, prep_ns, call_ns: Of all but the first kernels of steps.
+        first_launch_ns, first_call_ns: Of the first kernels of steps.
+        overlap_ratio: Of the kernels' time, what communication covers, added up kernel by kernel
+            and cut at each compute kernel's length.
+    """
+
+    kernel_count: Int64s
+    kernel_ns: Int64s
+    launch_ns: Int64s
+    prep_ns: Int64s
+    call_ns: Int64s
+    first_launch_ns: Int64s
+    first_call_ns: Int64s
+    overlap_ratio: Float64s
+
+
+def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
+    """Chopper's figures for each row.
+
+    Launch overhead is the gap since the compute kernel that started before, in the same step;
+    prep the part of it before the launch call began, call the part from there on. Of a step's
+    first compute kernel: launch since the step's first kernel of any kind, call since its launch
+    call began, uncut. Chopper sums by operation and takes medians; here all are summed.
+    """
+    group = np.zeros(len(timeline), np.int64)
+    if timeline.windows:
+        group = timeline.step.astype(np.int64)
+    counts = (timeline.call_thread >= 0) & (group >= 0)
+    counts &= is_class(timeline.kernel_class, COMPUTE_CLASSES - _PACKS)
+    kernels = np.flatnonzero(counts)
+    kernels = kernels[np.argsort(group[kernels], kind="stable")]
+    parts = _parts_ns(timeline, group, kernels)
+    shared_ns = _beside_comm_ns(timeline, kernels)
+    rows = RowSums(timeline, kernels)
+    sums = {name: rows.whole(each) for name, each in parts.items()}
+    beside = rows.of(shared_ns)
+    unknown = np.full(len(beside), np.nan)
+    time_ns = sums["kernel_ns"]
+    ratio = np.divide(beside, time_ns, out=unknown, where=time_ns > 0)
+    return ChopperTotals(overlap_ratio=ratio, **sums)
+
+
+def _parts_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[str, Int64s]:
+    """The figures of each kernel, (n,) int64; kernels by group, then by start."""
+    start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
+    call = np.minimum(timeline.call_start_ns[kernels], start)  # by the device's clock a us early
+    first = _opens(group[kernels])
+    before = np.concatenate((end[:1], end[:-1]))
+    launch = np.where(first, 0, np.maximum(start - before, 0))
+    return {
+        "kernel_count": np.ones(len(kernels), np.int64),
+        "kernel_ns": end - start,
+        "launch_ns": launch,
+        "prep_ns": np.where(first, 0, np.maximum(call - before, 0)),
+        "call_ns": np.where(first, 0, np.minimum(start - call, launch)),
+        "first_launch_ns": np.where(first, start - _begins(timeline, group)[group[kernels]], 0),
+        "first_call_ns": np.where(first, start - call, 0),
+    }
+
+
+def _opens(group: Int64s) -> Bools:
+    """(n,) bool: which are the first of their group, of groups in a row."""
+    opens: Bools = np.diff(group, prepend=-1) != 0
+    return opens
+
+
+def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
+    """(g,) int64: when each group's first kernel of any kind starts."""
+    own = np.flatnonzero((group >= 0) & ~is_class(timeline.kernel_class, COPY_CLASSES))
+    begins = np.zeros(int(group.max(initial=-1)) + 1, np.int64)
+    begins[group[own[::-1]]] = timeline.start_ns[own[::-1]]
+    return begins
+
+
+def _beside_comm_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
+    """(n,) int64: of each kernel, the sum of what communication kernels overlap, cut at its length.
+
+    Two of these at once count twice, as Chopper adds them up one by one.
+    """
+    comm = np.flatnonzero(is_class(timeline.kernel_class, COMM_CLASSES | _PACKS))
+    start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
+    if not len(comm) or not len(kernels):
+        return np.zeros(len(kernels), np.int64)
+    began, ended = timeline.start_ns[comm], np.sort(timeline.end_ns[comm])
+    base = int(timeline.start_ns[0])
+
+    def run_by(t_ns: Int64s) -> Int64s:
+        """Time that communication kernels have run for up to each instant, summed over them."""
+        return _since(began - base, t_ns - base) - _since(ended - base, t_ns - base)
+
+    beside_ns: Int64s = np.minimum(run_by(end) - run_by(start), end - start)
+    return beside_ns
+
+
+def _since(events_ns: Int64s, t_ns: Int64s) -> Int64s:
+    """(n,) int64: the sum over all events before each instant of the time since then."""
+    before = np.searchsorted(events_ns, t_ns, "left")
+    sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
+    since_ns: Int64s = before * t_ns - sums_ns.take(before)
+    return since_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

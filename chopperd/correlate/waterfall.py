@@ -11,7 +11,7 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
-from chopperd.model.classes import (
+from chopperd.model.kinds import (
     COMM_CLASSES,
     COMPUTE_CLASSES,
     COPY_CLASSES,

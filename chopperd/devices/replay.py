@@ -10,8 +10,8 @@ from chopperd.clock import Clock, SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.kinds import REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.units import NS_PER_S
 

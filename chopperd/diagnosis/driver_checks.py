@@ -8,7 +8,7 @@ from typing import Final
 
 from chopperd.diagnosis.facts import DeviceNode, Facts
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
-from chopperd.model.inventory import Inventory
+from chopperd.model.devices import Inventory
 
 # Device files that are closed to this user: what keeps him out, and the fix.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from chopperd.model.inventory import Inventory
+from chopperd.model.devices import Inventory
 from chopperd.model.live import Pause
 
 # Facts of AMD's GPUs, of their driver and of AMD SMI, as data.

@@ -21,7 +21,7 @@ from chopperd.diagnosis.facts import (
     MigInstance,
     Process,
 )
-from chopperd.model.inventory import ProcessView
+from chopperd.model.devices import ProcessView
 
 Access: TypeAlias = Callable[[Path], int]
 

@@ -22,8 +22,7 @@ from chopperd.devices.registry import choose
 from chopperd.diagnosis.facts import DriverProbe, Library
 from chopperd.diagnosis.machine import Machine
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, DeviceError
-from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope
-from chopperd.model.inventory import Inventory, InventoryEntry
+from chopperd.model.devices import GpuInfo, GpuProcess, Inventory, InventoryEntry, ReadScope
 
 # One look at every GPU of a back end.
 

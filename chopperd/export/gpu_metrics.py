@@ -15,9 +15,8 @@ from chopperd.export.metric import (
     per_traced,
     per_traced_by,
 )
-from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
+from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
 from chopperd.model.live import GpuLive, LiveTotals
 from chopperd.units import hertz_from_megahertz, seconds_from_ns
 

@@ -12,7 +12,7 @@ from chopperd.ingest.queue import Spool
 from chopperd.ingest.trace_store import Tally, TraceStore
 from chopperd.ingest.worker_process import AnalysisWorker, Loss, Lost
 from chopperd.model.captures import AnalysedTrace, Filed, TraceEntry, TraceState
-from chopperd.model.device_map import device_map_of
+from chopperd.model.run import device_map_of
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Failed, FrameError, Reply
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.units import NS_PER_S

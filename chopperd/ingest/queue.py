@@ -17,8 +17,7 @@ from typing import Final
 import msgspec
 
 from chopperd.errors import IngestError, IngestReason
-from chopperd.ingest.file_names import safe_name
-from chopperd.ingest.incoming import Incoming, no_room
+from chopperd.ingest.incoming import Incoming, no_room, safe_name
 from chopperd.model.captures import TraceEntry, TraceState
 
 logger = logging.getLogger(__name__)

@@ -6,14 +6,12 @@ from typing import Final
 import numpy as np
 
 from chopperd.live.counters import GpuCounters, counters_of
-from chopperd.live.dies import DieClocks
 from chopperd.live.drops import GpuDrops
 from chopperd.live.excess import BusyClock, BusyClocks
-from chopperd.live.newest import NewestValues, fresh_ns
-from chopperd.live.residency import ClockResidency
+from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import RECORD, GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, Integrated, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.live.counters import sum_by_key
-from chopperd.model.causes import CAUSE_BY_LABEL
 from chopperd.model.devices import GpuProcess
+from chopperd.model.kinds import CAUSE_BY_LABEL
 from chopperd.model.live import TracedTotals
 from chopperd.model.report import ReportDocument, Row
 from chopperd.units import NS_PER_S, seconds_from_ns

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from chopperd.model.causes import Cause
+from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
-from chopperd.model.drops import DropTotals
+from chopperd.model.kinds import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chopperd.model.row_clock import RowClock
-from chopperd.model.row_work import (
+from chopperd.model.report_rows import (
     ChopperTimes,
     CollectiveTraffic,
     Contention,
@@ -19,8 +18,9 @@ from chopperd.model.row_work import (
     Efficiency,
     HostTime,
     Part,
+    RowClock,
+    TraceSummary,
 )
-from chopperd.model.trace_summary import TraceSummary
 
 SCHEMA: Final = "chopperd.report/1"
 

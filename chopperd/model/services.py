@@ -9,13 +9,14 @@ from typing import Protocol
 
 from chopperd.model.captures import (
     DeviceKernels,
+    DropQuery,
+    GpuDrop,
     JobEntry,
     StepPage,
     StepQuery,
     TraceEntry,
     Viewer,
 )
-from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import NodeSnapshot, Pause
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.samples import SampleSet

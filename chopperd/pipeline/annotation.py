@@ -18,8 +18,12 @@ from chopperd.pipeline.reports import (
     join_input,
 )
 from chopperd.report.build.clocked_device import ClockedDevice, clocked_device
-from chopperd.report.forms.counter_events import CATEGORY, counter_events
-from chopperd.report.forms.counter_tracks import CounterTrack, counter_tracks
+from chopperd.report.forms.counter_tracks import (
+    CATEGORY,
+    CounterTrack,
+    counter_events,
+    counter_tracks,
+)
 from chopperd.store.whole_files import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids

@@ -1,12 +1,22 @@
 """What the configuration says about reports."""
 
 from chopperd.config.sections import Config
-from chopperd.model.classes import KernelClass
-from chopperd.model.device_map import DeviceMap, device_map_of
-from chopperd.pipeline.limits import read_limits
+from chopperd.model.kinds import KernelClass
+from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.pipeline.reports import ReportOptions
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.traces.class_table import ClassRule
+from chopperd.traces.source import ReadLimits
+
+# What the configuration says of files that are read.
+
+
+def read_limits(config: Config) -> ReadLimits:
+    """What files to refuse."""
+    return ReadLimits(
+        stored_bytes=config.ingest.max_stored_bytes,
+        expanded_bytes=config.ingest.max_decompressed_bytes,
+    )
 
 
 def configured_options(config: Config, *, in_agent: bool = False) -> ReportOptions:

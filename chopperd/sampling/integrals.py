@@ -7,10 +7,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_protection, ranked
-from chopperd.model.counters import most_limited_ns
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.energy_counter import EnergyCounter
+from chopperd.model.kinds import CAUSES, OUTRANKED, PROTECTIONS, Cause, has_protection, ranked
+from chopperd.model.plausible import EnergyCounter, most_limited_ns
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     LIMITED_FIRST,

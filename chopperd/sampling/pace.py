@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import Pace, Records
 from chopperd.sampling.orders import OrderBook
 from chopperd.sampling.schedule import period_ns_of

@@ -12,8 +12,7 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import VISIBLE_NAMES, ProcessRow
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import VISIBLE_NAMES, ProcessRow, TimeTriple
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.units import NS_PER_S
 

@@ -15,11 +15,10 @@ from chopperd.correlate.clock.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
+from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside, with_findings

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.clock import Clock, RepeatLimiter
-from chopperd.correlate.clock.sensor_period import sensor_period
+from chopperd.correlate.clock.sensor_updates import sensor_period
 from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
 from chopperd.sampling.memory.layout import TIMED_SENSORS

@@ -12,11 +12,10 @@ from rich.text import Text
 
 from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import REPORTED_CAUSES
 from chopperd.model.devices import GpuInfo
+from chopperd.model.kinds import REPORTED_CAUSES
 from chopperd.model.safe_text import visible
-from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import GpuSamples, SampleSet, TimeTriple
 from chopperd.model.timeline import Intervals
 from chopperd.selftest.protocol import LoadLog, Phase, Ready
 from chopperd.selftest.verdict import Ratio, Verdict, verdict

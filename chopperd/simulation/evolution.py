@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.simulation.physics import Silicon
 from chopperd.simulation.processes import generator
 from chopperd.simulation.program import Program

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import Cause
-from chopperd.model.classes import COMPUTE_CLASSES
+from chopperd.model.kinds import COMPUTE_CLASSES, Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.evolution import StepRun
 from chopperd.simulation.node import SimulatedNode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.simulation.kernels import RCCL_KERNEL, RECIPES, Recipe
 from chopperd.simulation.presets import JobModel, Runtime
 

@@ -13,9 +13,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import Cause
-from chopperd.model.classes import COMPUTE_CLASSES
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import COMPUTE_CLASSES, Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.processes import (

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Int8s, Int32s, Int64s
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_S
 

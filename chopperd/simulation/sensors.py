@@ -8,8 +8,8 @@ from uuid import UUID
 
 import numpy as np
 
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.simulation.evolution import COUNTED
 from chopperd.simulation.presets import Dies, GpuModel, NodePreset
 from chopperd.simulation.processes import generator

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Int64s
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.simulation.job import RankStep
 from chopperd.simulation.program import Block, Kernel, Program, Stream, Thread
 from chopperd.simulation.template import (

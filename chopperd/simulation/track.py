@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.evolution import COUNTED, NodeState, StepRun
 from chopperd.units import NS_PER_S

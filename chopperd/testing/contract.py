@@ -23,8 +23,8 @@ from chopperd.devices.base import (
 )
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import DeviceError, DeviceLostError
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.testing.plans import carried_out
 
 #: What a fast look may hold: the clock and the limits, and what comes with them in one call.

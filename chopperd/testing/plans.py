@@ -16,8 +16,8 @@ from chopperd.devices.read_plan import (
     PlannedValue,
     ReadPlan,
 )
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading
+from chopperd.model.kinds import CAUSES, Cause
 
 _ARGUMENTS: Final = {
     CallShape.BUFFER: (c_void_p, c_void_p),

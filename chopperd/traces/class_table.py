@@ -25,7 +25,7 @@ that a runtime copies and fills with are `MEMCPY` and `MEMSET`.
 
 from typing import Final, NamedTuple
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 
 
 class ClassRule(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s
-from chopperd.model.classes import CopyDirection, KernelClass
+from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.trace import DeviceRecords, RecordKind
 from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
 from chopperd.traces.kernel_names import bare_name, own_name

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.trace import Collective, Trace
 from chopperd.traces.names import bounded, names_matching, used_names
 from chopperd.traces.nesting import Moments, Nesting, beginnings

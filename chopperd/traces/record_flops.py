@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s, Int8s, Int64s
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType
 from chopperd.model.trace import SpanKind, Trace
 from chopperd.traces.flops import Work, work_of

@@ -3,7 +3,7 @@
 import numpy as np
 
 from chopperd.model.arrays import Int8s, Int64s
-from chopperd.model.classes import COPY_CLASSES
+from chopperd.model.kinds import COPY_CLASSES
 from chopperd.model.trace import DeviceRecords, RuntimeCalls
 
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.order import places
+from chopperd.correlate.intervals import places
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, Marker, Step, StepSource
 from chopperd.model.trace import SpanKind, Trace

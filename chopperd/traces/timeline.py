@@ -9,7 +9,7 @@ import numpy as np
 from chopperd.correlate import intervals
 from chopperd.correlate.clock_drift import clock_drift
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
-from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
+from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
     DeviceTimeline,
     Intervals,

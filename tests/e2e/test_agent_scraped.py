@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec

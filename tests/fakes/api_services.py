@@ -9,6 +9,8 @@ from chopperd.api.services import ApiServices, DocumentForm
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import (
     DeviceKernels,
+    DropQuery,
+    GpuDrop,
     JobEntry,
     StepPage,
     StepQuery,
@@ -16,9 +18,8 @@ from chopperd.model.captures import (
     TraceState,
     Viewer,
 )
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
-from chopperd.model.drops import DropQuery, GpuDrop
+from chopperd.model.kinds import Cause
 from chopperd.model.live import (
     GpuLive,
     LiveTotals,

@@ -1,6 +1,6 @@
 """A clock that stands still until a test moves it."""
 
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.units import NS_PER_S
 
 

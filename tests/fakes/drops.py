@@ -1,6 +1,6 @@
 """Drops of the busy clock, written out."""
 
-from chopperd.model.drops import DropState, GpuDrop
+from chopperd.model.captures import DropState, GpuDrop
 from chopperd.units import NS_PER_S
 from tests.fakes.samples import START_UNIX_NS
 

@@ -18,8 +18,8 @@ from chopperd.devices.read_plan import (
     SharedLock,
 )
 from chopperd.errors import TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_S
 
 _BLOCK = struct.Struct("<8H3QHHQ")

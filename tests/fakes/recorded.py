@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import CAUSES, Cause
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.writer import FlightRecorder

@@ -5,7 +5,7 @@ from math import nan
 
 import numpy as np
 
-from chopperd.model.causes import CAUSE_BY_LABEL
+from chopperd.model.kinds import CAUSE_BY_LABEL
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.units import NS_PER_MS
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.units import NS_PER_MS, NS_PER_S
 

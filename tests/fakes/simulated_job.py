@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.memory.layout import SCOPES

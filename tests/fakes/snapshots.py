@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.classes import COMPUTE_CLASSES, KERNEL_CLASSES
+from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
-from chopperd.model.drops import DropTotals
+from chopperd.model.kinds import CAUSES, COMPUTE_CLASSES, KERNEL_CLASSES, Cause
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,

@@ -21,7 +21,7 @@ import pytest
 
 from chopperd import cli
 from chopperd.errors import TraceError
-from chopperd.model.device_map import DeviceMap, device_map_of
+from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.annotation import annotate_file
 from chopperd.pipeline.reports import ReportOptions, report_files

@@ -12,7 +12,7 @@ import pytest
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import ReportDocument
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.report.forms.formats import formatted
+from chopperd.report.forms.schema import formatted
 from tests.integration.cases import Cases, codes, of_marker, of_window
 
 pytestmark = pytest.mark.corpus

@@ -7,9 +7,9 @@ import pytest
 
 from chopperd import cli
 from chopperd.config.load import load_config
-from chopperd.ingest.ingest_setup import worker_command
+from chopperd.ingest.service import worker_command
 from chopperd.ingest.worker_process import AnalysisWorker, Lost
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.pipeline.configured import configured_options
 from chopperd.pipeline.frames import Analyse, Analysed, Compose, Composed, Reply, Request
 from chopperd.pipeline.reports import Origin

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.device_map import device_map_of
 from chopperd.model.report import ReportDocument
+from chopperd.model.run import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.report.build.clocked_device import JoinOptions
-from chopperd.report.forms.formats import formatted
+from chopperd.report.forms.schema import formatted
 from chopperd.report.text.report import render_text
 from chopperd.store.samples.files import read_samples
 from tests.document_checks import leaves

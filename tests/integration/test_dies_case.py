@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.live.dies import DieClocks
+from chopperd.live.readings import DieClocks
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.live import DiesLive
-from chopperd.model.row_clock import ClockDies
+from chopperd.model.report_rows import ClockDies
 from chopperd.model.samples import GpuSamples
 from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_work import Efficiency
+from chopperd.model.report_rows import Efficiency
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.traces.families import family
 from chopperd.traces.flops import work_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chopperd.errors import TraceFormatError, UnrelatedTracesError
-from chopperd.model.device_map import device_map_of
+from chopperd.model.run import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.build.clocked_device import JoinOptions

@@ -18,12 +18,11 @@ from chopperd import cli
 from chopperd.cli import report_commands
 from chopperd.errors import ConfigError, StoreError
 from chopperd.model.report import MicroStep, ReportDocument, Row
-from chopperd.model.row_work import CopyTraffic, Part
-from chopperd.report.forms.columns import columns_of, lists_of
-from chopperd.report.forms.csv_table import render_list_csv
-from chopperd.report.forms.formats import formatted
+from chopperd.model.report_rows import CopyTraffic, Part
+from chopperd.report.forms.columns import columns_of, lists_of, render_list_csv
 from chopperd.report.forms.frames import Report
 from chopperd.report.forms.parquet import parquet_bytes
+from chopperd.report.forms.schema import formatted
 from tests.unit.report.documents import eight_gpus, host_only, host_timed
 
 FRAMES = (

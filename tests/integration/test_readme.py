@@ -9,7 +9,7 @@ import pytest
 
 from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS, Setting
-from chopperd.model.trace_summary import LostKind
+from chopperd.model.report_rows import LostKind
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

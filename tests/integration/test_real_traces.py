@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.device_map import device_map_of
 from chopperd.model.report import ReportDocument
-from chopperd.model.row_work import UNKNOWN_PART
+from chopperd.model.report_rows import UNKNOWN_PART
+from chopperd.model.run import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.build.clocked_device import JoinOptions

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from chopperd.live.on_off import block_log_ratios, step_time_ratio
+from chopperd.live.self_test import block_log_ratios, step_time_ratio
 from chopperd.model.arrays import Float64s
 from chopperd.units import NS_PER_S as SECOND
 

@@ -10,7 +10,7 @@ import pytest
 
 from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools
-from chopperd.model.classes import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
+from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
 from chopperd.model.trace import RecordKind, Trace
 from chopperd.traces.reader import read_trace

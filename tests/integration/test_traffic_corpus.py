@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_work import CollectiveTraffic
+from chopperd.model.report_rows import CollectiveTraffic
 from chopperd.model.trace import RecordKind
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.traces.families import family

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chopperd.config.kinds import LONGEST_PATTERN, MOST_REPETITIONS, ClassRules
 from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
-from chopperd.model.classes import KERNEL_CLASSES, KernelClass
+from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.pipeline.configured import configured_options
 from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
 from chopperd.traces.classes import MATCHED_LENGTH

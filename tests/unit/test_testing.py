@@ -17,8 +17,8 @@ from chopperd.devices.read_plan import (
     ReadPlan,
 )
 from chopperd.errors import DeviceLostError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.testing import BackendContract, carried_out
 
 GPU = GpuInfo(gpu="0", index=0, uuid="GPU-0", name="A", vendor=Vendor.OTHER, sm_clock_max_mhz=1500)

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.order import places, places_of_spans
+from chopperd.correlate.intervals import places, places_of_spans
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_S

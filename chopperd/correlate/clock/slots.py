@@ -12,7 +12,7 @@ import numpy as np
 
 from chopperd.correlate.causes import bit_shares
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import CAUSES
+from chopperd.model.kinds import CAUSES
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 SLOT_NS: Final = 200 * NS_PER_MS

@@ -9,7 +9,7 @@ from chopperd.clock import Clock
 from chopperd.devices.amd import table
 from chopperd.devices.amd.block import Block, BlockNumber
 from chopperd.devices.read_plan import NumberKind
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, DeviceFaults
 from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
 
 logger = logging.getLogger(__name__)

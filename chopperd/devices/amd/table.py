@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chopperd.model import plausible
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.plausible import Bounds
 
 #: `GpuInfo.power_source`.

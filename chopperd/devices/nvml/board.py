@@ -19,7 +19,7 @@ from chopperd.devices.nvml.calls import (
 )
 from chopperd.devices.nvml.table import Direct, Sensor, Way
 from chopperd.model import plausible
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.plausible import Bounds
 from chopperd.units import BYTES_PER_KIB
 

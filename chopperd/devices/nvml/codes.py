@@ -14,7 +14,7 @@ from chopperd.errors import (
     TransientDeviceError,
     UnsupportedFieldError,
 )
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 
 
 class Outcome(Enum):

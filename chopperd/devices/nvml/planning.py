@@ -19,8 +19,8 @@ from chopperd.devices.read_plan import (
     PlannedValue,
     ReadPlan,
 )
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.model.plausible import Bounds
 from chopperd.units import joules_from_millijoules, watts_from_milliwatts
 

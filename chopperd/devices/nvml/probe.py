@@ -18,8 +18,8 @@ from chopperd.devices.nvml.board import SystemMemory
 from chopperd.devices.nvml.calls import DirectNumber, Driver, FieldRequest, number_of
 from chopperd.devices.nvml.table import Direct, FieldValue, Sensor, Way
 from chopperd.errors import DeviceLostError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import FieldProbe
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_US
 
 # Samples that the driver keeps itself: whether it does, and how far apart they are.

@@ -10,8 +10,8 @@ from chopperd.devices.nvml import planning, table
 from chopperd.devices.nvml.board import Board, SensorPlan
 from chopperd.devices.nvml.codes import causes_of
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 
 _NOTHING: Final = DeviceReading()
 

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model import plausible
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.plausible import Bounds
 from chopperd.units import MILLIJOULES_PER_JOULE, MILLIWATTS_PER_WATT
 

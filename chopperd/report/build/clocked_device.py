@@ -8,15 +8,15 @@ import numpy as np
 
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.clock.governing import governed
+from chopperd.correlate.identity.by_process import TracedProcess
 from chopperd.correlate.identity.by_signal import Agreement, TracedDevice, agreement
 from chopperd.correlate.identity.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
-from chopperd.correlate.identity.process_gpu import TracedProcess
 from chopperd.correlate.intervals import union
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.waterfall import is_class
-from chopperd.model.classes import COMPUTE_CLASSES
-from chopperd.model.device_map import DeviceMap
+from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.report import DeviceSummary, Note, Reference
+from chopperd.model.run import DeviceMap
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline

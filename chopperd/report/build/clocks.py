@@ -7,17 +7,21 @@ from typing import Final, TypedDict
 import numpy as np
 
 from chopperd.correlate.clock.signal import RunningClass
-from chopperd.correlate.families import FamilyTotals
-from chopperd.correlate.groups import OTHER, GroupTotals
+from chopperd.correlate.groups import OTHER, FamilyTotals, GroupTotals
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import CAUSES, Cause
-from chopperd.model.classes import KERNEL_CLASSES
 from chopperd.model.devices import Vendor
+from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
 from chopperd.model.report import ClassTotal, Dvfs, Family, Reference, Temperature
-from chopperd.model.row_clock import ClockBasis, ClockStats, RowClock
-from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, Part
+from chopperd.model.report_rows import (
+    OTHER_PARTS,
+    UNKNOWN_PART,
+    ClockBasis,
+    ClockStats,
+    Part,
+    RowClock,
+)
 from chopperd.model.samples import GpuSamples
 from chopperd.report.text.wording import brief_milliseconds, percent, plural
 from chopperd.units import NS_PER_S

@@ -20,10 +20,9 @@ from chopperd.model.report import (
     Row,
     Sampling,
 )
-from chopperd.report.build.across import across_devices
 from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
 from chopperd.report.build.rows import DraftRow, without_intervals
-from chopperd.report.build.summary import summarise
+from chopperd.report.build.summary import across_devices, summarise
 from chopperd.report.build.trace_report import SampledBy, TraceReport
 from chopperd.report.text.wording import spread
 from chopperd.units import NS_PER_S, ms_from_ns

@@ -9,8 +9,8 @@ import numpy as np
 
 from chopperd.correlate.causes import false_causes
 from chopperd.correlate.join import JoinedDevice
-from chopperd.model.causes import CAUSES
 from chopperd.model.devices import Vendor
+from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, StepSource, Timeline
@@ -22,8 +22,8 @@ from chopperd.report.build.clocks import (
     reference_doubt,
     sensor_conditions,
 )
-from chopperd.report.build.dies import dies_of
-from chopperd.report.build.lost import damage_notes
+from chopperd.report.build.rows import dies_of
+from chopperd.report.build.trace_faults import damage_notes
 from chopperd.report.text.wording import percent, plural, whole, words
 from chopperd.traces.steps import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_S

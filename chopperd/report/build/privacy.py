@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from chopperd.model.report import Family, FrameworkSummary, Note, ReportDocument, Row
-from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
 from chopperd.report.build.notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.trace_report import TraceReport

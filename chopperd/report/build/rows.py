@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+import numpy as np
 
+from chopperd.correlate.clock.governing import are_gated, are_running
+from chopperd.correlate.clock.signal import RunningClass
 from chopperd.correlate.join import JoinedDevice, RowClocks
-from chopperd.correlate.work import marker_busy_ns
-from chopperd.model.classes import CopyDirection
+from chopperd.correlate.row_work import marker_busy_ns
+from chopperd.model.kinds import CopyDirection
 from chopperd.model.report import (
     ExposedComm,
     ExposedCopy,
@@ -19,6 +22,7 @@ from chopperd.model.report import (
     Row,
     Waterfall,
 )
+from chopperd.model.report_rows import ClockDies
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, Timeline
@@ -34,12 +38,43 @@ from chopperd.report.build.clocks import (
     parts_of,
     power_of,
     reads_inside,
+    row_samples,
     temperature_of,
 )
-from chopperd.report.build.dies import dies_of
-from chopperd.report.build.efficiency import efficiency_of
-from chopperd.report.build.traffic import with_contention, with_traffic
+from chopperd.report.build.work import efficiency_of, with_contention, with_traffic
 from chopperd.units import NS_PER_S
+
+# How the dies of a GPU ran beside the governing one, over a row; unknown is None.
+
+
+def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | None:
+    """The row's figures of the dies; None without dies, or where none ran at a sample in compute.
+
+    Args:
+        samples: As they were joined: their clock is the governing die's.
+        clocks: The joined rows.
+        index: The row.
+    """
+    if samples.die_clocks_mhz is None or not clocks.compute.covered_ns[index]:
+        return None
+    inside = row_samples(clocks, index)
+    rows = clocks.kept[inside][clocks.samples.label[inside] == RunningClass.COMPUTE]
+    dies_mhz = samples.die_clocks_mhz[rows]
+    ran = are_running(dies_mhz)
+    if not ran.any():
+        return None
+    running_mhz = np.where(ran, dies_mhz, np.nan)
+    means_mhz = np.nanmean(running_mhz[:, ran.any(axis=0)], axis=0)
+    at_all = ran.any(axis=1)
+    above_mhz = np.nanmean(running_mhz[at_all], axis=1) - samples.sm_clock_mhz[rows][at_all]
+    return ClockDies(
+        running=len(means_mhz),
+        gated=int(are_gated(dies_mhz).any(axis=0).sum()),
+        mean_mhz=float(clocks.compute.mean_mhz[index] + above_mhz.mean()),
+        spread_mhz=float(np.ptp(means_mhz)) if len(means_mhz) > 1 else None,
+        governing=int(np.flatnonzero(ran.any(axis=0))[means_mhz.argmin()]),
+    )
+
 
 _NO_INTERVAL: Final = {"lost_low_ns": None, "lost_high_ns": None}
 

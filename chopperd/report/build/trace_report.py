@@ -10,17 +10,13 @@ from chopperd.model.report import (
     Note,
     Row,
 )
-from chopperd.model.row_work import HostTime
+from chopperd.model.report_rows import HostTime, TraceSummary
 from chopperd.model.run import RunIdentity
 from chopperd.model.samples import SampleSet
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import Trace, TraceMeta
-from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
-from chopperd.report.build.host_work import host_time
-from chopperd.report.build.lost import lost_by_kind
 from chopperd.report.build.notes import device_notes, trace_notes
-from chopperd.report.build.rocm_notes import rocm_notes
 from chopperd.report.build.rows import (
     DraftRow,
     RowContext,
@@ -29,6 +25,8 @@ from chopperd.report.build.rows import (
     without_intervals,
     without_loss_interval,
 )
+from chopperd.report.build.trace_faults import lost_by_kind, rocm_notes
+from chopperd.report.build.work import host_time
 from chopperd.units import NS_PER_US
 
 #: A wall clock that steps further than this inside a trace spoils the join.

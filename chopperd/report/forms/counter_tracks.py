@@ -4,10 +4,11 @@ A counter holds its value until its next one, and none can be left empty. So wha
 told by tracks of its own, named `unknown`: where one stands at 1, the track it is of means nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
@@ -15,9 +16,10 @@ from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import CeilingLoss, Windows, ceiling_loss
 from chopperd.correlate.waterfall import lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.causes import CAUSES, REPORTED_CAUSES, Cause
+from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.report.build.clocked_device import ClockedDevice
+from chopperd.units import NS_PER_US
 
 _CLOCK: Final = "SM clock"
 _PERCENT: Final = 100.0
@@ -228,3 +230,52 @@ def _edges(one: _Readings, lasts: Int64s) -> Int64s:
 def _flags(name: str, t_ns: Int64s, states: Mapping[str, Bools]) -> CounterTrack:
     values = np.stack(list(states.values()), axis=1).astype(np.float64)
     return CounterTrack(name=name, series=tuple(states), t_ns=t_ns, values=values)
+
+
+# Counter tracks as events of Chrome's trace format, which Perfetto draws beside the streams.
+
+#: The category that marks our events in a trace.
+CATEGORY: Final = "chopperd"
+_SIMULATED: Final = " (simulated)"
+
+
+def counter_events(
+    track: CounterTrack, *, pid: int | float | str | None, base_ns: int, simulated: bool
+) -> Iterator[bytes]:
+    """One JSON object for each time of a track.
+
+    A series is a track of its own in Perfetto, named "SM clock MHz"; Chrome's viewer stacks those
+    of one event.
+
+    Args:
+        track: The values.
+        pid: Of the device's records, so that the track stands beside its streams.
+        base_ns: Unix time that the file's times count from; 0 where they are Unix time.
+        simulated: Whether the name says that the values are.
+
+    Source: Chrome's "Trace Event Format", counter events: `ph` C, `args` maps series to numbers,
+    one counter for each process and name.
+    """
+    head = msgspec.json.encode(
+        {
+            "ph": "C",
+            "cat": CATEGORY,
+            "name": track.name + (_SIMULATED if simulated else ""),
+            "pid": pid,
+        }
+    )[:-1]
+    labels = [msgspec.json.encode(label).decode() for label in track.series]
+    for t_ns, row in zip((track.t_ns - base_ns).tolist(), track.values.tolist(), strict=True):
+        pairs = zip(labels, row, strict=True)
+        args = ", ".join(f"{label}: {_number(value)}" for label, value in pairs)
+        yield head + f', "ts": {us_text(t_ns)}, "args": {{{args}}}}}'.encode()
+
+
+def us_text(ns: int) -> str:
+    """Microseconds with all their digits: 1234567 ns are "1234.567"."""
+    us, rest = divmod(abs(ns), NS_PER_US)
+    return f"{'-' if ns < 0 else ''}{us}.{rest:03d}"
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")

@@ -2,13 +2,14 @@
 
 import sys
 from inspect import cleandoc
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from chopperd.model.report import SCHEMA, ReportDocument
+from chopperd.model.report_rows import LostKind
+from chopperd.model.row_parts import FIELDS, By
 from chopperd.model.safe_text import visible_json
-from chopperd.model.trace_summary import LostKind
 
 SCHEMA_FILE: Final = "report.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -64,3 +65,31 @@ def _with_clean_description(definition: dict[str, _Json]) -> dict[str, _Json]:
 
 if __name__ == "__main__":
     sys.stdout.buffer.write(encode_schema())
+
+
+# The forms in which a report leaves the program, by name; each is imported when asked for.
+
+Format: TypeAlias = Literal["text", "json", "csv"]
+BinaryFormat: TypeAlias = Literal["parquet"]
+
+
+def formatted(
+    document: ReportDocument, form: Format, *, by: By | None = None, styled: bool = False
+) -> str:
+    """The report in one form.
+
+    Args:
+        document: The report.
+        form: "text", "json" or "csv".
+        by: What the text has a table of kernels by, and the CSV is one of, if anything.
+        styled: Whether the text has a terminal's escape codes.
+    """
+    if form == "json":
+        return encode_json(document).decode()
+    if form == "csv":
+        from chopperd.report.forms.columns import render_csv, render_list_csv  # noqa: PLC0415
+
+        return render_list_csv(document, FIELDS[by]) if by else render_csv(document)
+    from chopperd.report.text.report import page_text, render_rich  # noqa: PLC0415
+
+    return page_text(render_rich(document, by=by), styled=styled)

@@ -1,18 +1,169 @@
 """The GPUs of a node and what their fields answer: what `chopperd devices` shows."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
 
-from chopperd.model.devices import DeviceReading, FieldProbe
-from chopperd.model.inventory import Inventory, InventoryEntry, ProcessView
-from chopperd.report.text.field_answers import FieldAnswer, field_answers, other_calls, unit_of
+from chopperd.model.devices import DeviceReading, FieldProbe, Inventory, InventoryEntry, ProcessView
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.report.text.sections import table
 from chopperd.report.text.wording import UNKNOWN, decimal, shorten, whole
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+# Whether two programs that read the same sensor a moment apart agree.
+
+
+@dataclass(frozen=True, slots=True)
+class _Tolerance:
+    """What two right readings may differ by: a share of the larger, or an amount."""
+
+    ratio: float = 0.0
+    amount: float = 0.0
+
+
+#: What changes from moment to moment has room; what stands still has that of rounding.
+_TOLERANCES: Final[Mapping[str, _Tolerance]] = {
+    "sm_clock_mhz": _Tolerance(0.1, 60.0),
+    "mem_clock_mhz": _Tolerance(0.02, 30.0),
+    "power_average_w": _Tolerance(0.1, 10.0),
+    "power_w": _Tolerance(0.25, 25.0),
+    "temperature_c": _Tolerance(0.0, 3.0),
+    "memory_used_bytes": _Tolerance(0.02, 64 * 2**20),
+    "activity_ratio": _Tolerance(0.0, 0.3),
+}
+_STANDS_STILL: Final = _Tolerance(0.005, 1.0)
+
+
+def differs(name: str, ours: float, theirs: float) -> bool:
+    """Whether two numbers of a field are further apart than two moments explain."""
+    allowed = _TOLERANCES.get(name, _STANDS_STILL)
+    return abs(ours - theirs) > max(allowed.amount, allowed.ratio * max(abs(ours), abs(theirs)))
+
+
+# Field by field what a GPU answers: values, where they come from, and nvidia-smi's beside them.
+
+#: Numbers of a GPU that stand still, shown with those of a reading.
+_FIXED: Final = (
+    "sm_clock_max_mhz",
+    "sm_clock_limit_mhz",
+    "mem_clock_max_mhz",
+    "power_limit_default_w",
+    "memory_size_bytes",
+    "temperature_slowdown_c",
+    "temperature_shutdown_c",
+    "temperature_memory_max_c",
+)
+_UNKNOWN: Final = "-"
+_UNITS: Final = ("mhz", "w", "j", "c", "bytes", "ns", "ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldAnswer:
+    """One field of a GPU.
+
+    Attributes:
+        name: The field.
+        value: A number, or text where it is none; None where it does not answer.
+        unit: Of the number.
+        used: The call that it comes from; None where the back end does not say.
+        others: Other calls for it, that are not used or do not answer.
+        nvidia_smi: The same by nvidia-smi.
+        buffered_period_ns: How far apart the driver's own values of it are.
+    """
+
+    name: str
+    value: float | str | None
+    unit: str | None = None
+    used: FieldProbe | None = None
+    others: tuple[FieldProbe, ...] = ()
+    nvidia_smi: float | None = None
+    buffered_period_ns: int | None = None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether nvidia-smi's number is another one; None where one of the two is not known."""
+        if self.nvidia_smi is None or not isinstance(self.value, int | float):
+            return None
+        return differs(self.name, self.value, self.nvidia_smi)
+
+
+def field_answers(entry: InventoryEntry) -> Iterator[FieldAnswer]:
+    """Each field of a GPU, those of its reading first, then what stands still."""
+    calls: dict[str, list[FieldProbe]] = {}
+    for probe in entry.probes:
+        if probe.feeds is not None:
+            calls.setdefault(probe.feeds, []).append(probe)
+    for name, value in (*_reading_values(entry.reading, calls), *_fixed_values(entry)):
+        asked = calls.get(name, [])
+        used = next((each for each in asked if each.used), None)
+        yield FieldAnswer(
+            name=name,
+            value=value,
+            unit=unit_of(name),
+            used=used,
+            others=tuple(each for each in asked if each is not used),
+            nvidia_smi=_theirs(name, entry.nvidia_smi or {}, entry),
+            buffered_period_ns=entry.buffered_period_ns.get(name),
+        )
+
+
+def other_calls(entry: InventoryEntry) -> tuple[FieldProbe, ...]:
+    """Calls whose answers are for no field: only whether they answer is known."""
+    return tuple(probe for probe in entry.probes if probe.feeds is None)
+
+
+def _reading_values(
+    reading: DeviceReading | None, asked: Collection[str]
+) -> Iterator[tuple[str, float | str | None]]:
+    for field in fields(DeviceReading):
+        value = getattr(reading, field.name) if reading else None
+        if isinstance(value, frozenset):
+            yield field.name, "+".join(sorted(cause.label for cause in value)) or "none set"
+        elif field.name == "limited_ns":
+            yield from _counters(field.name, value or {}, asked)
+        elif field.name == "die_clocks_mhz":
+            yield from _dies(field.name, value or ())
+        else:
+            yield field.name, value
+
+
+def _dies(field: str, clocks_mhz: tuple[float | None, ...]) -> Iterator[tuple[str, str]]:
+    """The clocks of a GPU that has several dies, in one line; those it doesn't have hold a dash."""
+    if clocks_mhz:
+        shown = (_UNKNOWN if clock_mhz is None else f"{clock_mhz:g}" for clock_mhz in clocks_mhz)
+        yield field, " ".join(shown)
+
+
+def _counters(
+    field: str, limited_ns: Mapping[Cause, int], asked: Collection[str]
+) -> Iterator[tuple[str, int | None]]:
+    """A field for each cause that has a counter or was asked for one; one in all if none has."""
+    by_name = {f"{field}.{cause.label}": limited_ns.get(cause) for cause in CAUSES}
+    named = [name for name, value in by_name.items() if value is not None or name in asked]
+    yield from ((name, by_name[name]) for name in named)
+    if not named:
+        yield field, None
+
+
+def _fixed_values(entry: InventoryEntry) -> Iterator[tuple[str, float | None]]:
+    return ((name, getattr(entry.info, name)) for name in _FIXED)
+
+
+def _theirs(name: str, numbers: Mapping[str, float], entry: InventoryEntry) -> float | None:
+    """nvidia-smi's number of a field; its power is a mean, also where we have no other."""
+    if name == "power_w" and entry.info.power_source == "average_1s":
+        return numbers.get("power_average_w")
+    return numbers.get(name)
+
+
+def unit_of(name: str) -> str | None:
+    """The unit in a field's name; None where it is no number."""
+    suffix = name.partition(".")[0].rpartition("_")[2]
+    return suffix if suffix in _UNITS else None
+
 
 _GPUS_A_TABLE: Final = 4
 _NAME_WIDTH: Final = 22

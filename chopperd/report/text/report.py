@@ -15,13 +15,9 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.row_parts import By
 from chopperd.model.safe_text import visible_lines
 from chopperd.report.text import sections
-from chopperd.report.text.efficiency_table import efficiency
-from chopperd.report.text.families import classes, families
 from chopperd.report.text.headline import HeadlineRow, headline
-from chopperd.report.text.host_work_table import host_parts
-from chopperd.report.text.part_titles import TITLES, why_none
-from chopperd.report.text.parts import parts
-from chopperd.report.text.traffic_tables import collectives, contention, copies
+from chopperd.report.text.tables import TITLES, classes, families, host_parts, parts, why_none
+from chopperd.report.text.traffic_tables import collectives, contention, copies, efficiency
 
 WIDTH: Final = 100
 _LABEL_WIDTH: Final = 12

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, Row
+from chopperd.model.report_rows import TraceSummary
 from chopperd.model.safe_text import visible
-from chopperd.model.trace_summary import TraceSummary
 from chopperd.report.text.headline import gpu_name, unresolved
 from chopperd.report.text.resolution import pooled_share, row_share
 from chopperd.report.text.wording import (

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.governing import GoverningDie
 from chopperd.sampling.memory.layout import (

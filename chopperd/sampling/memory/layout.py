@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS, GpuInfo, ReadScope
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import LiveTotals
 from chopperd.model.samples import VALUE_COLUMNS
 

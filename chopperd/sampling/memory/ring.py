@@ -11,7 +11,7 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.identity import merged_gpus, places_of
 from chopperd.sampling.memory.layout import (

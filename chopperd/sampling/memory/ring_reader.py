@@ -10,7 +10,7 @@ import numpy as np
 from chopperd.errors import StoreError
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import LiveTotals
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import (
     HEADER,
     LAYOUT_VERSION,

@@ -18,8 +18,8 @@ from math import nan
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chopperd.model.causes import CAUSES
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS
+from chopperd.model.kinds import CAUSES
 from chopperd.sampling.memory.gpu_writer import GpuPlaces
 from chopperd.sampling.memory.layout import (
     RECORD,

@@ -14,8 +14,8 @@ from chopperd.devices.read_plan import (
     PlannedValue,
     ReadPlan,
 )
-from chopperd.model.causes import CAUSES
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS
+from chopperd.model.kinds import CAUSES
 from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.memory.layout import RECORD, offset_of
 from chopperd.sampling.native.library import Plan, PlanCall, PlanCheck, PlanNumber

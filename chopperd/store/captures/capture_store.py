@@ -12,14 +12,15 @@ from chopperd.clock import Clock
 from chopperd.model.captures import (
     AnalysedTrace,
     DeviceKernels,
+    DropQuery,
     Filed,
+    GpuDrop,
     JobEntry,
     StepPage,
     StepQuery,
     TraceEntry,
     Viewer,
 )
-from chopperd.model.drops import DropQuery, GpuDrop
 from chopperd.model.live import StoreLive, TracedTotals
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.captures import drop_rows, queries, retention

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from chopperd.model.drops import DropQuery, DropState, GpuDrop
+from chopperd.model.captures import DropQuery, DropState, GpuDrop
 from chopperd.units import NS_PER_S
 
 #: So many are kept, the newest ones.

@@ -16,8 +16,7 @@ from typing import Final
 
 import msgspec
 
-from chopperd.model.captures import TraceState
-from chopperd.model.drops import GpuDrop
+from chopperd.model.captures import GpuDrop, TraceState
 from chopperd.store.captures.schema import DamagedError, check_ours, version_of
 
 #: The database itself last: whoever is killed in between finds it still in its place.

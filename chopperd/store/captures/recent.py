@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from chopperd.model.causes import CAUSE_BY_LABEL, Cause
+from chopperd.model.kinds import CAUSE_BY_LABEL, Cause
 from chopperd.model.live import TracedTotals
 from chopperd.model.report import Row
 from chopperd.units import NS_PER_S

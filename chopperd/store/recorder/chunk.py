@@ -11,10 +11,9 @@ import numpy as np
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Int64s
-from chopperd.model.causes import CAUSES
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import CAUSES
+from chopperd.model.samples import VALUE_COLUMNS, ProcessRow, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.recorder.codec import Column, decoded_columns, encoded_columns

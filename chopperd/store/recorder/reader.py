@@ -12,8 +12,7 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet, TimeTriple
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.sampling.recording import gpu_samples

@@ -17,8 +17,7 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
-from chopperd.model.samples import ProcessRow
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import ProcessRow, TimeTriple
 from chopperd.sampling.memory.layout import Records
 from chopperd.store.recorder.chunk import (
     Origin,

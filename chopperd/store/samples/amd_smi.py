@@ -16,8 +16,8 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES, GpuInfo, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, SampleSet
 from chopperd.store.samples.columns import SampleColumns, divided_by_gpu, label_order

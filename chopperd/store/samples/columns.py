@@ -10,8 +10,8 @@ import numpy as np
 from chopperd.correlate.clock.governing import reported_dies
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import REPORTED_CAUSES, Cause
 from chopperd.model.devices import MOST_DIES, GpuInfo, Vendor
+from chopperd.model.kinds import REPORTED_CAUSES, Cause
 from chopperd.model.plausible import (
     DIE_CLOCK_MHZ,
     INFO_BOUNDS,

@@ -17,8 +17,8 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Int64s
-from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.samples.amd_smi import looks_like_amd_smi, parsed_amd_smi

@@ -7,8 +7,7 @@ import msgspec
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import ProcessRow, SampleSet
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import ProcessRow, SampleSet, TimeTriple
 
 HEADER_MARK: Final = "# chopperd-samples/"
 _VERSION: Final = "1"

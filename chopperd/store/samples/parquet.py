@@ -9,8 +9,8 @@ import numpy as np
 
 from chopperd.errors import ConfigError, StoreError
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.causes import Cause
 from chopperd.model.devices import MOST_DIES
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.samples.columns import (
     REQUIRED_COLUMNS,

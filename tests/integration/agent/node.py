@@ -8,8 +8,7 @@ from typing import Final
 
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
-from chopperd.ingest.ingest import IngestService
-from chopperd.ingest.ingest_setup import new_ingest, worker_command
+from chopperd.ingest.service import IngestService, new_ingest, worker_command
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
 from chopperd.store.captures.bodies import document_of

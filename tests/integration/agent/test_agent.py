@@ -233,7 +233,7 @@ def test_a_part_that_does_not_start_is_said_and_leaves_the_others(
     def broken(*_arguments: object, **_named: object) -> None:
         raise ImportError("no module named pipeline")
 
-    monkeypatch.setattr("chopperd.ingest.ingest_setup.new_ingest", broken)
+    monkeypatch.setattr("chopperd.ingest.service.new_ingest", broken)
     running = run().sampling()
     wait_for(lambda: running.snapshot.analysis.trouble is not None, "its being said")
     trouble = running.snapshot.analysis.trouble
@@ -264,7 +264,7 @@ def test_without_a_store_the_agent_serves_all_that_needs_none(
     run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where Python was built without SQLite."""
-    monkeypatch.setitem(sys.modules, "chopperd.agent.storage_setup", None)
+    monkeypatch.setitem(sys.modules, "chopperd.agent.storage", None)
     running = run().sampling()
     assert running.ask("/readyz").status == 200
     assert running.cycles() >= 0

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.agent.archiving import ArchiveThread, boot_id
+from chopperd.agent.storage import ArchiveThread, boot_id
 from chopperd.clock import SystemClock
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope, SensorTiming
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter, grown
@@ -69,7 +69,7 @@ def ring() -> Iterator[Ring]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chopperd.agent.archiving._EVERY_S", 0.01)
+    monkeypatch.setattr("chopperd.agent.storage._EVERY_S", 0.01)
 
 
 def archive(
@@ -236,8 +236,8 @@ def test_a_defect_is_said_and_outlived(
 def test_a_disk_that_hangs_is_said_and_left_alone(
     tmp_path: Path, ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chopperd.agent.archiving._EVERY_S", 0.01)
-    monkeypatch.setattr("chopperd.agent.archiving._SLOW_NS", 50 * NS_PER_MS)
+    monkeypatch.setattr("chopperd.agent.storage._EVERY_S", 0.01)
+    monkeypatch.setattr("chopperd.agent.storage._SLOW_NS", 50 * NS_PER_MS)
     # A named pipe that nobody reads: opening it for writing waits, as a dead disk does.
     hung = [False]
 

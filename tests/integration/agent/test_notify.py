@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.agent.notify import Notifier
+from chopperd.agent.lifecycle import Notifier
 from chopperd.config.paths import ServiceManager, service_manager
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock

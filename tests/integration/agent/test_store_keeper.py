@@ -3,10 +3,10 @@
 from contextlib import closing
 from pathlib import Path
 
-from chopperd.agent.store_keeper import StoreKeeper
+from chopperd.agent.storage import StoreKeeper
 from chopperd.clock import SystemClock
 from chopperd.live.drops import DropQueue
-from chopperd.model.drops import DropQuery
+from chopperd.model.captures import DropQuery
 from chopperd.store.captures.capture_store import CaptureStore
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.drops import gpu_drop

@@ -12,9 +12,8 @@ from starlette.applications import Starlette
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.routes import ROUTES
 from chopperd.api.services import ApiServices
-from chopperd.model.captures import DeviceKernels
-from chopperd.model.causes import Cause
-from chopperd.model.drops import DropQuery
+from chopperd.model.captures import DeviceKernels, DropQuery
+from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 from chopperd.units import NS_PER_S
 from tests.fakes.api_services import (

@@ -14,7 +14,7 @@ from chopperd.config.load import load_config
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
 from chopperd.model.captures import StepQuery
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.live import SamplerCondition
 from chopperd.model.report import Row
 from tests.fakes import api_answers

@@ -13,8 +13,8 @@ from chopperd.clock import SystemClock
 from chopperd.devices.amdgpu.backend import AmdgpuBackend
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.testing import BackendContract, carried_out
 from tests.fakes.amd.cards import Card, apu, mi100, mi210, mi250x_pair, mi300x, radeon_w7900
 from tests.fakes.amd.motion import Segment

@@ -17,7 +17,7 @@ from chopperd.devices.amdsmi.processors import handles
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
-from chopperd.model.energy_counter import EnergyCounter
+from chopperd.model.plausible import EnergyCounter
 from tests.fakes.amd.cards import mi210, mi250x_pair, mi300x, radeon_w7900
 from tests.fakes.amd.motion import Segment
 from tests.fakes.amd.smi.fixtures import MakeFakeAmdSmi

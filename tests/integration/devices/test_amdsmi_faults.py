@@ -14,8 +14,8 @@ from chopperd.devices.amdsmi.library import open_library
 from chopperd.devices.channel import Patience
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.testing import carried_out, reported
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.amd.cards import Card, mi100, mi210, mi300x

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from chopperd.devices.channel import PROBE_INTERVAL_NS
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml

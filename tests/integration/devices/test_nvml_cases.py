@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.devices.nvml.board import SystemMemory
-from chopperd.model.causes import Cause
 from chopperd.model.devices import ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, Segment

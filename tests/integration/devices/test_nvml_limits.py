@@ -4,8 +4,8 @@ import pytest
 
 from chopperd.devices.channel import PROBE_INTERVAL_NS
 from chopperd.errors import DeviceLostError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml

@@ -8,8 +8,8 @@ from chopperd.devices.base import PlansReads
 from chopperd.devices.channel import PROBE_INTERVAL_NS
 from chopperd.devices.nvml.backend import NvmlBackend
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.testing import carried_out
 from chopperd.units import NS_PER_MS
 from tests.fakes.clock import ScriptedClock

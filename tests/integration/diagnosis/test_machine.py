@@ -11,7 +11,7 @@ import pytest
 
 from chopperd.diagnosis.facts import Container, Hardware
 from chopperd.diagnosis.machine import Machine, access_errno, is_synchronised
-from chopperd.model.inventory import ProcessView
+from chopperd.model.devices import ProcessView
 
 
 def write(root: Path, path: str, text: str = "") -> Path:

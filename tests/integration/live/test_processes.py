@@ -8,7 +8,7 @@ import time
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.live.processes import ProcessCosts, process_live
+from chopperd.live.node import ProcessCosts, process_live
 from chopperd.units import NS_PER_S
 
 CLOCK = SystemClock()

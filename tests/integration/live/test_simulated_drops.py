@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from chopperd.live.drops import GpuDrops
+from chopperd.model.captures import GpuDrop
 from chopperd.model.devices import ReadScope
-from chopperd.model.drops import GpuDrop
-from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, TimeTriple
 from chopperd.sampling.memory.layout import RECORD, Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec

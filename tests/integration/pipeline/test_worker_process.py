@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.ingest.ingest_setup import worker_command
+from chopperd.ingest.service import worker_command
 from chopperd.ingest.worker_process import AnalysisWorker, Loss, Lost
 from chopperd.pipeline.frames import (
     Analyse,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from chopperd.devices.base import Choice
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.sampling.process import main
 from chopperd.sampling.settings import SamplerSettings
 

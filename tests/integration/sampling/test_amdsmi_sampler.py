@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.native.library import native_library
 from chopperd.sampling.sampler_health import RestartPolicy

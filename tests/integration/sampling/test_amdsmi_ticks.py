@@ -10,8 +10,8 @@ import pytest
 from chopperd.clock import Clock
 from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
 from chopperd.devices.amdsmi.library import open_library
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.units import NS_PER_S
 from tests.fakes.amd.cards import Card, mi210, mi300x

@@ -10,9 +10,9 @@ import pytest
 
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceLostError, TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.memory.layout import GpuState, RingDescription
 from chopperd.sampling.memory.ring import RingWriter

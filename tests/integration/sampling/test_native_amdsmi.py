@@ -9,8 +9,8 @@ import pytest
 
 from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
 from chopperd.devices.amdsmi.library import open_library
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import NO_DIE
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.units import NS_PER_MS, NS_PER_S

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, GpuState, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import NativeLibrary

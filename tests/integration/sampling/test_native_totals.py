@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.sampling.integrals import LiveIntegrals, PythonTotals
 from chopperd.sampling.memory.layout import RECORD, TOTAL_NAMES, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter

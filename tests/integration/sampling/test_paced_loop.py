@@ -13,8 +13,8 @@ import pytest
 
 from chopperd.errors import DeviceLostError
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.memory.layout import Pace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from chopperd.errors import StoreError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     RECORD,

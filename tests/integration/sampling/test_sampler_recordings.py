@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.sampling.memory.layout import GpuState
 from chopperd.sampling.recording import Recorder

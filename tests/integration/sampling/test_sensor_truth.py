@@ -13,7 +13,7 @@ import pytest
 from chopperd.cli.recording import sampler_command
 from chopperd.clock import SystemClock
 from chopperd.correlate.join import RowClocks, join_device
-from chopperd.model.causes import CAUSES
+from chopperd.model.kinds import CAUSES
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.sampling.recording import Recorder
 from chopperd.sampling.settings import SamplerSettings

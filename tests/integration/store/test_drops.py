@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.model.drops import DropQuery, DropState
+from chopperd.model.captures import DropQuery, DropState
 from chopperd.store.captures.schema import MIGRATIONS, migrate, version_of
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.samples import SampleSet
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import SampleSet, TimeTriple
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from chopperd import cli
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.store.samples.files import read_samples, write_samples
 
 CSV = (

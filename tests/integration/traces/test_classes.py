@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from chopperd.model.classes import KERNEL_CLASSES, KernelClass
+from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.model.trace import RecordKind
 from chopperd.traces.classes import kernel_class
 from tests.integration.reference_reader import Row, read_json

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from chopperd.model.classes import KERNEL_CLASSES, CopyDirection, KernelClass
+from chopperd.model.kinds import KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Damage, DeviceNumbers, Trace
-from chopperd.report.build.rocm_notes import rocm_notes
+from chopperd.report.build.trace_faults import rocm_notes
 from chopperd.traces.activity import ALLOCATOR_CALL, SYNC_CALL
 from chopperd.traces.links import COPY_LAUNCH, KERNEL_LAUNCH
 from chopperd.traces.reader import read_trace

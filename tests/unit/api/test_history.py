@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chopperd.api.history import history
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from tests.fakes.samples import START_UNIX_NS, column, gpu_info, recording, track
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass, achieved_period_ns
-from chopperd.model.causes import Cause
-from chopperd.model.classes import CopyDirection, KernelClass
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import Cause, CopyDirection, KernelClass
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import DType
 from chopperd.model.timeline import DeviceTimeline, DeviceWindow, HostActivity, Intervals

@@ -8,8 +8,8 @@ import numpy as np
 
 from chopperd.correlate.clock.slots import SLOT_NS, ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
-from chopperd.model.causes import Cause
-from chopperd.model.drops import ClockDrop
+from chopperd.model.captures import ClockDrop
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 PERIOD_NS = 100 * NS_PER_MS

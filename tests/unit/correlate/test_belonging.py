@@ -8,7 +8,7 @@ import pytest
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
 from chopperd.correlate.clock.lag import LagEstimate, measure_lag
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.scenario import Scenario, observe, scenario

@@ -18,7 +18,7 @@ from chopperd.correlate.causes import (
 )
 from chopperd.correlate.clock.signal import ClassClock, class_clock
 from chopperd.model.arrays import Float64s
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause
 from tests.unit.correlate.builders import COMM, COMPUTE, MS, gpu_samples, labelled
 
 

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.join import RowClocks, join_device
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause
 from tests.unit.correlate.builders import Rec, device, gpu_samples
 
 Value = TypeVar("Value")

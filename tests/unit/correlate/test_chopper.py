@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.chopper import ChopperTotals, chopper_totals
-from chopperd.model.classes import KernelClass
+from chopperd.correlate.traffic import ChopperTotals, chopper_totals
+from chopperd.model.kinds import KernelClass
 from tests.unit.correlate.builders import Rec, device
 
 COMM, PACK, COPY = KernelClass.COMM, KernelClass.COMM_PACK, KernelClass.MEMCPY

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.correlate.collectives import (
+from chopperd.correlate.traffic import (
     MOST_KINDS,
     OTHER_COLLECTIVES,
     UNKNOWN_COLLECTIVE,
@@ -12,7 +12,7 @@ from chopperd.correlate.collectives import (
     collective_bytes,
     collective_totals,
 )
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.trace import Collective
 from tests.unit.correlate.builders import Rec, device
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.contention import ContentionReason, ContentionTotals, contention
 from chopperd.correlate.waterfall import busy_masks
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from tests.unit.correlate.builders import Rec, device
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from chopperd.correlate.copies import copy_totals
+from chopperd.correlate.traffic import copy_totals
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
-from chopperd.model.classes import CopyDirection, KernelClass
+from chopperd.model.kinds import CopyDirection, KernelClass
 from tests.unit.correlate.builders import Rec, device
 
 COPY, FILL = KernelClass.MEMCPY, KernelClass.MEMSET

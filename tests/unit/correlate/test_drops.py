@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector, DropRules
-from chopperd.model.causes import Cause
-from chopperd.model.drops import ClockDrop, DropState
+from chopperd.model.captures import ClockDrop, DropState
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_S
 from tests.unit.correlate.clock_streams import Runs, drops_by_loops, found_in, stream
 

@@ -11,7 +11,7 @@ from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.contention import contention
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.waterfall import busy_masks
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import B200, H100_SXM, MI210, MI300X, MI325X, DType, GpuSpec
 from chopperd.model.timeline import DeviceTimeline
 from chopperd.units import NS_PER_MS

@@ -22,7 +22,7 @@ from chopperd.correlate.efficiency import (
     efficiency_totals,
 )
 from chopperd.correlate.waterfall import busy_masks
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import MI300X, DType
 from chopperd.model.timeline import DeviceTimeline
 from tests.unit.correlate.builders import Rec, device, labelled

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
-from chopperd.correlate.families import FamilyTotals, family_totals
-from chopperd.correlate.groups import record_figures
+from chopperd.correlate.groups import FamilyTotals, family_totals, record_figures
 from chopperd.correlate.join import join_device
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
 
 NO_SAMPLES, NO_CLOCKS = np.empty(0, np.int64), np.empty(0)

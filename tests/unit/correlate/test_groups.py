@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
-from chopperd.correlate.families import family_totals
 from chopperd.correlate.groups import (
     MOST_GROUPS,
     OTHER,
     GroupTotals,
     RecordFigures,
+    family_totals,
     group_totals,
     record_figures,
 )
 from chopperd.correlate.join import join_device
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.timeline import DeviceTimeline, Phase
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
 

@@ -13,8 +13,7 @@ from chopperd.correlate.join import (
     RowClocks,
     join_device,
 )
-from chopperd.model.causes import Cause
-from chopperd.model.classes import CopyDirection, KernelClass
+from chopperd.model.kinds import Cause, CopyDirection, KernelClass
 from chopperd.model.timeline import ClockDrift, Phase
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, IDLE, MS, Rec, device, gpu_samples
 

@@ -19,7 +19,7 @@ from chopperd.correlate.losses import (
     mean_clock,
 )
 from chopperd.model.arrays import Int64s
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals
 from tests.unit.correlate.builders import COMM, COMPUTE, IDLE, MS, labelled, spans
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.order import places, places_of_spans
+from chopperd.correlate.intervals import places, places_of_spans
 
 sides = st.sampled_from(["left", "right"])
 numbers = st.lists(st.integers(0, 12), max_size=20)

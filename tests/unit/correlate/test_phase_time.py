@@ -3,7 +3,7 @@
 import numpy as np
 
 from chopperd.correlate.losses import Windows
-from chopperd.correlate.phase_time import phase_busy_ns
+from chopperd.correlate.row_work import phase_busy_ns
 from chopperd.model.timeline import Phase
 from tests.unit.correlate.builders import Rec, device
 

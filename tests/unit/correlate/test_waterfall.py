@@ -15,7 +15,7 @@ from chopperd.correlate.waterfall import (
     lengths_ns,
 )
 from chopperd.model.arrays import Int64s
-from chopperd.model.classes import (
+from chopperd.model.kinds import (
     COMM_CLASSES,
     COMPUTE_CLASSES,
     COPY_CLASSES,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from chopperd.devices.amd.block import Block
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.read_plan import NumberKind
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.unit.devices.amd_block import COUNTING, MemorySource, new_faults

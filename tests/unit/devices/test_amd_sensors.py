@@ -8,8 +8,8 @@ from chopperd.devices.amd.sensors import AmdSensors, Beside, GpuTraits, causes_o
 from chopperd.devices.channel import PROBE_INTERVAL_NS, Call
 from chopperd.devices.read_plan import NumberKind
 from chopperd.errors import DeviceLostError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.model.plausible import MEMORY_BYTES
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.clock import ScriptedClock

@@ -8,7 +8,7 @@ from chopperd.errors import (
     TransientDeviceError,
     UnsupportedFieldError,
 )
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 
 BINDING_CODES = {
     name.removeprefix("NVML_ERROR_"): getattr(pynvml, name)

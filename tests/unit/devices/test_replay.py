@@ -7,8 +7,8 @@ import pytest
 
 from chopperd.devices.replay import ReplayBackend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock

@@ -17,8 +17,7 @@ from chopperd.diagnosis.facts import (
     Library,
     Listener,
 )
-from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
-from chopperd.model.inventory import Inventory, InventoryEntry
+from chopperd.model.devices import DeviceReading, GpuInfo, Inventory, InventoryEntry, Vendor
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build  (x)\n"
 LIBRARY = Library(

@@ -9,7 +9,7 @@ from chopperd.diagnosis import driver_checks
 from chopperd.diagnosis.checks import findings
 from chopperd.diagnosis.facts import Container, DriverProbe, Hardware, Library, MigInstance
 from chopperd.diagnosis.findings import Finding, Verdict
-from chopperd.model.inventory import Inventory
+from chopperd.model.devices import Inventory
 from tests.unit.diagnosis.facts import (
     HEALTHY,
     LIBRARY,

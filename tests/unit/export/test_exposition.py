@@ -19,9 +19,9 @@ from chopperd.export.rendering import (
     TextFormat,
     text_format,
 )
-from chopperd.model.causes import CAUSES, Cause
+from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
-from chopperd.model.drops import DropTotals
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import (
     AnalysisLive,
     DiesLive,

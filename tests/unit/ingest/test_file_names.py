@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.ingest.file_names import is_being_written, safe_name, sent_name, shown_name
+from chopperd.ingest.incoming import is_being_written, safe_name, sent_name, shown_name
 
 
 @pytest.mark.parametrize(

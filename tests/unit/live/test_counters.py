@@ -1,7 +1,7 @@
 """Counts over two rings."""
 
 from chopperd.live.counters import GpuCounters
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals
 
 

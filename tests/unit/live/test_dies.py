@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.live.dies import DieClocks
+from chopperd.live.readings import DieClocks
 from chopperd.model.live import DiesLive
 from chopperd.sampling.memory.layout import NO_DIE, Records
 from chopperd.units import NS_PER_MS, NS_PER_S

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from chopperd.live.drops import DropQueue, GpuDrops
-from chopperd.model.causes import Cause
+from chopperd.model.captures import DropTotals, GpuDrop
 from chopperd.model.devices import Vendor
-from chopperd.model.drops import DropTotals, GpuDrop
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.drops import gpu_drop

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.live.excess import BusyClock, BusyClocks, window_excess_s
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.records import records
 from tests.fakes.samples import gpu_info

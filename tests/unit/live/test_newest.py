@@ -1,8 +1,8 @@
 """For how long a value stands for now."""
 
-from chopperd.live.newest import NewestValues, fresh_ns
-from chopperd.model.causes import Cause
+from chopperd.live.readings import NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS, NS_PER_S
 from tests.fakes.records import records
 

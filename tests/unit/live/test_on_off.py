@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.live.on_off import LEAST_BLOCKS, block_log_ratios, step_time_ratio
+from chopperd.live.self_test import LEAST_BLOCKS, block_log_ratios, step_time_ratio
 from chopperd.model.arrays import Int64s
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.live.residency import ClockResidency
+from chopperd.live.readings import ClockResidency
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.memory.layout import Records, live_totals
 from chopperd.units import NS_PER_MS

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from chopperd.live.traced import RECENT_NS, TracedLedger
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuProcess
+from chopperd.model.kinds import Cause
 from chopperd.model.report import Dvfs, Family, ReportDocument, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.captures import AnalysedTrace
-from chopperd.model.classes import KernelClass
-from chopperd.model.device_map import device_map_of
-from chopperd.model.run import ProcessGroup, RunIdentity
+from chopperd.model.kinds import KernelClass
+from chopperd.model.run import ProcessGroup, RunIdentity, device_map_of
 from chopperd.pipeline.frames import (
     MOST_REPLY_BYTES,
     MOST_REQUEST_BYTES,

@@ -32,9 +32,15 @@ from chopperd.model.report import (
     Temperature,
     Waterfall,
 )
-from chopperd.model.row_clock import ClockStats, RowClock
-from chopperd.model.row_work import UNKNOWN_PART, HostPart, HostTime, Part
-from chopperd.model.trace_summary import TraceSummary
+from chopperd.model.report_rows import (
+    UNKNOWN_PART,
+    ClockStats,
+    HostPart,
+    HostTime,
+    Part,
+    RowClock,
+    TraceSummary,
+)
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=1980.0, source="device_max")

@@ -1,7 +1,7 @@
 """A node as it is now, built by hand."""
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
+from chopperd.model.kinds import Cause
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,

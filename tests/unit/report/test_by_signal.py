@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from chopperd.correlate.identity.by_signal import Agreement
-from chopperd.model.device_map import DeviceMap
+from chopperd.model.run import DeviceMap
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal

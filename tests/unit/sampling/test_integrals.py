@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.causes import CAUSES, Cause
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import LiveTotals
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.memory.layout import RECORD, Records, live_totals

@@ -6,8 +6,8 @@ from math import nan
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import RECORD, Pace, Records
 from chopperd.sampling.orders import Burst, OrderBook, Quiet
 from chopperd.sampling.pace import IdleStretch, LongestPeriod, Pacer

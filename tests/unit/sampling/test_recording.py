@@ -4,9 +4,9 @@ from math import nan
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import RECORD
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.recording import gpu_samples, recorded_gpu

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.samples import TimeTriple
 from chopperd.selftest.findings import mono_from_unix
 
 NOW_UNIX_NS = 1_800_000_000_000_000_000

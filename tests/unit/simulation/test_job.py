@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.simulation.job import kernel_columns, rank_step, rank_truth
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated

@@ -3,8 +3,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import STATE_FIELDS, ReadScope
+from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from chopperd.model.causes import Cause
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import Cause, KernelClass
 from chopperd.simulation.scenario import (
     SCENARIO_PRESETS,
     Scenario,

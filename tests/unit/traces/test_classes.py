@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.classes import KERNEL_CLASSES, CopyDirection, KernelClass
+from chopperd.model.kinds import KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.trace import RecordKind
 from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
 from chopperd.traces.classes import (

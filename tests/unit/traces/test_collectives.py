@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.classes import KERNEL_CLASSES, KernelClass
+from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Collective, RecordKind, SpanKind
 from chopperd.traces.collectives import collective_name

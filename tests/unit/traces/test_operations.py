@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.trace import RecordKind, SpanKind, Trace
 from chopperd.traces.links import link
 from chopperd.traces.operations import (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType
 from chopperd.model.trace import Shapes, SpanKind, Trace
 from chopperd.traces.record_flops import record_work

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate import intervals
-from chopperd.model.classes import CopyDirection, KernelClass
+from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Marker, StepSource
 from chopperd.model.trace import Damage, RecordKind, SpanKind, Trace
 from chopperd.traces.class_table import ClassRule

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.border import border_correction_mhz
+from chopperd.correlate.clock.edge_correction import border_correction_mhz
 from chopperd.correlate.clock.precision import TimingUncertainty
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
 from chopperd.correlate.losses import Windows, mean_clock

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.levels import MIN_SAMPLES, is_one_level, pooled_by_level
+from chopperd.correlate.clock.edge_correction import (
+    MIN_LEVEL_SAMPLES,
+    is_one_level,
+    pooled_by_level,
+)
 from chopperd.correlate.clock.precision import TimingUncertainty
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
 from chopperd.correlate.losses import Windows, mean_clock
@@ -56,7 +60,7 @@ def test_a_class_with_few_samples_between_lines_is_not_shown_to_be_equal() -> No
         whole.clock_mhz[:100].tolist(),
         [RunningClass(label) for label in whole.label[:100].tolist()],
     )
-    assert np.count_nonzero(few.label == COMM) == MIN_SAMPLES
+    assert np.count_nonzero(few.label == COMM) == MIN_LEVEL_SAMPLES
     assert not one_level(few)
     assert one_level(whole, COMM)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.sensor_period import MIN_CHANGES, contradicts, sensor_period
+from chopperd.correlate.clock.sensor_updates import MIN_CHANGES, contradicts, sensor_period
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.units import NS_PER_MS
 

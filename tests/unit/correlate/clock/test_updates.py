@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.sensor_period import period_in_samples
-from chopperd.correlate.clock.updates import clock_looks, looks
+from chopperd.correlate.clock.sensor_updates import clock_looks, looks, period_in_samples
 from chopperd.model.arrays import Float64s
 from tests.unit.correlate.builders import MS
 

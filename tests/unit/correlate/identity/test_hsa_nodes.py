@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.identity.hsa_nodes import gpu_of_number
-from chopperd.correlate.identity.mapping import Traced, map_device
-from chopperd.model.device_map import DeviceMap
+from chopperd.correlate.identity.mapping import Traced, gpu_of_number, map_device
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.run import DeviceMap
 from chopperd.model.trace import DeviceNumbers, TraceDevice
 
 NODES, ORDINALS = DeviceNumbers.HSA_NODES, DeviceNumbers.GPU_ORDINALS

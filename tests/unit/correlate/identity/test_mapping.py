@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.identity.mapping import Traced, map_device
 from chopperd.errors import ConfigError
-from chopperd.model.device_map import DeviceMap, device_map_of
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.model.trace import DeviceNumbers, TraceDevice
 
 H100, A4000 = "NVIDIA H100 80GB HBM3", "NVIDIA RTX A4000"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from chopperd.correlate.identity.by_process import ProcessMatch, TracedProcess, gpu_of_process
 from chopperd.correlate.identity.mapping import Traced, map_device
-from chopperd.correlate.identity.process_gpu import ProcessMatch, TracedProcess, gpu_of_process
-from chopperd.model.device_map import DeviceMap
 from chopperd.model.devices import GpuInfo, Vendor
+from chopperd.model.run import DeviceMap
 from chopperd.model.samples import ProcessRow
 from chopperd.model.trace import TraceDevice
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.report.build.across import across_devices, own_time_ns
+from chopperd.report.build.summary import across_devices, own_time_ns
 from tests.document_checks import check_document
 from tests.unit.report.traced import MS, Job, document, node, sample_set, sampled
 

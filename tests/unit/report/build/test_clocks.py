@@ -6,9 +6,9 @@ from math import nan
 import numpy as np
 import pytest
 
-from chopperd.correlate.families import FamilyTotals
+from chopperd.correlate.groups import FamilyTotals
 from chopperd.correlate.join import RowClocks, join_device
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.report.build.clocks import (
     class_samples,
     clock_of,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.devices import Vendor
-from chopperd.model.row_clock import ClockDies, RowClock
+from chopperd.model.report_rows import ClockDies, RowClock
 from chopperd.model.samples import GpuSamples
 from chopperd.report.build.trace_report import TraceReport
 from tests.unit.report.traced import Job, reported, sample_set, sampled

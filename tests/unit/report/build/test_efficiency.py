@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import ReportDocument
-from chopperd.model.row_work import Efficiency
+from chopperd.model.report_rows import Efficiency
 from chopperd.model.samples import SampleSet
 from chopperd.model.trace import Shapes, SpanKind, TraceDevice
 from chopperd.pipeline.reports import FileReport, composed

@@ -5,9 +5,9 @@ from dataclasses import fields
 
 import msgspec
 
+from chopperd.model.report_rows import LostKind
 from chopperd.model.trace import Damage
-from chopperd.model.trace_summary import LostKind
-from chopperd.report.build.lost import damage_notes, lost_by_kind
+from chopperd.report.build.trace_faults import damage_notes, lost_by_kind
 from chopperd.report.forms.schema import encode_schema
 from chopperd.traces.timeline import lay_out
 from tests.trace_building import TraceBuilder

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from chopperd.model.report import Family, ReportDocument, Row
-from chopperd.model.row_work import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic
+from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.privacy import Names, trace_with_names, with_names
 from chopperd.report.forms.schema import encode_json

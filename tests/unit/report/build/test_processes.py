@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from chopperd.model.device_map import device_map_of
+from chopperd.model.run import device_map_of
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.processes import (
     first_step,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chopperd.report.build.ranks import ranks_in_short
+from chopperd.report.build.work import ranks_in_short
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from chopperd.model.report import (
     Temperature,
     Waterfall,
 )
-from chopperd.model.row_clock import ClockStats, RowClock
-from chopperd.report.build.across import across_devices
+from chopperd.model.report_rows import ClockStats, RowClock
 from chopperd.report.build.rows import DraftRow, without_intervals
-from chopperd.report.build.summary import summarise
+from chopperd.report.build.summary import across_devices, summarise
 
 MS = 1_000_000
 REFERENCE = Reference(sm_clock_mhz=2000.0, source="device_max")

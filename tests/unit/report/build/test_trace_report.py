@@ -7,13 +7,12 @@ import pytest
 
 from chopperd.correlate.belonging import Belonging
 from chopperd.correlate.clock.lag import LagEstimate
-from chopperd.model.causes import Cause
-from chopperd.model.device_map import device_map_of
 from chopperd.model.devices import Vendor
+from chopperd.model.kinds import Cause
 from chopperd.model.report import ClassTotal, Family
-from chopperd.model.row_work import Part
-from chopperd.model.samples import GpuSamples, ProcessRow
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.report_rows import Part
+from chopperd.model.run import device_map_of
+from chopperd.model.samples import GpuSamples, ProcessRow, TimeTriple
 from chopperd.model.trace import Damage
 from chopperd.report.build.clocked_device import JoinOptions, clocked_device
 from chopperd.report.build.notes import doubt_notes

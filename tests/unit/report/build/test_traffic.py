@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.report import Family, ReportDocument
-from chopperd.model.row_work import CollectiveTraffic, Contention, CopyTraffic
+from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffic
 from chopperd.model.trace import Collective, RecordKind
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.clocked_device import JoinOptions

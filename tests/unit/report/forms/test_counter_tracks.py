@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.report.build.clocked_device import ClockedDevice, JoinOptions, clocked_device
-from chopperd.report.forms.counter_events import counter_events, us_text
-from chopperd.report.forms.counter_tracks import CounterTrack, counter_tracks
+from chopperd.report.forms.counter_tracks import (
+    CounterTrack,
+    counter_events,
+    counter_tracks,
+    us_text,
+)
 from chopperd.traces.timeline import lay_out
 from tests.unit.report.traced import MS, T0_NS, TOP_MHZ, Job, sample_set, sampled
 

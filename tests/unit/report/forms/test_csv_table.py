@@ -4,7 +4,7 @@ from io import StringIO
 from math import nan
 
 from chopperd.model.report import ReportDocument
-from chopperd.report.forms.csv_table import render_csv, render_list_csv, render_steps_csv
+from chopperd.report.forms.columns import render_csv, render_list_csv, render_steps_csv
 from tests.unit.report.documents import (
     eight_gpus,
     host_only,

@@ -1,8 +1,8 @@
 import json
 import re
 
-from chopperd.report.forms.csv_table import render_csv
-from chopperd.report.forms.formats import formatted
+from chopperd.report.forms.columns import render_csv
+from chopperd.report.forms.schema import formatted
 from chopperd.report.text.report import render_text
 from tests.unit.report.documents import eight_gpus
 

@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.report.text.beside import differs
+from chopperd.report.text.inventory import differs
 
 
 @pytest.mark.parametrize(

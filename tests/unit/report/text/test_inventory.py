@@ -1,9 +1,15 @@
 import json
 from dataclasses import replace
 
-from chopperd.model.causes import Cause
-from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, Vendor
-from chopperd.model.inventory import Inventory, InventoryEntry
+from chopperd.model.devices import (
+    DeviceReading,
+    FieldProbe,
+    GpuInfo,
+    Inventory,
+    InventoryEntry,
+    Vendor,
+)
+from chopperd.model.kinds import Cause
 from chopperd.report.text.inventory import encode_inventory, render_inventory
 from chopperd.report.text.report import page_text
 

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.causes import Cause
 from chopperd.model.devices import DeviceReading
+from chopperd.model.kinds import Cause
 from chopperd.model.live import DiesLive, HungCall
-from chopperd.report.text.live_page import live_page
+from chopperd.report.text.live_pages import live_page
 from chopperd.report.text.report import page_text
 from tests.unit.report.live import READING, live_gpu, snapshot, totals
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.live import LiveTotals
-from chopperd.report.text.live_rates import lost_ratios, lost_s, window
+from chopperd.report.text.live_pages import lost_ratios, lost_s, window
 from tests.unit.report.live import live_gpu, snapshot, totals
 
 

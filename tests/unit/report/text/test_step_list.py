@@ -5,8 +5,7 @@ from dataclasses import replace
 from rich.console import Group
 
 from chopperd.model.captures import JobEntry, TraceState
-from chopperd.report.text.report import page_text
-from chopperd.report.text.step_list import (
+from chopperd.report.text.lists import (
     critical_rows,
     encode_steps,
     render_drops,
@@ -14,6 +13,7 @@ from chopperd.report.text.step_list import (
     render_steps,
     render_traces,
 )
+from chopperd.report.text.report import page_text
 from chopperd.units import NS_PER_S
 from tests.fakes.drops import gpu_drop
 from tests.unit.report.documents import row

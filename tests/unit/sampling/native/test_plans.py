@@ -18,7 +18,7 @@ from chopperd.devices.read_plan import (
     ReadPlan,
     SharedLock,
 )
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.sampling.native.library import Plan, PlanCall, PlanNumber
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
 from chopperd.units import watts_from_milliwatts

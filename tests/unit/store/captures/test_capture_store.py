@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from chopperd.model.captures import StepQuery, TraceState
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.services import StepSource
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.filing import MAX_TRACES

@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.model.drops import DropQuery, GpuDrop
+from chopperd.model.captures import DropQuery, GpuDrop
 from chopperd.model.services import DropSource
 from chopperd.store.captures.database import Database
 from chopperd.store.captures.drop_rows import found_drops, prune_drops, put_drops

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.errors import StoreError
-from chopperd.model.causes import Cause
-from chopperd.model.timebase import TimeTriple
+from chopperd.model.kinds import Cause
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import (
     SampleChunk,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chopperd.errors import StoreError
-from chopperd.model.causes import Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.samples import SampleSet
 from chopperd.store.samples.nvidia_smi import looks_like_smi, parsed_smi
 

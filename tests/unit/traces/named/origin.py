@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 
 
 class Named(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from chopperd.model.classes import KernelClass
+from chopperd.model.kinds import KernelClass
 from tests.unit.traces.named.origin import Named
 
 PRODUCTS: Final = (

@@ -1,0 +1,352 @@
+"""How often a sensor takes a new value, told from when reads show its value change.
+
+A sensor that is read more often than it looks shows one value several times. Its changes then lie
+on a grid: each is a whole number of periods after the one before, as it may by chance show the same
+value twice. Which sensor it is, and who read it, is not known here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Float64s, Int64s
+
+#: Fewer changes than this say nothing of a period.
+MIN_CHANGES: Final = 6
+#: A period is told apart from the spacing of the reads from so many spacings on.
+RESOLVED_SPACINGS: Final = 3.0
+#: The time must hold so many periods: any few changes lie on some grid.
+_MIN_PERIODS: Final = 5.0
+#: Changes seen at fewer of the updates than this could lie on the grid by chance.
+_MIN_CHANGED_UPDATES: Final = 0.3
+#: This share of the changes must come one period after the one before: a job whose clock moves a
+#: few times a step lies on some grid, too, at odd multiples of it.
+_MIN_NEXT: Final = 0.4
+#: How well the changes must lie on the grid: 1 is as well as the spacing of the reads lets them.
+_MIN_ALIGNED: Final = 0.92
+#: Changes closer than this share of the period, and how many of them may be (a read that hung).
+_TOO_CLOSE: Final = 0.75
+_MAX_TOO_CLOSE: Final = 0.05
+#: Tried periods change the number of periods in the time by 1/8 each.
+_TRIES_PER_CYCLE: Final = 8
+#: So many at once: a sampler has no memory to spare.
+_TRIES_AT_ONCE: Final = 128
+#: So many changes are enough to tell, and cost little.
+_MOST_CHANGES: Final = 120
+#: A change between reads further apart than this, in usual distances, is blurred.
+_MAX_BLUR: Final = 1.5
+#: A sensor's timer shakes by so much (standard deviation), of the period or in all; a beat of the
+#: job that is none fits worse.
+_MAX_SHAKE_RATIO: Final = 0.03
+_MAX_SHAKE_NS: Final = 400_000
+_Z: Final = 3.0
+#: A recording is looked at in stretches of so many reads, so many of them, where there are so many
+#: changes; in this share of them the same period must be found.
+_STRETCH_READS: Final = 1000
+_MOST_STRETCHES: Final = 6
+_MIN_STRETCH_CHANGES: Final = 20
+_MIN_AGREEING: Final = 0.7
+_AGREEING_RATIO: Final = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorPeriod:
+    """The time between two updates of a sensor, ns, and an interval that holds it.
+
+    Where reads are not dense enough to tell, `low_ns` is 0 and the period is at most `high_ns`.
+    """
+
+    period_ns: int
+    low_ns: int
+    high_ns: int
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it is a period, not a bound."""
+        return self.low_ns > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """When reads showed a new value.
+
+    Attributes:
+        before_ns, after_ns: (k,) int64: the last read of the old value, the first of the new one.
+        spacing_ns: Median time between two reads.
+        span_ns: From the first read to the last.
+    """
+
+    before_ns: Int64s
+    after_ns: Int64s
+    spacing_ns: float
+    span_ns: int
+
+    def __len__(self) -> int:
+        """The number of changes."""
+        return len(self.after_ns)
+
+    @property
+    def at_ns(self) -> Float64s:
+        """(k,) float64, ns since the first change: the middle of when each can have been."""
+        since_ns = (self.before_ns - self.before_ns[0]) + (self.after_ns - self.before_ns[0])
+        half: Float64s = since_ns / 2
+        return half
+
+    def first(self, count: int) -> "Changes":
+        """The first so many, and the time that they span."""
+        if len(self) <= count:
+            return self
+        return Changes(
+            before_ns=self.before_ns[:count],
+            after_ns=self.after_ns[:count],
+            spacing_ns=self.spacing_ns,
+            span_ns=int(self.after_ns[count - 1] - self.before_ns[0]),
+        )
+
+    @property
+    def usual_width_ns(self) -> float:
+        """The median time in which a change can have been."""
+        return float(np.median(self.after_ns - self.before_ns))
+
+    @property
+    def is_sharp(self) -> Bools:
+        """(k,) bool: the changes that no late or failed read blurs."""
+        sharp: Bools = self.after_ns - self.before_ns <= _MAX_BLUR * self.usual_width_ns
+        return sharp
+
+
+def changes_of(t_ns: Int64s, value: Float64s) -> Changes:
+    """When a value changed.
+
+    Args:
+        t_ns: (n,) int64, times of reads, rising.
+        value: (n,) float64; NaN where the read failed, which is left out.
+    """
+    read = np.isfinite(value)
+    t_ns, value = t_ns[read], value[read]
+    changed = np.flatnonzero(np.diff(value) != 0)
+    return Changes(
+        before_ns=t_ns[changed],
+        after_ns=t_ns[changed + 1],
+        spacing_ns=float(np.median(np.diff(t_ns))) if len(t_ns) > 1 else 0.0,
+        span_ns=int(t_ns[-1] - t_ns[0]) if len(t_ns) else 0,
+    )
+
+
+def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
+    """The update period of a sensor that was read back to back; None where that can't be told.
+
+    None: the value changed too seldom, or as it pleased, not in a sensor's beat. The longest period
+    is taken on whose grid the changes lie: they lie on that of its half as well.
+
+    Args:
+        t_ns: (n,) int64, times of the reads, rising.
+        value: (n,) float64; NaN where a read failed.
+    """
+    changes = changes_of(t_ns, value)
+    if len(changes) < MIN_CHANGES:
+        return None
+    if _is_new_at_each_read(changes):
+        high_ns = round(RESOLVED_SPACINGS * changes.spacing_ns)
+        return SensorPeriod(period_ns=round(changes.spacing_ns), low_ns=0, high_ns=high_ns)
+    changes = changes.first(_MOST_CHANGES)
+    tried_ns = _tried_periods_ns(changes)
+    if not len(tried_ns):
+        return None
+    aligned = _alignment(changes, tried_ns)
+    fitting = aligned >= max(_MIN_ALIGNED, 0.95 * float(aligned.max()))
+    if not fitting.any():
+        return None
+    longest = int(np.flatnonzero(fitting)[-1])
+    near = tried_ns > tried_ns[longest] * (1 - tried_ns[longest] / changes.span_ns)
+    best = int(np.argmax(np.where(near, aligned, -1.0)))
+    return _fitted(changes, float(tried_ns[best]))
+
+
+def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
+    """The update period of a sensor from the samples of a recording; None where it can't be told.
+
+    What is found in stretches of the recording must agree: over minutes a sensor's timer drifts,
+    and a job has a beat of its own in some of them.
+
+    Args:
+        t_ns: (n,) int64, rising.
+        value: (n,) float64; NaN where not read.
+    """
+    found: list[SensorPeriod] = []
+    asked = 0
+    for first in _stretch_starts(len(t_ns)):
+        inside = slice(first, first + _STRETCH_READS)
+        if len(changes_of(t_ns[inside], value[inside])) < _MIN_STRETCH_CHANGES:
+            continue
+        asked += 1
+        period = sensor_period(t_ns[inside], value[inside])
+        if period is not None and period.is_resolved:
+            found.append(period)
+    if not found or len(found) < _MIN_AGREEING * asked:
+        return None
+    middle = sorted(found, key=lambda each: each.period_ns)[len(found) // 2]
+    near = [abs(each.period_ns / middle.period_ns - 1) < _AGREEING_RATIO for each in found]
+    return middle if sum(near) >= _MIN_AGREEING * asked else None
+
+
+def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
+    """Whether samples show changes too close together for a sensor of this period.
+
+    A probe of a second or two can take a job's beat for the sensor's; a whole recording tells.
+
+    Args:
+        t_ns: (n,) int64, rising.
+        value: (n,) float64; NaN where not read.
+        period_ns: The period that is doubted.
+    """
+    changes = changes_of(t_ns, value)
+    at_most_apart_ns = changes.after_ns[1:] - changes.before_ns[:-1]
+    close = int(np.count_nonzero(at_most_apart_ns < _TOO_CLOSE * period_ns))
+    return close > max(_MAX_TOO_CLOSE * len(at_most_apart_ns), MIN_CHANGES)
+
+
+def _stretch_starts(count: int) -> list[int]:
+    """Where the stretches begin: all, or so many spread over the recording."""
+    starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
+    return list(starts[:: -(-len(starts) // _MOST_STRETCHES)])
+
+
+def _is_new_at_each_read(changes: Changes) -> bool:
+    """Whether the value is new so often that the reads, not the sensor, set the pace."""
+    apart_ns = np.median(np.diff(changes.after_ns))
+    return bool(apart_ns < RESOLVED_SPACINGS * changes.spacing_ns)
+
+
+def _tried_periods_ns(changes: Changes) -> Float64s:
+    """The periods that the changes do not rule out, rising: (c,) float64."""
+    shortest_ns = max(
+        RESOLVED_SPACINGS * changes.spacing_ns * 0.9,
+        _MIN_CHANGED_UPDATES * changes.span_ns / len(changes),
+    )
+    at_most_apart_ns = np.sort(changes.after_ns[1:] - changes.before_ns[:-1])
+    few = int(_MAX_TOO_CLOSE * len(at_most_apart_ns))
+    longest_ns = min(float(at_most_apart_ns[few]) / _TOO_CLOSE, changes.span_ns / _MIN_PERIODS)
+    if longest_ns <= shortest_ns:
+        return np.empty(0)
+    step_hz = 1 / (_TRIES_PER_CYCLE * changes.span_ns)
+    tried: Float64s = 1 / np.arange(1 / shortest_ns, 1 / longest_ns, -step_hz)
+    return tried
+
+
+def _alignment(changes: Changes, period_ns: Float64s) -> Float64s:
+    """How well the changes lie on a grid of each period: (c,), 1 as well as can be seen.
+
+    The length of the mean of unit vectors at their phases, over the one that changes seen by reads
+    so far apart have at best. Changes that a late or failed read blurs are left out.
+    """
+    at_ns = changes.at_ns[changes.is_sharp]
+    aligned = np.empty(len(period_ns))
+    for first in range(0, len(period_ns), _TRIES_AT_ONCE):
+        some = slice(first, first + _TRIES_AT_ONCE)
+        phase = np.exp((2j * np.pi / period_ns[some])[:, None] * at_ns)
+        aligned[some] = np.abs(phase.mean(axis=1))
+    at_best = np.sinc(np.minimum(changes.usual_width_ns / period_ns, 0.5))
+    return np.minimum(aligned / at_best, 1.0)
+
+
+def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
+    """The period that fits best near a first guess, by a line through the changes' numbers."""
+    at_ns = changes.at_ns
+    phase = np.angle(np.exp(2j * np.pi * at_ns / period_ns).mean()) / (2 * np.pi)
+    number = np.round(at_ns / period_ns - phase)
+    if np.mean(np.diff(number) == 1) < _MIN_NEXT:
+        return None
+    spread = float(np.sum((number - number.mean()) ** 2))
+    slope_ns, start_ns = np.polyfit(number, at_ns, 1)
+    off_ns = at_ns - start_ns - slope_ns * number
+    seen_to_ns = changes.usual_width_ns / np.sqrt(12)
+    shakes_ns = max(_MAX_SHAKE_RATIO * slope_ns, _MAX_SHAKE_NS)
+    if float(off_ns[changes.is_sharp].std()) > 1.2 * np.hypot(seen_to_ns, shakes_ns):
+        return None
+    error_ns = max(float(off_ns.std()), seen_to_ns) / np.sqrt(spread)
+    half_ns = _Z * error_ns + 1
+    return SensorPeriod(
+        period_ns=round(slope_ns),
+        low_ns=max(round(slope_ns - half_ns), 1),
+        high_ns=round(slope_ns + half_ns),
+    )
+
+
+# When a sensor looked: reads that repeat a value it holds, set apart from looks of their own.
+#
+# A sensor that updates each 100 ms and is read each 10 ms gives ten reads a look. Taken as ten
+# samples they are too certain, and most of them are labelled by what ran long after the look.
+
+#: A look that is thought to have shown no change is left out this close before the next change.
+_DISTINCT: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """A sensor's updates as reads show them.
+
+    Attributes:
+        row: (k,) int64, the first read of each, rising.
+        t_ns: (k,) int64, the middle of when it can have been; strictly rising.
+        period_ns: Time between two updates; None if not known.
+    """
+
+    row: Int64s
+    t_ns: Int64s
+    period_ns: int | None
+
+
+def looks(t_ns: Int64s, value: Float64s, period_ns: int) -> Looks:
+    """The updates behind reads of a sensor that takes a new value once a period.
+
+    A new value was taken after the read before, and at most one period ago: half-way between. So
+    was one that is read more than a period after the read before, whatever it shows. While the
+    value stands still the sensor is taken to look on at its period.
+
+    Args:
+        t_ns: (n,) int64, times of reads, strictly rising.
+        value: (n,) float64, no NaN.
+        period_ns: Time between two updates, > 0.
+    """
+    if not len(t_ns):
+        return Looks(row=np.empty(0, np.int64), t_ns=t_ns, period_ns=period_ns)
+    gap_ns = np.diff(t_ns, prepend=t_ns[0] - period_ns)
+    is_new = (np.diff(value, prepend=np.nan) != 0) | (gap_ns >= period_ns)
+    first = np.flatnonzero(is_new)
+    taken_ns = t_ns[first] - np.minimum(gap_ns[first], period_ns) // 2
+    run = np.cumsum(is_new) - 1
+    turn = (t_ns - taken_ns[run]) // period_ns
+    begins = is_new | (np.diff(turn, prepend=0) > 0)
+    row = np.flatnonzero(begins)
+    looked_ns = taken_ns[run[row]] + turn[row] * period_ns
+    next_ns = np.append(taken_ns[1:], np.iinfo(np.int64).max)[run[row]]
+    kept = is_new[row] | (next_ns - looked_ns >= _DISTINCT * period_ns)
+    return Looks(row=row[kept], t_ns=looked_ns[kept], period_ns=period_ns)
+
+
+def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Looks:
+    """The looks behind reads of a clock; each read is one where nothing is known of the sensor.
+
+    A period may be the job's beat, of a clock with one level for each phase, also one that a probe
+    found: a look moved to where it must have been would change sides at a border then. So each look
+    is as of the first read that shows it, at most a third of a period late, where reads are dense
+    enough for that; only where they are not it is moved.
+
+    Args:
+        t_ns: (n,) int64, times of reads, strictly rising.
+        clock_mhz: (n,) float64, no NaN.
+        known_ns: The update period as found on the device; None if it was not. The samples may
+            show that it can't be.
+    """
+    if known_ns and not contradicts(t_ns, clock_mhz, known_ns):
+        seen = looks(t_ns, clock_mhz, known_ns)
+        if known_ns < RESOLVED_SPACINGS * float(np.median(np.diff(t_ns))):
+            return seen
+        return replace(seen, t_ns=t_ns[seen.row])
+    betrayed = period_in_samples(t_ns, clock_mhz)
+    if betrayed is None:
+        return Looks(row=np.arange(len(t_ns)), t_ns=t_ns, period_ns=None)
+    seen = looks(t_ns, clock_mhz, betrayed.period_ns)
+    return replace(seen, t_ns=t_ns[seen.row])

@@ -1,0 +1,200 @@
+"""The newest values of one GPU, and for how long each may stand for now."""
+
+from collections.abc import Mapping
+from math import inf, isnan
+from typing import Final
+
+import numpy as np
+
+from chopperd.correlate.clock.governing import are_gated, are_running
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.devices import DeviceReading, GpuInfo
+from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
+from chopperd.model.live import DiesLive
+from chopperd.model.samples import VALUE_COLUMNS
+from chopperd.sampling.governing import WINDOW_NS
+from chopperd.sampling.integrals import GapRule
+from chopperd.sampling.memory.layout import Records
+from chopperd.sampling.recording import die_clocks_mhz
+from chopperd.units import NS_PER_S
+
+#: A value stands for so many of its periods, and at least for so long.
+_FRESH_PERIODS: Final = 3
+_FRESH_NS: Final = 3 * NS_PER_S
+
+_NEVER_NS: Final = -(2**62)
+
+
+class NewestValues:
+    """The newest reading of each field of a GPU with its time.
+
+    Args:
+        slow_period_ns: Period of the reads that cover all fields.
+    """
+
+    def __init__(self, slow_period_ns: int) -> None:
+        self._slow_period_ns = slow_period_ns
+        self._values: dict[str, tuple[int, float]] = {}
+        self._causes: tuple[int, int] = (_NEVER_NS, Cause.UNKNOWN.bit)
+        self._limited_ns: tuple[int, dict[Cause, int]] = (_NEVER_NS, {})
+
+    def take(self, records: Records) -> None:
+        """Take over what is new in records, (n,) of `RECORD`, rising in time."""
+        if not len(records):
+            return
+        t_ns = records["t_mono_ns"]
+        for name in VALUE_COLUMNS:
+            known = np.flatnonzero(~np.isnan(records[name]))
+            if len(known):
+                self._values[name] = int(t_ns[known[-1]]), float(records[name][known[-1]])
+        self._causes = int(t_ns[-1]), int(records["causes"][-1])
+        counted = np.flatnonzero(~np.isnan(records["limited_ns"]).all(axis=1))
+        if len(counted):
+            row = records["limited_ns"][counted[-1]].tolist()
+            by_cause = zip(CAUSES, row, strict=True)
+            limited_ns = {cause: int(ns) for cause, ns in by_cause if not isnan(ns)}
+            self._limited_ns = int(t_ns[counted[-1]]), limited_ns
+
+    def reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
+        """The values that may stand for now; others are None.
+
+        Args:
+            now_mono_ns: Now.
+            period_ns: The period that the loop keeps.
+        """
+        fast_ns = now_mono_ns - fresh_ns(period_ns)
+        slow_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
+
+        def value(name: str, since_ns: int = slow_ns) -> float | None:
+            at_ns, newest = self._values.get(name, (_NEVER_NS, None))
+            return newest if at_ns >= since_ns else None
+
+        used_bytes = value("memory_used_bytes")
+        causes_at_ns, bits = self._causes
+        limited_at_ns, limited_ns = self._limited_ns
+        return DeviceReading(
+            sm_clock_mhz=value("sm_clock_mhz", fast_ns),
+            mem_clock_mhz=value("mem_clock_mhz"),
+            power_w=value("power_w"),
+            energy_j=value("energy_j"),
+            temperature_c=value("temperature_c"),
+            memory_used_bytes=None if used_bytes is None else round(used_bytes),
+            activity_ratio=value("activity_ratio"),
+            causes=_causes(bits) if causes_at_ns >= fast_ns else None,
+            limited_ns=limited_ns if limited_at_ns >= fast_ns else {},
+        )
+
+
+def fresh_ns(period_ns: int) -> int:
+    """For how long a value that is read once a period stands for now."""
+    return max(_FRESH_PERIODS * period_ns, _FRESH_NS)
+
+
+def _causes(bits: int) -> frozenset[Cause] | None:
+    """The causes of a bit set; None if it says that they could not be read."""
+    if bits == Cause.UNKNOWN.bit:
+        return None
+    return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)
+
+
+# How long the SM clock of a GPU dwells where: sampled time by tenths of the highest clock.
+
+#: Buckets up to the highest clock; one more holds what lies above it.
+TENTHS: Final = 10
+
+
+class ClockResidency:
+    """Sampled time of one GPU in each clock bucket, since it was made.
+
+    A sample stands for the halves of the intervals beside it, so the buckets sum to the sampled
+    time of the live integrals, which leave out the same gaps. Bucket k of 1 to 10 holds clocks
+    above (k - 1) tenths of the highest SM clock and up to k tenths, the last one those above it.
+
+    Args:
+        info: The GPU; without a highest clock there are no buckets.
+    """
+
+    def __init__(self, info: GpuInfo) -> None:
+        top_mhz = info.sm_clock_max_mhz
+        tenths = np.arange(1, TENTHS + 1) / TENTHS
+        self._edges_mhz: Float64s = np.append(tenths * (top_mhz or 0.0), inf)
+        self._has_edges = top_mhz is not None
+        self._dwelt_s: Float64s = np.zeros(TENTHS + 1)
+        self._gaps = GapRule()
+        self._last_ns: Int64s = np.zeros(0, np.int64)
+        self._last_mhz: Float64s = np.zeros(0)
+
+    def add(self, records: Records, period_ns: int) -> None:
+        """Go on over new records.
+
+        Args:
+            records: (n,) of `RECORD`, rising in time, later than those before.
+            period_ns: The period that the loop keeps.
+        """
+        if not self._has_edges or not len(records):
+            return
+        t_ns = np.concatenate([self._last_ns, records["t_mono_ns"]])
+        clock_mhz = np.concatenate([self._last_mhz, records["sm_clock_mhz"]])
+        self._last_ns, self._last_mhz = t_ns[-1:].copy(), clock_mhz[-1:].copy()
+        spacing_ns = np.diff(t_ns)
+        covered = self._gaps.are_covered(spacing_ns, period_ns)
+        covered &= ~np.isnan(clock_mhz[:-1]) & ~np.isnan(clock_mhz[1:])
+        half_s = spacing_ns[covered] / (2 * NS_PER_S)
+        buckets = np.searchsorted(self._edges_mhz, clock_mhz)
+        for ends in (buckets[:-1], buckets[1:]):
+            self._dwelt_s += np.bincount(ends[covered], half_s, minlength=TENTHS + 1)
+
+    def seconds(self) -> Mapping[float, float]:
+        """Time in s by the upper edge of each bucket in MHz, rising.
+
+        Empty without buckets, and while no clock was known for any time.
+        """
+        if not self._dwelt_s.any():
+            return {}
+        return dict(zip(self._edges_mhz.tolist(), self._dwelt_s.tolist(), strict=True))
+
+
+# The dies of one GPU as they run now.
+
+
+class DieClocks:
+    """The clocks of a GPU's dies over the last two seconds that it was sampled.
+
+    Means are over those two seconds, as that is by which the sampler tells the governing die.
+    """
+
+    def __init__(self) -> None:
+        self._t_ns: Int64s = np.zeros(0, np.int64)
+        self._dies_mhz: Float64s | None = None
+
+    def add(self, records: Records) -> None:
+        """Take over new records, (n,) of `RECORD`, rising in time."""
+        added_mhz = die_clocks_mhz(records)
+        is_reported = ~np.isnan(added_mhz).all(axis=1)
+        if not is_reported.any():
+            return
+        t_ns, dies_mhz = records["t_mono_ns"][is_reported], added_mhz[is_reported]
+        if self._dies_mhz is not None:
+            t_ns = np.concatenate([self._t_ns, t_ns])
+            dies_mhz = np.concatenate([self._dies_mhz, dies_mhz])
+        kept = t_ns > t_ns[-1] - WINDOW_NS
+        self._t_ns, self._dies_mhz = t_ns[kept], dies_mhz[kept]
+
+    def live(self, since_mono_ns: int) -> DiesLive | None:
+        """The dies as the newest record has them; None where it is older than that, or has none."""
+        if self._dies_mhz is None or self._t_ns[-1] < since_mono_ns:
+            return None
+        now_mhz = self._dies_mhz[-1]
+        ran = are_running(self._dies_mhz)
+        runs = ran[-1]
+        clocks_mhz = np.where(ran, self._dies_mhz, np.nan)[:, runs]
+        means_mhz = np.nanmean(clocks_mhz, axis=0)
+        some = len(means_mhz) > 0
+        return DiesLive(
+            clocks_mhz=tuple(None if np.isnan(mhz) else mhz for mhz in now_mhz.tolist()),
+            running=len(means_mhz),
+            gated=int(are_gated(self._dies_mhz[-1:]).sum()),
+            mean_mhz=float(means_mhz.mean()) if some else None,
+            spread_mhz=float(np.ptp(means_mhz)) if len(means_mhz) > 1 else None,
+            governing=int(np.flatnonzero(runs)[means_mhz.argmin()]) if some else None,
+        )

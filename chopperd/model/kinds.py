@@ -1,0 +1,124 @@
+"""The closed sets of labels: classes of kernels, and causes of a low clock."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from chopperd.model.arrays import Int64s
+
+
+# The closed set of kernel classes and how they group into compute, communication and copy.
+
+
+class KernelClass(IntEnum):
+    """What a device record does; the value is its code in an int8 column.
+
+    `FUSED_COMM` is a GEMM fused with communication and `COMM_PACK` a copy of FSDP into or out of
+    its buffers: both compute. What only communicates, all-reduces included, is `COMM`.
+    """
+
+    GEMM = 0
+    ATTENTION = 1
+    NORM = 2
+    ELEMENTWISE = 3
+    REDUCTION = 4
+    EMBEDDING = 5
+    OPTIMIZER = 6
+    FUSED_COMM = 7
+    COMM = 8
+    COMM_PACK = 9
+    MEMCPY = 10
+    MEMSET = 11
+    OTHER = 12
+
+    @property
+    def label(self) -> str:
+        """The name used outside."""
+        return self.name.lower()
+
+
+KERNEL_CLASSES: Final = tuple(KernelClass)
+COMM_CLASSES: Final = frozenset({KernelClass.COMM})
+COPY_CLASSES: Final = frozenset({KernelClass.MEMCPY, KernelClass.MEMSET})
+COMPUTE_CLASSES: Final = frozenset(KERNEL_CLASSES) - COMM_CLASSES - COPY_CLASSES
+
+
+class CopyDirection(IntEnum):
+    """Direction of a copy; the value is its code in an int8 column and its precedence."""
+
+    NONE = -1
+    H2D = 0
+    D2H = 1
+    D2D = 2
+    MEMSET = 3
+
+    @property
+    def label(self) -> str:
+        """The name used outside."""
+        return self.name.lower()
+
+
+# The closed set of causes of a low clock, and their bit in a sample's `causes` column.
+
+
+class Cause(IntEnum):
+    """Why the clock was below its reference; the value is the bit's position in a sample.
+
+    `UNEXPLAINED`: no limit was reported although the driver was asked; `UNKNOWN`: limits could
+    not be read, or the driver reported a bit that this version does not know.
+    """
+
+    USER_LIMIT = 0
+    POWER_CAP = 1
+    THERMAL = 2
+    HW_THERMAL = 3
+    POWER_BRAKE = 4
+    HW_SLOWDOWN = 5
+    SYNC_BOOST = 6
+    LOW_UTILIZATION = 7
+    UNEXPLAINED = 8
+    UNKNOWN = 9
+
+    # Enum hashes by name in Python; sets and maps of causes are built for each sample.
+    __hash__ = int.__hash__
+
+    @property
+    def label(self) -> str:
+        """The name used outside: in files, documents and metrics."""
+        return self.name.lower()
+
+    @property
+    def bit(self) -> int:
+        """The cause's bit in a `causes` column."""
+        return 1 << self.value
+
+
+CAUSES: Final = tuple(Cause)
+CAUSE_BY_LABEL: Final = {cause.label: cause for cause in Cause}
+
+#: Causes that a driver can report in a sample. A sample whose `causes` is 0 was read and had none
+#: of them set; a sample that could not be read has just `UNKNOWN`.
+REPORTED_CAUSES: Final = tuple(cause for cause in Cause if cause is not Cause.UNEXPLAINED)
+
+#: Hardware protections.
+PROTECTIONS: Final = (Cause.HW_THERMAL, Cause.POWER_BRAKE)
+_PROTECTION_BITS: Final = sum(cause.bit for cause in PROTECTIONS)
+#: What counts for nothing beside a hardware protection: the generic bit that the driver sets with
+#: it, and software limits, since a brake holds the clock whatever they say.
+OUTRANKED: Final = (Cause.HW_SLOWDOWN, Cause.POWER_CAP, Cause.THERMAL)
+_OUTRANKED_BITS: Final = sum(cause.bit for cause in OUTRANKED)
+
+
+def has_protection(causes: "Int64s") -> "Int64s":
+    """Nonzero where a hardware protection (`HW_THERMAL`, `POWER_BRAKE`) is set: (...) int64."""
+    return causes & _PROTECTION_BITS
+
+
+def ranked(causes: "Int64s") -> "Int64s":
+    """The bit sets without what a hardware protection set beside it outranks: (...) int64.
+
+    Source: DESIGN.md section 2, "Cause".
+    """
+    held = has_protection(causes) != 0
+    left: Int64s = causes & ~(held * _OUTRANKED_BITS)
+    return left

@@ -1,0 +1,172 @@
+"""Lists of what the agent stores: steps, traces, jobs and clock drops, as tables."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+from rich.console import Group, RenderableType
+
+from chopperd.model.captures import GpuDrop, JobEntry, TraceEntry
+from chopperd.model.report import Row
+from chopperd.report.text.report import simulated_mark
+from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells, table
+from chopperd.report.text.wording import (
+    UNKNOWN,
+    count,
+    decimal,
+    duration,
+    moment,
+    percent,
+    size,
+    whole,
+    words,
+)
+
+#: Parts of an RFC 3339 time.
+_DAY: Final = slice(0, 10)
+_TIME_OF_DAY: Final = slice(11, 19)
+_MONTH_TO_MINUTE: Final = slice(5, 16)
+
+
+def render_steps(rows: Sequence[Row], *, simulated: bool | None) -> Group:
+    """A table for each run, its rows in the given order.
+
+    Args:
+        rows: Of any jobs and runs.
+        simulated: Whether any of them come from a simulation; None is unknown.
+    """
+    parts: list[RenderableType] = [simulated_mark()] if simulated else []
+    runs = dict.fromkeys((row.job, row.run) for row in rows)
+    for job, run in runs:
+        those = [row for row in rows if (row.job, row.run) == (job, run)]
+        days = {row.start[_DAY] for row in those if row.start}
+        shown = _TIME_OF_DAY if len(days) == 1 else _MONTH_TO_MINUTE
+        cells = [(_started(row, shown), _rank(row), *step_cells(row)) for row in those]
+        title = f"STEPS  job {job or 'unknown'}, run {run or 'unknown'}"
+        title += f", {days.pop()}" if len(days) == 1 else ""
+        columns = ("<started (UTC)", "rank", *STEP_COLUMNS)
+        parts += ["", table(title, columns, cells, caption=STEP_CAPTION)]
+    return Group(*(parts if simulated else parts[1:])) if runs else Group("no such steps")
+
+
+def encode_steps(rows: Sequence[Row], *, simulated: bool | None) -> bytes:
+    """The rows as indented JSON; unknown is `null`."""
+    body = msgspec.json.encode({"simulated": simulated, "steps": rows})
+    return msgspec.json.format(body, indent=2) + b"\n"
+
+
+def critical_rows(rows: Sequence[Row]) -> list[Row]:
+    """The row of the critical device of each step; all rows of a step where it is not known."""
+    known = {(row.job, row.run, row.step) for row in rows if row.is_critical}
+    return [row for row in rows if row.is_critical or (row.job, row.run, row.step) not in known]
+
+
+def _started(row: Row, shown: slice) -> str:
+    return row.start[shown].replace("T", " ") if row.start else UNKNOWN
+
+
+def _rank(row: Row) -> str:
+    return UNKNOWN if row.rank is None else str(row.rank)
+
+
+def render_traces(traces: Sequence[TraceEntry], *, simulated: bool | None) -> Group:
+    """The traces that the agent received, in the given order, and why any was not analysed."""
+    if not traces:
+        return Group("no traces")
+    columns = ("<received", "<state", "<job", "rank", "size", "<id", "<file")
+    page: list[RenderableType] = [table("TRACES", columns, map(_trace_cells, traces))]
+    reasons = [(trace.id, trace.reason) for trace in traces if trace.reason is not None]
+    if reasons:
+        page += ["", table("WHY", ("<", "<"), reasons, header=False)]
+    return _marked(page, simulated)
+
+
+def render_jobs(jobs: Sequence[JobEntry], *, simulated: bool | None) -> Group:
+    """The jobs that traces came from, in the given order."""
+    if not jobs:
+        return Group("no jobs")
+    columns = ("<job", "runs", "captures", "traces", "<first", "<last")
+    return _marked([table("JOBS", columns, map(_job_cells, jobs))], simulated)
+
+
+def render_drops(drops: Sequence[GpuDrop], *, simulated: bool | None) -> Group:
+    """Drops of busy clocks, in the given order."""
+    if not drops:
+        return Group("no drops of busy clocks")
+    columns = (
+        *("<begin (UTC)", "<gpu", "<state", "length", "MHz", "depth %", "lost s"),
+        *("W", "C", "<cause"),
+    )
+    caption = "MHz, W, C: just before, and in it (MHz: lowest); lost: busy time lost by the drop"
+    return _marked([table("DROPS", columns, map(_drop_cells, drops), caption=caption)], simulated)
+
+
+def _marked(page: Sequence[RenderableType], simulated: bool | None) -> Group:
+    return Group(*([simulated_mark()] if simulated else []), *page)
+
+
+def _trace_cells(trace: TraceEntry) -> tuple[str, ...]:
+    return (
+        moment(trace.received_unix_ns),
+        trace.state.value,
+        trace.job or UNKNOWN,
+        UNKNOWN if trace.rank is None else str(trace.rank),
+        size(trace.stored_bytes),
+        trace.id,
+        trace.name,
+    )
+
+
+def _job_cells(job: JobEntry) -> tuple[str, ...]:
+    return (
+        job.job or UNKNOWN,
+        count(len(job.runs)),
+        count(job.captures),
+        count(job.traces),
+        moment(job.first_unix_ns),
+        moment(job.last_unix_ns),
+    )
+
+
+def _drop_cells(drop: GpuDrop) -> tuple[str, ...]:
+    return (
+        moment(drop.begin_unix_ns).removesuffix(" UTC"),
+        drop.gpu,
+        words(drop.state.value),
+        duration(drop.length_s),
+        f"{whole(drop.reference_mhz)}, {whole(drop.lowest_mhz)}",
+        percent(drop.depth_ratio),
+        decimal(drop.lost_s, 1),
+        f"{whole(drop.onset_power_w)}, {whole(drop.mean_power_w)}",
+        f"{whole(drop.onset_temperature_c)}, {whole(drop.mean_temperature_c)}",
+        words(drop.cause),
+    )
+
+
+# The configuration in force as a table: what `chopperd check-config` shows.
+
+
+class Described(Protocol):
+    """A configuration key with its help; the configuration itself is not imported here."""
+
+    @property
+    def key(self) -> str:
+        """As written in the file, after its section: "sampling.hz"."""
+        ...
+
+    @property
+    def help(self) -> str:
+        """What it is for."""
+        ...
+
+
+def render_settings(settings: Iterable[tuple[Described, object, str]]) -> Group:
+    """Key, value, where it was set, and what it is for, of each setting."""
+    rows = [
+        (setting.key, _shown(value), origin, setting.help) for setting, value, origin in settings
+    ]
+    return table("CONFIGURATION", ("<key", "<value", "<from", "<"), rows)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else msgspec.json.encode(value).decode()

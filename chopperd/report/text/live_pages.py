@@ -1,0 +1,323 @@
+"""How the agent and its GPUs stand: what `chopperd status` shows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+
+from chopperd.model.devices import DeviceReading
+from chopperd.model.live import DiesLive, GpuLive, LiveTotals, NodeSnapshot, SamplerCondition
+from chopperd.report.text.report import simulated_mark
+from chopperd.report.text.sections import table
+from chopperd.report.text.wording import (
+    UNKNOWN,
+    count,
+    decimal,
+    duration,
+    known,
+    moment,
+    percent,
+    plural,
+    size,
+    whole,
+    words,
+)
+from chopperd.units import NS_PER_S
+
+# What each GPU loses per second to the clock, from the totals of several looks at a node.
+
+_WINDOW_NS: Final = 10 * NS_PER_S
+
+
+def window(history: Sequence[NodeSnapshot]) -> tuple[NodeSnapshot, ...]:
+    """The snapshots that rates are made from: those of the last 10 s and the last one before.
+
+    Args:
+        history: At least one, oldest first.
+    """
+    begin_ns = history[-1].taken_mono_ns - _WINDOW_NS
+    first = sum(snapshot.taken_mono_ns <= begin_ns for snapshot in history[:-1])
+    return tuple(history[max(first - 1, 0) :])
+
+
+def lost_ratios(history: Sequence[NodeSnapshot]) -> dict[str, float | None]:
+    """The live ceiling loss over a history as a share of sampled time, by GPU label.
+
+    Each from the first look at which its total is known. None where it is not known now, or fell
+    meanwhile, or no time was sampled.
+
+    Args:
+        history: At least one snapshot, oldest first.
+    """
+    looks: dict[str, list[GpuLive]] = {gpu.info.gpu: [] for gpu in history[-1].gpus}
+    for snapshot in history:
+        for gpu in snapshot.gpus:
+            looks.get(gpu.info.gpu, []).append(gpu)
+    return {label: _lost_ratio_of_rates(those) for label, those in looks.items()}
+
+
+def lost_s(totals: LiveTotals | None) -> float | None:
+    """The live ceiling loss of all causes; None if it was never known."""
+    return sum(totals.lost_s.values()) if totals is not None and totals.lost_s else None
+
+
+def _lost_ratio_of_rates(looks: Sequence[GpuLive]) -> float | None:
+    """How much the loss grew over how much the sampled time did."""
+    known = [both for gpu in looks for both in _sampled_and_lost_s(gpu)]
+    if not known or not list(_sampled_and_lost_s(looks[-1])):
+        return None
+    (first_sampled_s, first_lost_s), (last_sampled_s, last_lost_s) = known[0], known[-1]
+    if last_sampled_s <= first_sampled_s or last_lost_s < first_lost_s:
+        return None
+    return (last_lost_s - first_lost_s) / (last_sampled_s - first_sampled_s)
+
+
+def _sampled_and_lost_s(gpu: GpuLive) -> Iterator[tuple[float, float]]:
+    """Sampled time and what of it was lost, where both are known."""
+    sampled = gpu.totals.sampled_s if gpu.totals is not None else None
+    lost = lost_s(gpu.totals)
+    if sampled is not None and lost is not None:
+        yield sampled, lost
+
+
+# The GPUs of a node as they are now: the table of `chopperd top`.
+
+_LIVE_COLUMNS: Final = (
+    *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %", "Hz"),
+    *("lost ms/s", "excess ms/s", "<held by"),
+)
+#: The pace of a GPU that is read at the rate asked for.
+_AS_ASKED: Final = "asked"
+_LIVE_CAPTION: Final = (
+    "lost: live ceiling against the top clock, over the last 10 s; excess: against peers, at most, "
+    "in the last whole 10 s; q ends"
+)
+
+
+def live_page(history: Sequence[NodeSnapshot]) -> Group:
+    """A line a GPU; unknown is a dash.
+
+    Args:
+        history: At least one snapshot, oldest first; losses are those of the last 10 s of it.
+    """
+    now = history[-1]
+    ratios = lost_ratios(window(history))
+    rows = [_live_cells(gpu, ratios[gpu.info.gpu]) for gpu in now.gpus]
+    body = table(_title(now), _LIVE_COLUMNS, rows, caption=_LIVE_CAPTION)
+    return Group(simulated_mark(), body) if now.simulated else body
+
+
+def gpu_values(gpu: GpuLive) -> tuple[str, ...]:
+    """Clock, share of the top clock, power and its limit, temperature, busy share."""
+    reading, info = gpu.reading, gpu.info
+    ratio = None
+    if reading.sm_clock_mhz is not None and info.sm_clock_max_mhz:
+        ratio = reading.sm_clock_mhz / info.sm_clock_max_mhz
+    return (
+        whole(reading.sm_clock_mhz),
+        percent(ratio, 0),
+        whole(reading.power_w),
+        whole(reading.power_limit_w),
+        whole(reading.temperature_c),
+        percent(reading.activity_ratio, 0),
+    )
+
+
+def gpu_rate(gpu: GpuLive) -> str:
+    """Samples a second that are kept, and why where those are not the ones asked for."""
+    if not gpu.up or gpu.kept_hz is None:
+        return UNKNOWN
+    why = "" if gpu.pace == _AS_ASKED else f" {gpu.pace}"
+    return decimal(gpu.kept_hz, 1) + why
+
+
+def gpu_condition(gpu: GpuLive) -> str:
+    """Why the GPU does not answer, else the limits that hold its clock now."""
+    if gpu.hung is not None:
+        return f"{gpu.hung.scope} call hangs for {gpu.hung.age_s:.0f} s"
+    if not gpu.up:
+        is_awaited = gpu.last_sample_unix_ns is None and gpu.trouble is None
+        return "no sample yet" if is_awaited else "does not answer"
+    if gpu.info.parent is not None:
+        return f"part of GPU {gpu.info.parent}"
+    return _limits(gpu.reading) + _dies_off(gpu.dies)
+
+
+def _dies_off(dies: DiesLive | None) -> str:
+    """A mark where a GPU runs with some of its dies only."""
+    if dies is None or not dies.gated:
+        return ""
+    return f" ({dies.running}/{dies.running + dies.gated} dies)"
+
+
+def _limits(reading: DeviceReading) -> str:
+    if reading.causes is None:
+        return UNKNOWN
+    return " + ".join(words(cause.label) for cause in sorted(reading.causes)) or "nothing"
+
+
+def _live_cells(gpu: GpuLive, lost_ratio: float | None) -> tuple[str, ...]:
+    return (
+        gpu.info.gpu,
+        *gpu_values(gpu),
+        gpu_rate(gpu),
+        _per_second_ms(lost_ratio),
+        _per_second_ms(gpu.excess_ratio),
+        gpu_condition(gpu),
+    )
+
+
+def _per_second_ms(ratio: float | None) -> str:
+    """A share of time as milliseconds of each second."""
+    return UNKNOWN if ratio is None else decimal(1000 * ratio, 0 if ratio >= 0.1 else 1)
+
+
+def _title(now: NodeSnapshot) -> str:
+    backend = now.backend or "no back end"
+    driver = f", driver {now.driver}" if now.driver else ""
+    return f"GPUS  {now.node}, {backend}{driver}, {now.sampler.condition.value}"
+
+
+_COLUMNS: Final = (
+    *("<gpu", "MHz", "% max", "W", "limit W", "C", "busy %"),
+    *("lost %", "kept Hz", "<held by"),
+)
+_PROCESS_COLUMNS: Final = ("<gpu", "pid", "memory")
+_CAPTION: Final = "lost: live ceiling against the top clock, share of busy time since the start"
+
+
+#: In these conditions nobody is to be called.
+_IN_ORDER: Final = frozenset(
+    {SamplerCondition.STARTING, SamplerCondition.RUNNING, SamplerCondition.PAUSED}
+)
+
+
+def node_troubles(now: NodeSnapshot) -> tuple[str, ...]:
+    """What is not well with the parts of an agent, a line each; a paused agent is well."""
+    sampler = now.sampler
+    found: list[str | None] = []
+    if sampler.condition not in _IN_ORDER:
+        found.append(
+            f"sampling is {sampler.condition.value}: {sampler.reason or 'no reason known'}"
+        )
+    if sampler.abandoned_pids:
+        pids = ", ".join(map(str, sampler.abandoned_pids))
+        found.append(f"left alone as they hang in a driver: processes {pids}")
+    if sampler.condition is SamplerCondition.RUNNING:
+        found += [f"GPU {gpu.info.gpu}: {gpu_condition(gpu)}" for gpu in now.gpus if not gpu.up]
+    found += [f"GPU {gpu.info.gpu}: {gpu.trouble}" for gpu in now.gpus if gpu.trouble]
+    found += [now.archive.trouble, now.store.trouble, now.store.set_aside, now.analysis.trouble]
+    return tuple(trouble for trouble in found if trouble is not None)
+
+
+def status_page(now: NodeSnapshot, troubles: Sequence[str]) -> Group:
+    """The agent, then its GPUs; unknown is a dash.
+
+    Args:
+        now: The newest snapshot.
+        troubles: What is not well, for people.
+    """
+    rows = [*_agent(now), *_recorder(now), *_store(now), *_analysis(now), *_self_test(now)]
+    rows += [("trouble", trouble) for trouble in troubles]
+    parts: list[RenderableType] = [simulated_mark()] if now.simulated else []
+    parts.append(table("AGENT", ("<", "<"), rows, header=False))
+    gpus = [_cells(gpu) for gpu in now.gpus]
+    if gpus:
+        parts += ["", table("GPUS", _COLUMNS, gpus, caption=_CAPTION)]
+    processes = [row for gpu in now.gpus for row in _processes(gpu)]
+    if processes:
+        parts += ["", table("PROCESSES", _PROCESS_COLUMNS, processes)]
+    return Group(*parts)
+
+
+def _agent(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    up_s = (now.taken_unix_ns - now.started_unix_ns) / NS_PER_S
+    yield "agent", f"{now.version} on {now.node}, up {duration(up_s)}"
+    sampler, invalid = now.sampler, sum(gpu.invalid_count for gpu in now.gpus)
+    left_out = (f"{plural(invalid, 'impossible value')} left out",) if invalid else ()
+    yield (
+        "sampler",
+        ", ".join(
+            (
+                sampler.condition.value,
+                f"{now.backend or 'no back end'}, driver {now.driver or 'version unknown'}",
+                f"{count(sampler.restart_count)} restarts",
+                *left_out,
+            )
+        ),
+    )
+    if now.chosen is not None:
+        yield "back end", now.chosen
+    if now.pause is not None:
+        until_ns = now.pause.until_unix_ns
+        end = "taken away" if until_ns is None else moment(until_ns)
+        yield "paused", f"until {end}: {now.pause.reason}"
+
+
+def _recorder(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    kept = now.archive
+    since = UNKNOWN if kept.oldest_unix_ns is None else moment(kept.oldest_unix_ns)
+    lost = f", {count(kept.lost_samples)} samples lost" if kept.lost_samples else ""
+    damaged = f", {count(kept.damaged_chunks)} damaged chunks" if kept.damaged_chunks else ""
+    yield "recorder", f"{size(kept.bytes)}, samples since {since}{lost}{damaged}"
+
+
+def _store(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    kept = now.store
+    memory = f", {count(kept.in_memory)} rows in memory only" if kept.in_memory else ""
+    rows = f"{count(kept.steps)} step rows, {count(kept.traces)} traces"
+    dropped = f", {count(kept.dropped)} changes dropped" if kept.dropped else ""
+    yield "store", f"{size(kept.bytes)}, {rows}{memory}{dropped}"
+
+
+def _analysis(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    taken = now.analysis
+    outcomes = [f"{count(number)} {outcome}" for outcome, number in taken.outcomes.items()]
+    working = f", working on {taken.working_on}" if taken.working_on else ""
+    yield (
+        "traces",
+        f"analysis {taken.mode}, {count(taken.waiting)} waiting{working}, "
+        f"spool {size(taken.spool_bytes)}; {', '.join(outcomes) or 'none since the start'}",
+    )
+
+
+def _self_test(now: NodeSnapshot) -> Iterator[tuple[str, str]]:
+    found = now.self_test
+    ratios = found.step_time_ratio, found.low_ratio, found.high_ratio
+    if not all(map(known, ratios)):
+        yield "self-test", f"what sampling costs a step is not measured: {found.reason or UNKNOWN}"
+        return
+    change, low, high = (percent(ratio - 1, 2) for ratio in ratios if known(ratio))
+    yield (
+        "self-test",
+        f"sampling makes steps {change} % longer [{low}, {high}], by {found.block_count} blocks",
+    )
+
+
+def _cells(gpu: GpuLive) -> tuple[str, ...]:
+    return (
+        gpu.info.gpu,
+        *gpu_values(gpu),
+        percent(_lost_ratio(gpu)),
+        gpu_rate(gpu),
+        gpu_condition(gpu),
+    )
+
+
+def _processes(gpu: GpuLive) -> Iterator[tuple[str, ...]]:
+    """Who is on a GPU; those on a part of a card are shown there."""
+    for process in gpu.processes or ():
+        if process.partition is None or gpu.info.parent is not None:
+            yield gpu.info.gpu, str(process.pid), _size(process.memory_used_bytes)
+
+
+def _size(value_bytes: int | None) -> str:
+    return UNKNOWN if value_bytes is None else size(value_bytes)
+
+
+def _lost_ratio(gpu: GpuLive) -> float | None:
+    """Live ceiling loss over busy time with known clock; None while there is no such time."""
+    lost = lost_s(gpu.totals)
+    if gpu.totals is None or lost is None or not gpu.totals.busy_sampled_s:
+        return None
+    return lost / gpu.totals.busy_sampled_s
