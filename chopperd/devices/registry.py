@@ -23,8 +23,8 @@ DEFAULT_OPTIONS: Final = BackendOptions()
 #: The back ends of this package: a source tree without installed metadata has them too.
 _BUILT_IN: Final[Mapping[str, str]] = {
     "nvml": "chopperd.devices.nvml.backend",
-    "amdgpu": "chopperd.devices.amdgpu.backend",
-    "amdsmi": "chopperd.devices.amdsmi.backend",
+    "amdgpu": "chopperd.devices.amd.kernel.backend",
+    "amdsmi": "chopperd.devices.amd.smi.backend",
     "simulated": "chopperd.devices.simulated",
     "replay": "chopperd.devices.replay",
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.devices.amdgpu.backend import AmdgpuBackend
+from chopperd.devices.amd.kernel.backend import AmdgpuBackend
 from chopperd.errors import DeviceError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.units import NS_PER_MS, NS_PER_S

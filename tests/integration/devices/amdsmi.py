@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
-from chopperd.devices.amdsmi.library import open_library
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.library import open_library
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.units import NS_PER_S
 from tests.fakes.amd.motion import boot_ns

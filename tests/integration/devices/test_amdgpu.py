@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.devices.amdgpu.backend import AmdgpuBackend
+from chopperd.devices.amd.kernel.backend import AmdgpuBackend
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.devices import GpuInfo, GpuProcess, ReadScope

@@ -10,10 +10,10 @@ import pytest
 
 from chopperd.clock import SystemClock
 from chopperd.devices.amd.block import Block
-from chopperd.devices.amdsmi.backend import AmdSmiBackend
-from chopperd.devices.amdsmi.library import SmiError, open_library
-from chopperd.devices.amdsmi.metrics import SmiSource, layout_of
-from chopperd.devices.amdsmi.processors import handles
+from chopperd.devices.amd.smi.backend import AmdSmiBackend
+from chopperd.devices.amd.smi.library import SmiError, open_library
+from chopperd.devices.amd.smi.metrics import SmiSource, layout_of
+from chopperd.devices.amd.smi.processors import handles
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
-from chopperd.devices.amdsmi.library import open_library
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.library import open_library
 from chopperd.devices.channel import Patience
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
-from chopperd.devices.amdsmi.binding import Binding, import_binding
-from chopperd.devices.amdsmi.codes import OUTCOME_BY_CODE
-from chopperd.devices.amdsmi.library import Library, open_library
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.binding import Binding, import_binding
+from chopperd.devices.amd.smi.codes import OUTCOME_BY_CODE
+from chopperd.devices.amd.smi.library import Library, open_library
 from chopperd.devices.registry import open_backend
 from chopperd.errors import BackendUnavailableError
 from chopperd.model.devices import ReadScope
@@ -78,7 +78,7 @@ def test_case_31_abc_a_binding_that_does_not_load_is_one_line_and_prints_nothing
     words: str,
 ) -> None:
     package = rocm(code)
-    monkeypatch.setattr("chopperd.devices.amdsmi.binding.find_spec", lambda _name: None)
+    monkeypatch.setattr("chopperd.devices.amd.smi.binding.find_spec", lambda _name: None)
     with pytest.raises(BackendUnavailableError) as caught:
         open_library()
     text = str(caught.value)
@@ -91,7 +91,7 @@ def test_case_31_abc_a_binding_that_does_not_load_is_one_line_and_prints_nothing
 def test_case_31_a_the_installed_binding_without_a_library_is_one_line_too(tmp_path: Path) -> None:
     """In a process of its own: here, earlier tests have loaded libraries of the name."""
     code = (
-        "from chopperd.devices.amdsmi.library import open_library\n"
+        "from chopperd.devices.amd.smi.library import open_library\n"
         "from chopperd.errors import BackendUnavailableError\n"
         "try: open_library()\n"
         "except BackendUnavailableError as error: print('reason:', error)\n"
@@ -113,7 +113,7 @@ def test_a_machine_without_any_binding_is_told_where_one_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr("chopperd.devices.amdsmi.binding.find_spec", lambda _name: None)
+    monkeypatch.setattr("chopperd.devices.amd.smi.binding.find_spec", lambda _name: None)
     with pytest.raises(BackendUnavailableError, match=r"pip install 'chopperd\[amd\]'"):
         import_binding()
 

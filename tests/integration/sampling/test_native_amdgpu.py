@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from chopperd.devices.amdgpu.backend import AmdgpuBackend
+from chopperd.devices.amd.kernel.backend import AmdgpuBackend
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.native.library import NativeLibrary
 from tests.fakes.amd.cards import mi300x

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.devices.amdsmi.backend import AmdSmiBackend, Places
-from chopperd.devices.amdsmi.library import open_library
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.library import open_library
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import NO_DIE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.devices.amdgpu.layouts import UnknownMetricsError, layout_of
+from chopperd.devices.amd.kernel.layouts import UnknownMetricsError, layout_of
 from chopperd.devices.read_plan import NumberKind
 
 #: Source: sizeof of `struct gpu_metrics_v1_*` as printed by programs that read them.

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chopperd.devices.amd.identity import kfd_nodes
-from chopperd.devices.amdgpu.cards import cards as kernel_cards
-from chopperd.devices.amdsmi.library import Library
-from chopperd.devices.amdsmi.processors import handles
+from chopperd.devices.amd.kernel.cards import cards as kernel_cards
+from chopperd.devices.amd.smi.library import Library
+from chopperd.devices.amd.smi.processors import handles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

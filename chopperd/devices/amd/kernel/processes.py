@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.devices.amd.identity import KfdNode
-from chopperd.devices.amdgpu.files import number_in
+from chopperd.devices.amd.kernel.files import number_in
 from chopperd.model.devices import GpuProcess
 
 #: A folder for each process, by its number in the initial pid namespace.

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from chopperd.devices.amd.kernel.cards import TWO_DIE_DEVICES, Card, labelled
+from chopperd.devices.amd.kernel.files import NumberFile
 from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import Beside, GpuTraits
-from chopperd.devices.amdgpu.cards import TWO_DIE_DEVICES, Card, labelled
-from chopperd.devices.amdgpu.files import NumberFile
 from chopperd.devices.channel import Call
 from chopperd.devices.read_plan import NumberKind
 from chopperd.model import plausible

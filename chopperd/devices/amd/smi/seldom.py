@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from ctypes import addressof, c_uint32, create_string_buffer, sizeof
 from typing import Final
 
-from chopperd.devices.amdsmi.codes import OUT_OF_RESOURCES
-from chopperd.devices.amdsmi.library import SPARE_BYTES, Library, Room, SmiError
+from chopperd.devices.amd.smi.codes import OUT_OF_RESOURCES
+from chopperd.devices.amd.smi.library import SPARE_BYTES, Library, Room, SmiError
 from chopperd.devices.channel import DeviceFaults
 from chopperd.model.devices import GpuProcess
 

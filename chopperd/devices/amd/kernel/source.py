@@ -4,9 +4,9 @@ from ctypes import create_string_buffer
 from pathlib import Path
 from typing import Final
 
+from chopperd.devices.amd.kernel.files import BlockFile
+from chopperd.devices.amd.kernel.layouts import layout_of
 from chopperd.devices.amd.layout import MetricsLayout
-from chopperd.devices.amdgpu.files import BlockFile
-from chopperd.devices.amdgpu.layouts import layout_of
 from chopperd.devices.read_plan import Buffer, CallShape, PlannedCall
 
 _OPERATION: Final = "gpu_metrics"

@@ -8,8 +8,8 @@ from typing import Final
 from chopperd.devices.amd.layout import ABSENT
 from chopperd.devices.amd.planning import PlannableCall
 from chopperd.devices.amd.sensors import Beside
+from chopperd.devices.amd.smi.library import Library, Room, SmiError
 from chopperd.devices.amd.table import POWER_AVERAGE, POWER_INSTANT
-from chopperd.devices.amdsmi.library import Library, Room, SmiError
 from chopperd.devices.channel import CallFailedError
 from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall
 from chopperd.model import plausible

@@ -5,8 +5,8 @@ from ctypes import Structure, Union, memset, sizeof
 from typing import Final
 
 from chopperd.devices.amd.layout import MetricPlace, MetricsLayout
-from chopperd.devices.amdsmi.codes import METRICS_CALL
-from chopperd.devices.amdsmi.library import SPARE_BYTES, Library, Room, SmiError
+from chopperd.devices.amd.smi.codes import METRICS_CALL
+from chopperd.devices.amd.smi.library import SPARE_BYTES, Library, Room, SmiError
 from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
 
 _STRUCTURE: Final = "amdsmi_gpu_metrics_t"

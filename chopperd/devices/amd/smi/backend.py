@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.amd.block_probes import Asker, told_by_card
 from chopperd.devices.amd.identity import kfd_nodes
+from chopperd.devices.amd.probe import Asker, told_by_card
 from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, GpuTraits
-from chopperd.devices.amdsmi import numbers
-from chopperd.devices.amdsmi.codes import device_error
-from chopperd.devices.amdsmi.library import Library, SmiError, open_library
-from chopperd.devices.amdsmi.metrics import SmiSource, check_size, layout_of
-from chopperd.devices.amdsmi.presence import Presence, present
-from chopperd.devices.amdsmi.probe import Prober
-from chopperd.devices.amdsmi.processors import (
+from chopperd.devices.amd.smi import numbers
+from chopperd.devices.amd.smi.codes import device_error
+from chopperd.devices.amd.smi.library import Library, SmiError, open_library
+from chopperd.devices.amd.smi.metrics import SmiSource, check_size, layout_of
+from chopperd.devices.amd.smi.presence import Presence, present
+from chopperd.devices.amd.smi.probe import Prober
+from chopperd.devices.amd.smi.processors import (
     Card,
     Processor,
     cards,
@@ -30,7 +30,7 @@ from chopperd.devices.amdsmi.processors import (
     processor,
     uuid,
 )
-from chopperd.devices.amdsmi.seldom import ProcessList, troubles
+from chopperd.devices.amd.smi.seldom import ProcessList, troubles
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import (
     CallsHangError,

@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.amd.block_probes import Asker, beside_probes, block_probes, told_by_card
+from chopperd.devices.amd.kernel.cards import Card, cards, driver_version, gpu_infos
+from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
+from chopperd.devices.amd.kernel.processes import processes
+from chopperd.devices.amd.kernel.source import FileSource, NoMetricsSource
+from chopperd.devices.amd.kernel.traits import traits
+from chopperd.devices.amd.probe import Asker, beside_probes, block_probes, told_by_card
 from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors
-from chopperd.devices.amdgpu.cards import (
-    Card,
-    cards,
-    driver_version,
-    gpu_infos,
-)
-from chopperd.devices.amdgpu.layouts import UnknownMetricsError
-from chopperd.devices.amdgpu.processes import processes
-from chopperd.devices.amdgpu.source import FileSource, NoMetricsSource
-from chopperd.devices.amdgpu.traits import traits
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.read_plan import ReadPlan

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from chopperd.devices.amd.block_probes import Asker, block_probes
-from chopperd.devices.amdsmi import numbers
-from chopperd.devices.amdsmi.library import Library
-from chopperd.devices.amdsmi.metrics import SmiSource
+from chopperd.devices.amd.probe import Asker, block_probes
+from chopperd.devices.amd.smi import numbers
+from chopperd.devices.amd.smi.library import Library
+from chopperd.devices.amd.smi.metrics import SmiSource
 from chopperd.model.devices import FieldProbe
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.devices.amd.identity import KfdNode, kfd_nodes, uuid_of
-from chopperd.devices.amdgpu.files import number_in, text_in
+from chopperd.devices.amd.kernel.files import number_in, text_in
 from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.plausible import Bounds

@@ -7,8 +7,8 @@ from struct import Struct
 from typing import Final
 
 from chopperd.devices.amd.identity import KfdNode, pci_bus_id, uuid_of
-from chopperd.devices.amdgpu.cards import TWO_DIE_DEVICES
-from chopperd.devices.amdsmi.library import Library, Room, SmiError
+from chopperd.devices.amd.kernel.cards import TWO_DIE_DEVICES
+from chopperd.devices.amd.smi.library import Library, Room, SmiError
 
 _MOST: Final = 1024
 _NUMBER: Final = Struct("<Q")

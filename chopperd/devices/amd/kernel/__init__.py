@@ -1,0 +1,1 @@
+"""AMD GPUs through the files of the kernel's driver `amdgpu`: no library, no device node."""
