@@ -12,10 +12,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chopperd.devices.amd.kernel.cards import cards
+from chopperd.devices.amd.kernel.files import FileSource
 from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
-from chopperd.devices.amd.kernel.source import FileSource
-from chopperd.devices.amd.smi.binding import Binding, import_binding
-from chopperd.devices.amd.smi.versions import fits
+from chopperd.devices.amd.smi.binding import Binding, fits, import_binding
 from chopperd.diagnosis.facts import AmdSmi, CardMetrics
 from chopperd.errors import BackendUnavailableError
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.devices.amd import table
-from chopperd.devices.amd.layout import ABSENT, MetricPlace, MetricsSource
+from chopperd.devices.amd.block import ABSENT, MetricPlace, MetricsSource
 from chopperd.devices.amd.sensors import Beside
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import CallFailedError, DeviceFaults

@@ -6,17 +6,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from chopperd.devices.amd import planning, table
-from chopperd.devices.amd.block import Block, BlockCall, BlockNumber, bounds_of, calls_of
-from chopperd.devices.amd.dies import lowest_running_mhz
-from chopperd.devices.amd.layout import MetricsSource
+from chopperd.devices.amd.block import (
+    Block,
+    BlockCall,
+    BlockNumber,
+    MetricsSource,
+    bounds_of,
+    calls_of,
+)
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
 from chopperd.devices.channel import Call, Channel, DeviceFaults
 from chopperd.devices.energy_check import EnergyCheck, Verdict
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
+from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
+
+# The clocks of a GPU's compute dies at one instant.
+
+
+def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
+    """The lowest clock of the dies that run; of those that sleep where none runs.
+
+    None where no die has a clock: all are switched off, or none is told.
+    """
+    present = [clock for clock in clocks_mhz if clock]
+    running = [clock for clock in present if clock > DEEP_SLEEP_MHZ]
+    return min(running or present, default=None)
+
 
 logger = logging.getLogger(__name__)
 

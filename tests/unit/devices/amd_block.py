@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Mapping
 from struct import Struct
 
-from chopperd.devices.amd.layout import MetricPlace, MetricsLayout
+from chopperd.devices.amd.block import MetricPlace, MetricsLayout
 from chopperd.devices.channel import DeviceFaults, VendorErrors
 from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
 from chopperd.errors import DeviceError, DeviceLostError, UnsupportedFieldError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.devices.amd.dies import lowest_running_mhz
+from chopperd.devices.amd.sensors import lowest_running_mhz
 
 
 @pytest.mark.parametrize(

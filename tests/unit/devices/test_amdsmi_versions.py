@@ -2,8 +2,8 @@
 
 import pytest
 
+from chopperd.devices.amd.smi.binding import fits, rocm_of
 from chopperd.devices.amd.smi.codes import METRICS_CALL, NOT_FOUND, Outcome, outcome_of
-from chopperd.devices.amd.smi.versions import fits, rocm_of
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,19 @@ GPU. Not verified on hardware: the files are as the kernel's sources say.
 
 import errno
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.amd.kernel.cards import Card, cards, driver_version, gpu_infos
+from chopperd.devices.amd.identity import KfdNode
+from chopperd.devices.amd.kernel.cards import Card, cards, driver_version, gpu_infos, traits
+from chopperd.devices.amd.kernel.files import FileSource, NoMetricsSource, number_in
 from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
-from chopperd.devices.amd.kernel.processes import processes
-from chopperd.devices.amd.kernel.source import FileSource, NoMetricsSource
-from chopperd.devices.amd.kernel.traits import traits
+from chopperd.devices.amd.planning import sensor_reads
 from chopperd.devices.amd.probe import Asker, beside_probes, block_probes, told_by_card
-from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import DeviceFaults, VendorErrors
@@ -31,6 +31,37 @@ from chopperd.errors import (
     UnsupportedFieldError,
 )
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
+
+# Who has memory on an AMD GPU, by the files of the kernel's compute driver.
+
+#: A folder for each process, by its number in the initial pid namespace.
+_PROCESSES: Final = Path("class/kfd/kfd/proc")
+
+
+def processes(sysfs: Path, nodes: Sequence[KfdNode]) -> tuple[GpuProcess, ...] | None:
+    """The processes with memory on a GPU, by number; None where the driver does not say.
+
+    Args:
+        sysfs: The root of sysfs.
+        nodes: The GPU, or all its partitions.
+    """
+    names = {f"vram_{node.gpu_id}" for node in nodes if node.gpu_id is not None}
+    if not names:
+        return None
+    try:
+        folders = [each for each in (sysfs / _PROCESSES).iterdir() if each.name.isdecimal()]
+    except OSError:
+        return None
+    used_bytes: dict[int, int] = defaultdict(int)
+    for folder in folders:
+        for name in names:
+            used_bytes[int(folder.name)] += number_in(folder / name) or 0
+    return tuple(
+        GpuProcess(pid=pid, memory_used_bytes=used_bytes[pid])
+        for pid in sorted(used_bytes)
+        if used_bytes[pid]
+    )
+
 
 logger = logging.getLogger(__name__)
 

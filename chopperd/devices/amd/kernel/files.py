@@ -6,8 +6,9 @@ from ctypes import Array, c_char, create_string_buffer
 from pathlib import Path
 from typing import Final
 
-from chopperd.devices.amd.layout import TornBlock
-from chopperd.devices.read_plan import CallShape, PlannedCall
+from chopperd.devices.amd.block import MetricsLayout, TornBlock
+from chopperd.devices.amd.kernel.layouts import layout_of
+from chopperd.devices.read_plan import Buffer, CallShape, PlannedCall
 
 #: A file of sysfs holds no more than a page; one of a number far less.
 PAGE_BYTES: Final = 4096
@@ -129,3 +130,79 @@ def number_in(path: Path, base: int = 10) -> int | None:
         return int(text_in(path) or "", base)
     except ValueError:
         return None
+
+
+# A GPU's block of metrics from the kernel's file.
+
+_OPERATION: Final = "gpu_metrics"
+
+
+class FileSource:
+    """The block as the file `gpu_metrics` gives it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It can't be read.
+        UnknownMetricsError: It is of no version that is known.
+    """
+
+    operation = _OPERATION
+
+    def __init__(self, path: Path) -> None:
+        self._file = BlockFile(path)
+        try:
+            self.layout = layout_of(bytes(self._file.buffer)[: self._file.size_bytes])
+        except BaseException:
+            self._file.close()
+            raise
+        self.buffer: Buffer = self._file.buffer
+
+    def fetch(self) -> None:
+        """Read it anew.
+
+        Raises:
+            OSError: It can't be read, or is of another length.
+        """
+        self._file.fetch()
+
+    def planned_call(self) -> PlannedCall | None:
+        """The same without Python."""
+        return PlannedCall(
+            operation=_OPERATION,
+            address=0,
+            shape=CallShape.FILE,
+            handle=self._file.fd,
+            buffer=self.buffer,
+            argument=self._file.size_bytes,
+        )
+
+    def close(self) -> None:
+        """Let go of the file; a plan that reads it must not be carried out any more."""
+        self._file.close()
+
+
+class NoMetricsSource:
+    """The block of a GPU that has none: nothing is in it.
+
+    Args:
+        reason: Why it has none.
+    """
+
+    operation = _OPERATION
+    layout = MetricsLayout(version="none", size_bytes=4, places={})
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.buffer: Buffer = create_string_buffer(4)
+
+    def fetch(self) -> None:
+        """Nothing is brought."""
+
+    def planned_call(self) -> PlannedCall | None:
+        """Nothing can be."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception class
 from typing import Final, TypeAlias
 
-from chopperd.devices.amd.layout import MetricPlace, MetricsLayout
+from chopperd.devices.amd.block import MetricPlace, MetricsLayout
 from chopperd.devices.read_plan import NumberKind
 
 #: Size of the structure, format and content revision.

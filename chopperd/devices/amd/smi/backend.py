@@ -12,25 +12,25 @@ from typing import Final
 
 from chopperd.clock import Clock, SystemClock
 from chopperd.devices.amd.identity import kfd_nodes
+from chopperd.devices.amd.planning import sensor_reads
 from chopperd.devices.amd.probe import Asker, told_by_card
-from chopperd.devices.amd.sensor_reads import sensor_reads
 from chopperd.devices.amd.sensors import AmdSensors, GpuTraits
-from chopperd.devices.amd.smi import numbers
+from chopperd.devices.amd.smi import calls
+from chopperd.devices.amd.smi.calls import ProcessList, troubles
 from chopperd.devices.amd.smi.codes import device_error
 from chopperd.devices.amd.smi.library import Library, SmiError, open_library
-from chopperd.devices.amd.smi.metrics import SmiSource, check_size, layout_of
-from chopperd.devices.amd.smi.presence import Presence, present
-from chopperd.devices.amd.smi.probe import Prober
+from chopperd.devices.amd.smi.metrics import Prober, SmiSource, check_size, layout_of
 from chopperd.devices.amd.smi.processors import (
     Card,
+    Presence,
     Processor,
     cards,
     driver_version,
     handles,
+    present,
     processor,
     uuid,
 )
-from chopperd.devices.amd.smi.seldom import ProcessList, troubles
 from chopperd.devices.base import BackendOptions, SensorRead
 from chopperd.devices.channel import (
     CallsHangError,
@@ -310,7 +310,7 @@ class AmdSmiBackend:
             pci_bus_id=whole.pci_bus_id,
             kfd_node=None if card.partitions else whole.kfd_node,
         )
-        info = replace(info, **numbers.fixed(self._library, whole.handle))  # type: ignore[arg-type]
+        info = replace(info, **calls.fixed(self._library, whole.handle))  # type: ignore[arg-type]
         yield self._first_seen(info, whole)
         for part in card.partitions:
             yield GpuInfo(
@@ -365,8 +365,8 @@ class AmdSmiBackend:
             traits = GpuTraits(
                 label=info.gpu,
                 gives_card_power=gpu.processor.is_die,
-                stand_ins=numbers.stand_ins(self._library, handle),
-                beside=numbers.beside(self._library, handle, info.memory_size_bytes),
+                stand_ins=calls.stand_ins(self._library, handle),
+                beside=calls.beside(self._library, handle, info.memory_size_bytes),
                 hotspot_limit_c=info.temperature_slowdown_c,
             )
             gpu.sensors = AmdSensors(self._source(gpu), traits, gpu.faults)

@@ -25,8 +25,7 @@ from ctypes import (
 from struct import Struct
 from typing import Any, Final
 
-from chopperd.devices.amd.smi.binding import Binding, contained_noise, import_binding
-from chopperd.devices.amd.smi.versions import fits, rocm_of
+from chopperd.devices.amd.smi.binding import Binding, contained_noise, fits, import_binding, rocm_of
 from chopperd.devices.read_plan import SharedLock
 from chopperd.errors import BackendUnavailableError
 

@@ -1,13 +1,18 @@
 """The block of metrics as AMD SMI gives it: where what stands, by the binding's own structure."""
 
 import ctypes
+from collections.abc import Iterator
 from ctypes import Structure, Union, memset, sizeof
+from dataclasses import dataclass, replace
 from typing import Final
 
-from chopperd.devices.amd.layout import MetricPlace, MetricsLayout
+from chopperd.devices.amd.block import MetricPlace, MetricsLayout
+from chopperd.devices.amd.probe import Asker, block_probes
+from chopperd.devices.amd.smi import calls
 from chopperd.devices.amd.smi.codes import METRICS_CALL
 from chopperd.devices.amd.smi.library import SPARE_BYTES, Library, Room, SmiError
 from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
+from chopperd.model.devices import FieldProbe
 
 _STRUCTURE: Final = "amdsmi_gpu_metrics_t"
 #: What each partition counts for each of its dies.
@@ -144,3 +149,55 @@ def _of_partitions(kind: type, offset: int) -> dict[str, MetricPlace]:
             before = places[name].offsets if name in places else ()
             places[name] = MetricPlace(kind=place.kind, offsets=before + place.offsets)
     return places
+
+
+# What one GPU answers, metric by metric and call by call, and what each costs: for people.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prober:
+    """Asks one GPU for everything that it might answer, into buffers of its own.
+
+    Attributes:
+        library: Answers.
+        handle: Of the GPU.
+        source: Its block, for nobody else.
+        asker: Times the calls.
+    """
+
+    library: Library
+    handle: int
+    source: SmiSource
+    asker: Asker
+
+    def all(self) -> Iterator[FieldProbe]:
+        """Metrics of the block, then what has a call of its own.
+
+        Raises:
+            DeviceLostError: The GPU is gone.
+        """
+        yield from block_probes(self.source, self.asker)
+        for name, _bounds, questions in (*calls.STAND_INS, *calls.BESIDE):
+            for question in questions:
+                yield self._own(name, question, self._used(name, question))
+        for name, _bounds, question in calls.FIXED:
+            probe = self._own(name, question, used=False)
+            yield replace(probe, used=probe.answers)
+
+    def _used(self, name: str, question: calls.Question) -> bool:
+        suffix = f".{question.member}" if question.source else ""
+        return self.asker.faults.choices.kept.get(name) == question.call + suffix
+
+    def _own(self, name: str, question: calls.Question, used: bool) -> FieldProbe:
+        base = FieldProbe(
+            operation=f"{question.call}{f'.{question.member}' if question.member else ''}",
+            feeds=name,
+            source=question.source,
+            used=used,
+            unit=question.unit,
+        )
+        try:
+            number = calls.SmiNumber(self.library, self.handle, question)
+        except LookupError as error:
+            return replace(base, used=False, error=f"this version has no {error}")
+        return self.asker.asked(base, number.raw)

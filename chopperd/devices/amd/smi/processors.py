@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from ctypes import addressof, c_uint32, c_void_p
 from dataclasses import dataclass, replace
+from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from chopperd.devices.amd.identity import KfdNode, pci_bus_id, uuid_of
+from chopperd.devices.amd.identity import KfdNode, kfd_nodes, pci_bus_id, uuid_of
 from chopperd.devices.amd.kernel.cards import TWO_DIE_DEVICES
+from chopperd.devices.amd.kernel.cards import cards as kernel_cards
 from chopperd.devices.amd.smi.library import Library, Room, SmiError
 
 _MOST: Final = 1024
@@ -201,3 +203,41 @@ def driver_version(library: Library, of: Sequence[int]) -> str | None:
             continue
         return text_of(room, "driver_version") or None
     return None
+
+
+# Which GPUs and partitions are there, by the library and by the kernel.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """What is there at one time.
+
+    Attributes:
+        processors_count: What the library lists.
+        names: PCI addresses of the kernel's cards, and of its compute nodes with their partition.
+    """
+
+    processors_count: int
+    names: frozenset[str]
+
+    def difference(self, now: "Presence") -> str | None:
+        """What came or went, for people; None if nothing did."""
+        parts = [f"{name} is gone" for name in sorted(self.names - now.names)]
+        parts += [f"{name} has come" for name in sorted(now.names - self.names)]
+        if self.processors_count != now.processors_count:
+            parts.append(
+                f"AMD SMI lists {now.processors_count} processors, "
+                f"not {self.processors_count} as before"
+            )
+        return "; ".join(parts) or None
+
+
+def present(library: Library, sysfs: Path) -> Presence:
+    """What is there now.
+
+    Raises:
+        SmiError: The library does not list its processors.
+    """
+    names = {card.pci_bus_id for card in kernel_cards(sysfs)}
+    names |= {f"{node.pci_bus_id} partition {node.partition}" for node in kfd_nodes(sysfs)}
+    return Presence(processors_count=len(handles(library)), names=frozenset(names))
