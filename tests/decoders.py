@@ -1,15 +1,21 @@
 """One event array read by either decoder, and what it takes for two readings to be the same."""
 
+import json
+import re
 from dataclasses import dataclass, fields
+from typing import NoReturn
 
 import numpy as np
 
 from chopperd.model.trace import Trace
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import find_opening
-from chopperd.traces.decoding import decoding
+from chopperd.traces.document import find_opening
+from chopperd.traces.event_array import event_array
+from chopperd.traces.json_text import repaired
 from chopperd.traces.rows import TraceRows
-from chopperd.traces.text import repaired
+
+LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Any surrogate: few texts have one, and those are left out as a whole."""
 
 TABLES = ("records", "calls", "spans", "device_spans", "flows")
 
@@ -31,11 +37,10 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
     opening = find_opening(text)
     array_text = b"" if opening is None else text[opening.position :]
     rows = TraceRows()
-    events = decoding(rows, piece_bytes, native=native)
+    array = event_array(rows, piece_bytes, native=native)
     for at in range(0, len(array_text), piece_bytes):
-        events.feed(array_text[at : at + piece_bytes])
-    events.finish()
-    array = events.array
+        array.feed(array_text[at : at + piece_bytes])
+    array.finish()
     tail = array.tail
     return Reading(
         tables=assemble(rows, None),
@@ -51,6 +56,19 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
         tail=None if tail is None else repaired(tail, final=True).strip(),
         truncated=array.truncated,
     )
+
+
+def is_sound(text: bytes) -> bool:
+    """Whether a text is strict JSON, by Python's own reader: UTF-8, whole pairs of surrogates."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(constant)
+
+    try:
+        json.loads(text.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return False
+    return LONE_SURROGATE.search(text) is None
 
 
 def assert_alike(one: Reading, other: Reading) -> None:

@@ -27,6 +27,7 @@ from chopperd.report.forms.counter_tracks import (
 from chopperd.store.whole_files import PRIVATE, replaced_file
 from chopperd.traces.annotate import Annotator
 from chopperd.traces.device_pids import device_pids
+from chopperd.traces.native.library import scanner_library
 from chopperd.traces.source import TraceSource
 from chopperd.units import NS_PER_S
 
@@ -107,7 +108,8 @@ def annotate_file(
             simulated=counters.simulated,
         )
     )
-    annotator, sink = Annotator(events, cut=counters.cut), _sink(out)
+    closes = scanner_library() if counters.cut else None
+    annotator, sink = Annotator(events, closes=closes), _sink(out)
     with (
         replaced_file(out, mode=PRIVATE) as file,
         TraceSource(trace, options.limits, progress) as source,

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from chopperd.traces.blocks import find_opening
-from chopperd.traces.decode import is_json
-from chopperd.traces.salvage import salvage
+from chopperd.traces.document import find_opening
+from chopperd.traces.json_text import is_json
+from chopperd.traces.native.library import ScannerLibrary
+from chopperd.traces.native.scanner import Scanner
+from chopperd.traces.text_buffer import TextBuffer
 
 _BETWEEN: Final = b",\n"
 _BLANK: Final = b" \t\r\n"
@@ -28,10 +30,11 @@ class Annotator:
 
     Args:
         events: JSON objects to put in.
-        cut: Whether the file ends before its text does: it is then closed.
+        closes: The scanner if the file was cut off, to find its last whole event; the text is then
+            closed behind it.
     """
 
-    def __init__(self, events: Iterable[bytes], *, cut: bool) -> None:
+    def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
         self.opened = False
         self.dropped_bytes = 0
         self._events = events
@@ -39,7 +42,7 @@ class Annotator:
         self._bare = False
         self._begun = False
         self._put_in = False
-        self._end = _CutEnd() if cut else None
+        self._end = None if closes is None else _CutEnd(closes)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What can be written when `data` has come."""
@@ -104,7 +107,8 @@ class _CutEnd:
         comma: What stands between the events put in and the first of the file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: ScannerLibrary) -> None:
+        self._scanner = Scanner(library)
         self.held = b""
         self.comma = b""
         self._ended = False
@@ -114,23 +118,29 @@ class _CutEnd:
         self.held += data
         if len(self.held) <= _HELD_BYTES or self._ended:
             return
-        found = salvage(self.held, final=False)
-        self._ended = found.ended
-        if found.position and not found.ended:
+        end, self._ended = self._whole(final=False)
+        if end and not self._ended:
             yield self.comma
-            yield self.held[: found.position]
-            self.comma, self.held = b"", self.held[found.position :]
+            yield self.held[:end]
+            self.comma, self.held = b"", self.held[end:]
 
     def closing(self, *, bare: bool) -> tuple[int, bytes]:
         """How much of the held text stays, and what closes the document after it."""
-        found = salvage(self.held, final=True)
-        if not found.ended:
-            whole = len(self.held[: found.position].rstrip(_SEPARATORS))
+        end, ended = self._whole(final=True)
+        if not ended:
+            whole = len(self.held[:end].rstrip(_SEPARATORS))
             return whole, b"\n]" if bare else b"\n]}"
         if bare:
-            return found.position, b""
-        kept, closing = _closed_keys(self.held[found.position :])
-        return found.position + kept, closing
+            return end, b""
+        kept, closing = _closed_keys(self.held[end:])
+        return end + kept, closing
+
+    def _whole(self, *, final: bool) -> tuple[int, bool]:
+        """Where the held text's last whole event ends, and whether the array ends there."""
+        text = TextBuffer(self.held)
+        stop = self._scanner.scan(text, len(text), final=final)
+        self._scanner.take()
+        return stop.consumed, stop.ended
 
 
 def _closed_keys(keys: bytes) -> tuple[int, bytes]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Bools, Int64s
-from chopperd.traces.decode import Scalar
+from chopperd.traces.json_text import Scalar
 
 Column: TypeAlias = npt.NDArray[np.signedinteger]
 KeyT = TypeVar("KeyT")

@@ -4,8 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from chopperd.traces.columns import integer
-from chopperd.traces.decode import Complete, Element, ExactTime, Scalar, first_element
-from chopperd.traces.salvage import EVENT_BORDER
+from chopperd.traces.json_text import (
+    ANY_VALUE,
+    EVENT_BORDER,
+    Refusal,
+    Scalar,
+    first_value,
+    scalar,
+)
 
 Pids: TypeAlias = Mapping[int, Scalar]
 
@@ -31,14 +37,15 @@ def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:
     for text in chunks:
         for event in _records(text):
             device = _device(event)
-            if device in wanted and event.pid is not None:
-                found.setdefault(device, event.pid)
+            pid = scalar(event.get("pid"))
+            if device in wanted and pid is not None:
+                found.setdefault(device, pid)
         if found.keys() >= wanted:
             break
     return {device: found.get(device, device) for device in wanted}
 
 
-def _records(text: bytes) -> Iterator[Complete[ExactTime]]:
+def _records(text: bytes) -> Iterator[Mapping[str, object]]:
     """Some of the device records that lie whole in a piece of text."""
     for category in _CATEGORIES:
         word = f'"{category}"'.encode()
@@ -47,20 +54,23 @@ def _records(text: bytes) -> Iterator[Complete[ExactTime]]:
             if position < 0:
                 break
             event = _event_around(text, position)
-            if event is not None and event.cat == category:
+            if event is not None and event.get("cat") == category:
                 yield event
             position = text.find(word, position + len(word))
 
 
-def _event_around(text: bytes, position: int) -> Complete[ExactTime] | None:
+def _event_around(text: bytes, position: int) -> Mapping[str, object] | None:
     """The event that holds a position; None if it is none or reaches beyond the text."""
     begin = max(position - _EVENT_BYTES, 0)
     starts = [border.end() for border in EVENT_BORDER.finditer(text, begin, position)]
-    element = first_element(memoryview(text)[starts[-1] :]) if starts else None
-    event = element.event if isinstance(element, Element) else None
-    return event if isinstance(event, Complete) else None
+    found = first_value(ANY_VALUE, memoryview(text)[starts[-1] :]) if starts else None
+    if found is None or isinstance(found, Refusal):
+        return None
+    event = found[0]
+    return event if isinstance(event, dict) and event.get("ph") == "X" else None
 
 
-def _device(event: Complete[ExactTime]) -> int:
-    device = event.args.device if event.args is not None else None
-    return integer(event.pid if device is None else device)
+def _device(event: Mapping[str, object]) -> int:
+    args = event.get("args")
+    device = scalar(args.get("device")) if isinstance(args, dict) else None
+    return integer(scalar(event.get("pid")) if device is None else device)

@@ -1,18 +1,26 @@
-"""The keys of a trace document that say something of the trace, as JSON texts; no events here.
+"""Where the event array opens, and the keys around it that say something of the trace, as texts.
 
 Documents may hold megabytes of other keys, and the text may be damaged: all is passed over once,
 and no value is made of what is not read.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
-from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
-from chopperd.traces.text import may_lack_value, with_nulls
+from chopperd.traces.json_text import (
+    NO_TEXT,
+    Fault,
+    Refusal,
+    first_value,
+    may_lack_value,
+    with_nulls,
+)
 
 BASE_TIME: Final = "baseTimeNanoseconds"
 ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
@@ -34,6 +42,13 @@ _ODD_BYTES: Final = 16
 
 _MENDED_BYTES: Final = 1 << 16
 """Longer texts are not looked through for values that are missing: it takes too long."""
+
+_EVENTS: Final = b'"traceEvents"'
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_OPENINGS_TRIED: Final = 8
+_LONG_BYTES: Final = 1 << 20
+"""How much of heads is passed over before the next place where the array may open is taken."""
 
 Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
@@ -96,3 +111,58 @@ def _address(text: bytes | Raw) -> int:
 def is_cut_short(texts: Texts | Refusal) -> bool:
     """Whether the text was no more than the sound beginning of a JSON object."""
     return isinstance(texts, Refusal) and texts.fault is Fault.INCOMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where the event array opens.
+
+    Attributes:
+        head: The document up to the array; empty if the document is the array.
+        position: Offset of the array's first byte after its bracket.
+        texts: The keys of the head; a refusal where it is damaged.
+    """
+
+    head: bytes
+    position: int
+    texts: Texts | Refusal
+
+
+def find_opening(data: bytes) -> Opening | None:
+    """The opening of the event array in the first bytes of a document; None if not yet there.
+
+    A `traceEvents` inside another object is passed over: with the array closed right there, the
+    document would not be whole. In a damaged head the first one is taken, and after a few that are
+    passed over the next.
+    """
+    start = len(data) - len(without_mark(data).lstrip())
+    if data[start : start + 1] == b"[":
+        return Opening(b"", start + 1, {})
+    passed_bytes = 0
+    for number, key in enumerate(_keys_of_events(data, start)):
+        head = data[start : key.end()]
+        if number == _OPENINGS_TRIED or passed_bytes > _LONG_BYTES:
+            return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
+        texts = document_texts(head + b"[]}")
+        if not is_cut_short(texts):
+            return Opening(head, key.end() + 1, texts)
+        passed_bytes += len(head)
+    return None
+
+
+def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+    """What looks like the key of the event array, and its colon."""
+    while (start := data.find(_EVENTS, start)) >= 0:
+        if key := _EVENTS_KEY.match(data, start):
+            yield key
+        start += len(_EVENTS)
+
+
+def without_mark(data: bytes) -> bytes:
+    """The text without the byte order mark that some editors put first."""
+    return data.removeprefix(_BYTE_ORDER_MARK)
+
+
+def is_cut_mark(data: bytes) -> bool:
+    """Whether a text is no more than the beginning of a byte order mark."""
+    return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)

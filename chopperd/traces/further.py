@@ -6,8 +6,8 @@ two documents. One list is read; of the others it is told how many events they h
 
 from typing import Final
 
-from chopperd.traces.blocks import find_opening
-from chopperd.traces.decoding import decoding
+from chopperd.traces.document import find_opening
+from chopperd.traces.event_array import event_array
 from chopperd.traces.rows import TraceRows
 
 _LISTS_COUNTED: Final = 8
@@ -38,11 +38,10 @@ def further_events(tail: bytes, *, native: bool = True) -> int:
 def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
     """How many events a list has, and what follows it. Their rows are made, and given up."""
     rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
-    events = decoding(rows, _PIECE_BYTES, native=native)
-    array = events.array
+    array = event_array(rows, _PIECE_BYTES, native=native)
     while at < len(text) and array.tail is None:
-        events.feed(bytes(text[at : at + size]))
+        array.feed(bytes(text[at : at + size]))
         at, size = at + size, min(4 * size, _PIECE_BYTES)
-    events.finish()
+    array.finish()
     tail = (array.tail or b"") + text[at:]
     return rows.counts.total() + array.damaged + array.undecodable, tail

@@ -14,9 +14,8 @@ from msgspec import Raw, Struct
 from chopperd.model.run import ProcessGroup
 from chopperd.model.trace import TraceDevice
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import NO_TEXT, Fault, Refusal, first_value
 from chopperd.traces.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
-from chopperd.traces.text import repaired
+from chopperd.traces.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
 
 _BASE_KEY: Final = b'"baseTimeNanoseconds"'
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')

@@ -13,7 +13,7 @@ import numpy as np
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import Collective, Shapes
 from chopperd.traces.columns import ABSENT, integer
-from chopperd.traces.decode import Scalar, values_of
+from chopperd.traces.json_text import Scalar, values_of
 from chopperd.traces.rows import CollectiveKey, ShapesKey
 
 _EMPTY: Final = b"null"

@@ -10,12 +10,17 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces import meta
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import find_opening, is_cut_mark, without_mark
-from chopperd.traces.decode import Fault, Refusal
-from chopperd.traces.decoding import Events, decoding
 from chopperd.traces.device_numbers import device_numbers, kernel_devices
-from chopperd.traces.document import Texts, document_texts
+from chopperd.traces.document import (
+    Texts,
+    document_texts,
+    find_opening,
+    is_cut_mark,
+    without_mark,
+)
+from chopperd.traces.event_array import DamagedTextError, DecodedArray, EventArray, event_array
 from chopperd.traces.further import further_events
+from chopperd.traces.json_text import Fault, Refusal
 from chopperd.traces.links import merged_devices
 from chopperd.traces.rows import TraceRows
 from chopperd.traces.sniff import other_format
@@ -31,6 +36,10 @@ _GIVEN_BACK_BYTES: Final = 1 << 16
 """Text that waits and is read again for that; far less, or the same would come again and again."""
 _OLD_CATEGORIES: Final = frozenset({"", "cpu_to_cuda"})
 """Of all that torch.autograd.profiler writes, which has rows of "CPU functions" by words only."""
+_DAMAGED: Final = (
+    "is damaged or cut off, and this installation has no native scanner, which alone reads such "
+    "files: install chopperd from a wheel, or reinstall it where a C compiler is"
+)
 _FIRST_BYTES: Final = 4096
 """Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
 
@@ -51,23 +60,28 @@ def read_trace(
         progress: Called with (stored bytes read, size of the file).
         name: What the file was called where it comes from: its rank may stand there, and people
             know it by that; None if it is still called so.
-        native: Whether the part in C may be used, where there is one; it reads the same.
+        native: Whether the scanner in C may be used, if there is one. Without it only sound files
+            are read, to the same trace.
 
     Raises:
-        TraceFormatError: Not a trace: unreadable, empty, too large, or something else.
+        TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or damaged,
+            without the scanner.
     """
     called = path if name is None else Path(name)
     rows = TraceRows()
     with TraceSource(path, limits, progress, name=str(called)) as source:
         reads_on = native and source.is_plain
-        events = decoding(rows, limits.block_bytes, native=native)
+        events = event_array(rows, limits.block_bytes, native=native)
         document = _Document(source, limits, rows, events, name=called.name, native=native)
-        for data in events.pieces_of(source):
-            document.feed(data)
-            if reads_on:
-                document.read_on()
-        document.finish()
-        return document.trace(called)
+        try:
+            for data in source.views():
+                document.feed(data)
+                if reads_on:
+                    document.read_on()
+            document.finish()
+            return document.trace(called)
+        except DamagedTextError:
+            raise source.error(_DAMAGED) from None
 
 
 class _Document:
@@ -78,7 +92,7 @@ class _Document:
         source: TraceSource,
         limits: ReadLimits,
         rows: TraceRows,
-        events: Events,
+        events: EventArray,
         *,
         name: str,
         native: bool,
@@ -92,7 +106,6 @@ class _Document:
         self._texts: Texts | Refusal = {}
         self._rows = rows
         self._events = events
-        self._array = events.array
         self._native = native
         self._read_on_from = 0
         self._further = 0
@@ -102,7 +115,7 @@ class _Document:
         if self._head is None:
             data = self._open(data)
         self._events.feed(data)
-        if len(self._opening) + self._array.pending_bytes > self._limits.element_bytes:
+        if len(self._opening) + self._events.pending_bytes > self._limits.element_bytes:
             raise self._source.error(
                 "is no trace that can be read: one event, or the text before or after the events, "
                 f"is larger than {self._limits.element_bytes} bytes"
@@ -115,7 +128,7 @@ class _Document:
         waits for its end is given back to the file, and is less than is fed until the next time.
         """
         is_due = self._source.stored_bytes >= self._read_on_from
-        if self._head is None or not is_due or self._array.pending_bytes > _GIVEN_BACK_BYTES:
+        if self._head is None or not is_due or self._events.pending_bytes > _GIVEN_BACK_BYTES:
             return
         self._events.read_file(self._source)
         self._read_on_from = self._source.stored_bytes + _READ_ON_AGAIN_BYTES
@@ -141,8 +154,10 @@ class _Document:
 
     def trace(self, path: Path) -> Trace:
         """All that was read."""
-        keys = meta.read_keys(self._head or b"", self._array.tail, self._texts)
-        self._further = further_events(self._array.tail or b"", native=self._native)
+        keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
+        if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
+            raise DamagedTextError
+        self._further = further_events(self._events.tail or b"", native=self._native)
         self._check_places()
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         self._check_devices(tables)
@@ -196,7 +211,7 @@ class _Document:
 
     @property
     def _event_count(self) -> int:
-        lost = self._array.damaged + self._array.undecodable + self._further
+        lost = self._events.damaged + self._events.undecodable + self._further
         return self._rows.counts.total() + lost
 
     def _open(self, data: Buffer) -> bytes:
@@ -266,14 +281,14 @@ class _Document:
         )
 
     def _damage(self, keys: meta.Keys, tables: Assembled) -> Damage:
-        truncated = self._array.truncated or self._source.truncated
+        truncated = self._events.truncated or self._source.truncated
         found = tables.damage
         return replace(
             found,
-            damaged_events=self._array.damaged,
-            damaged_args=self._array.damaged_args,
+            damaged_events=self._events.damaged,
+            damaged_args=self._events.damaged_args,
             undecodable_events=(
-                self._array.undecodable + self._rows.undecodable + found.undecodable_events
+                self._events.undecodable + self._rows.undecodable + found.undecodable_events
             ),
             further_events=self._further,
             invalid_records=self._rows.invalid_records + found.invalid_records,

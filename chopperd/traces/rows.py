@@ -11,7 +11,7 @@ import numpy as np
 from chopperd.model.arrays import Bools
 from chopperd.model.trace import MOST_DETAILS
 from chopperd.traces.columns import ColumnParts, Interner
-from chopperd.traces.decode import Scalar
+from chopperd.traces.json_text import Scalar
 
 CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from chopperd.model.arrays import Int32s
 from chopperd.traces.columns import ABSENT, BEYOND, ColumnParts, Interner
-from chopperd.traces.decode import Scalar, scalars_of, values_of
+from chopperd.traces.json_text import Scalar, scalars_of, values_of
 from chopperd.traces.rows import ShapesKey, TraceRows
 from chopperd.traces.scanned import JOIN, Columns, Scanned, Texts
 

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.traces.columns import ColumnParts
-from chopperd.traces.decoding import Array, decoding
+from chopperd.traces.event_array import EventArray, event_array
+from chopperd.traces.json_text import repaired
 from chopperd.traces.numbering import compacted
 from chopperd.traces.rows import ShapesKey, TraceRows
-from chopperd.traces.text import repaired
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -63,14 +63,14 @@ class ArrayReading:
 def read_array(pieces: Sequence[bytes], *, native: bool) -> ArrayReading:
     """The events of an array whose text comes in pieces, a block being as long as the longest."""
     rows = TraceRows()
-    events = decoding(rows, max(map(len, pieces)), native=native)
+    array = event_array(rows, max(map(len, pieces)), native=native)
     for piece in pieces:
-        events.feed(piece)
-    events.finish()
-    return _reading(rows, events.array)
+        array.feed(piece)
+    array.finish()
+    return _reading(rows, array)
 
 
-def _reading(rows: TraceRows, array: Array[object]) -> ArrayReading:
+def _reading(rows: TraceRows, array: EventArray) -> ArrayReading:
     return ArrayReading(
         rows=rows_of(rows),
         counts=rows.counts,

@@ -1,12 +1,15 @@
-"""Plain files that the scanner reads by itself, and their hashes: as by the decoder in Python."""
+"""Plain files that the scanner reads by itself, and their hashes: as text that is fed to it."""
 
+import gzip
 import hashlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chopperd.model.trace import Trace
-from chopperd.traces import reader, scanned_array
+from chopperd.errors import TraceFormatError
+from chopperd.traces import event_array, reader
 from chopperd.traces.reader import read_trace
 from tests.decoders import assert_same_columns
 from tests.layouts import Event, compact, complete_event, native
@@ -17,7 +20,7 @@ KIB = 1 << 10
 @pytest.fixture(autouse=True)
 def short_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a file of hundreds of MiB: many turns, and again behind an obstacle."""
-    monkeypatch.setattr(scanned_array, "_FILE_BYTES", 300 * KIB)
+    monkeypatch.setattr(event_array, "_FILE_BYTES", 300 * KIB)
     monkeypatch.setattr(reader, "_READ_ON_AGAIN_BYTES", 200 * KIB)
 
 
@@ -45,15 +48,10 @@ def with_damage(text: bytes) -> bytes:
     return text[:at] + b'"' * (400 * KIB) + text[at:]
 
 
-def same(found: Trace, expected: Trace) -> None:
-    assert_same_columns(found, expected)
-    assert (found.meta, found.damage) == (expected.meta, expected.damage)
-
-
 @pytest.mark.parametrize("layout", [native, compact])
 @pytest.mark.parametrize("change", [bytes, with_a_long_event, with_damage])
 @pytest.mark.parametrize("end", [b"", b"cut"])
-def test_a_file_is_read_as_by_the_decoder_in_python(
+def test_a_file_is_read_as_its_text_is(
     tmp_path: Path, layout: object, change: object, end: bytes
 ) -> None:
     assert callable(layout)
@@ -61,10 +59,33 @@ def test_a_file_is_read_as_by_the_decoder_in_python(
     text = change(layout(events(12_000), {"schemaVersion": 1, "trace_id": "t"}))
     path = tmp_path / "trace.json"
     path.write_bytes(text[:-100] if end else text)
-    expected = read_trace(path, native=False)
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes(), 1))
+    found, expected = read_trace(path), read_trace(packed)
     assert len(expected.records) > 11_000
-    assert expected.meta.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    same(read_trace(path), expected)
+    assert found.meta.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert_same_columns(found, expected)
+    assert found.damage == expected.damage
+    same_file = replace(found.meta, path=expected.meta.path, sha256=expected.meta.sha256)
+    assert same_file == expected.meta
+    if change is not with_damage and not end:
+        decoded = read_trace(path, native=False)
+        assert_same_columns(found, decoded)
+        assert (found.meta, found.damage) == (decoded.meta, decoded.damage)
+
+
+@pytest.mark.parametrize("change", [with_damage, lambda text: text[:-100], lambda text: text[:-1]])
+def test_without_the_scanner_a_damaged_file_is_refused_with_what_to_do(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(change(native(events(12_000), {"schemaVersion": 1})))
+    with pytest.raises(TraceFormatError) as error:
+        read_trace(path, native=False)
+    assert str(error.value) == (
+        f"{path} is damaged or cut off, and this installation has no native scanner, which alone "
+        "reads such files: install chopperd from a wheel, or reinstall it where a C compiler is"
+    )
 
 
 def test_progress_is_told_to_the_end(tmp_path: Path) -> None:

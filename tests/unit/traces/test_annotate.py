@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.traces.annotate import Annotator
+from chopperd.traces.native.library import scanner_library
 from tests.layouts import (
     LAYOUTS,
     Event,
@@ -33,7 +34,7 @@ TEXT = b"\n" + PUT_IN[0] + b",\n" + PUT_IN[1]
 def annotated(
     document: bytes, *, piece: int = 1 << 20, cut: bool = False, put_in: Sequence[bytes] = PUT_IN
 ) -> tuple[bytes, Annotator]:
-    annotator = Annotator(iter(put_in), cut=cut)
+    annotator = Annotator(iter(put_in), closes=scanner_library() if cut else None)
     pieces = (document[at : at + piece] for at in range(0, len(document), piece))
     out = [part for each in pieces for part in annotator.feed(each)]
     return b"".join((*out, *annotator.finish())), annotator
@@ -125,7 +126,7 @@ def test_a_damaged_event_before_a_cut_stays_as_it_is() -> None:
 def test_a_cut_document_of_many_pieces_is_never_held_whole() -> None:
     events = [complete_event("kernel", f"k{k}", k, 1, note="x" * 1000) for k in range(4_000)]
     document = native(events, KEYS)
-    annotator = Annotator(iter(PUT_IN), cut=True)
+    annotator = Annotator(iter(PUT_IN), closes=scanner_library())
     written = 0
     for at in range(0, len(document), 1 << 16):
         written += sum(map(len, annotator.feed(document[at : at + (1 << 16)])))

@@ -2,9 +2,8 @@ from collections.abc import Sequence
 
 from chopperd.model.trace import SpanKind
 from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.blocks import Batch
-from chopperd.traces.decode import Refusal, quick_events
-from chopperd.traces.decoded_rows import DecodedRows
+from chopperd.traces.event_rows import EventRows
+from chopperd.traces.json_text import ANY_VALUE
 from chopperd.traces.rows import TraceRows
 from tests.layouts import Event, complete_event, encode
 
@@ -14,9 +13,7 @@ BASE_NS = 1_700_000_000_000_000_000
 def assembled(*blocks: Sequence[Event], base_ns: int | None = None) -> Assembled:
     rows = TraceRows()
     for block in blocks:
-        events = quick_events(encode(list(block)))
-        assert not isinstance(events, Refusal)
-        DecodedRows(rows).add(Batch(events, exact=False))
+        EventRows(rows).add(ANY_VALUE.decode(encode(list(block))))
     return assemble(rows, base_ns)
 
 

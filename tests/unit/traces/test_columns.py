@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from chopperd.traces.columns import ABSENT, ColumnParts, Interner, counts_of, integer, integers
-from chopperd.traces.decode import Scalar
+from chopperd.traces.json_text import Scalar
 
 
 @pytest.mark.parametrize(

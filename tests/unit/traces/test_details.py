@@ -4,7 +4,6 @@ import pytest
 
 from chopperd.traces import rows
 from chopperd.traces.columns import BEYOND, Interner
-from chopperd.traces.native.library import scanner_library
 from tests.decoders import Reading, assert_same_columns, reading
 
 MOST = 3
@@ -33,7 +32,7 @@ def read_alike(events: list[str]) -> Reading:
     """By both decoders, whole and in pieces."""
     text = f'{{"traceEvents":[{",".join(events)}]}}'.encode()
     found = reading(text, native=False)
-    for native in (False, True) if scanner_library() else (False,):
+    for native in (False, True):
         for piece_bytes in (1 << 20, 200, 9000):
             other = reading(text, native=native, piece_bytes=piece_bytes)
             assert_same_columns(found.tables, other.tables)

@@ -1,7 +1,7 @@
 import pytest
 
-from chopperd.traces.decode import Fault, Refusal
-from chopperd.traces.document import document_texts, is_cut_short
+from chopperd.traces.document import document_texts, find_opening, is_cut_short
+from chopperd.traces.json_text import Fault, Refusal
 
 
 def fault_of(found: object) -> Fault:
@@ -38,3 +38,22 @@ def test_a_value_that_is_missing_or_is_none_leaves_the_other_keys(value: bytes) 
 
 def test_other_damage_beside_a_missing_value_is_damage_still() -> None:
     assert fault_of(document_texts(b'{"a": , "b" 1, "trace_id": "x"}')) is Fault.MALFORMED
+
+
+def test_the_opening_is_found_only_at_the_top_of_the_document() -> None:
+    data = b'{"a": {"traceEvents": [1]}, "b": "\\"traceEvents\\": [", "traceEvents": [2]}'
+    opening = find_opening(data)
+    assert opening is not None
+    assert data[opening.position :] == b"2]}"
+
+
+def test_a_byte_order_mark_and_a_bare_array_are_accepted() -> None:
+    opening = find_opening(b"\xef\xbb\xbf \n[{")
+    assert opening is not None
+    assert (opening.head, opening.position) == (b"", 6)
+
+
+def test_no_opening_is_seen_before_it_is_there() -> None:
+    assert find_opening(b"") is None
+    assert find_opening(b'{"traceEvents": ') is None
+    assert find_opening(b'{"traceEvents": {}}') is None
