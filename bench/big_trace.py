@@ -16,7 +16,7 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.samples.files import write_samples
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read.reader import read_trace
 from chopperd.units import NS_PER_S
 
 #: The public inputs, where the tests look for them too.

@@ -57,8 +57,8 @@ def report_stages(trace_path: Path, samples_path: Path, device_map: str) -> list
     from chopperd.report.build.trace_report import report_trace  # noqa: PLC0415
     from chopperd.report.forms.schema import formatted  # noqa: PLC0415
     from chopperd.store.samples.files import read_samples  # noqa: PLC0415
-    from chopperd.traces.reader import read_trace  # noqa: PLC0415
-    from chopperd.traces.timeline import lay_out  # noqa: PLC0415
+    from chopperd.traces.read.reader import read_trace  # noqa: PLC0415
+    from chopperd.traces.timeline.layout import lay_out  # noqa: PLC0415
 
     samples = watch.time("read samples", lambda: read_samples(samples_path))
     trace = watch.time("read trace", lambda: read_trace(trace_path))

@@ -123,7 +123,8 @@ def decoders(core: int) -> str:
     usages: list[Usage] = []
     for native in (True, False):
         code = (
-            "import sys; from pathlib import Path; from chopperd.traces.reader import read_trace;"
+            "import sys; from pathlib import Path; "
+            "from chopperd.traces.read.reader import read_trace; "
             f"read_trace(Path(sys.argv[1]), native={native})"
         )
         command = [sys.executable, "-c", code, _from_root(trace_path("big"))]

@@ -8,11 +8,11 @@ from typing import NoReturn
 import numpy as np
 
 from chopperd.model.trace import Trace
-from chopperd.traces.assemble import Assembled, assemble
-from chopperd.traces.document import find_opening
-from chopperd.traces.event_array import event_array
-from chopperd.traces.json_text import repaired
-from chopperd.traces.rows import TraceRows
+from chopperd.traces.read.assemble import Assembled, assemble
+from chopperd.traces.read.document import find_opening
+from chopperd.traces.read.event_array import event_array
+from chopperd.traces.read.json_text import repaired
+from chopperd.traces.read.rows import TraceRows
 
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Any surrogate: few texts have one, and those are left out as a whole."""

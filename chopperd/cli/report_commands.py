@@ -96,7 +96,7 @@ def _keep(output: Path | None, samples: "SampleSet | None") -> None:
 
 def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
     """The traces that were written since the start; where there are none, that is said."""
-    from chopperd.traces.sniff import kineto_files
+    from chopperd.traces.read.sniff import kineto_files
 
     found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
     if not found:

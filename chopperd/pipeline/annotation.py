@@ -25,10 +25,10 @@ from chopperd.report.forms.counter_tracks import (
     counter_tracks,
 )
 from chopperd.store.whole_files import PRIVATE, replaced_file
-from chopperd.traces.annotate import Annotator
-from chopperd.traces.device_pids import device_pids
 from chopperd.traces.native.library import scanner_library
-from chopperd.traces.source import TraceSource
+from chopperd.traces.read.annotate import Annotator
+from chopperd.traces.read.device_pids import device_pids
+from chopperd.traces.read.source import TraceSource
 from chopperd.units import NS_PER_S
 
 _GZIP_WINDOW_BITS: Final = 31

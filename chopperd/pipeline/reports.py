@@ -27,11 +27,11 @@ from chopperd.report.build.processes import (
 )
 from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import TraceReport, report_trace
-from chopperd.traces.activity import DATA_WAIT_PATTERNS
-from chopperd.traces.class_table import ClassRule
-from chopperd.traces.reader import DEFAULT_LIMITS, read_trace
-from chopperd.traces.source import ReadLimits
-from chopperd.traces.timeline import LayoutOptions, lay_out
+from chopperd.traces.kernels.class_table import ClassRule
+from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
+from chopperd.traces.read.source import ReadLimits
+from chopperd.traces.timeline.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.timeline.layout import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from time import process_time
 from typing import Final
 
 from chopperd.errors import TraceFormatError
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read.reader import read_trace
 from tests.fuzz.attack_texts import ATTACKS, sound
 
 _MIB: Final = 1 << 20

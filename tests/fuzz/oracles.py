@@ -25,10 +25,10 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Trace
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.trace_report import report_trace
-from chopperd.traces.document import find_opening
-from chopperd.traces.reader import read_trace
-from chopperd.traces.source import ReadLimits
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.read.document import find_opening
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.read.source import ReadLimits
+from chopperd.traces.timeline.layout import lay_out
 from tests.decoders import is_sound
 from tests.fuzz.likeness import unlike_traces
 from tests.fuzz.mutations import Mutated

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.trace import Trace
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read.reader import read_trace
 from tests.fakes.amd.smi.fixtures import amdsmi_library, fake_amdsmi, make_fake_amdsmi
 from tests.fakes.amd.sysfs.fixtures import make_sysfs, sysfs
 from tests.fakes.nvml.fixtures import fake_nvml, make_fake_nvml, nvml_library

@@ -14,9 +14,9 @@ import pytest
 
 from chopperd.model.timeline import Phase
 from chopperd.model.trace import Trace
-from chopperd.traces.links import link
-from chopperd.traces.operations import attribute, launches
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
+from chopperd.traces.timeline.links import link
+from chopperd.traces.timeline.operations import attribute, launches
 from tests.integration.reference_stacks import (
     ANNOTATION,
     MODULE,

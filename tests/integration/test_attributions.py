@@ -20,7 +20,7 @@ from chopperd.model.report import ReportDocument, Row
 from chopperd.model.timeline import Phase, Timeline
 from chopperd.model.trace import Trace
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.integration.plain_events import (
     Plain,
     clipped,

@@ -68,7 +68,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
     monkeypatch.setattr(report_commands, "recording", lambda *_: nullcontext(None))
     monkeypatch.setattr(
-        "chopperd.traces.sniff.kineto_files", lambda *_, **__: list(found), raising=False
+        "chopperd.traces.read.sniff.kineto_files", lambda *_, **__: list(found), raising=False
     )
     return found
 

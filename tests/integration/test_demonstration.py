@@ -15,7 +15,7 @@ from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError, ChopperdError
 from chopperd.model.report import ReportDocument
 from chopperd.simulation.presets import SimulationSpec
-from chopperd.traces.sniff import is_kineto
+from chopperd.traces.read.sniff import is_kineto
 from tests.fakes import api_answers
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, serving
 from tests.unit.report.documents import eight_gpus, trace

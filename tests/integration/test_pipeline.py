@@ -14,8 +14,8 @@ from chopperd.model.run import device_map_of
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.build.clocked_device import JoinOptions
-from chopperd.traces.sniff import is_kineto, kineto_files
-from chopperd.traces.source import ReadLimits
+from chopperd.traces.read.sniff import is_kineto, kineto_files
+from chopperd.traces.read.source import ReadLimits
 from tests.document_checks import check_document
 from tests.fakes.clock import ScriptedClock
 from tests.unit.correlate.builders import gpu_samples

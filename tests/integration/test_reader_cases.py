@@ -7,7 +7,7 @@ import pytest
 from chopperd.errors import TraceFormatError
 from chopperd.model.report import ReportDocument
 from chopperd.model.trace import Damage
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read.reader import read_trace
 from tests.integration.cases import Cases, codes
 
 pytestmark = pytest.mark.corpus

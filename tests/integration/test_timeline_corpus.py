@@ -13,8 +13,8 @@ from chopperd.model.arrays import Bools
 from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, StepSource, Timeline
 from chopperd.model.trace import RecordKind, Trace
-from chopperd.traces.reader import read_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.timeline.layout import lay_out
 from tests.integration.reference_reader import Row, is_comm, is_symmetric_memory, swept_ns
 
 pytestmark = pytest.mark.corpus

@@ -11,8 +11,8 @@ from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.pipeline.configured import configured_options
-from chopperd.traces.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
-from chopperd.traces.classes import MATCHED_LENGTH
+from chopperd.traces.kernels.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
+from chopperd.traces.kernels.classes import MATCHED_LENGTH
 
 NO_FILE = None
 VARIABLE = "CHOPPERD_TRACES__CLASSES"

@@ -8,7 +8,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
-from chopperd.traces.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_ROW, SPAN_ROW
+from chopperd.traces.read.scanned import CALL_ROW, DEVICE_SPAN_ROW, FLOW_ROW, RECORD_ROW, SPAN_ROW
 
 logger = logging.getLogger(__name__)
 

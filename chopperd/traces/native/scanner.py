@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.traces.columns import Column
 from chopperd.traces.native.library import (
     ENDED,
     STUCK,
@@ -17,9 +16,10 @@ from chopperd.traces.native.library import (
     Table,
     TextTable,
 )
-from chopperd.traces.rows import SHAPED
-from chopperd.traces.scanned import Scanned, Stop, Texts
-from chopperd.traces.text_buffer import TextBuffer
+from chopperd.traces.read.columns import Column
+from chopperd.traces.read.rows import SHAPED
+from chopperd.traces.read.scanned import Scanned, Stop, Texts
+from chopperd.traces.read.text_buffer import TextBuffer
 
 _SHAPED: Final = b"".join(word.encode() + b"\0" for word in SHAPED) + b"\0"
 _SMALL: Final = frozenset({"kind", "is_end"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chopperd.traces.native.library import ScannerLibrary
 from chopperd.traces.native.scanner import Scanner
-from chopperd.traces.text_buffer import TextBuffer
+from chopperd.traces.read.text_buffer import TextBuffer
 from tests.mutations import mutated
 
 DONE = "scanned"

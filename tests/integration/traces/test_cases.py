@@ -9,7 +9,7 @@ import pytest
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read.reader import read_trace
 
 pytestmark = pytest.mark.corpus
 

@@ -13,7 +13,7 @@ import pytest
 
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.model.trace import RecordKind
-from chopperd.traces.classes import kernel_class
+from chopperd.traces.kernels.classes import kernel_class
 from tests.integration.reference_reader import Row, read_json
 from tests.integration.test_timeline_corpus import SHARES
 

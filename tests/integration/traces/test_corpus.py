@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from chopperd.model.trace import Damage, Trace
-from chopperd.traces.reader import read_trace
-from chopperd.traces.source import ReadLimits
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.read.source import ReadLimits
 from tests.integration.reference_reader import read_json
 
 pytestmark = pytest.mark.corpus

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.errors import TraceFormatError
-from chopperd.traces import event_array, reader
-from chopperd.traces.reader import read_trace
+from chopperd.traces.read import event_array, reader
+from chopperd.traces.read.reader import read_trace
 from tests.decoders import assert_same_columns
 from tests.layouts import Event, compact, complete_event, native
 

@@ -13,8 +13,8 @@ import pytest
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace
-from chopperd.traces.reader import read_trace
-from chopperd.traces.source import ReadLimits
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.read.source import ReadLimits
 from tests.layouts import LAYOUTS, Event, Layout, compact, complete_event, encode, native
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.trace import Shapes
-from chopperd.traces.flops import work_of
+from chopperd.traces.kernels.flops import work_of
 
 pytestmark = pytest.mark.torch
 

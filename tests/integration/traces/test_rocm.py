@@ -15,10 +15,10 @@ from chopperd.model.kinds import KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Damage, DeviceNumbers, Trace
 from chopperd.report.build.trace_faults import rocm_notes
-from chopperd.traces.activity import ALLOCATOR_CALL, SYNC_CALL
-from chopperd.traces.links import COPY_LAUNCH, KERNEL_LAUNCH
-from chopperd.traces.reader import read_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.timeline.activity import ALLOCATOR_CALL, SYNC_CALL
+from chopperd.traces.timeline.layout import lay_out
+from chopperd.traces.timeline.links import COPY_LAUNCH, KERNEL_LAUNCH
 from tests.integration.reference_reader import read_json
 
 pytestmark = pytest.mark.corpus

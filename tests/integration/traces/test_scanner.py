@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import chopperd.traces.native as native_package
 from chopperd.model.trace import Trace
-from chopperd.traces.document import find_opening
 from chopperd.traces.native.library import ScannerLibrary, scanner_library
-from chopperd.traces.reader import read_trace
-from chopperd.traces.source import ReadLimits
+from chopperd.traces.read.document import find_opening
+from chopperd.traces.read.reader import read_trace
+from chopperd.traces.read.source import ReadLimits
 from tests.decoders import assert_alike, assert_same_columns, is_sound, reading
 from tests.integration.traces.scanner_run import DONE
 from tests.layouts import LAYOUTS, Event, Layout, compact, complete_event, hard_events, native

@@ -12,7 +12,7 @@ from chopperd.model.trace import Trace, TraceDevice
 from chopperd.report.build.clocked_device import JoinOptions, fits_by_signal
 from chopperd.report.build.processes import unconfirmed
 from chopperd.report.build.trace_report import TraceReport, report_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.fakes.lockstep_node import Node, drawn
 from tests.trace_building import TraceBuilder
 from tests.unit.report.traced import H100

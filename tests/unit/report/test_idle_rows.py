@@ -3,7 +3,7 @@
 from chopperd.model.report import Waterfall
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.trace_report import report_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import Thread, TraceBuilder
 
 LOADER: Thread = (100, 200)

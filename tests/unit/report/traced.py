@@ -16,7 +16,7 @@ from chopperd.model.trace import Damage, Trace, TraceDevice
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.document import StepSelection, build_document
 from chopperd.report.build.trace_report import TraceReport, report_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.trace_report import report_trace
 from chopperd.report.text.report import render_text
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.fakes.clock import ScriptedClock
 from tests.trace_building import TraceBuilder
 from tests.unit.report.traced import H100, MS, T0_NS, sample_set, sampled

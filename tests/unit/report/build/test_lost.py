@@ -9,7 +9,7 @@ from chopperd.model.report_rows import LostKind
 from chopperd.model.trace import Damage
 from chopperd.report.build.trace_faults import damage_notes, lost_by_kind
 from chopperd.report.forms.schema import encode_schema
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
 
 #: Counted in `Damage`, yet no kind: the sum of three kinds, and what stays in all figures.

@@ -18,7 +18,7 @@ from chopperd.report.build.clocked_device import JoinOptions, clocked_device
 from chopperd.report.build.notes import doubt_notes
 from chopperd.report.build.privacy import trace_with_names
 from chopperd.report.build.trace_report import TraceReport, report_trace
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder
 from tests.unit.report.traced import H100, MS, STEP_MS, T0_NS, Job, reported, sample_set, sampled
 

@@ -20,7 +20,7 @@ from chopperd.report.forms.counter_tracks import (
     counter_tracks,
     us_text,
 )
-from chopperd.traces.timeline import lay_out
+from chopperd.traces.timeline.layout import lay_out
 from tests.unit.report.traced import MS, T0_NS, TOP_MHZ, Job, sample_set, sampled
 
 NAN = float("nan")

@@ -1,0 +1,1 @@
+"""Kernel names: class, family, FLOPs."""

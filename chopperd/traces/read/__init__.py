@@ -1,0 +1,1 @@
+"""Reading: a trace file to its event tables."""

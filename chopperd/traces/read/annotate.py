@@ -1,0 +1,154 @@
+"""Puts events into the text of a trace as it streams by; not a byte of the trace itself changes.
+
+What is put in stands first in the event array: the order of events means nothing in this format,
+and so the file's own events need not be read. Only a file that was cut off loses the beginning of
+its last event, and gets the brackets that close it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from chopperd.traces.native.library import ScannerLibrary
+from chopperd.traces.native.scanner import Scanner
+from chopperd.traces.read.document import find_opening
+from chopperd.traces.read.json_text import is_json
+from chopperd.traces.read.text_buffer import TextBuffer
+
+_BETWEEN: Final = b",\n"
+_BLANK: Final = b" \t\r\n"
+_SEPARATORS: Final = _BLANK + b","
+_HELD_BYTES: Final = 1 << 21
+
+
+class Annotator:
+    """The text of one trace with events put in, a piece at a time.
+
+    Attributes:
+        opened: Whether the event array was found.
+        dropped_bytes: How much of the end of a cut file is left out; known after `finish`.
+
+    Args:
+        events: JSON objects to put in.
+        closes: The scanner if the file was cut off, to find its last whole event; the text is then
+            closed behind it.
+    """
+
+    def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
+        self.opened = False
+        self.dropped_bytes = 0
+        self._events = events
+        self._text = b""
+        self._bare = False
+        self._begun = False
+        self._put_in = False
+        self._end = None if closes is None else _CutEnd(closes)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What can be written when `data` has come."""
+        if self._begun:
+            yield from self._rest(data)
+            return
+        self._text += data
+        if not self.opened:
+            yield from self._open()
+        if self.opened and self._text.strip(_BLANK):
+            yield from self._begin()
+
+    def finish(self) -> Iterator[bytes]:
+        """What is left when the text has ended."""
+        if self._end is None:
+            yield self._text
+            return
+        end = self._end
+        keep, closing = end.closing(bare=self._bare)
+        self.dropped_bytes = len(end.held[keep:].strip(_SEPARATORS))
+        if keep:
+            yield end.comma
+        yield end.held[:keep]
+        yield closing
+
+    def _open(self) -> Iterator[bytes]:
+        """The text up to the array's bracket, and the events, as soon as the array opens."""
+        opening = find_opening(self._text)
+        if opening is None:
+            return
+        self.opened, self._bare = True, not opening.head
+        yield self._text[: opening.position]
+        self._text = self._text[opening.position :]
+        between = b"\n"
+        for event in self._events:
+            yield between + event
+            between, self._put_in = _BETWEEN, True
+
+    def _begin(self) -> Iterator[bytes]:
+        """The comma before the file's own events, where it has any, and the first of them."""
+        text, self._text, self._begun = self._text, b"", True
+        has_events = text.lstrip(_BLANK)[:1] not in b"],"
+        comma = b"," if has_events and self._put_in else b""
+        if self._end is None:
+            yield comma
+        else:
+            self._end.comma = comma
+        yield from self._rest(text)
+
+    def _rest(self, data: bytes) -> Iterator[bytes]:
+        if self._end is None:
+            yield data
+        else:
+            yield from self._end.feed(data)
+
+
+class _CutEnd:
+    """Holds back the end of a file that was cut, until it is known what of it is whole.
+
+    Attributes:
+        held: What was not given yet; it starts between two events.
+        comma: What stands between the events put in and the first of the file.
+    """
+
+    def __init__(self, library: ScannerLibrary) -> None:
+        self._scanner = Scanner(library)
+        self.held = b""
+        self.comma = b""
+        self._ended = False
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What surely is no part of a cut event."""
+        self.held += data
+        if len(self.held) <= _HELD_BYTES or self._ended:
+            return
+        end, self._ended = self._whole(final=False)
+        if end and not self._ended:
+            yield self.comma
+            yield self.held[:end]
+            self.comma, self.held = b"", self.held[end:]
+
+    def closing(self, *, bare: bool) -> tuple[int, bytes]:
+        """How much of the held text stays, and what closes the document after it."""
+        end, ended = self._whole(final=True)
+        if not ended:
+            whole = len(self.held[:end].rstrip(_SEPARATORS))
+            return whole, b"\n]" if bare else b"\n]}"
+        if bare:
+            return end, b""
+        kept, closing = _closed_keys(self.held[end:])
+        return end + kept, closing
+
+    def _whole(self, *, final: bool) -> tuple[int, bool]:
+        """Where the held text's last whole event ends, and whether the array ends there."""
+        text = TextBuffer(self.held)
+        stop = self._scanner.scan(text, len(text), final=final)
+        self._scanner.take()
+        return stop.consumed, stop.ended
+
+
+def _closed_keys(keys: bytes) -> tuple[int, bytes]:
+    """How much of the text after the array stays, and the bracket that it may need."""
+    opened = b'{"":[]'
+    if is_json(opened + keys):
+        return len(keys), b""
+    commas = [comma.start() for comma in re.finditer(rb",", keys)]
+    ends = (len(keys), *reversed(commas))
+    kept = next((end for end in ends if is_json(opened + keys[:end] + b"}")), 0)
+    return kept, b"}"

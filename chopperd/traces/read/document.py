@@ -1,0 +1,168 @@
+"""Where the event array opens, and the keys around it that say something of the trace, as texts.
+
+Documents may hold megabytes of other keys, and the text may be damaged: all is passed over once,
+and no value is made of what is not read.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from chopperd.traces.read.json_text import (
+    NO_TEXT,
+    Fault,
+    Refusal,
+    first_value,
+    may_lack_value,
+    with_nulls,
+)
+
+BASE_TIME: Final = "baseTimeNanoseconds"
+ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
+CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
+
+_KEYS: Final = (
+    *(BASE_TIME, "deviceProperties", "distributedInfo", "trace_id", "host_name", "HOSTNAME"),
+    *("chopperd_devices", "chopperd_job", "chopperd_run", "chopperd_simulated"),
+    *sorted(ROCM_KEYS | CUDA_KEYS),
+)
+_TEXTS: Final = msgspec.json.Decoder(
+    msgspec.defstruct("_Texts", [(key, Raw, NO_TEXT) for key in _KEYS])
+)
+
+_ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
+"""No numbers, halves of pairs of surrogates; and what may stand there, in a text as elsewhere."""
+_ODD_BYTES: Final = 16
+"""From where a parser refuses one of them to its end, or its beginning, at the most."""
+
+_MENDED_BYTES: Final = 1 << 16
+"""Longer texts are not looked through for values that are missing: it takes too long."""
+
+_EVENTS: Final = b'"traceEvents"'
+_EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_OPENINGS_TRIED: Final = 8
+_LONG_BYTES: Final = 1 << 20
+"""How much of heads is passed over before the next place where the array may open is taken."""
+
+Texts: TypeAlias = Mapping[str, bytes]
+"""JSON texts by key."""
+
+
+def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
+    """The texts of the keys that are read, of a JSON object; what follows the object is ignored.
+
+    They are as they stand in the document, with whatever strict readers refuse in them.
+
+    Args:
+        text: The document.
+        mend: Whether a value that is missing, or is none, is null; else it is no JSON.
+    """
+    found = first_value(_TEXTS, memoryview(text))
+    strict = text
+    if isinstance(found, Refusal) and _may_be_odd(text, found):
+        strict = _strict(text)
+        found = first_value(_TEXTS, memoryview(strict))
+    if isinstance(found, Refusal):
+        return _mended(text, found) if mend else found
+    values = {key: one for key, one in msgspec.structs.asdict(found[0]).items() if bytes(one)}
+    starts = {key: _address(one) - _address(strict) for key, one in values.items()}
+    return {key: text[at : at + len(bytes(values[key]))] for key, at in starts.items()}
+
+
+def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
+    """The same of a text with null for what is missing in it; the refusal where that is not all."""
+    is_due = refusal.fault is Fault.MALFORMED and len(text) <= _MENDED_BYTES
+    if not is_due or not may_lack_value(text, refusal.offset):
+        return refusal
+    found = first_value(_TEXTS, memoryview(with_nulls(text)))
+    if isinstance(found, Refusal):
+        return refusal
+    values = {key: bytes(one) for key, one in msgspec.structs.asdict(found[0]).items()}
+    return {key: value for key, value in values.items() if value}
+
+
+def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
+    """Whether a parser may have refused what strict readers refuse in sound text."""
+    if refusal.offset is None:  # as for half a pair
+        return True
+    around = text[max(refusal.offset - _ODD_BYTES, 0) : refusal.offset + _ODD_BYTES]
+    return any(odd in around for odd in _ODD)
+
+
+def _strict(text: bytes) -> bytes:
+    """Text of the same form and length without what strict readers refuse in sound text."""
+    for odd, plain in _ODD.items():
+        text = text.replace(odd, plain)
+    return text
+
+
+def _address(text: bytes | Raw) -> int:
+    """Where a text lies: values are views of the document."""
+    address: int = np.frombuffer(text, np.uint8).ctypes.data
+    return address
+
+
+def is_cut_short(texts: Texts | Refusal) -> bool:
+    """Whether the text was no more than the sound beginning of a JSON object."""
+    return isinstance(texts, Refusal) and texts.fault is Fault.INCOMPLETE
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where the event array opens.
+
+    Attributes:
+        head: The document up to the array; empty if the document is the array.
+        position: Offset of the array's first byte after its bracket.
+        texts: The keys of the head; a refusal where it is damaged.
+    """
+
+    head: bytes
+    position: int
+    texts: Texts | Refusal
+
+
+def find_opening(data: bytes) -> Opening | None:
+    """The opening of the event array in the first bytes of a document; None if not yet there.
+
+    A `traceEvents` inside another object is passed over: with the array closed right there, the
+    document would not be whole. In a damaged head the first one is taken, and after a few that are
+    passed over the next.
+    """
+    start = len(data) - len(without_mark(data).lstrip())
+    if data[start : start + 1] == b"[":
+        return Opening(b"", start + 1, {})
+    passed_bytes = 0
+    for number, key in enumerate(_keys_of_events(data, start)):
+        head = data[start : key.end()]
+        if number == _OPENINGS_TRIED or passed_bytes > _LONG_BYTES:
+            return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
+        texts = document_texts(head + b"[]}")
+        if not is_cut_short(texts):
+            return Opening(head, key.end() + 1, texts)
+        passed_bytes += len(head)
+    return None
+
+
+def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
+    """What looks like the key of the event array, and its colon."""
+    while (start := data.find(_EVENTS, start)) >= 0:
+        if key := _EVENTS_KEY.match(data, start):
+            yield key
+        start += len(_EVENTS)
+
+
+def without_mark(data: bytes) -> bytes:
+    """The text without the byte order mark that some editors put first."""
+    return data.removeprefix(_BYTE_ORDER_MARK)
+
+
+def is_cut_mark(data: bytes) -> bool:
+    """Whether a text is no more than the beginning of a byte order mark."""
+    return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)

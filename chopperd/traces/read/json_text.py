@@ -1,0 +1,271 @@
+"""JSON texts: their values, why a text has none, and repair of what strict readers refuse."""
+
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Final, TypeAlias, TypeVar, cast
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+Scalar: TypeAlias = int | float | str | None
+"""A field whose type differs between Kineto versions: a stream is 7, "7", "stream 7" or "0x0"."""
+
+NO_TEXT: Final = Raw()
+"""Default of a key whose value is read as JSON text."""
+
+EVENT_KEYS: Final = rb'"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"'
+EVENT_BORDER: Final = re.compile(rb"\}\s*,\s*(?=\{\s*" + EVENT_KEYS + rb")")
+"""What separates two events; strings and lists inside an event may contain the same bytes."""
+
+ValueT = TypeVar("ValueT")
+
+
+def decimal_of(text: str) -> Decimal:
+    """A number; 0 or infinite if Decimal can't hold its exponent."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        digits, _, exponent = text.lower().partition("e")
+        is_least = exponent.startswith("-") or not digits.strip("-0.")
+        return Decimal(0 if is_least else "Infinity")
+
+
+ANY_VALUE: Final = msgspec.json.Decoder(float_hook=decimal_of)
+"""Decodes any value; numbers with a point or an exponent are decimals."""
+_SKIPPED: Final = msgspec.json.Decoder(Raw)
+_SCALARS: Final = frozenset({int, bool, str, type(None)})
+"""Types of decoded values that need no conversion."""
+REFUSALS: Final = (msgspec.DecodeError, ValueError, RecursionError, InvalidOperation)
+"""What a decoder raises: ValueError for text that is not UTF-8 and for numbers without end."""
+_OFFSET: Final = re.compile(r"\(byte (\d+)\)")
+
+_BLANKS: Final = rb"[ \t\n\r]*"
+_SCALAR: Final = (
+    rb"(?:-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?|true|false|null)(?![\w.+-])"
+)
+_WORD: Final = rb"(?<=[:,\[\s])(?!" + _SCALAR + rb")[\w.+-]++(?=" + _BLANKS + rb"[,\]}])"
+_GAP: Final = rb":(?=" + _BLANKS + rb"[,}])|\[(?=" + _BLANKS + rb",)|,(?=" + _BLANKS + rb"[,\]])"
+_NO_VALUE: Final = re.compile(
+    rb'(?:[^"\w.+:,\[-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!'
+    + _WORD
+    + rb")[\w.+-]++|(?!"
+    + _GAP
+    + rb")[:,\[])*+(?:(?P<word>"
+    + _WORD
+    + rb")|(?P<gap>"
+    + _GAP
+    + rb")|\Z)",
+    re.DOTALL,
+)
+"""All up to where a value is due and none stands, or a word that is none: not in a string.
+
+Quotes in damaged text mislead.
+"""
+_MAY_BE_NONE: Final = re.compile(rb"[\w\s.+,\]}-]")
+_NULL: Final = b"null"
+_LONG_DIGITS: Final = re.compile(rb"[0-9]{4301}")
+_LONG_INTEGER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
+    rb"|(?<![0-9.eE+])(?<![eE]-)(?P<digits>[0-9]{4301,}+)(?![.eE])",
+    re.DOTALL,
+)
+"""Strings, and integers of more digits than Python makes an integer of."""
+_NO_EXPONENT: Final = b"e0"
+_ESCAPE_BYTES: Final = len(rb"\ud83d")
+_BACKSLASH: Final = ord("\\")
+_REPLACEMENT: Final = np.frombuffer(b"fffd", np.uint8)
+
+
+class Fault(Enum):
+    """Why a decoder refused its input."""
+
+    TRAILING = "whole, but more follows"
+    INCOMPLETE = "ends inside a value"
+    MALFORMED = "not JSON"
+    INVALID = "JSON, but a field has an unexpected type or size"
+    BAD_TEXT = "not UTF-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A decoder's refusal.
+
+    Attributes:
+        fault: The kind.
+        offset: Byte at which the value ends (TRAILING) or the fault lies; None if unknown.
+    """
+
+    fault: Fault
+    offset: int | None = None
+
+
+def first_value(
+    decoder: "msgspec.json.Decoder[ValueT]", data: memoryview
+) -> tuple[ValueT, int] | Refusal:
+    """The value that `data` starts with, and its length.
+
+    The parser stops at the first byte after a whole value and names it, so the end of a value
+    is found without scanning for brackets that may lie inside strings.
+    """
+    try:
+        return decoder.decode(data), len(data)
+    except REFUSALS as error:
+        refusal = refusal_of(error, len(data))
+    if refusal.fault is not Fault.TRAILING or refusal.offset is None:
+        return refusal
+    return decoder.decode(data[: refusal.offset]), refusal.offset
+
+
+def is_json(text: bytes) -> bool:
+    """Whether the text is one JSON value and nothing else; makes no values."""
+    try:
+        _SKIPPED.decode(text)
+    except REFUSALS:
+        return False
+    return True
+
+
+def values_of(texts: Sequence[bytes]) -> Sequence[object]:
+    """The values of JSON texts; texts that strict readers refuse are repaired first."""
+    array = b"[" + b",".join(texts) + b"]"
+    try:
+        values: Sequence[object] = ANY_VALUE.decode(array)
+    except REFUSALS:
+        values = ANY_VALUE.decode(with_floats(repaired(array, final=True)))
+    return values
+
+
+def scalars_of(texts: Sequence[bytes]) -> list[Scalar]:
+    """The values of JSON texts of fields of mixed type; None for lists and objects."""
+    return scalars(values_of(texts))
+
+
+def scalars(values: Sequence[object]) -> list[Scalar]:
+    """Decoded values of fields of mixed type; None for lists and objects."""
+    if _SCALARS.issuperset(map(type, values)):
+        return list(cast("Sequence[Scalar]", values))
+    return list(map(scalar, values))
+
+
+def scalar(value: object) -> Scalar:
+    """A decoded value of a field of mixed type; None for lists and objects."""
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if isinstance(value, int | str) else None
+
+
+def refusal_of(error: Exception, size_bytes: int) -> Refusal:
+    """The kind of a decoder's error on an input of `size_bytes`.
+
+    Source: msgspec's messages; `tests/unit/traces/read/test_json_text.py` holds each of them.
+    """
+    text = str(error)
+    place = _OFFSET.search(text)
+    offset = int(place[1]) if place else None
+    if isinstance(error, UnicodeDecodeError):
+        return Refusal(Fault.BAD_TEXT)
+    if isinstance(error, msgspec.ValidationError | InvalidOperation):
+        return Refusal(Fault.INVALID)
+    if offset is not None and "trailing characters" in text:
+        # The message counts the first foreign byte in.
+        return Refusal(Fault.TRAILING, offset - 1)
+    if "truncated" in text or ("invalid" in text and offset == size_bytes):
+        return Refusal(Fault.INCOMPLETE)
+    return Refusal(Fault.MALFORMED, offset)
+
+
+def repaired(data: bytes, *, final: bool) -> bytes:
+    """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
+
+    Args:
+        data: As for `valid_text`; up to what is damaged in it, strings are told from what is not.
+        final: Whether nothing follows.
+    """
+    return with_nulls(valid_text(data, final=final))
+
+
+def valid_text(data: bytes, *, final: bool) -> bytes:
+    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
+
+    Args:
+        data: Text that may end inside a character or an escape, when it is not the last.
+        final: Whether nothing follows.
+    """
+    text, rest = (data, b"") if data.isascii() else _valid(data, final=final)
+    if rb"\ud" in text or rb"\uD" in text:
+        end = len(text) if final else max(len(text) - 2 * _ESCAPE_BYTES, 0)
+        text = _without_lone_surrogates(text, end)
+    return text + rest
+
+
+def with_nulls(text: bytes) -> bytes:
+    """`text` with null where a value is missing, or a word stands that is none.
+
+    Python's json writes NaN and Infinity, C++ nan and -inf, other tools None, True or 0x7f; torch
+    has written nothing at all.
+    """
+    return _NO_VALUE.sub(_with_null, text)
+
+
+def with_floats(text: bytes) -> bytes:
+    """`text` with integers longer than Python's as floats, which may have any length."""
+    return _LONG_INTEGER.sub(_with_float, text) if _LONG_DIGITS.search(text) else text
+
+
+def may_lack_value(text: bytes, offset: int | None) -> bool:
+    """Whether what a parser refuses at an offset may be a value that is missing, or is none."""
+    return offset is not None and _MAY_BE_NONE.match(text, offset) is not None
+
+
+def _with_float(found: re.Match[bytes]) -> bytes:
+    return found[0] + _NO_EXPONENT if found["digits"] else found[0]
+
+
+def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
+    """Valid UTF-8, and the beginning of a character that is left."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final).encode()
+    rest, _ = decoder.getstate()
+    return text, rest
+
+
+def _with_null(found: re.Match[bytes]) -> bytes:
+    word: bytes | None = found["word"]
+    if word is not None:
+        return found[0].removesuffix(word) + _NULL
+    return found[0] if found["gap"] is None else found[0] + _NULL
+
+
+def _without_lone_surrogates(text: bytes, end: int) -> bytes:
+    """`text` with U+FFFD for the lone surrogates whose escapes begin before `end`."""
+    codes, digits = np.frombuffer(text, np.uint8), _nibbles()
+    slashes = np.flatnonzero(codes == _BACKSLASH)
+    # The first of a run of backslashes begins an escape, and every other one after it.
+    run = np.concatenate(([True], np.diff(slashes) != 1))
+    since = slashes[np.maximum.accumulate(np.where(run, np.arange(len(slashes)), 0))]
+    at = slashes[((slashes - since) % 2 == 0) & (slashes <= len(codes) - _ESCAPE_BYTES)]
+    at = at[(codes[at + 1] == ord("u")) & (digits[codes[at + 2]] == 0xD)]
+    at = at[
+        (digits[codes[at + 3]] & 0x18 == 0x8) & (digits[codes[at + 4]] | digits[codes[at + 5]] < 16)
+    ]
+    low = digits[codes[at + 3]] >= 0xC
+    pairs = np.flatnonzero(~low[:-1] & low[1:] & (np.diff(at) == _ESCAPE_BYTES))
+    lone = at < end
+    lone[pairs] = lone[pairs + 1] = False
+    valid = codes.copy()
+    valid[at[lone][:, None] + np.arange(2, _ESCAPE_BYTES)] = _REPLACEMENT
+    return valid.tobytes()
+
+
+def _nibbles() -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+    """What each byte is as a hex digit, 16 for none, (256,) uint8."""
+    values = np.full(256, 16, np.uint8)
+    for digit in range(16):
+        for byte in (b"%x" % digit, b"%X" % digit):
+            values[ord(byte)] = digit
+    return values

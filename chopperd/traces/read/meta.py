@@ -1,0 +1,250 @@
+"""What the document's keys beside its events say of the trace as a whole."""
+
+import re
+import zlib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from chopperd.model.run import ProcessGroup
+from chopperd.model.trace import TraceDevice
+from chopperd.traces.read.columns import ABSENT, integer
+from chopperd.traces.read.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
+from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
+
+_BASE_KEY: Final = b'"baseTimeNanoseconds"'
+_BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
+_FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
+_LONG_BYTES: Final = 1 << 17
+"""Longer values are passed over, as decoding them costs time: none that is read here is so long."""
+_JOB: Final = "distributedInfo"
+_MOST_GROUPS: Final = 256
+"""A rank of the largest public jobs is in 71; more are not compared."""
+
+
+class _Job(Struct):
+    """What is read of the job's processes, whose groups may take megabytes."""
+
+    rank: Raw = NO_TEXT
+    world_size: Raw = NO_TEXT
+    backend: Raw = NO_TEXT
+    pg_config: Raw = NO_TEXT
+
+
+_PLAIN: Final = msgspec.json.Decoder(float_hook=float)
+"""Refuses no number that no float holds."""
+_JOBS: Final = msgspec.json.Decoder(_Job)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """The keys of a trace document, without its events.
+
+    Attributes:
+        values: By key, of those that are read.
+        closed: Whether the document ends with its bracket.
+        readable: Whether all keys could be read.
+    """
+
+    values: Mapping[str, object]
+    closed: bool
+    readable: bool
+
+
+def read_keys(head: bytes, tail: bytes | None, texts: Texts | Refusal | None = None) -> Keys:
+    """The keys around the event array.
+
+    Args:
+        head: The document up to the array; empty if the document is the array.
+        tail: What follows the array; None if its end is missing.
+        texts: The keys of the head, where they are known.
+    """
+    if not head:
+        return Keys(values={}, closed=tail is not None, readable=True)
+    front = document_texts(head + b"[]}") if texts is None else texts
+    if isinstance(front, Refusal):
+        # With the array inside another object the head is not whole without the tail.
+        inside = front.fault is Fault.INCOMPLETE
+        back = document_texts(head + b"[]" + (tail or b"")) if inside else front
+        front, readable = {}, False
+    else:
+        back = document_texts(b'{"":[]' + (tail or b""))
+        readable = True
+    if not isinstance(back, Refusal):
+        return Keys(values=_values({**front, **back}), closed=True, readable=True)
+    closed = tail is not None and back.fault is not Fault.INCOMPLETE
+    base = _base(tail or b"") or (None if readable else _base(head))
+    found = {BASE_TIME: base} if base else {}
+    return Keys(values=_values({**found, **front}), closed=closed, readable=readable and not closed)
+
+
+def _base(text: bytes) -> bytes | None:
+    """The base time in damaged text."""
+    first = text.find(_BASE_KEY)
+    found = None if first < 0 else _BASE.search(text, first)
+    return found and found[1]
+
+
+def _values(texts: Texts) -> Mapping[str, object]:
+    """The values of keys; None for those that are too long to be of use, or can't be read.
+
+    Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
+    """
+    return {key: (_job if key == _JOB else _value)(text) for key, text in texts.items()}
+
+
+def _value(text: bytes) -> object:
+    """A value, numbers with a point as floats."""
+    if len(text) > _LONG_BYTES:
+        return None
+    found = first_value(_PLAIN, memoryview(text))
+    if isinstance(found, Refusal):
+        found = first_value(_PLAIN, memoryview(repaired(text, final=True)))
+    return None if isinstance(found, Refusal) else found[0]
+
+
+def _job(text: bytes) -> object:
+    found = first_value(_JOBS, memoryview(text))
+    if isinstance(found, Refusal):
+        found = first_value(_JOBS, memoryview(repaired(text, final=True)))
+    if isinstance(found, Refusal):
+        return None
+    members = msgspec.structs.asdict(found[0])
+    return {key: _value(bytes(member)) for key, member in members.items() if member}
+
+
+def base_time_unix_ns(values: Mapping[str, object]) -> int | None:
+    """What relative times count from; None if absent or 0 (absolute times)."""
+    base = _whole_number(values.get("baseTimeNanoseconds"))
+    return base if base is not None and 0 < base < _LATEST_BASE_NS else None
+
+
+def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, str | None]:
+    """The process's rank and where it was found; a name with two different ranks has none."""
+    rank = _whole_number(_mapping(values.get("distributedInfo")).get("rank"))
+    if rank is not None:
+        return rank, "distributedInfo"
+    named = set(map(int, _FILE_RANK.findall(file_name)))
+    return (named.pop(), "file name") if len(named) == 1 else (None, None)
+
+
+def world_size_of(values: Mapping[str, object]) -> int | None:
+    """The number of ranks; None if absent."""
+    return _whole_number(_mapping(values.get("distributedInfo")).get("world_size"))
+
+
+def backend_of(values: Mapping[str, object]) -> str | None:
+    """What torch.distributed communicates by; None if absent."""
+    return text_of(_mapping(values.get(_JOB)), "backend")
+
+
+def groups_of(values: Mapping[str, object]) -> tuple[ProcessGroup, ...] | None:
+    """The process groups that the rank is in, by name; None if absent, odd, or too many.
+
+    Source: torch.distributed `_World.pg_config_info`: `pg_name` and `ranks` of the groups that
+    the process is a member of.
+    """
+    entries = _mappings(_mapping(values.get(_JOB)), "pg_config")
+    if not 0 < len(entries) <= _MOST_GROUPS:
+        return None
+    groups = [_group(text_of(each, "pg_name"), each.get("ranks")) for each in entries]
+    known = [each for each in groups if each is not None]
+    return tuple(sorted(known, key=lambda each: each.name)) if len(known) == len(groups) else None
+
+
+def _group(name: str | None, ranks: object) -> ProcessGroup | None:
+    if name is None or not isinstance(ranks, list) or not ranks:
+        return None
+    numbers = sorted(rank for rank in ranks if type(rank) is int)
+    if len(numbers) < len(ranks):
+        return None
+    steps = {after - before for before, after in pairwise(numbers)} or {1}
+    stride = steps.pop() if len(steps) == 1 else None
+    return ProcessGroup(
+        name=name,
+        size=len(numbers),
+        first=numbers[0],
+        stride=stride or None,
+        digest=zlib.crc32(repr(numbers).encode()),
+    )
+
+
+def text_of(values: Mapping[str, object], *keys: str) -> str | None:
+    """The first of `keys` that holds a text or a number; None if none does."""
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None
+
+
+def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
+    """What the file says of its devices, by number.
+
+    Source: Kineto's `deviceProperties` (id, name, numSms; the name may be ""; a UUID or PCI bus id
+    where a build writes them) and our own `chopperd_devices` (device, uuid, pci_bus_id, name).
+    """
+    kineto = {_whole_number(one.get("id")): one for one in _mappings(values, "deviceProperties")}
+    ours = {_whole_number(one.get("device")): one for one in _mappings(values, "chopperd_devices")}
+    numbers = sorted(number for number in kineto.keys() | ours.keys() if number is not None)
+    return tuple(
+        _device(number, ours.get(number, {}), kineto.get(number, {})) for number in numbers
+    )
+
+
+def _device(number: int, ours: Mapping[str, object], kineto: Mapping[str, object]) -> TraceDevice:
+    identity = text_of(ours, "uuid"), text_of(ours, "pci_bus_id")
+    bus = text_of(kineto, "pciBusId", "pci_bus_id") or ""
+    written = text_of(kineto, "uuid"), bus if ":" in bus else None  # a bare number is no address
+    is_written = any(written) and not any(identity)
+    uuid, pci_bus_id = written if is_written else identity
+    return TraceDevice(
+        device=number,
+        name=text_of(ours, "name") or text_of(kineto, "name"),
+        uuid=uuid,
+        pci_bus_id=pci_bus_id,
+        units=_whole_number(kineto.get("numSms")),
+        identity_source="deviceProperties" if is_written else "chopperd_devices",
+    )
+
+
+def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
+    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells.
+
+    Args:
+        values: As read.
+        call_names: In order.
+    """
+    if _has_prefix(call_names, "hip") or ROCM_KEYS & values.keys():
+        return "rocm"
+    if _has_prefix(call_names, "cu") or CUDA_KEYS & values.keys():
+        return "cuda"
+    return None
+
+
+def _has_prefix(names: Sequence[str], prefix: str) -> bool:
+    """Whether one of some names in order begins with a text."""
+    at = bisect_left(names, prefix)
+    return at < len(names) and names[at].startswith(prefix)
+
+
+def _whole_number(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    number = integer(value)
+    return None if number == ABSENT else number
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(values: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    value = values.get(key)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,0 +1,196 @@
+"""Values that columns number (names, threads, collectives, shapes), told apart and put in order.
+
+A file may make every one of them another: what is done for each is done for all of them at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+
+from chopperd.model.arrays import Int32s, Int64s
+from chopperd.model.trace import Collective, Shapes
+from chopperd.traces.read.columns import ABSENT, integer
+from chopperd.traces.read.json_text import Scalar, values_of
+from chopperd.traces.read.rows import CollectiveKey, ShapesKey
+
+_EMPTY: Final = b"null"
+_BYTES_AT_ONCE: Final = 1 << 9
+
+RawT = TypeVar("RawT")
+PlainT = TypeVar("PlainT")
+Part: TypeAlias = int | str | None
+Thread: TypeAlias = tuple[int | str, int | str]
+
+_TOLD_APART: Final = frozenset({int, str, bytes, type(None)})
+"""Types of which no two values are equal; 1 equals 1.0, and true."""
+
+
+class Numbering(Generic[PlainT]):
+    """Interned values in an order that does not depend on how the file was cut into blocks.
+
+    Args:
+        values: In order, each once.
+        number: (n,) int32, the place in `values` of each interned value.
+    """
+
+    def __init__(self, values: Sequence[PlainT], number: Int32s) -> None:
+        self.values = tuple(values)
+        self._number = number
+
+    def column(self, numbers: Int32s) -> Int32s:
+        """A column of interned numbers, as indices into `values`; those of none stay -1."""
+        if not len(self._number):
+            return numbers
+        return np.where(numbers < 0, np.int32(ABSENT), self._number[numbers])
+
+
+def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -> Numbering[PlainT]:
+    """The numbering of values by their parts.
+
+    Args:
+        columns: Of each part that a value consists of, that part of every interned value.
+        plain: A value of its parts.
+    """
+    ranks = np.stack([_ranked(column) for column in columns])
+    order = np.lexsort(ranks[::-1])
+    ranks = ranks[:, order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (ranks[:, 1:] != ranks[:, :-1]).any(axis=0)
+    distinct = order[first].tolist()
+    number = np.empty(len(order), np.int32)
+    number[order] = np.cumsum(first, dtype=np.int32) - 1
+    values = map(plain, *(map(column.__getitem__, distinct) for column in columns))
+    return Numbering(tuple(values), number)
+
+
+def _ranked(column: Sequence[Part]) -> Int64s:
+    """The place of each in their order, (n,) int64: numbers before texts, then what is absent."""
+    parts = dict.fromkeys(column)
+    texts = sorted([part for part in parts if isinstance(part, str)])
+    numbers = sorted([part for part in parts if isinstance(part, int)])
+    rank = dict(zip((*numbers, *texts, None), range(len(parts) + 1), strict=False))
+    return np.fromiter(map(rank.__getitem__, column), np.int64, len(column))
+
+
+def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
+    """What each stands for; texts and whole numbers are looked at once, however often they come."""
+    if not _TOLD_APART.issuperset(map(type, raw)):
+        return [plain(one) for one in raw]
+    known = {one: plain(one) for one in set(raw)}
+    return [known[one] for one in raw]
+
+
+def names_of(names: Iterable[str]) -> Numbering[str]:
+    """The numbering of names, each of which is there once."""
+    texts = list(names)
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order))
+    return Numbering([texts[place] for place in order], number)
+
+
+def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
+    """The numbering of threads."""
+    columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
+    return _by_parts(columns, plain=_thread)
+
+
+def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
+    """The numbering of collectives."""
+    columns = [
+        _plainly(column, plain)
+        for column, plain in zip(
+            _columns(collectives, len(_COLLECTIVE)), _COLLECTIVE.values(), strict=True
+        )
+    ]
+    return _by_parts(columns, plain=_collective)
+
+
+def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
+    """The numbering of shapes."""
+    columns = []
+    for column in _columns(shapes, 3):
+        texts = list(dict.fromkeys(column))
+        plain = dict(zip(texts, compacted(texts), strict=True))
+        columns.append([plain[text] for text in column])
+    return _by_parts(columns, plain=_shapes_of)
+
+
+def compacted(texts: Sequence[bytes]) -> list[str]:
+    """JSON texts without blanks, equal for equal values; "" for ""."""
+    made: list[bytes] = []
+    for some in _some_at_once(texts):
+        made += map(msgspec.json.encode, values_of([text or _EMPTY for text in some]))
+    return [one.decode() if text else "" for text, one in zip(texts, made, strict=True)]
+
+
+def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The texts in parts of few bytes: values take more memory, and time while there are many."""
+    first, size = 0, 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= _BYTES_AT_ONCE:
+            yield texts[first:end]
+            first, size = end, 0
+    yield texts[first:]
+
+
+def _columns(rows: Iterable[Sequence[RawT]], count: int) -> list[list[RawT]]:
+    """The columns of some rows."""
+    whole = list(rows)
+    return [list(map(itemgetter(at), whole)) for at in range(count)]
+
+
+def _identity(value: Scalar) -> int | str:
+    """A process's or thread's id; a missing one is the empty text, as Kineto writes for "none"."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else str(value)
+    return "" if value is None else value
+
+
+def _thread(process: int | str, thread: int | str) -> Thread:
+    return process, thread
+
+
+def _shapes_of(dims: str, types: str, values: str) -> Shapes:
+    return Shapes(dims=dims, types=types, values=values)
+
+
+def _text(value: Scalar) -> str | None:
+    return None if value is None else str(value)
+
+
+def _count(value: Scalar) -> int | None:
+    number = ABSENT if value is None else integer(value)
+    return number if number >= 0 else None
+
+
+_COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
+    "name": str,
+    "dtype": _text,
+    "in_elements": _count,
+    "out_elements": _count,
+    "group": _text,
+    "group_description": _text,
+    "group_size": _count,
+    "ranks": _text,
+}
+"""What each field of a collective is made of, in the order of `CollectiveKey`."""
+
+
+def _collective(*values: Part) -> Collective:
+    made: Callable[..., Collective] = Collective
+    name, dtype, in_elements, out_elements, group, description, size, ranks = values
+    return made(
+        name=name,
+        dtype=dtype,
+        in_elements=in_elements,
+        out_elements=out_elements,
+        group=group,
+        group_description=description,
+        group_size=size,
+        ranks=ranks,
+    )

@@ -1,0 +1,303 @@
+"""The bytes of a trace file as a stream: opened by content, bounded, hashed on the way."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, cast
+
+from isal import isal_zlib
+
+from chopperd.errors import TraceFormatError
+from chopperd.traces.read.text_buffer import Buffer
+
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_WINDOW_BITS: Final = 31
+_BROKEN: Final = cast("type[Exception]", isal_zlib.error)
+_CHECKSUM: Final = "checksum"
+_OTHER_FORMATS: Final = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+}
+_MAGIC_BYTES: Final = max(map(len, (_GZIP, *_OTHER_FORMATS)))
+_WINDOW_BYTES: Final = 1 << 11
+_WINDOW_GROWTH: Final = 4
+"""Behind the end of a gzip member the next is given little, as it may end soon too; then more."""
+_VIEW_BYTES: Final = 1 << 17
+"""Read at once: hashed and scanned it is still in the core's own cache."""
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+Progress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """What a reader accepts before it refuses a file.
+
+    Attributes:
+        stored_bytes: Size of the file.
+        expanded_bytes: Size after decompression.
+        element_bytes: Size of one event, and of all text before or after the events.
+        block_bytes: How much is decoded at once; decides memory and nothing else.
+    """
+
+    stored_bytes: int = 8 * _GIB
+    expanded_bytes: int = 32 * _GIB
+    element_bytes: int = 64 * _MIB
+    block_bytes: int = 2 * _MIB
+
+
+class TraceSource:
+    """A trace file, open for reading once from start to end.
+
+    Attributes:
+        truncated: Whether a compressed stream broke off; known when `chunks` has ended.
+        expanded_bytes: How much `chunks` has given.
+        stored_bytes: How much of the file was read.
+        file: Its descriptor.
+
+    Args:
+        path: The file.
+        limits: What to refuse.
+        progress: Called with (stored bytes read, size of the file).
+        name: What errors call it; None for `path`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        limits: ReadLimits,
+        progress: Progress | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self.truncated = False
+        self.expanded_bytes = 0
+        self.stored_bytes = 0
+        self._name = str(path) if name is None else name
+        self._limits = limits
+        self._progress = progress
+        self._view = memoryview(bytearray(min(limits.block_bytes, _VIEW_BYTES)))
+        self._hash = hashlib.sha256()
+        self._hash_bytes = 0
+        with self._readable():
+            # Without waiting for a pipe's writer: only regular files are read.
+            self.file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._opened = os.fstat(self.file)
+
+    def __enter__(self) -> Self:
+        """The source itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        os.close(self.file)
+
+    def chunks(self) -> Iterator[bytes]:
+        """As `views`, but in pieces of about `block_bytes`, which may be kept."""
+        parts: list[bytes] = []
+        size = 0
+        for view in self.views():
+            parts.append(bytes(view))
+            size += len(view)
+            if size >= self._limits.block_bytes:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    def views(self) -> Iterator[Buffer]:
+        """The text, decompressed where the content is gzip, in pieces that a core's cache holds.
+
+        A piece is there until the next is asked for: it may be a view of memory that is used again.
+
+        Raises:
+            TraceFormatError: The file is no regular file, empty, too large, or compressed in a way
+                that is broken or not known here.
+        """
+        self._check_kind()
+        stored = self._stored()
+        first = next(stored, b"")
+        begins = bytes(first[:_MAGIC_BYTES])
+        for magic, name in _OTHER_FORMATS.items():
+            if begins.startswith(magic):
+                raise self.error(f"is compressed with {name}; decompress it first")
+        pieces: Iterator[Buffer] = chain([first] if first else [], stored)
+        if begins.startswith(_GZIP):
+            pieces = self._expanded(pieces)
+        for piece in pieces:
+            self.expanded_bytes += len(piece)
+            self._check_size(self.expanded_bytes, self._limits.expanded_bytes, "decompressed text")
+            yield piece
+        if not self.expanded_bytes:
+            raise self.error("is an empty trace")
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the bytes read so far, as stored, in hex."""
+        return self._hash.hexdigest()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file can be read, and is not compressed."""
+        try:
+            return os.pread(self.file, len(_GZIP), 0) != _GZIP
+        except OSError:
+            return False
+
+    def go_on_at(self, position: int) -> None:
+        """Give text of a plain file from there on; what is before it was just read otherwise."""
+        os.lseek(self.file, position, os.SEEK_SET)
+        self.stored_bytes = self.expanded_bytes = position
+        with self._readable():
+            while self._hash_bytes < position:
+                begin = self._hash_bytes
+                count = os.preadv(self.file, [self._view[: position - begin]], begin)
+                if not count:
+                    break
+                self._hash_next(begin, self._view[:count])
+        self._check_size(position, self._limits.stored_bytes, "file")
+        if self._progress:
+            self._progress(position, self._opened.st_size)
+
+    @property
+    def still_written(self) -> bool:
+        """Whether the file has changed since it was opened."""
+        now = os.fstat(self.file)
+        return (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns)
+
+    def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
+        """An error that names the file, and the place in its decompressed text if known."""
+        place = "" if offset is None else f" (byte {offset})"
+        return TraceFormatError(f"{self._name} {problem}{place}", path=self._name, offset=offset)
+
+    def _check_kind(self) -> None:
+        if stat.S_ISDIR(self._opened.st_mode):
+            raise self.error("is a directory, not a trace file")
+        if not stat.S_ISREG(self._opened.st_mode):
+            raise self.error("is not a regular file")
+        if not self._opened.st_size:
+            raise self.error("is an empty trace")
+        self._check_size(self._opened.st_size, self._limits.stored_bytes, "file")
+
+    def _check_size(self, size: int, limit: int, what: str) -> None:
+        if size > limit:
+            raise self.error(
+                f"is too large: its {what} exceeds the limit of {limit / _MIB:.6g} MiB"
+            )
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise self.error(f"can't be read: {reason}") from error
+
+    def _stored(self) -> Iterator[Buffer]:
+        """The file's bytes as stored, hashed and reported: views of the same memory each time."""
+        while True:
+            with self._readable():
+                count = os.readv(self.file, [self._view])
+            if not count:
+                return
+            data = self._view[:count]
+            begin, self.stored_bytes = self.stored_bytes, self.stored_bytes + count
+            self._check_size(self.stored_bytes, self._limits.stored_bytes, "file")
+            self._hash_next(begin, data)
+            if self._progress:
+                self._progress(self.stored_bytes, self._opened.st_size)
+            yield data
+
+    def _hash_next(self, begin: int, data: memoryview) -> None:
+        """Hash what was not before of some bytes of the file and where they begin."""
+        self._hash.update(data[max(self._hash_bytes - begin, 0) :])
+        self._hash_bytes = max(self._hash_bytes, begin + len(data))
+
+    def _expanded(self, stored: Iterator[Buffer]) -> Iterator[bytes]:
+        """The decompressed text of all gzip members; ends early where the stream is broken."""
+        inflater = _Inflater(len(self._view))
+        try:
+            for data in stored:
+                yield from inflater.feed(data)
+        except _BROKEN as error:
+            if not self.expanded_bytes or _CHECKSUM in str(error):
+                raise self.error(f"is broken gzip: {error}") from error
+            self.truncated = True
+        else:
+            self.truncated = not inflater.at_end
+        for _ in stored:
+            """The hash is of the whole file, also where its text broke off."""
+
+
+class _Inflater:
+    """Decompresses gzip members one after another, a bounded piece at a time."""
+
+    def __init__(self, piece_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
+        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        self._between = b""
+        self._window_bytes = _WINDOW_BYTES
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last member is whole."""
+        return self._member.eof
+
+    def feed(self, data: Buffer) -> Iterator[bytes]:
+        """The text that `data` completes, small pieces put together."""
+        parts: list[bytes] = []
+        size = 0
+        for piece in self._pieces(data):
+            parts.append(piece)
+            size += len(piece)
+            if size >= self._piece_bytes:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
+
+    def _pieces(self, data: Buffer) -> Iterator[bytes]:
+        """The text of a file's next bytes; what is left of them behind a member is copied."""
+        view, at = memoryview(data), 0
+        while at < len(view):
+            window = view[at : at + self._window_bytes]
+            at += len(window)
+            self._window_bytes = min(_WINDOW_GROWTH * self._window_bytes, _VIEW_BYTES)
+            yield from self._window(window)
+
+    def _window(self, data: Buffer) -> Iterator[bytes]:
+        piece = b""
+        while data or len(piece) == self._piece_bytes:
+            if self._member.eof:
+                self._window_bytes = _WINDOW_BYTES
+                data = self._next_member(data)
+                if not data:
+                    return
+            piece = self._member.decompress(data, self._piece_bytes)
+            data = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+            if piece:
+                yield piece
+
+    def _next_member(self, data: Buffer) -> bytes:
+        """Begin another member and give its bytes; none if padding or something else follows."""
+        begins = (self._between + data).lstrip(b"\0")
+        if not begins.startswith(_GZIP):
+            self._between = begins[: len(_GZIP)]
+            return b""
+        self._between = b""
+        self._member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        return begins

@@ -1,0 +1,214 @@
+"""Which rows can't be right by their times: those that would stretch the axis by decades.
+
+Rows without a start or a length that lie far outside the capture, and single rows that lie or last
+far beyond all others. Copies of rows are not meant: see `duplicates`.
+
+Source: github.com/pytorch/kineto issue 109: under load the profiler writes device records with
+start 0 and length 0, and Kineto sets times before its base to 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int64s
+from chopperd.traces.read.bearing_out import Times, ending, lengths_ok, told
+from chopperd.units import NS_PER_S
+
+_LEAST_MARGIN_NS: Final = NS_PER_S
+
+_LONGEST_NS: Final = 600 * NS_PER_S
+"""How far from all other rows a row may lie or last: NCCL waits so long before it gives up.
+
+Of 19 real traces none has a row that lasts longer than 5 ms after the last row's start, nor a gap
+of 40 ms without a start.
+"""
+
+_FEW_RATIO: Final = 0.01
+"""Rows up to this share of a table may be far from the others by damage; more are another capture,
+or a device's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The time that a trace covers, `[start_ns, end_ns)`."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesOfTrace:
+    """The times of all tables of a trace.
+
+    Attributes:
+        records, device_spans: What is told of devices; spans' times are those of records.
+        calls, spans: What is told of the host.
+        answered: For rows of `records`, (n,) int64: which nothing follows on their stream, though
+            their launches are in the file.
+    """
+
+    records: Times
+    calls: Times
+    spans: Times
+    device_spans: Times
+    answered: Callable[[Int64s], Bools]
+
+    @property
+    def tables(self) -> tuple[Times, Times, Times, Times]:
+        """All of them."""
+        return self.records, self.calls, self.spans, self.device_spans
+
+
+def close_together(tables: Sequence[Times]) -> bool:
+    """Whether all rows lie so close together that none is `outlying`, as in most traces.
+
+    Args:
+        tables: All tables of the trace.
+    """
+    filled = [(start, end) for start, end in tables if len(start)]
+    if not filled:
+        return True
+    first_ns = min(int(start.min()) for start, _ in filled)
+    last_ns = max(max(int(start.max()), int(end.max())) for start, end in filled)
+    return last_ns - first_ns <= _LONGEST_NS
+
+
+def outlying(times: TimesOfTrace) -> list[Bools]:
+    """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
+
+    That is farther from where the trace's rows start than that stretch is long, and than ten
+    minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
+    such as records by a device's own clock, none. Rows may last into whatever stays. What another
+    row bears out stays too: a collective that hangs until the job is killed, and what runs after
+    one that hung for long.
+
+    Args:
+        times: All tables of the trace.
+    """
+    tables = times.tables
+    sure = [start[~_doubtful(start, end)] for start, end in tables]
+    starts = [start for start in sure if len(start)]
+    if not starts:
+        return [np.zeros(len(start), np.bool_) for start, _ in tables]
+    begin = _densest(starts)
+    far_ns = max(begin.end_ns - begin.start_ns, _LONGEST_NS)
+    first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
+    elsewhere = [_few_elsewhere(start, end, first_ns, last_ns) for start, end in tables]
+    if any(mask.any() for mask in elsewhere):
+        _keep_told(elsewhere, times, begin)
+    # A row may last into another stretch of rows that stay: they tell that time went on.
+    for (start, end), out in zip(tables, elsewhere, strict=True):
+        stays = start[~out & ~_doubtful(start, end)]
+        last_ns = max(last_ns, int(stays.max(initial=begin.end_ns)) + far_ns)
+    endless = [_endless(start, end, first_ns, last_ns) for start, end in tables]
+    if any(mask.any() for mask in endless):
+        _keep_awaited(endless, times)
+    return [out | lasts for out, lasts in zip(elsewhere, endless, strict=True)]
+
+
+def capture(tables: Sequence[Times]) -> Stretch | None:
+    """First start and last end of the rows whose times are beyond doubt; None without any.
+
+    Args:
+        tables: The rows that are not `outlying`.
+    """
+    sure = [_sure(start, end) for start, end in tables]
+    filled = [(start, end) for start, end in sure if len(start)]
+    if not filled:
+        return None
+    return Stretch(
+        min(int(start.min()) for start, _ in filled), max(int(end.max()) for _, end in filled)
+    )
+
+
+def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
+    """Which rows to keep, (n,) bool: all but those with no start or no length far outside.
+
+    A start of 0 alone is no fault: a trace may begin there. Far is farther than the capture is
+    long, and than one second.
+    """
+    if within is None:
+        return np.ones(len(start_ns), dtype=np.bool_)
+    margin_ns = max(within.end_ns - within.start_ns, _LEAST_MARGIN_NS)
+    early = start_ns < within.start_ns - margin_ns
+    far = np.flatnonzero(early | (start_ns > within.end_ns + margin_ns))
+    keep = np.ones(len(start_ns), dtype=np.bool_)
+    keep[far] = ~_doubtful(start_ns[far], end_ns[far])
+    return keep
+
+
+def _sure(start_ns: Int64s, end_ns: Int64s) -> Times:
+    """The rows that are not doubtful; a copy of them only if some are."""
+    doubtful = _doubtful(start_ns, end_ns)
+    return (start_ns[~doubtful], end_ns[~doubtful]) if doubtful.any() else (start_ns, end_ns)
+
+
+def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:
+    doubtful: Bools = (start_ns == 0) | (start_ns == end_ns)
+    return doubtful
+
+
+def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
+    """Rows that start outside of a stretch, if they are few of their table; else none."""
+    elsewhere = ((start_ns < first_ns) | (start_ns > last_ns)) & ~_doubtful(start_ns, end_ns)
+    count = np.count_nonzero(elsewhere)
+    few = max(1, int(len(start_ns) * _FEW_RATIO))
+    return elsewhere if count <= few and count < len(start_ns) else np.zeros_like(elsewhere)
+
+
+def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
+    """Rows that end after what is possible, though they start where rows may."""
+    early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
+    endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
+    return endless
+
+
+def _keep_told(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> None:
+    """Unmarks rows far away at times of which host and device both tell, or which a row reaches."""
+    host, device = (times.calls, times.spans), (times.records,)
+    within = [(start >= begin.start_ns) & (start <= begin.end_ns) for start, _ in times.tables]
+    reaching = [
+        (start[mine], end[mine]) for (start, end), mine in zip(times.tables, within, strict=True)
+    ]
+    others = (host, device, device, host)
+    for mask, (start, _), other in zip(elsewhere, times.tables, others, strict=True):
+        rows = np.flatnonzero(mask)
+        mask[rows[told(start[rows], (*other, *reaching))]] = False
+
+
+def _keep_awaited(endless: list[Bools], times: TimesOfTrace) -> None:
+    """Unmarks rows that last long and end where another row says that something did.
+
+    A device's record where the host has such a row, or where nothing follows it on its stream and
+    its launch is known; a row of the host where another of the host, or a record, ends then too.
+    """
+    host = (times.calls, times.spans)
+    records, calls, spans, device_spans = (
+        np.flatnonzero(mask & lengths_ok(start, end))
+        for mask, (start, end) in zip(endless, times.tables, strict=True)
+    )
+    for mask, (_, end), rows in zip(endless[1:3], host, (calls, spans), strict=True):
+        awaited = (ending(end[rows], host) > 1) | (ending(end[rows], (times.records,)) > 0)
+        mask[rows[awaited]] = False
+    start, end = times.records
+    stay = records[(ending(end[records], host) > 0) | times.answered(records)]
+    endless[0][stay] = False
+    end = times.device_spans[1]
+    spanned = ending(end[device_spans], (*host, (start[stay], times.records[1][stay]))) > 0
+    endless[3][device_spans[spanned]] = False
+
+
+def _densest(starts: Sequence[Int64s]) -> Stretch:
+    """From the first to the last start, of the most rows that no gap of ten minutes parts."""
+    first_ns = min(int(start.min()) for start in starts)
+    last_ns = max(int(start.max()) for start in starts)
+    if last_ns - first_ns <= _LONGEST_NS:
+        return Stretch(first_ns, last_ns)
+    times_ns = np.sort(np.concatenate(starts))
+    gaps = np.flatnonzero(times_ns[1:] > times_ns[:-1] + _LONGEST_NS)
+    edges = np.concatenate(([0], gaps + 1, [len(times_ns)]))
+    largest = int(np.argmax(np.diff(edges)))
+    return Stretch(int(times_ns[edges[largest]]), int(times_ns[edges[largest + 1] - 1]))

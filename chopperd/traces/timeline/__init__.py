@@ -1,0 +1,1 @@
+"""Event tables to a timeline: steps, links, layers, phases, work, host activity."""

@@ -1,0 +1,124 @@
+"""The layer of the model that each moment of a thread works for; unknown rather than guessed.
+
+Evidence, best first:
+
+1. An annotation of FSDP2 around the moment that names a module: gathering, reducing and copying
+   parameters is work for that module, also inside another one's hooks (prefetching).
+2. The innermost call of a module around it. In backward only one that began inside the backward
+   operator: recomputation. Others are around the whole backward pass.
+3. In backward, the layer of the forward operator whose node runs: by the arrow that the profiler
+   drew (`fwdbwd`), else by sequence number where one forward operator alone can be meant.
+4. The stretch between FSDP2's hooks before and after a module: by time alone, so that the engine's
+   work for other modules in between counts too.
+
+Modules and FSDP2 name a layer differently. Where a file has both, FSDP2's names give way to
+the path of the module whose hook ran.
+"""
+
+import numpy as np
+
+from chopperd.model.arrays import Int8s, Int32s, Int64s
+from chopperd.model.timeline import Phase
+from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.timeline.modules import module_layers
+from chopperd.traces.timeline.nesting import Moments, Nesting
+from chopperd.traces.timeline.origins import Origins
+from chopperd.traces.timeline.phases import backward_spans
+from chopperd.traces.timeline.sharding import Sharding, Stretches, sharding
+
+
+def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...], Int32s]:
+    """Names of layers, and the layer of each moment: (n,) int32, -1 unknown.
+
+    Args:
+        trace: The trace.
+        moments: When what began, on which thread.
+        phase: (n,) int8, the `Phase` of each.
+    """
+    evidence = _Evidence(trace)
+    if not evidence.names:
+        return (), np.full(len(moments), -1, np.int32)
+    found = evidence.direct(moments)
+    backward = np.flatnonzero(phase == Phase.BACKWARD)
+    found[backward] = evidence.of_backward(trace, moments.of(backward))
+    used = np.unique(found[found >= 0])
+    number = np.full(len(evidence.names) + 1, -1, np.int32)
+    number[used] = np.arange(len(used))
+    return tuple(evidence.names[index] for index in used.tolist()), number[found]
+
+
+class _Evidence:
+    """What a trace says of layers.
+
+    Attributes:
+        names: Of layers; what all columns here index.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        spans = trace.spans
+        paths, self._module_layer = module_layers(trace)
+        sharded = sharding(trace)
+        self.names = tuple(dict.fromkeys((*paths, *sharded.modules)))
+        self._modules = Nesting(spans, np.flatnonzero(spans.kind == SpanKind.MODULE))
+        of_module = self._of_sharded(trace, sharded)
+        self._annotated = np.append(of_module, -1)[sharded.module]
+        self._annotations = Nesting(spans, np.flatnonzero(self._annotated >= 0))
+        self._forward = _Timed(sharded.forward, of_module)
+        self._backward = _Timed(sharded.backward, of_module)
+
+    def direct(self, moments: Moments) -> Int64s:
+        """(n,) int64: the layer of each moment by what is around it, in forward; -1 unknown."""
+        called = _spread(self._module_layer, self._modules.innermost(moments))
+        annotated = _spread(self._annotated, self._annotations.innermost(moments))
+        return _first(annotated, called, self._forward.at(moments))
+
+    def of_backward(self, trace: Trace, moments: Moments) -> Int64s:
+        """(n,) int64: the layer of each moment of a backward pass; -1 unknown."""
+        call = self._modules.innermost(moments)
+        node = Nesting(trace.spans, np.flatnonzero(backward_spans(trace))).innermost(moments)
+        annotated = _spread(self._annotated, self._annotations.innermost(moments))
+        called = np.where(call > node, _spread(self._module_layer, call), -1)
+        inherited = self.direct(Origins(trace).of(moments))
+        return _first(annotated, called, inherited, self._backward.at(moments))
+
+    def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
+        """(modules,) int64: the layer of each of FSDP2's modules: of the module whose hook ran.
+
+        Where that is none, or several, its own name is the layer.
+        """
+        own = {name: index for index, name in enumerate(self.names)}
+        of_module = np.array([own[name] for name in sharded.modules], np.int64)
+        hooks = np.flatnonzero(sharded.before_forward)
+        when = Moments(thread=trace.spans.thread[hooks], at_ns=trace.spans.start_ns[hooks])
+        called = _spread(self._module_layer, self._modules.innermost(when))
+        least = np.full(len(of_module), len(self.names))
+        most = np.full(len(of_module), -1)
+        np.minimum.at(least, sharded.module[hooks], called)
+        np.maximum.at(most, sharded.module[hooks], called)
+        agreed = (least == most) & (most >= 0)
+        of_module[agreed] = most[agreed]
+        return of_module
+
+
+class _Timed:
+    """Stretches of time between hooks, with the layer of each."""
+
+    def __init__(self, stretches: Stretches, of_module: Int64s) -> None:
+        self._layer = of_module[stretches.module]
+        self._nesting = Nesting(stretches, np.arange(len(self._layer)))
+
+    def at(self, moments: Moments) -> Int64s:
+        return _spread(self._layer, self._nesting.innermost(moments))
+
+
+def _spread(column: Int64s, row: Int64s) -> Int64s:
+    """A column's values at some rows; -1 for row -1."""
+    return np.append(column, -1)[row]
+
+
+def _first(*columns: Int64s) -> Int64s:
+    """For each row the first value that is known, of several columns."""
+    found = columns[0].copy()
+    for column in columns[1:]:
+        found = np.where(found < 0, column, found)
+    return found

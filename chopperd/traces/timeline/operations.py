@@ -1,0 +1,203 @@
+"""Which operator, annotation and module launched each device record.
+
+A record goes to what its launching call lies in, on the call's thread. The call is found by
+correlation id. Where the file lacks it but the record has an External id, the operator of that id
+launched it, provided that External ids of this file are ids of operators at all: in some they are
+the correlation ids over again.
+"""
+
+import re
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.kinds import KernelClass
+from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.kernels.classes import class_by_operation
+from chopperd.traces.kernels.names import bounded, names_matching, used_names
+from chopperd.traces.timeline.nesting import Moments, Nesting, beginnings
+
+#: External ids are those of operators where, with 95 % confidence, at least this share of them is.
+#: So at least 268 that linked records show, all of them right.
+_VALID_SHARE: Final = 0.99
+_ONE_SIDED_Z: Final = 1.6449
+
+#: torch's record around every collective: an operator that says less than what is around it.
+_RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
+_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
+
+#: Copies and communication keep their class, whatever launched them.
+_CERTAIN: Final = (
+    KernelClass.COMM,
+    KernelClass.FUSED_COMM,
+    KernelClass.MEMCPY,
+    KernelClass.MEMSET,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """When each device record was launched.
+
+    Attributes:
+        moments: (records,) when and on which thread: at the start of the launching call, or of the
+            operator where only that is known; thread -1 where neither is.
+        by_id: (records,) int64, that operator, a row in `Trace.spans`; -1 for others.
+    """
+
+    moments: Moments
+    by_id: Int64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
+
+    Attributes:
+        launched: (records,) as `Launches.moments`.
+        op: (records,) int64, the innermost operator around the launch.
+        annotation: (records,) int64, the innermost annotation.
+        module: (records,) int64, the innermost call of a module.
+    """
+
+    launched: Moments
+    op: Int64s
+    annotation: Int64s
+    module: Int64s
+
+
+def launches(trace: Trace, call: Int64s) -> Launches:
+    """Find when each record was launched.
+
+    Args:
+        trace: The trace.
+        call: (records,) int64, the call that launched each record; -1 unlinked.
+    """
+    spans = trace.spans
+    moments = beginnings(trace.calls, call)
+    by_id = _operator_by_id(trace, call, moments)
+    known = by_id >= 0
+    if known.any():
+        moments = Moments(
+            thread=np.where(known, spans.thread[by_id], moments.thread),
+            at_ns=np.where(known, spans.start_ns[by_id], moments.at_ns),
+        )
+    return Launches(moments=moments, by_id=by_id)
+
+
+def attribute(trace: Trace, launched: Launches) -> Attribution:
+    """Find what launched each record.
+
+    Args:
+        trace: The trace.
+        launched: When each record was.
+    """
+    spans = trace.spans
+    op, annotation, module = (
+        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched.moments)
+        for kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.MODULE)
+    )
+    return Attribution(
+        launched=launched.moments,
+        op=np.where(launched.by_id >= 0, launched.by_id, op),
+        annotation=annotation,
+        module=module,
+    )
+
+
+def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
+    """(records,) int64: the operator of the External id of each record without a call; -1 none.
+
+    Args:
+        trace: The trace.
+        call: (records,) int64, -1 unlinked.
+        launched: (records,) when and where the call began.
+    """
+    spans, external_id = trace.spans, trace.records.external_id
+    unlinked = (call < 0) & (external_id >= 0)
+    if not unlinked.any() or not len(spans):
+        return np.full(len(call), -1, np.int64)
+    operator = _by_unique_id(spans.external_id, spans.kind == SpanKind.OP, external_id)
+    # Each id once: the records of one operator are one witness.
+    shown = np.flatnonzero((call >= 0) & (external_id >= 0))
+    shown = shown[np.unique(external_id[shown], return_index=True)[1]]
+    of, when = operator[shown], launched.at_ns[shown]
+    right = (of >= 0) & (spans.thread[of] == launched.thread[shown])
+    right &= (spans.start_ns[of] <= when) & (when < spans.end_ns[of])
+    valid = _least_share(int(np.count_nonzero(right)), len(shown)) >= _VALID_SHARE
+    return np.where(unlinked & valid, operator, -1)
+
+
+def _least_share(right: int, shown: int) -> float:
+    """The lower end of the one-sided 95 % interval of a share; 0 of nothing.
+
+    Source: Wilson (1927), the score interval of a binomial share.
+    """
+    if not shown:
+        return 0.0
+    share, z2 = right / shown, _ONE_SIDED_Z**2 / shown
+    spread = sqrt(share * (1 - share) * z2 + z2 * z2 / 4)
+    return (share + z2 / 2 - spread) / (1 + z2)
+
+
+def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
+    """(n,) int64: the one allowed row with each wanted id; -1 where none or several have it."""
+    rows = np.flatnonzero(allowed & (ids >= 0))
+    if not len(rows):
+        return np.full(len(wanted), -1, np.int64)
+    rows = rows[np.argsort(ids[rows], kind="stable")]
+    first = np.minimum(np.searchsorted(ids[rows], wanted, "left"), len(rows) - 1)
+    several = np.searchsorted(ids[rows], wanted, "right") - first > 1
+    found = (wanted >= 0) & (ids[rows[first]] == wanted) & ~several
+    return np.where(found, rows[first], -1)
+
+
+def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], Int32s]:
+    """The operations of a trace, and the column that indexes them; -1 unknown.
+
+    An operation goes by the name of the innermost operator, "aten::mm". Only
+    `record_param_comms`, the same around every collective, gives way to the annotation in it that
+    says which: "nccl:all_reduce".
+    """
+    spans = trace.spans
+    shown = found.op.copy()
+    named = names_matching(trace.names, _COLLECTIVE).take(spans.name)
+    recorded = names_matching(trace.names, _RECORDED_COLLECTIVE).take(spans.name)
+    inside = (found.op >= 0) & (found.annotation > found.op)
+    inside[inside] = recorded[found.op[inside]] & named[found.annotation[inside]]
+    shown[inside] = found.annotation[inside]
+    name = spans.name[shown[shown >= 0]]
+    used = used_names(name, len(trace.names))
+    number = np.full(len(trace.names), -1, np.int32)
+    number[used] = np.arange(len(used))
+    column = np.full(len(shown), -1, np.int32)
+    column[shown >= 0] = number[name]
+    return tuple(bounded(trace.names[index]) for index in used.tolist()), column
+
+
+def with_operation_classes(
+    trace: Trace, found: Attribution, kernel_class: Int8s, settled: Bools
+) -> Int8s:
+    """The classes, kernels launched by FSDP's own copies (`class_by_operation`) as COMM_PACK.
+
+    Any operator or annotation around the launch counts, not only the innermost.
+
+    Args:
+        trace: The trace.
+        found: What launched each record.
+        kernel_class: (records,) int8, `KernelClass` by names.
+        settled: (records,) bool, whose class stays: the site's own rules give it.
+    """
+    spans = trace.spans
+    classes = [class_by_operation(name) for name in trace.names]
+    result = kernel_class.copy()
+    open_ = np.flatnonzero(~(np.isin(kernel_class, _CERTAIN) | settled))
+    for told in {each for each in classes if each is not None}:
+        of_name = np.array([each is told for each in classes])
+        chosen = np.flatnonzero(of_name.take(spans.name) & (spans.kind != SpanKind.MODULE))
+        around = Nesting(spans, chosen).innermost(found.launched.of(open_))
+        result[open_[around >= 0]] = told
+    return result

@@ -1,0 +1,117 @@
+"""The part of a step each moment of a thread belongs to: forward, backward or optimizer.
+
+Backward and optimizer name themselves. What runs inside backward is backward time, also where it
+computes forward operators once more (activation checkpointing).
+
+Nothing in a trace names the forward pass: it is what leads up to a backward pass of the same step.
+Work between backward and optimizer (clipping of gradients), or after both, is therefore of
+no phase, and so is everything in a file without backward passes: of inference, evaluation or
+a recording cut short, nothing tells which it is.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.arrays import Bools, Int8s, Int64s
+from chopperd.model.timeline import Phase, Step
+from chopperd.model.trace import HostSpans, SpanKind, Trace
+from chopperd.traces.kernels.names import names_matching
+from chopperd.traces.timeline.nesting import Moments, Nesting
+from chopperd.traces.timeline.steps import OPTIMIZER as OPTIMIZER_STEP
+from chopperd.traces.timeline.steps import STEP_MARKER, step_at
+
+#: Source: autograd's engine; nodes named after their forward operator or Python function; the
+#: reducer of DDP; hooks of FSDP2 and of FSDP1.
+BACKWARD: Final = re.compile(
+    r"^autograd::engine::evaluate_function"
+    r"|^\w+Backward\d*$"
+    r"|^torch::autograd::(?:AccumulateGrad|CopyBackwards|CopySlices|GraphRoot)$"
+    r"|^torch\.distributed\.ddp\.reducer::|^torch::distributed::reducer::"
+    r"|^FSDP::(?:pre_backward|post_backward_\w+|backward_prefetch|root_post_backward_callback)\b"
+    r"|^FullyShardedDataParallel\._(?:pre|post)_backward_"
+)
+OPTIMIZER: Final = re.compile(r"^Optimizer\.(?:step|zero_grad)#")
+#: What only the thread that trains does.
+STEPPING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{STEP_MARKER.pattern}")
+
+
+def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
+    """The `Phase` of each moment: (n,) int8.
+
+    Where an optimizer steps inside backward, or a backward pass runs inside an optimizer's step,
+    the inner one counts.
+
+    Args:
+        trace: The trace.
+        moments: When what began, on which thread.
+        steps: The steps as marked on the host; without any, nothing is forward.
+    """
+    runs_back = backward_spans(trace)
+    backward = Nesting(trace.spans, np.flatnonzero(runs_back)).innermost(moments)
+    optimizer = Nesting(trace.spans, np.flatnonzero(_named(trace, OPTIMIZER))).innermost(moments)
+    result = _between(trace, moments, steps, runs_back)
+    result[backward > optimizer] = Phase.BACKWARD
+    result[optimizer > backward] = Phase.OPTIMIZER
+    return result
+
+
+def backward_spans(trace: Trace) -> Bools:
+    """Which host spans are of a backward pass by their names: (spans,) bool."""
+    return _named(trace, BACKWARD)
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+    """Operators and annotations of matching names: (spans,) bool."""
+    found: Bools = trace.spans.kind != SpanKind.MODULE
+    found &= names_matching(trace.names, pattern).take(trace.spans.name)
+    return found
+
+
+def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back: Bools) -> Int8s:
+    """The phase of moments by what comes next, if that is a backward of the same step: (n,) int8.
+
+    Between two nodes of one pass the engine sums gradients that meet, in no span of its own: that
+    is backward, on threads that run nodes. It is one pass if no operator between them makes a node
+    of a graph. Anything else before a backward is forward, on threads that step: what others
+    (communication, loaders of data) do meanwhile may be for either.
+    """
+    spans = trace.spans
+    stepping = _named(trace, STEPPING)
+    rows = np.flatnonzero(runs_back | _named(trace, OPTIMIZER_STEP))
+    start_ns = spans.start_ns[rows]
+    made = _nodes_made(spans, runs_back, start_ns)
+    threads = trace.threads
+    of_rows = step_at(steps, start_ns, spans.thread[rows], threads)
+    step = np.where(runs_back[rows], of_rows, -1)
+    step = np.pad(step, 1, constant_values=-1)  # In front and behind there is no backward.
+    before = np.searchsorted(start_ns, moments.at_ns, "right")
+    mine = step_at(steps, moments.at_ns, moments.thread, threads)
+    leads = (step[before + 1] >= 0) & (step[before + 1] == mine)
+    same_pass = leads & (step[before] == step[before + 1]) & (made[before] == 0)
+    result = np.full(len(moments), Phase.UNKNOWN, np.int8)
+    result[leads & _on_threads_of(trace, stepping, moments)] = Phase.FORWARD
+    result[same_pass & _on_threads_of(trace, runs_back, moments)] = Phase.BACKWARD
+    return result
+
+
+def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
+    """Which moments are on a thread that has one of some spans: (n,) bool."""
+    there = np.zeros(len(trace.threads) + 1, np.bool_)
+    there[trace.spans.thread[spans]] = True
+    on: Bools = there[moments.thread]
+    return on
+
+
+def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:
+    """(n + 1,) int64: operators outside backward that make nodes, before, between, behind n times.
+
+    Source: torch gives operators a sequence number, and no forward thread, while it records a
+        graph.
+    """
+    makes = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))
+    began = Moments(thread=spans.thread[makes], at_ns=spans.start_ns[makes])
+    outside = Nesting(spans, np.flatnonzero(runs_back)).innermost(began) < 0
+    upto = np.searchsorted(spans.start_ns[makes[outside]], start_ns)
+    return np.diff(np.concatenate(([0], upto, [np.count_nonzero(outside)])))

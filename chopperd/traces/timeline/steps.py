@@ -1,0 +1,419 @@
+"""Where training steps begin and end, by the best marks that a trace (or its job) offers."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from chopperd.correlate import intervals
+from chopperd.correlate.intervals import places
+from chopperd.model.arrays import Bools, Int32s, Int64s
+from chopperd.model.timeline import ACCUMULATION_IRREGULAR, Marker, Step, StepSource
+from chopperd.model.trace import SpanKind, Trace
+from chopperd.traces.kernels.names import bounded, names_matching
+
+STEP_MARKER: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ #<]*)(\d{1,15})>?$")
+OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^\w+Backward\d*$")
+
+_NUMBER: Final = re.compile(r"\d+")
+_OFTEN: Final = 3
+
+STARTS_BEFORE_TRACE: Final = "starts_before_trace"
+TRACE_ENDS: Final = "trace_ends"
+ACCUMULATION_INCOMPLETE: Final = "accumulation_incomplete"
+OPTIMIZER_MISSING: Final = "optimizer_missing"
+
+Threads: TypeAlias = Sequence[tuple[int | str, int | str]]
+Pid: TypeAlias = int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedSteps:
+    """The steps of a trace.
+
+    Attributes:
+        steps: In time order.
+        source: What marked them.
+        accumulation: Markers per step, where optimizers show it.
+    """
+
+    steps: tuple[Step, ...]
+    source: StepSource
+    accumulation: int | None = None
+
+
+NO_STEPS: Final = MarkedSteps(steps=(), source=StepSource.NONE)
+
+
+def mark_steps(
+    trace: Trace, *, job_marks: Sequence[Marker] = (), source: StepSource | None = None
+) -> MarkedSteps:
+    """The steps by the best source that has any; `NO_STEPS` where none has.
+
+    Args:
+        trace: The trace.
+        job_marks: Steps as the job itself marked them, on the trace's time axis.
+        source: The only source to use, instead of the best.
+    """
+    finders: Mapping[StepSource, Callable[[], MarkedSteps]] = {
+        StepSource.PROFILER_STEP: lambda: _by_markers(trace),
+        StepSource.OPTIMIZER: lambda: _by_optimizer_rounds(trace),
+        StepSource.JOB_MARKS: lambda: _by_job_marks(trace, job_marks),
+        StepSource.GPU_ROWS: lambda: _by_device_rows(trace),
+    }
+    tried = finders if source is None else {source: finders.get(source, lambda: NO_STEPS)}
+    found = (find() for find in tried.values())
+    return next((marked for marked in found if marked.steps), NO_STEPS)
+
+
+def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
+    """The annotation that comes most, by its time, and how often; None where none comes thrice.
+
+    Numbers in it are `#`: engines that serve write one each iteration, with what it worked on.
+    """
+    spans = trace.spans
+    rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)
+    count = np.bincount(spans.name[rows])
+    length_ns = np.bincount(spans.name[rows], spans.end_ns[rows] - spans.start_ns[rows])
+    found: dict[str, tuple[float, int]] = {}
+    for name in np.flatnonzero(count).tolist():
+        text = _NUMBER.sub("#", bounded(trace.names[name]))
+        before_ns, before = found.get(text, (0.0, 0))
+        found[text] = (before_ns + float(length_ns[name]), before + int(count[name]))
+    often = [(time, text, many) for text, (time, many) in found.items() if many >= _OFTEN]
+    return max(often)[1:] if often else None
+
+
+def step_at(
+    steps: Sequence[Step],
+    times_ns: Int64s,
+    thread: Int32s | Int64s | None = None,
+    threads: Threads = (),
+) -> Int32s:
+    """The index of the step with a marker around each time: (n,) int32; -1 outside all markers.
+
+    Where markers overlap, the one that started last counts. Of several processes with steps, each
+    time is in a step of its own process.
+
+    Args:
+        steps: The steps.
+        times_ns: (n,) int64.
+        thread: (n,) on which thread each time was, -1 none; None where that is not known.
+        threads: What `thread` indexes.
+    """
+    found = np.full(len(times_ns), -1, np.int32)
+    processes = dict.fromkeys(step.process for step in steps)
+    for process in processes:
+        markers = sorted(
+            (marker.start_ns, marker.end_ns, index)
+            for index, step in enumerate(steps)
+            if step.process == process
+            for marker in step.markers
+        )
+        if len(processes) == 1 or thread is None:
+            return _marker_around(markers, times_ns)
+        mine = np.array([*(pid == process for pid, _ in threads), False])[thread]
+        found[mine] = _marker_around(markers, times_ns[mine])
+    return found
+
+
+def _marker_around(markers: Sequence[tuple[int, int, int]], times_ns: Int64s) -> Int32s:
+    """The last number of the last marker around each time, (n,) int32.
+
+    Args:
+        markers: Start, end and number of each, in order of their starts.
+        times_ns: (n,) int64.
+    """
+    start_ns, end_ns, index = np.array(markers, np.int64).T
+    at = places(start_ns, times_ns, "right") - 1
+    inside = (at >= 0) & (times_ns < end_ns[at])
+    return np.where(inside, index.astype(np.int32)[at], np.int32(-1))
+
+
+def _by_markers(trace: Trace) -> MarkedSteps:
+    spans = trace.spans
+    rows = np.flatnonzero(names_matching(trace.names, STEP_MARKER)[spans.name])
+    optimizers = np.flatnonzero(_named(trace, OPTIMIZER))
+    found = []
+    for process, threads in _processes(trace, rows):
+        mine = rows[threads[spans.thread[rows]]]
+        markers = _numbered(
+            [_step_number(trace.names[name]) for name in spans.name[mine].tolist()],
+            (spans.start_ns[mine], spans.end_ns[mine]),
+            spans.thread[mine].astype(np.int64),
+            merged=_longest,
+        )
+        optimizer_ns = spans.start_ns[optimizers[threads[spans.thread[optimizers]]]]
+        found.append((process, _accumulated(markers, optimizer_ns)))
+    return _together(found)
+
+
+def _by_device_rows(trace: Trace) -> MarkedSteps:
+    rows = trace.device_spans
+    mine = np.flatnonzero(names_matching(trace.names, STEP_MARKER)[rows.name])
+    cycles = _numbered(
+        [_step_number(trace.names[name]) for name in rows.name[mine].tolist()],
+        (rows.start_ns[mine], rows.end_ns[mine]),
+        np.unique(np.stack((rows.device[mine], rows.stream[mine])), axis=1, return_inverse=True)[1],
+        merged=_hull,
+    )
+    return MarkedSteps(steps=_of_cycles(map(_one_each, cycles)), source=StepSource.GPU_ROWS)
+
+
+def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
+    """The processes with one of some host spans, and which threads are theirs, (threads,) bool.
+
+    One alone is None and has all threads: in its file all is its work.
+    """
+    pids = dict.fromkeys(
+        trace.threads[at][0] for at in np.unique(trace.spans.thread[rows]).tolist()
+    )
+    if len(pids) < 2:
+        return [(None, np.ones(len(trace.threads), np.bool_))]
+    return [(pid, np.array([each == pid for each, _ in trace.threads])) for pid in pids]
+
+
+def _together(found: Sequence[tuple[Pid, MarkedSteps]]) -> MarkedSteps:
+    """The steps of several processes, in time order."""
+    steps = [replace(step, process=process) for process, marked in found for step in marked.steps]
+    known = [marked.accumulation for _, marked in found if marked.accumulation is not None]
+    return MarkedSteps(
+        steps=tuple(sorted(steps, key=lambda step: step.start_ns)),
+        source=found[0][1].source,
+        accumulation=max(known, default=None),
+    )
+
+
+def _by_job_marks(trace: Trace, marks: Sequence[Marker]) -> MarkedSteps:
+    first_ns, last_ns = trace.span_ns
+    inside = [mark for mark in marks if mark.start_ns < last_ns and mark.end_ns > first_ns]
+    steps = tuple(
+        _with_reasons(
+            step,
+            STARTS_BEFORE_TRACE if step.start_ns < first_ns else None,
+            TRACE_ENDS if step.end_ns > last_ns else None,
+        )
+        for step in _one_each(sorted(inside, key=lambda mark: mark.start_ns))
+    )
+    return MarkedSteps(steps=steps, source=StepSource.JOB_MARKS)
+
+
+def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
+    """Steps from the end of one round of optimizers to the end of the next, counted from 0.
+
+    What came before the first optimizer began before the trace, for all that the file says.
+    """
+    optimizers = np.flatnonzero(_named(trace, OPTIMIZER) & ~_inside_backward(trace))
+    found: list[tuple[Pid, MarkedSteps]] = []
+    for process, threads in _processes(trace, optimizers):
+        mine = optimizers[threads[trace.spans.thread[optimizers]]]
+        ends_ns = _round_ends_ns(trace, mine, threads)
+        starts_ns = [trace.span_ns[0], *ends_ns[:-1]]
+        steps = _one_each(
+            Marker(step=number, start_ns=start_ns, end_ns=end_ns)
+            for number, (start_ns, end_ns) in enumerate(zip(starts_ns, ends_ns, strict=False))
+        )
+        first = tuple(_with_reasons(step, STARTS_BEFORE_TRACE) for step in steps[:1])
+        marked = MarkedSteps(steps=first + steps[1:], source=StepSource.OPTIMIZER)
+        found.append((process, marked))
+    return _together(found)
+
+
+def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int]:
+    """The end of the last optimizer of each round of one process.
+
+    A new round begins where backward work lies before an optimizer and behind the one before it.
+    In a file without backward rows it begins where an optimizer's name comes again.
+    """
+    spans = trace.spans
+    backward_ns = spans.start_ns[_named(trace, BACKWARD) & threads[spans.thread]]
+    ends_ns: list[int] = []
+    seen: set[int] = set()
+    done = np.searchsorted(backward_ns, spans.start_ns[optimizers])
+    for nth, row in enumerate(optimizers.tolist()):
+        name, end_ns = int(spans.name[row]), int(spans.end_ns[row])
+        again = done[nth] > done[nth - 1] if len(backward_ns) else name in seen
+        if not ends_ns or again:
+            ends_ns.append(end_ns)
+            seen.clear()
+        ends_ns[-1] = max(ends_ns[-1], end_ns)
+        seen.add(name)
+    return ends_ns
+
+
+def _inside_backward(trace: Trace) -> Bools:
+    """Which spans start inside backward work of their thread (optimizers run by hooks there)."""
+    spans = trace.spans
+    backward = _named(trace, BACKWARD)
+    inside = np.zeros(len(spans), np.bool_)
+    for thread in np.unique(spans.thread[backward]):
+        here = spans.thread == thread
+        work = intervals.union(spans.start_ns[here & backward], spans.end_ns[here & backward])
+        inside[here] = intervals.contains(work, spans.start_ns[here])
+    return inside
+
+
+def _numbered(
+    numbers: Sequence[int],
+    times: tuple[Int64s, Int64s],
+    lane: Int64s,
+    *,
+    merged: Callable[[Iterable[Marker]], Marker],
+) -> list[list[Marker]]:
+    """Markers by the profiler's cycle, one a number, in time order.
+
+    A cycle whose numbers come again goes on counting where the one before it ended: no two steps
+    of a file have one number.
+
+    Args:
+        numbers: Of each row that marks a step.
+        times: Their starts, rising, and ends, (n,) int64 each.
+        lane: (n,) int64, the thread or stream of each.
+        merged: What becomes of rows with one number.
+    """
+    start_ns, end_ns = times
+    cycle = np.searchsorted(
+        _borders_ns(np.array(numbers, np.int64), times, lane), start_ns, "right"
+    )
+    rows = sorted(zip(cycle.tolist(), numbers, start_ns.tolist(), end_ns.tolist(), strict=True))
+    cycles: list[list[Marker]] = []
+    free = 0
+    for nth, (_, mine) in enumerate(groupby(rows, key=itemgetter(0))):
+        of_cycle = list(mine)
+        shift = max(free - of_cycle[0][1], 0) if nth else 0
+        found = [
+            merged(Marker(step=number + shift, start_ns=a, end_ns=b) for _, _, a, b in group)
+            for number, group in groupby(of_cycle, key=itemgetter(1))
+        ]
+        free = max(free, found[-1].step + 1)
+        cycles.append(sorted(found, key=lambda marker: marker.start_ns))
+    return cycles
+
+
+def _borders_ns(number: Int64s, times: tuple[Int64s, Int64s], lane: Int64s) -> Int64s:
+    """The times between two cycles: where numbers do not go on, on the lane with most rows."""
+    if not len(number):
+        return np.zeros(0, np.int64)
+    rows = lane == np.argmax(np.bincount(lane))
+    number, start_ns, reach_ns = number[rows], times[0][rows], np.maximum.accumulate(times[1][rows])
+    again = (number[1:] <= number[:-1]) & (start_ns[1:] >= reach_ns[:-1])
+    borders_ns: Int64s = (reach_ns[:-1][again] + start_ns[1:][again] + 1) // 2
+    return borders_ns
+
+
+def _step_number(name: str) -> int:
+    found = STEP_MARKER.match(name)
+    return int(found.group(1)) if found else -1
+
+
+def _longest(markers: Iterable[Marker]) -> Marker:
+    return max(markers, key=lambda marker: marker.end_ns - marker.start_ns)
+
+
+def _hull(markers: Iterable[Marker]) -> Marker:
+    """From the first start to the last end (each stream has its own row of a step)."""
+    rows = list(markers)
+    return replace(
+        rows[0],
+        start_ns=min(row.start_ns for row in rows),
+        end_ns=max(row.end_ns for row in rows),
+    )
+
+
+def _holds_any(markers: list[Marker], times_ns: Int64s) -> list[bool]:
+    return [
+        bool(np.any((times_ns >= marker.start_ns) & (times_ns < marker.end_ns)))
+        for marker in markers
+    ]
+
+
+def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedSteps:
+    """Steps of the runs of markers up to and including the one that holds the optimizer.
+
+    Without any optimizer each marker is a step and accumulation is unknown. A first run that is
+    shorter than the others began before the trace; one that is longer is irregular, as where fp16
+    skipped the optimizer. Markers after the last optimizer are a step (one each, without
+    accumulation) whose end is not in the file.
+    """
+    runs = [_runs(markers, _holds_any(markers, optimizer_ns)) for markers in cycles]
+    sizes = Counter(len(run) for closed, _ in runs for run in closed[1:] or closed)
+    if not sizes:
+        steps = _of_cycles(map(_one_each, cycles))
+        return MarkedSteps(steps=steps, source=StepSource.PROFILER_STEP)
+    usual = max(sizes, key=lambda size: (sizes[size], size))
+    return MarkedSteps(
+        steps=_of_cycles(
+            [*_closed(closed, usual), *_unclosed(rest, usual)] for closed, rest in runs
+        ),
+        source=StepSource.PROFILER_STEP,
+        accumulation=usual,
+    )
+
+
+def _runs(
+    markers: list[Marker], has_optimizer: list[bool]
+) -> tuple[list[list[Marker]], list[Marker]]:
+    """The runs of markers that an optimizer closes, and the markers behind the last of them."""
+    closing = [index for index, closes in enumerate(has_optimizer) if closes]
+    opening = [0, *(index + 1 for index in closing)]
+    closed = [markers[a : b + 1] for a, b in zip(opening, closing, strict=False)]
+    return closed, markers[opening[-1] :]
+
+
+def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
+    """The steps that an optimizer closes; those of an unusual number of markers say so."""
+    return [
+        _with_reasons(
+            _step(run),
+            STARTS_BEFORE_TRACE if nth == 0 and len(run) < usual else None,
+            ACCUMULATION_IRREGULAR if len(run) > usual else None,
+        )
+        for nth, run in enumerate(runs)
+    ]
+
+
+def _unclosed(markers: list[Marker], accumulation: int) -> list[Step]:
+    """The partial steps of the markers after the last optimizer."""
+    if not markers:
+        return []
+    if accumulation > 1:
+        return [_with_reasons(_step(markers), ACCUMULATION_INCOMPLETE)]
+    return [_with_reasons(step, OPTIMIZER_MISSING) for step in _one_each(markers)]
+
+
+def _of_cycles(cycles: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
+    """The steps of all cycles, each with the number of its cycle."""
+    return tuple(
+        replace(step, cycle=nth) if nth else step
+        for nth, steps in enumerate(cycles)
+        for step in steps
+    )
+
+
+def _one_each(markers: Iterable[Marker]) -> tuple[Step, ...]:
+    return tuple(_step([marker]) for marker in markers)
+
+
+def _step(run: list[Marker]) -> Step:
+    return Step(
+        step=run[-1].step,
+        start_ns=run[0].start_ns,
+        end_ns=run[-1].end_ns,
+        markers=tuple(run),
+    )
+
+
+def _with_reasons(step: Step, *reasons: str | None) -> Step:
+    known = tuple(reason for reason in reasons if reason is not None)
+    return replace(step, partial_reasons=step.partial_reasons + known)
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
+    """Which host spans have a name that the pattern is found in."""
+    return names_matching(trace.names, pattern).take(trace.spans.name)
