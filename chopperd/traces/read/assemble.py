@@ -19,7 +19,15 @@ from chopperd.model.trace import (
     Shapes,
     SpanKind,
 )
-from chopperd.traces.read.bearing_out import last_of_stream
+from chopperd.traces.read.cleaning import (
+    Stretch,
+    TimesOfTrace,
+    believable,
+    capture,
+    close_together,
+    last_of_stream,
+    outlying,
+)
 from chopperd.traces.read.columns import ABSENT, BEYOND, ColumnParts
 from chopperd.traces.read.duplicates import (
     overrun_count,
@@ -36,14 +44,6 @@ from chopperd.traces.read.numbering import (
     threads_of,
 )
 from chopperd.traces.read.rows import TraceRows, annotation_names
-from chopperd.traces.read.validity import (
-    Stretch,
-    TimesOfTrace,
-    believable,
-    capture,
-    close_together,
-    outlying,
-)
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""

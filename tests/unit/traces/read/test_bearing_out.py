@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.read.bearing_out import LONGEST_WAIT_NS, ending, last_of_stream, told
+from chopperd.traces.read.cleaning import LONGEST_WAIT_NS, ending, last_of_stream, told
 
 MINUTE_NS = 60 * 10**9
 #: Starts and lengths in steps of half a minute, so that borders are met; some last over a day.

@@ -7,9 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.arrays import Bools, Int64s
-from chopperd.traces.read.bearing_out import Times
-from chopperd.traces.read.validity import Stretch, TimesOfTrace, believable, capture, close_together
-from chopperd.traces.read.validity import outlying as outlying_of
+from chopperd.traces.read.cleaning import (
+    Stretch,
+    Times,
+    TimesOfTrace,
+    believable,
+    capture,
+    close_together,
+)
+from chopperd.traces.read.cleaning import outlying as outlying_of
 
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS
