@@ -12,11 +12,10 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from chopperd.traces.read.columns import ColumnParts
 from chopperd.traces.read.event_array import EventArray, event_array
 from chopperd.traces.read.json_text import repaired
 from chopperd.traces.read.numbering import compacted
-from chopperd.traces.read.rows import ShapesKey, TraceRows
+from chopperd.traces.read.rows import ColumnParts, ShapesKey, TraceRows
 
 Row: TypeAlias = tuple[object, ...]
 

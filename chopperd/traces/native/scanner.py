@@ -16,8 +16,7 @@ from chopperd.traces.native.library import (
     Table,
     TextTable,
 )
-from chopperd.traces.read.columns import Column
-from chopperd.traces.read.rows import SHAPED
+from chopperd.traces.read.rows import SHAPED, Column
 from chopperd.traces.read.scanned import Scanned, Stop, Texts
 from chopperd.traces.read.text_buffer import TextBuffer
 

@@ -28,7 +28,6 @@ from chopperd.traces.read.cleaning import (
     last_of_stream,
     outlying,
 )
-from chopperd.traces.read.columns import ABSENT, BEYOND, ColumnParts
 from chopperd.traces.read.duplicates import (
     overrun_count,
     with_next,
@@ -43,7 +42,7 @@ from chopperd.traces.read.numbering import (
     shapes_of,
     threads_of,
 )
-from chopperd.traces.read.rows import TraceRows, annotation_names
+from chopperd.traces.read.rows import ABSENT, BEYOND, ColumnParts, TraceRows, annotation_names
 
 _EPOCH_NS: Final = 10**18
 """Times from here on (September 2001) count from 1970: no capture is that long after its base."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from chopperd.traces.read.columns import integer
 from chopperd.traces.read.json_text import (
     ANY_VALUE,
     EVENT_BORDER,
@@ -12,6 +11,7 @@ from chopperd.traces.read.json_text import (
     first_value,
     scalar,
 )
+from chopperd.traces.read.rows import integer
 
 Pids: TypeAlias = Mapping[int, Scalar]
 

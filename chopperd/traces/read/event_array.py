@@ -23,8 +23,7 @@ from chopperd.traces.read.json_text import (
     repaired,
 )
 from chopperd.traces.read.rows import TraceRows
-from chopperd.traces.read.scanned import Scanned
-from chopperd.traces.read.scanned_rows import ScannedRows
+from chopperd.traces.read.scanned import Scanned, ScannedRows
 from chopperd.traces.read.source import TraceSource
 from chopperd.traces.read.text_buffer import Buffer, TextBuffer
 

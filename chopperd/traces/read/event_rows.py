@@ -12,9 +12,16 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import RecordKind, SpanKind
-from chopperd.traces.read.columns import ABSENT, Interner, counts_of, integers
 from chopperd.traces.read.json_text import Scalar, decimal_of, scalars
-from chopperd.traces.read.rows import MODULE_PREFIX, SHAPED, TraceRows
+from chopperd.traces.read.rows import (
+    ABSENT,
+    MODULE_PREFIX,
+    SHAPED,
+    Interner,
+    TraceRows,
+    counts_of,
+    integers,
+)
 from chopperd.units import NS_PER_US
 
 Event: TypeAlias = Mapping[str, object]

@@ -13,9 +13,9 @@ from msgspec import Raw, Struct
 
 from chopperd.model.run import ProcessGroup
 from chopperd.model.trace import TraceDevice
-from chopperd.traces.read.columns import ABSENT, integer
 from chopperd.traces.read.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
 from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
+from chopperd.traces.read.rows import ABSENT, integer
 
 _BASE_KEY: Final = b'"baseTimeNanoseconds"'
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')

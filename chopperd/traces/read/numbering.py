@@ -12,9 +12,8 @@ import numpy as np
 
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import Collective, Shapes
-from chopperd.traces.read.columns import ABSENT, integer
 from chopperd.traces.read.json_text import Scalar, values_of
-from chopperd.traces.read.rows import CollectiveKey, ShapesKey
+from chopperd.traces.read.rows import ABSENT, CollectiveKey, ShapesKey, integer
 
 _EMPTY: Final = b"null"
 _BYTES_AT_ONCE: Final = 1 << 9

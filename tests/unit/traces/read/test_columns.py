@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from chopperd.traces.read.columns import ABSENT, ColumnParts, Interner, counts_of, integer, integers
 from chopperd.traces.read.json_text import Scalar
+from chopperd.traces.read.rows import ABSENT, ColumnParts, Interner, counts_of, integer, integers
 
 
 @pytest.mark.parametrize(

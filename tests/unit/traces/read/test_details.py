@@ -3,7 +3,7 @@
 import pytest
 
 from chopperd.traces.read import rows
-from chopperd.traces.read.columns import BEYOND, Interner
+from chopperd.traces.read.rows import BEYOND, Interner
 from tests.decoders import Reading, assert_same_columns, reading
 
 MOST = 3
