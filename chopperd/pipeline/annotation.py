@@ -26,8 +26,7 @@ from chopperd.report.forms.counter_tracks import (
 )
 from chopperd.store.whole_files import PRIVATE, replaced_file
 from chopperd.traces.native.library import scanner_library
-from chopperd.traces.read.annotate import Annotator
-from chopperd.traces.read.device_pids import device_pids
+from chopperd.traces.read.annotate import Annotator, device_pids
 from chopperd.traces.read.source import TraceSource
 from chopperd.units import NS_PER_S
 

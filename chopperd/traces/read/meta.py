@@ -3,20 +3,23 @@
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import msgspec
+import numpy as np
 from msgspec import Raw, Struct
 
 from chopperd.model.run import ProcessGroup
-from chopperd.model.trace import TraceDevice
+from chopperd.model.trace import DeviceNumbers, DeviceRecords, RecordKind, TraceDevice
 from chopperd.traces.read.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
 from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
 from chopperd.traces.read.rows import ABSENT, integer
 
+#: Kineto on roctracer records this call; on rocprofiler-sdk it leaves it out.
+_ROCTRACER_CALL: Final = "hipGetDevicePropertiesR0600"
 _BASE_KEY: Final = b'"baseTimeNanoseconds"'
 _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
 _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
@@ -248,3 +251,42 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _mappings(values: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
     value = values.get(key)
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def device_numbers(
+    runtime: str | None,
+    call_names: Collection[str],
+    kernel_devices: Collection[int],
+    *,
+    has_queues: bool,
+) -> DeviceNumbers:
+    """What a trace's device numbers count.
+
+    Args:
+        runtime: "cuda", "rocm" or None.
+        call_names: Names of its runtime calls.
+        kernel_devices: Numbers of the devices that ran kernels. Copies don't tell: rocprofiler-sdk
+            gives one to the host the number of a CPU.
+        has_queues: Whether device records name their HSA queue.
+
+    Of ROCm's two profilers roctracer hands on the runtime's driver node id, in which CPUs come
+    first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header tells
+    nothing: builds on rocprofiler-sdk may write it too.
+
+    Source: device_id of CLR's activity records (driverNodeId_); RocprofLogger.cpp of Kineto
+        (logical_node_type_id, the calls that it omits) and its "hsa_queue", of June 2026.
+        roctracer's part is seen in real traces, that of rocprofiler-sdk read in source only.
+    """
+    if runtime != "rocm":
+        return DeviceNumbers.PROPERTIES
+    counts_gpus = has_queues or 0 in kernel_devices
+    counts_nodes = _ROCTRACER_CALL in call_names
+    if counts_gpus == counts_nodes:
+        return DeviceNumbers.UNKNOWN
+    return DeviceNumbers.GPU_ORDINALS if counts_gpus else DeviceNumbers.HSA_NODES
+
+
+def kernel_devices(records: DeviceRecords) -> tuple[int, ...]:
+    """Numbers of the devices that ran kernels, rising."""
+    ran = records.device[records.kind == RecordKind.KERNEL]
+    return tuple(np.unique(ran).tolist())

@@ -10,17 +10,17 @@ from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
 from chopperd.traces.read import meta
 from chopperd.traces.read.assemble import Assembled, assemble
-from chopperd.traces.read.device_numbers import device_numbers, kernel_devices
 from chopperd.traces.read.document import (
     Texts,
     document_texts,
     find_opening,
+    further_events,
     is_cut_mark,
     without_mark,
 )
 from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, EventArray, event_array
-from chopperd.traces.read.further import further_events
 from chopperd.traces.read.json_text import Fault, Refusal
+from chopperd.traces.read.meta import device_numbers, kernel_devices
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.sniff import other_format
 from chopperd.traces.read.source import Progress, ReadLimits, TraceSource

@@ -3,7 +3,7 @@
 import pytest
 
 from chopperd.model.trace import DeviceNumbers
-from chopperd.traces.read.device_numbers import device_numbers
+from chopperd.traces.read.meta import device_numbers
 
 LAUNCH, PROPERTIES = "hipLaunchKernel", "hipGetDevicePropertiesR0600"
 

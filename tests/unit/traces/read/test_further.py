@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.traces.read.further import further_events
+from chopperd.traces.read.document import further_events
 
 ONE = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}'
 
