@@ -5,7 +5,7 @@ from chopperd.model.kinds import KernelClass
 from chopperd.model.run import DeviceMap, device_map_of
 from chopperd.pipeline.reports import ReportOptions
 from chopperd.report.build.clocked_device import JoinOptions
-from chopperd.traces.kernels.class_table import ClassRule
+from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.source import ReadLimits
 
 # What the configuration says of files that are read.

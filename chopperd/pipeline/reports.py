@@ -27,7 +27,7 @@ from chopperd.report.build.processes import (
 )
 from chopperd.report.build.rows import rfc3339
 from chopperd.report.build.trace_report import TraceReport, report_trace
-from chopperd.traces.kernels.class_table import ClassRule
+from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.read.source import ReadLimits
 from chopperd.traces.timeline.activity import DATA_WAIT_PATTERNS

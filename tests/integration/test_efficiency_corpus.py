@@ -18,8 +18,8 @@ import pytest
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.report_rows import Efficiency
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.traces.kernels.families import family
 from chopperd.traces.kernels.flops import work_of
+from chopperd.traces.kernels.names import family
 from chopperd.traces.read.reader import read_trace
 from tests.integration import reference_reader as plain
 

@@ -18,7 +18,7 @@ from chopperd.model.report import ReportDocument, Row
 from chopperd.model.report_rows import CollectiveTraffic
 from chopperd.model.trace import RecordKind
 from chopperd.pipeline.reports import ReportOptions, report_files
-from chopperd.traces.kernels.families import family
+from chopperd.traces.kernels.names import family
 from tests.integration import reference_reader as plain
 from tests.integration.test_real_traces import GPU_FILES
 

@@ -11,8 +11,13 @@ from chopperd.config.load import load_config
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES, KernelClass
 from chopperd.pipeline.configured import configured_options
-from chopperd.traces.kernels.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
-from chopperd.traces.kernels.classes import MATCHED_LENGTH
+from chopperd.traces.kernels.classes import (
+    COMMUNICATION,
+    LIBRARIES,
+    MATCHED_LENGTH,
+    WORDS,
+    ClassRule,
+)
 
 NO_FILE = None
 VARIABLE = "CHOPPERD_TRACES__CLASSES"

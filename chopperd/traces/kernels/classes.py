@@ -1,17 +1,38 @@
-"""What each device record does: kernels by their names, copies and fills by their kind."""
+"""The one table of kernel classes: which words in a kernel's name tell what it does.
+
+To teach it a kernel: find the group that its library or its word belongs to, add the word there in
+lower case, and add the kernel's real name, with where it came from, to the tables under
+`tests/unit/traces/kernels/named`. The groups are tried in their order, and inside a group the first
+rule that fits counts, so a word goes behind those that must win over it.
+
+A name is asked three questions, in lower case and without what `kernel_names` drops:
+
+1. `LIBRARIES`, of the qualified name with its template arguments: who wrote it tells.
+2. `COMMUNICATION`, of its own name alone: a template argument may say "all reduce" of a block.
+3. `WORDS`, of its own name, then of the whole: of `reduce_kernel<..., softmax ...>` the first says
+   what the kernel does, of `device_kernel<flash::...>` only the arguments do.
+
+What the classes mean beside their names: convolutions (implicit GEMM, Winograd, their offset and
+filter helpers) are `GEMM`, as the same units do the same work; so are the experts' products of a
+mixture. Linear attention and chunked state-space scans, which stand in attention's place, are
+`ATTENTION`. Softmax, losses, pooling, scans, sorting, sampling and expert routing are `REDUCTION`.
+Copies between layouts and dtypes, quantisation, rotary embeddings and writes to a KV cache are
+`ELEMENTWISE`. Gathers and scatters by an index are `EMBEDDING`. What only moves data between GPUs
+is `COMM`, also where it adds them up on the way or applies a norm to the sum (all-reduces over
+symmetric memory, custom all-reduces of serving engines): `FUSED_COMM` has a GEMM in it. Kernels
+that a runtime copies and fills with are `MEMCPY` and `MEMSET`.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s
 from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.trace import DeviceRecords, RecordKind
-from chopperd.traces.kernels.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
-from chopperd.traces.kernels.kernel_names import bare_name, own_name
-from chopperd.traces.kernels.names import used_names
+from chopperd.traces.kernels.names import bare_name, own_name, used_names
 
 #: A site's own expressions see no more of a name, so that a slow one stays bearable.
 MATCHED_LENGTH: Final = 256
@@ -30,6 +51,192 @@ _COPY_DIRECTIONS: Final = (
 )
 
 _Compiled = list[tuple[KernelClass, re.Pattern[str]]]
+
+
+class ClassRule(NamedTuple):
+    """Kernels in whose name the regular expression is found have this class.
+
+    `why` says whose names these are.
+    """
+
+    kernel_class: KernelClass
+    pattern: str
+    why: str = ""
+
+
+#: Found in the qualified name with its template arguments.
+LIBRARIES: Final = (
+    ClassRule(
+        KernelClass.COMM,
+        r"^(?:nccl|rccl|msccl)",
+        "NCCL, RCCL, MSCCL, MSCCL++: ncclDevKernel_*, ncclSymDevKernel_*, mscclpp::collective::*",
+    ),
+    ClassRule(
+        KernelClass.FUSED_COMM,
+        r"asyncinputscheduler|bytedance::flux::|cutlass::distributed|distributedgemm",
+        "GEMMs that wait for or send their tiles: torch's AsyncMM, Flux, CUTLASS's distributed one",
+    ),
+    ClassRule(
+        KernelClass.COMM,
+        r"(?:^|::)(?:deep_ep|hybrid_ep|dpsk::ep|mori|uccl|nixl|pplx|dlslime|quickreduce|symm_mem)::"
+        r"|(?:^|::)(?:inter|intra)node(?:_ll)?::(?:dispatch|combine|\w*notify|get_dispatch)"
+        r"|^\w*(?:nv|roc)shmem",
+        "expert parallelism: DeepEP and its descendants, MORI, UCCL, pplx; NVSHMEM and rocSHMEM",
+    ),
+    ClassRule(
+        KernelClass.COMM_PACK,
+        r"chunk_cat|split_with_sizes_copy|all_gather_copy_(?:in|out)",
+        "FSDP2's copies into and out of its buffers, ATen's kernels and Inductor's",
+    ),
+    # Inductor names a kernel after the operators fused into it; its kind says what it does.
+    ClassRule(
+        KernelClass.OPTIMIZER,
+        r"^triton_(?:for_(?!.*_copy)|\w*(?:adam|addcdiv))",
+        "Inductor's foreach kernels",
+    ),
+    ClassRule(
+        KernelClass.NORM,
+        r"^triton_(?:red|per|mix)_fused_\w*(?:layer_norm|rms_norm|batch_norm|group_norm|rsqrt)",
+        "Inductor's reductions of norms, also those spelled out in a model",
+    ),
+    ClassRule(KernelClass.EMBEDDING, r"^triton_[a-z]+_fused_\w*embedding", "Inductor"),
+    ClassRule(KernelClass.ATTENTION, r"^triton_tem_fused_\w*(?:attention|flex)", "Inductor"),
+    ClassRule(KernelClass.GEMM, r"^triton_(?:tem_|b?mm|addmm)", "Inductor's templates"),
+    ClassRule(KernelClass.REDUCTION, r"^triton_(?:red|per|mix|split_scan)_", "Inductor"),
+    ClassRule(KernelClass.ELEMENTWISE, r"^triton_poi_", "Inductor's pointwise kernels"),
+    ClassRule(KernelClass.MEMCPY, r"^__amd_rocclr_copy", "HIP's copies by kernel"),
+    ClassRule(KernelClass.MEMSET, r"^__amd_rocclr_fill", "HIP's fills by kernel"),
+    # PyTorch's skeletons: the functor inside may be called anything.
+    ClassRule(
+        KernelClass.NORM,
+        r"^at::native::.*(?:batch|layer|group|instance|rms)_?norm",
+        "ATen's norms, also those that are pieced together from skeletons",
+    ),
+    ClassRule(
+        KernelClass.ELEMENTWISE, r"multi_tensor_apply_kernel<.*copyfunctor", "_foreach_copy_"
+    ),
+    ClassRule(KernelClass.OPTIMIZER, r"multi_tensor_", "_foreach_*, apex and Transformer Engine"),
+    ClassRule(
+        KernelClass.EMBEDDING,
+        r"^(?:at::native::)?\w*(?:index|scatter_gather)_elementwise_kernel",
+        "ATen's index, gather and scatter",
+    ),
+    ClassRule(KernelClass.ELEMENTWISE, r"^(?:at::native::)?\w*elementwise_kernel", "ATen"),
+    ClassRule(KernelClass.REDUCTION, r"^at::native::reduce_kernel", "ATen"),
+)
+
+#: Found in a kernel's own name.
+COMMUNICATION: Final = (
+    ClassRule(
+        KernelClass.FUSED_COMM,
+        r"(?:gemm|matmul|(?:^|_)b?mm)\w*?"
+        r"(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)"
+        r"|(?:all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|all2all)\w*(?:gemm|matmul|_mm)"
+        r"|(?:^|_)(?:ag|a2a)_(?:moe_)?(?:group_)?gemm|gemm_(?:rs|ar|ag)(?:$|_)|consumer_\w*gemm",
+        "GEMMs fused with a collective: Triton-distributed, TileLink, TensorRT-LLM and others",
+    ),
+    ClassRule(
+        KernelClass.COMM,
+        r"multimem|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|all2all"
+        r"|cross_device_reduce|a2a|lamport|userbuffers|ep_?(?:dispatch|combine)(?:intra|inter)"
+        r"|(?:put|wait)_signal|barrier_(?:all_)?kernel|exchangesplitandoffset",
+        "torch's symmetric memory, all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer,"
+        " Transformer Engine's user buffers, TensorRT-LLM's moeA2A*",
+    ),
+)
+
+#: Found in a kernel's own name, else in the whole.
+WORDS: Final = (
+    ClassRule(
+        KernelClass.NORM,
+        r"(?:batch|layer|rms|group|instance|l2|weight)_?norm"
+        r"|(?:^|[_:])(?:bn_(?:fw|bw)|ln_(?:fwd|bwd))"
+        r"|rowwisemoments|gammabeta|compute(?:backward)?fusedparams|computeinternalgradients"
+        r"|(?:^|_)(?:fused_)?rms_|norm_rope|::norm(?:alization)?::|cucomputegradinput",
+        "ATen, cuDNN, MIOpen, CK, AITER, apex, Transformer Engine, vLLM, Liger",
+    ),
+    ClassRule(
+        KernelClass.EMBEDDING,
+        r"(?<!rotary_)(?<!rotary)embedding(?!s?_rope)|compute_grad_weight|sum_and_scatter"
+        r"|krn_partial",
+        "ATen and FBGEMM, whose backward kernels carry their optimizer's name",
+    ),
+    ClassRule(
+        KernelClass.OPTIMIZER,
+        r"(?:^|[^a-z])(?:fused_?)?(?:adamw?|adagrad|rmsprop|lamb|lion|sgd)(?![a-z])"
+        r"|(?:adam|lamb|sgd)\w*(?:functor|stage|math)|fusedadam|k(?:precondition)?optimizer",
+        "fused optimizers of apex, DeepSpeed and bitsandbytes",
+    ),
+    ClassRule(KernelClass.ELEMENTWISE, r"repack|upsampl|interpolat|grid_?sampl", "layouts, images"),
+    ClassRule(
+        KernelClass.ATTENTION,
+        r"flash_?(?:fwd|bwd|attn|attention|mla|prefill|decode)|flash::|fmha|attn|attention|sdpa"
+        r"|batch(?:prefill|decode|mla|attention)|single(?:prefill|decode)with|mergestates?kernel"
+        r"|dot_do_o|convert_dq|mqa_logits|gqa_sparse|fwd_(?:grouped_)?kernel_stage[12]"
+        r"|(?:^|_)bwd_(?:kernel_(?:dk_?dv|dq|fuse)|preprocess)",
+        "FlashAttention, cuDNN, xformers, FlashInfer, TensorRT-LLM, AITER, AOTriton, FlexAttention",
+    ),
+    ClassRule(
+        KernelClass.ELEMENTWISE,
+        r"rotary|rope(?:$|[_:<]|[a-z]*kernel)|(?:reshape|concat)_and_cache|kv_?(?:cache|buffer)",
+        "rotary embeddings and writes to a KV cache",
+    ),
+    ClassRule(
+        KernelClass.ATTENTION,
+        r"(?:^|[_:])(?:mha|mla|mqa)_|(?:^|::)pa_[a-z]*\d|delta_rule|linear_attn"
+        r"|chunk_(?:scan|state|scaled_dot|(?:\w*_)?(?:fwd|bwd))|recompute_w_u|fused_recurrent|_nsa_"
+        r"|selective_scan|state_passing|(?:^|::)thd_",
+        "AITER's paged attention and MLA, fla's linear attention, Mamba's scans, TE's ragged heads",
+    ),
+    ClassRule(
+        KernelClass.GEMM,
+        r"gemm(?!a(?:_|\d|$))|gemv|^cijk_|nvjet|xmma|matmul|flatmm|split_?k_?reduce|splitk"
+        r"|(?:^|[_:])b?mm(?:$|[_:<])"
+        r"|cublas|hipblas|rocblas|wgmma|_tensorop_|epilogue::impl|grouped_mm|dot_kernel|wvsplit"
+        r"|fmoe|fused_moe|(?:fused|moe)_experts|moe_?stage|moe_?[12]_|mfma_moe|marlin|machete"
+        r"|lora_(?:shrink|expand)|[bs]gmv|tinygemm|mul_mat",
+        "cuBLAS, CUTLASS, Tensile, hipBLASLt, CK, AITER, DeepGEMM, Marlin, experts' products",
+    ),
+    ClassRule(
+        KernelClass.GEMM,
+        r"conv(?!ert|ers)|winograd|wgrad|dgrad|fprop|\dcudnn_|scudnn|im2(?:d2)?col|col2im"
+        r"|^cask_|fft2d_"
+        r"|^cutlass(?:3x)?_|^cutlass\w*::(?:device_)?kernel"
+        r"|(?:^|::)(?:rnn|lstm|gru)_(?!cell|elementwise)",
+        "convolutions and recurrent layers of cuDNN, MIOpen and CUTLASS",
+    ),
+    ClassRule(
+        KernelClass.ELEMENTWISE,
+        r"quant|cast_?transpose|act_and_mul|(?:lstm|gru)_(?:cell|elementwise)",
+        "also those that do more beside",
+    ),
+    ClassRule(
+        KernelClass.REDUCTION,
+        r"top_?k|sort|radix|softmax|rout(?:e_|er|ing)|moe_?(?:align|sum|fused_gate)|expert",
+        "before gathers: gatherTopK selects",
+    ),
+    ClassRule(
+        KernelClass.EMBEDDING,
+        r"index_?select|index_?(?:put|add|copy|fill|func)|indexing|gather|scatter",
+        "ATen and serving engines",
+    ),
+    ClassRule(
+        KernelClass.REDUCTION,
+        r"reduc|log_?sum_?exp|cross_?entropy|nll|loss|argm(?:ax|in)|scan|cumsum|cumprod|pool"
+        r"|histogram|nonzero|unique|^cub::|^rocprim|^hipcub|moe::dev::finalize|sampl|multinomial"
+        r"|welford|sum_|_sum|mean|norm|amax|absmax|bincount|gating|segment",
+        "ATen, CUB, rocPRIM, TensorRT-LLM, sampling of serving engines",
+    ),
+    ClassRule(
+        KernelClass.ELEMENTWISE,
+        r"element_?wise|element_mul|pointwise|unary_?kernel|copy|catarray|transpose|permute"
+        r"|nchwtonhwc|nhwctonchw|fill|scale|scal_"
+        r"|subtensorop|op1?d?tensor|vectorized|unrolled|distribution|dropout|random|philox|silu"
+        r"|gelu|swiglu|geglu|gated|activation|cast|convert|pad_?kernel|tril|triu|arange|where|lerp"
+        r"|roll|flip|swizzle|parallel_?for|slot_mapping",
+        "everything that does one thing to each element",
+    ),
+)
 
 
 def record_classes(

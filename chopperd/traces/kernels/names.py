@@ -8,7 +8,44 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s
+from chopperd.model.timeline import Framework
 
+#: Source: names in PyTorch's FSDP1 (`FullyShardedDataParallel.*` annotations), FSDP2 (`FSDP::*`
+#: annotations, `fsdp::*` operators) and DDP; DeepSpeed's and Megatron's own class and module names.
+SIGNS: Final = (
+    ("fsdp1", re.compile(r"^FullyShardedDataParallel\.")),
+    ("fsdp2", re.compile(r"^FSDP::|^fsdp::")),
+    ("ddp", re.compile(r"^DistributedDataParallel\.")),
+    ("deepspeed", re.compile(r"deepspeed", re.IGNORECASE)),
+    ("megatron", re.compile(r"megatron", re.IGNORECASE)),
+)
+
+EXAMPLES_EACH: Final = 3
+UNNAMED: Final = "(no name)"
+
+#: Kinds of kernels as Inductor writes them: pointwise, reductions, templates, foreach, mixed.
+_INDUCTOR_NUMBER: Final = re.compile(
+    r"^(triton_(?:poi|red|per|tem|for|mix|unk|spl|split_scan)_.*?)(?:_\d+)+$"
+)
+_TRITON_SIGNATURE: Final = re.compile(r"^(\w+?)_(0[dec]*1[dec\d]*)$")
+_SIGNATURE_LETTERS: Final = re.compile(r"[dec]+")
+_SHORTENED: Final = re.compile(r"~[0-9a-f]{8}$")
+_CHECKSUM_LENGTH: Final = 9
+#: Of a longer name only so much is looked at; whole names of templates end well below.
+LONGEST_READ: Final = 8192
+
+_CLONE: Final = re.compile(
+    r"(?:\.(?:kd|cold|(?:isra|constprop|part|llvm)\.\d+)|\s*\[clone [^\]]*\]| const)+$"
+)
+_CLONE_ENDS: Final = (".kd", "]", " const", ".cold", *"0123456789")
+_ANONYMOUS: Final = re.compile(
+    r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\}|\b_(?:GLOBAL__N|INTERNAL)_\w+)::"
+)
+_ANONYMOUS_MARKS: Final = ("anonymous", "<unnamed>", "_GLOBAL__N_", "_INTERNAL_")
+_RETURNS_NOTHING: Final = "void "
+_BRACKET: Final = re.compile(r"[()<> ]")
+_MANGLED: Final = re.compile(r"_ZL?(N[rVK]*[RO]?)?")
+_MANGLED_PART: Final = re.compile(r"L?(?:St|(\d{1,4}))")
 #: Characters of a name that a report has, whatever a trace calls things.
 LONGEST_NAME: Final = 200
 
@@ -48,3 +85,153 @@ def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
 def used_names(column: Int32s, count: int) -> Int32s:
     """The name indices that occur in a column, rising; `count` is the number of names."""
     return np.flatnonzero(np.bincount(column, minlength=count)).astype(np.int32)
+
+
+def bare_name(kernel_name: str) -> str:
+    """A kernel's qualified name and template arguments; what is not C++ stays as it is.
+
+    Dropped are the return type, the parameter list, unnamed namespaces in the spellings of the
+    compilers, and marks of clones (`.kd` is how AMD's code objects end a kernel's name). Of a name
+    that is still mangled the namespaces are read and the arguments stay mangled.
+    """
+    name = kernel_name[:LONGEST_READ]
+    if name.endswith(_CLONE_ENDS):
+        name = _CLONE.sub("", name)
+    if name.startswith("_Z"):
+        name = _unmangled(name)
+    elif "(" in name or "<" in name:
+        name = name[: _end_of_name(name)].rstrip()
+        name = name[_start_of_name(name) :]
+    if any(mark in name for mark in _ANONYMOUS_MARKS):
+        return _ANONYMOUS.sub("", name)
+    return name
+
+
+def own_name(bare: str) -> str:
+    """The last part of a bare name, without namespaces and template arguments; never empty."""
+    path = bare.partition("<")[0].partition("(")[0]
+    return path.rpartition("::")[2] or path or bare
+
+
+def _unmangled(name: str) -> str:
+    """The namespaces and the name of a mangled name, template arguments as they stand.
+
+    Source: the Itanium C++ ABI, "External names": `_ZN`, then each part behind its length.
+    """
+    found = _MANGLED.match(name)
+    if found is None:
+        return name
+    parts: list[str] = []
+    at, nested = found.end(), found[1] is not None
+    while part := _MANGLED_PART.match(name, at):
+        at = part.end() + int(part[1] or 0)
+        parts.append(name[part.end() : at] if part[1] else "std")
+        if part[1] and not nested:
+            break
+    path = "::".join(each for each in parts if not each.startswith(("_GLOBAL__N_", "_INTERNAL_")))
+    if not path or at > len(name):
+        return name
+    rest = name[at:]
+    return f"{path}<{rest[1:]}>" if rest.startswith("I") else path
+
+
+def _end_of_name(name: str) -> int:
+    """Where the parameter list opens; the name's length if it ends in none."""
+    if not name.endswith(")"):
+        return len(name)
+    at, depth = len(name) - 1, 1
+    while depth:
+        opened, closed = name.rfind("(", 0, at), name.rfind(")", 0, at)
+        if opened < 0:
+            return len(name)
+        at = max(opened, closed)
+        depth += 1 if closed > opened else -1
+    return at if at > 0 and not name.endswith("operator()") else len(name)
+
+
+def _start_of_name(name: str) -> int:
+    """Behind the return type: after the last space outside all brackets."""
+    if name.startswith(_RETURNS_NOTHING):  # as nearly all kernels: no need to count
+        return len(_RETURNS_NOTHING)
+    parentheses = angles = start = 0
+    for found in _BRACKET.finditer(name):
+        match found.group():
+            case "(":
+                parentheses += 1
+            case ")":
+                parentheses -= 1
+            case "<" if not parentheses:
+                angles += 1
+            case ">" if not parentheses:
+                angles -= 1
+            case " " if not parentheses and not angles:
+                start = found.end()
+    # Brackets that don't match, as of an operator, prove nothing.
+    return 0 if angles or parentheses or name.startswith(">", start) else start
+
+
+def family(kernel_name: str) -> str:
+    """The normalised name of a kernel; what differs only in what is dropped here is one family.
+
+    Dropped: the return type, the parameter list, unnamed namespaces, a compiler's clone marks, the
+    running number that Inductor appends (`triton_poi_fused_add_3`: it changes with any change to
+    the model, so that a comparison of two runs would find nothing to pair) and the signature that
+    Triton appended before its version 3 (`attn_fwd_0d1d2de`). Of mangled names the namespaces are
+    read, so that a kernel has one family in both spellings unless it is a template's.
+
+    Template arguments stay, lambda numbers among them: they hold the functor and the dtype that
+    tell one elementwise kernel, and the tile that tells one GEMM from another. A name longer than
+    `LONGEST_NAME` characters is cut there and told from its like by a checksum of the whole.
+
+    The family of a family is itself; a kernel without a name is of the family `UNNAMED`.
+    """
+    if len(kernel_name) == LONGEST_NAME + _CHECKSUM_LENGTH and _SHORTENED.search(kernel_name):
+        return kernel_name
+    name, before = kernel_name.strip(), ""
+    while name != before:
+        name, before = _without_numbers(bare_name(name).strip()) or name, name
+    if len(name) <= LONGEST_NAME and len(kernel_name) <= LONGEST_READ:
+        return name or UNNAMED
+    whole = name if len(kernel_name) <= LONGEST_READ else kernel_name
+    return f"{name[:LONGEST_NAME]}~{checksum(whole)}"
+
+
+def _without_numbers(name: str) -> str:
+    """A name without what Inductor or Triton appended to it."""
+    name = _INDUCTOR_NUMBER.sub(r"\1", name)
+    signed = _TRITON_SIGNATURE.match(name)
+    # All kernels of old Inductor are called `triton_`: there the signature is all that tells them.
+    if signed is None or signed[1] == "triton_" or not _is_signature(signed[2]):
+        return name
+    return signed[1]
+
+
+def _is_signature(text: str) -> bool:
+    """Whether it counts arguments from 0 on, marking some as divisible, equal to 1 or constant."""
+    counted = _SIGNATURE_LETTERS.sub("", text)
+    return counted != text and "".join(map(str, range(len(counted)))).startswith(counted)
+
+
+def framework(names: Iterable[str]) -> Framework:
+    """The framework, "none" or "several", with up to three names each as evidence.
+
+    Evidence is cut before module names, which tell of the model: `FSDP::pre_forward (layers.0)`
+    gives "fsdp2: FSDP::pre_forward".
+    """
+    found: dict[str, dict[str, None]] = {}
+    for name in names:
+        for which, sign in SIGNS:
+            if sign.search(name):
+                found.setdefault(which, {})[name.split(" ")[0]] = None
+    evidence = tuple(
+        f"{which}: {example}"
+        for which, _ in SIGNS
+        for example in sorted(found.get(which, ()))[:EXAMPLES_EACH]
+    )
+    match len(found):
+        case 0:
+            return Framework(name="none", evidence=())
+        case 1:
+            return Framework(name=next(iter(found)), evidence=evidence)
+        case _:
+            return Framework(name="several", evidence=evidence)

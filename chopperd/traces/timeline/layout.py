@@ -19,11 +19,13 @@ from chopperd.model.timeline import (
     Timeline,
 )
 from chopperd.model.trace import DeviceRecords, RecordKind, Trace
-from chopperd.traces.kernels.class_table import ClassRule
-from chopperd.traces.kernels.classes import classed_by_site, copy_directions, record_classes
-from chopperd.traces.kernels.families import family
-from chopperd.traces.kernels.frameworks import framework
-from chopperd.traces.kernels.names import bounded, used_names
+from chopperd.traces.kernels.classes import (
+    ClassRule,
+    classed_by_site,
+    copy_directions,
+    record_classes,
+)
+from chopperd.traces.kernels.names import bounded, family, framework, used_names
 from chopperd.traces.timeline.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.timeline.collectives import Collectives, collectives_of, generic_collectives
 from chopperd.traces.timeline.host_work import host_work

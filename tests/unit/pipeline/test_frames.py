@@ -27,7 +27,7 @@ from chopperd.pipeline.frames import (
 )
 from chopperd.pipeline.reports import Origin, ReportOptions
 from chopperd.report.build.clocked_device import JoinOptions
-from chopperd.traces.kernels.class_table import ClassRule
+from chopperd.traces.kernels.classes import ClassRule
 
 REQUESTS: tuple[Request, ...] = (
     Analyse(

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from chopperd.model.kinds import KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.trace import RecordKind
-from chopperd.traces.kernels.class_table import COMMUNICATION, LIBRARIES, WORDS, ClassRule
 from chopperd.traces.kernels.classes import (
+    COMMUNICATION,
+    LIBRARIES,
     MATCHED_LENGTH,
+    WORDS,
+    ClassRule,
     class_by_operation,
     copy_directions,
     kernel_class,

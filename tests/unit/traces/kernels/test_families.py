@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.kernels.families import UNNAMED, family
-from chopperd.traces.kernels.kernel_names import LONGEST_READ
-from chopperd.traces.kernels.names import LONGEST_NAME
+from chopperd.traces.kernels.names import LONGEST_NAME, LONGEST_READ, UNNAMED, family
 from tests.unit.traces.kernels.named import NAMED
 
 NAMES = [name for named in NAMED for name in named.names]

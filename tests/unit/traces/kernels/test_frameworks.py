@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.traces.kernels.frameworks import framework
+from chopperd.traces.kernels.names import framework
 
 
 @pytest.mark.parametrize(

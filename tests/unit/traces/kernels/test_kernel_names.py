@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.kernels.kernel_names import LONGEST_READ, bare_name, own_name
+from chopperd.traces.kernels.names import LONGEST_READ, bare_name, own_name
 
 PIECES = ("_ZN", "2at", "6native", "12_GLOBAL__N_1", "St", "I", "E", "Li4E", "v", "a::b", "<", ">")
 MORE = ("(", ")", " ", "void ", ".kd", "[clone x]", "(anonymous namespace)::", "operator()", "_3")

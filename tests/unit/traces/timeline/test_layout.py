@@ -10,7 +10,7 @@ from chopperd.correlate import intervals
 from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Marker, StepSource
 from chopperd.model.trace import Damage, RecordKind, SpanKind, Trace
-from chopperd.traces.kernels.class_table import ClassRule
+from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.timeline.layout import LayoutOptions, computes, lay_out
 from tests.trace_building import Thread, TraceBuilder
 
