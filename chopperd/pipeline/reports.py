@@ -30,7 +30,7 @@ from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.kernels.classes import ClassRule
 from chopperd.traces.read.reader import DEFAULT_LIMITS, read_trace
 from chopperd.traces.read.source import ReadLimits
-from chopperd.traces.timeline.activity import DATA_WAIT_PATTERNS
+from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS
 from chopperd.traces.timeline.layout import LayoutOptions, lay_out
 from chopperd.units import NS_PER_S
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,7 @@ from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
     DeviceTimeline,
+    DeviceWindow,
     Intervals,
     Marker,
     Step,
@@ -26,11 +28,10 @@ from chopperd.traces.kernels.classes import (
     record_classes,
 )
 from chopperd.traces.kernels.names import bounded, family, framework, used_names
-from chopperd.traces.timeline.activity import DATA_WAIT_PATTERNS, host_activity
 from chopperd.traces.timeline.collectives import Collectives, collectives_of, generic_collectives
-from chopperd.traces.timeline.host_work import host_work
+from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.layers import layers
-from chopperd.traces.timeline.links import Links, link
+from chopperd.traces.timeline.links import Links, link, unrecorded
 from chopperd.traces.timeline.nesting import Moments
 from chopperd.traces.timeline.operations import (
     Launches,
@@ -40,12 +41,10 @@ from chopperd.traces.timeline.operations import (
     with_operation_classes,
 )
 from chopperd.traces.timeline.phases import phases
-from chopperd.traces.timeline.record_flops import RecordWork, record_work
-from chopperd.traces.timeline.sizes import copied_bytes
 from chopperd.traces.timeline.steps import TRACE_ENDS, MarkedSteps, mark_steps, step_at
-from chopperd.traces.timeline.unrecorded import unrecorded
-from chopperd.traces.timeline.windows import device_windows, main_stream
+from chopperd.traces.timeline.work import RecordWork, copied_bytes, record_work
 
+_NEVER_NS: Final = np.iinfo(np.int64).max
 LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
 
 
@@ -320,3 +319,72 @@ def computes(kernel_class: Int8s) -> Bools:
     """Which records compute, by their class: (n,) bool."""
     of_class = np.array([each in COMPUTE_CLASSES for each in KERNEL_CLASSES])
     return of_class.take(kernel_class)
+
+
+def device_windows(
+    *,
+    step: Int32s,
+    start_ns: Int64s,
+    end_ns: Int64s,
+    compute: Bools,
+    on_main_stream: Bools,
+    cycle: Sequence[int] = (),
+) -> tuple[DeviceWindow, ...]:
+    """One window a step with records on the device, abutting, in step order.
+
+    A window starts at the step's cut: the start of its first own compute kernel on the main
+    stream, else on any stream, else of its first own record; no earlier than the cut before it.
+    The last one of a profiler cycle ends at the step's last own record, or at the next cut.
+
+    Args:
+        step: (n,) int32, the step that launched each record; -1 none.
+        start_ns: (n,) int64, rising.
+        end_ns: (n,) int64.
+        compute: (n,) bool, records that compute.
+        on_main_stream: (n,) bool.
+        cycle: Of each step the profiler's cycle; none if there is one.
+    """
+    if not np.any(step >= 0):
+        return ()
+    count = int(step.max()) + 1
+    cut_ns = _first_start_ns(step, start_ns, compute & on_main_stream, count)
+    for rows in (compute, np.ones(len(step), np.bool_)):
+        other_ns = _first_start_ns(step, start_ns, rows, count)
+        cut_ns = np.where(cut_ns == _NEVER_NS, other_ns, cut_ns)
+    present = np.flatnonzero(cut_ns != _NEVER_NS)
+    cut_ns = np.maximum.accumulate(cut_ns[present])
+    cycles = [cycle[which] if cycle else 0 for which in present.tolist()]
+    tails = [*(a != b for a, b in pairwise(cycles)), True]
+    next_ns = [*cut_ns[1:].tolist(), _NEVER_NS]
+    return tuple(
+        DeviceWindow(
+            step=which,
+            start_ns=cut,
+            end_ns=min(after, max(int(end_ns[step == which].max()), cut)) if tail else after,
+            tail=tail,
+        )
+        for which, cut, after, tail in zip(
+            present.tolist(), cut_ns.tolist(), next_ns, tails, strict=True
+        )
+    )
+
+
+def main_stream(stream: Int64s, duration_ns: Int64s, compute: Bools) -> int:
+    """The stream with the most compute time; with none, the one with the most time at all.
+
+    Args:
+        stream: (n,) int64, n > 0.
+        duration_ns: (n,) int64.
+        compute: (n,) bool.
+    """
+    rows = compute if compute.any() else np.ones(len(stream), np.bool_)
+    streams, which = np.unique(stream[rows], return_inverse=True)
+    return int(streams[np.argmax(np.bincount(which, weights=duration_ns[rows]))])
+
+
+def _first_start_ns(step: Int32s, start_ns: Int64s, rows: Bools, count: int) -> Int64s:
+    """The first start of each step among the rows; `_NEVER_NS` for steps without any."""
+    own = np.flatnonzero(rows & (step >= 0))[::-1]
+    first_ns = np.full(count, _NEVER_NS, np.int64)
+    first_ns[step[own]] = start_ns[own]  # rows come last to first, and the last write stays
+    return first_ns

@@ -16,7 +16,7 @@ from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Damage, DeviceNumbers, Trace
 from chopperd.report.build.trace_faults import rocm_notes
 from chopperd.traces.read.reader import read_trace
-from chopperd.traces.timeline.activity import ALLOCATOR_CALL, SYNC_CALL
+from chopperd.traces.timeline.host import ALLOCATOR_CALL, SYNC_CALL
 from chopperd.traces.timeline.layout import lay_out
 from chopperd.traces.timeline.links import COPY_LAUNCH, KERNEL_LAUNCH
 from tests.integration.reference_reader import read_json

@@ -5,7 +5,7 @@ import pytest
 from chopperd.model.timeline import Intervals
 from chopperd.model.trace import SpanKind
 from chopperd.traces.kernels.names import any_of
-from chopperd.traces.timeline.activity import (
+from chopperd.traces.timeline.host import (
     ALLOCATOR_CALL,
     DATA_WAIT_PATTERNS,
     SYNC_CALL,

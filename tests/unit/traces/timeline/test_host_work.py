@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.timeline import HostWork, Phase
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline.host_work import own_times
+from chopperd.traces.timeline.host import own_times
 from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import MAIN, Thread, TraceBuilder
 

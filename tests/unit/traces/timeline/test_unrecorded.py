@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from chopperd.model.timeline import Intervals
-from chopperd.traces.timeline.links import link
-from chopperd.traces.timeline.unrecorded import unrecorded
+from chopperd.traces.timeline.links import link, unrecorded
 from tests.trace_building import Thread, TraceBuilder
 
 BACKWARD: Thread = (100, 101)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chopperd.model.arrays import Bools
 from chopperd.model.timeline import DeviceWindow
-from chopperd.traces.timeline.windows import device_windows, main_stream
+from chopperd.traces.timeline.layout import device_windows, main_stream
 from tests.trace_building import column
 
 #: (step, start_ns, length_ns, computes, on main stream)
