@@ -35,7 +35,7 @@ NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c 
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PIP) install --force-reinstall --no-deps -e .
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
-	$(PY) -c 'from chopperd.traces.native.library import scanner_library as n; assert n()'
+	$(PY) -c 'from chopperd.traces.native.scanner import scanner_library as n; assert n()'
 	touch $@
 
 # Older versions of AMD's binding, whose structures differ: the tests build a library for each. Its

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from chopperd.traces.native.library import ScannerLibrary
-from chopperd.traces.native.scanner import Scanner
+from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer
 from chopperd.traces.read.document import find_opening
 from chopperd.traces.read.json_text import (
     ANY_VALUE,
@@ -22,7 +21,6 @@ from chopperd.traces.read.json_text import (
     scalar,
 )
 from chopperd.traces.read.rows import integer
-from chopperd.traces.read.text_buffer import TextBuffer
 
 Pids: TypeAlias = Mapping[int, Scalar]
 

@@ -176,7 +176,7 @@ def is_cut_mark(data: bytes) -> bool:
     return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)
 
 
-def further_events(tail: bytes, *, native: bool = True) -> int:
+def trailing_events(tail: bytes, *, native: bool = True) -> int:
     """How many events stand in the first few lists behind the event array.
 
     Args:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from chopperd.traces.native.library import ScannerLibrary, scanner_library
-from chopperd.traces.native.scanner import Scanner
+from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer, scanner_library
 from chopperd.traces.read.event_rows import EventRows
 from chopperd.traces.read.json_text import (
     ANY_VALUE,
@@ -24,8 +23,7 @@ from chopperd.traces.read.json_text import (
 )
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.scanned import Scanned, ScannedRows
-from chopperd.traces.read.source import TraceSource
-from chopperd.traces.read.text_buffer import Buffer, TextBuffer
+from chopperd.traces.read.source import Buffer, TraceSource
 
 _FILE_BYTES: Final = 1 << 24
 """Of a file that is read at once: rows wait in the scanner's memory."""

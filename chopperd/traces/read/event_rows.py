@@ -12,10 +12,10 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.trace import RecordKind, SpanKind
+from chopperd.traces.kernels.names import MODULE_PREFIX
 from chopperd.traces.read.json_text import Scalar, decimal_of, scalars
 from chopperd.traces.read.rows import (
     ABSENT,
-    MODULE_PREFIX,
     SHAPED,
     Interner,
     TraceRows,

@@ -14,8 +14,8 @@ from chopperd.traces.read.document import (
     Texts,
     document_texts,
     find_opening,
-    further_events,
     is_cut_mark,
+    trailing_events,
     without_mark,
 )
 from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, EventArray, event_array
@@ -23,8 +23,7 @@ from chopperd.traces.read.json_text import Fault, Refusal
 from chopperd.traces.read.meta import device_numbers, kernel_devices
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.sniff import other_format
-from chopperd.traces.read.source import Progress, ReadLimits, TraceSource
-from chopperd.traces.read.text_buffer import Buffer
+from chopperd.traces.read.source import Buffer, Progress, ReadLimits, TraceSource
 from chopperd.traces.timeline.links import merged_devices
 
 DEFAULT_LIMITS: Final = ReadLimits()
@@ -108,7 +107,7 @@ class _Document:
         self._events = events
         self._native = native
         self._read_on_from = 0
-        self._further = 0
+        self._trailing = 0
 
     def feed(self, data: Buffer) -> None:
         """Take the next piece of the text."""
@@ -157,7 +156,7 @@ class _Document:
         keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
         if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
             raise DamagedTextError
-        self._further = further_events(self._events.tail or b"", native=self._native)
+        self._trailing = trailing_events(self._events.tail or b"", native=self._native)
         self._check_places()
         tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
         self._check_devices(tables)
@@ -211,7 +210,7 @@ class _Document:
 
     @property
     def _event_count(self) -> int:
-        lost = self._events.damaged + self._events.undecodable + self._further
+        lost = self._events.damaged + self._events.undecodable + self._trailing
         return self._rows.counts.total() + lost
 
     def _open(self, data: Buffer) -> bytes:
@@ -290,7 +289,7 @@ class _Document:
             undecodable_events=(
                 self._events.undecodable + self._rows.undecodable + found.undecodable_events
             ),
-            further_events=self._further,
+            further_events=self._trailing,
             invalid_records=self._rows.invalid_records + found.invalid_records,
             truncated=truncated or self._source.still_written,
             unclosed=not keys.closed and not truncated,

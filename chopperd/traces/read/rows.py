@@ -30,9 +30,6 @@ CollectiveKey: TypeAlias = tuple[Scalar, ...]
 ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
 """JSON texts of dims, types and values."""
 
-MODULE_PREFIX: Final = "nn.Module: "
-"""How torch's profiler names the Python functions that are calls of modules."""
-
 SHAPED: Final = (
     "mm",
     "matmul",

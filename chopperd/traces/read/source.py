@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final, Self, TypeAlias, cast
 
 from isal import isal_zlib
 
 from chopperd.errors import TraceFormatError
-from chopperd.traces.read.text_buffer import Buffer
 
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_WINDOW_BITS: Final = 31
@@ -36,6 +35,7 @@ _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 Progress = Callable[[int, int | None], None]
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,7 @@ import random
 import sys
 from pathlib import Path
 
-from chopperd.traces.native.library import ScannerLibrary
-from chopperd.traces.native.scanner import Scanner
-from chopperd.traces.read.text_buffer import TextBuffer
+from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer
 from tests.mutations import mutated
 
 DONE = "scanned"

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from chopperd.traces.native.library import scanner_library
+from chopperd.traces.native.scanner import scanner_library
 from tests.fuzz.attack_texts import ATTACKS, GZIP_ATTACKS, sound, sound_gzip
 from tests.fuzz.attacks import Cost, cost
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import chopperd.traces.native as native_package
 from chopperd.model.trace import Trace
-from chopperd.traces.native.library import ScannerLibrary, scanner_library
+from chopperd.traces.native.scanner import ScannerLibrary, scanner_library
 from chopperd.traces.read.document import find_opening
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.read.source import ReadLimits

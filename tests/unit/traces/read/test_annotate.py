@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.native.library import scanner_library
+from chopperd.traces.native.scanner import scanner_library
 from chopperd.traces.read.annotate import Annotator
 from tests.layouts import (
     LAYOUTS,

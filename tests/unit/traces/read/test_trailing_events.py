@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.traces.read.document import further_events
+from chopperd.traces.read.document import trailing_events
 
 ONE = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}'
 
@@ -23,8 +23,8 @@ ONE = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2}'
     ],
 )
 def test_events_of_further_lists_and_documents_are_counted(tail: bytes, count: int) -> None:
-    assert further_events(tail) == count
+    assert trailing_events(tail) == count
 
 
 def test_only_a_few_lists_are_looked_for() -> None:
-    assert further_events((b',"traceEvents":[' + ONE + b"]") * 9) == 8
+    assert trailing_events((b',"traceEvents":[' + ONE + b"]") * 9) == 8
