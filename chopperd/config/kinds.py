@@ -2,11 +2,13 @@
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from math import isfinite
-from pathlib import PurePosixPath
-from typing import Final, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
 
 from chopperd.errors import ConfigError
 from chopperd.model.kinds import KERNEL_CLASSES
@@ -15,216 +17,96 @@ from chopperd.model.run import device_map_of
 _LAST_PORT: Final = 65535
 
 
-class Kind(Protocol):
-    """What values a key takes."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values a key takes.
 
-    @property
-    def allowed(self) -> str:
-        """The allowed values, for people."""
-        ...
+    Attributes:
+        type: Their type with its limits, as msgspec checks them.
+        allowed: The allowed values, for people.
+        is_allowed: Whether a value of that type is one; none is one that it fails on.
+    """
+
+    type: Any
+    allowed: str
+    is_allowed: Callable[[Any], bool] = lambda _value: True
 
     def accepts(self, value: object) -> bool:
         """Whether `value`, as TOML gives it, is allowed."""
-        ...
-
-
-@runtime_checkable
-class Explaining(Protocol):
-    """A kind that can say what is wrong with a value, where the allowed ones say too little."""
-
-    def why_not(self, value: object) -> str | None:
-        """What is wrong, to be put behind the key's name; None if nothing is."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number in a closed range."""
-
-    low: float
-    high: float
-    unit: str = ""
-
-    @property
-    def allowed(self) -> str:
-        """The range with its unit."""
-        return f"a number from {self.low:g} to {self.high:g} {self.unit}".rstrip()
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is a number, not a truth value, in the range."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return isfinite(value) and self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A whole number of bytes in a closed range."""
-
-    low: int
-    high: int
-
-    @property
-    def allowed(self) -> str:
-        """The range in bytes."""
-        return f"a whole number of bytes from {self.low} to {self.high}"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is whole and in the range."""
-        return type(value) is int and self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number in a closed range."""
-
-    low: int
-    high: int
-
-    @property
-    def allowed(self) -> str:
-        """The range."""
-        return f"a whole number from {self.low} to {self.high}"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is whole and in the range."""
-        return type(value) is int and self.low <= value <= self.high
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Yes or no."""
-
-    allowed: str = "true or false"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is a truth value."""
-        return isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The absolute path of a folder, or of a file in one."""
-
-    allowed: str = "an absolute path"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is an absolute path."""
-        return isinstance(value, str) and PurePosixPath(value).is_absolute()
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A list, every entry of which is of one kind."""
-
-    each: Kind
-
-    @property
-    def allowed(self) -> str:
-        """The form of the list."""
-        return f"a list, each entry {self.each.allowed}"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is a list of allowed entries."""
-        return isinstance(value, list) and all(map(self.each.accepts, value))
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """Where to listen: `address:port` with a numeric address, port 0 for any; "" for nowhere."""
-
-    allowed: str = '"ADDRESS:PORT" such as "127.0.0.1:9469" or "[::]:9469", or "" for none'
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is an IP address and a port, or empty."""
-        if not isinstance(value, str):
-            return False
-        address, _, port = value.rpartition(":")
-        return value == "" or (_is_ip(address) and port.isdecimal() and int(port) <= _LAST_PORT)
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """Any text that is not empty."""
-
-    allowed: str = "a name in quotes"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is text with something in it."""
-        return isinstance(value, str) and bool(value.strip())
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a closed set of words."""
-
-    options: tuple[str, ...]
-
-    @property
-    def allowed(self) -> str:
-        """The words."""
-        return " | ".join(self.options)
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is one of the words."""
-        return value in self.options
-
-
-@dataclass(frozen=True, slots=True)
-class Patterns:
-    """A list of regular expressions."""
-
-    allowed: str = "a list of regular expressions"
-
-    def accepts(self, value: object) -> bool:
-        """Whether it is a list in which every entry compiles."""
-        return isinstance(value, list) and all(map(_compiles, value))
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMaps:
-    """Which GPU each device of a trace is."""
-
-    allowed: str = 'a text such as "0=GPU-uuid,3:0=1" ([RANK:]DEVICE=GPU) or "pci"'
-
-    def accepts(self, value: object) -> bool:
-        """Whether every part of the text is understood."""
         try:
-            return isinstance(value, str) and bool(device_map_of(value, ""))
-        except ConfigError:
+            msgspec.convert(value, self.type)
+            return self.is_allowed(value)
+        except (ValueError, OverflowError, re.error, ConfigError):
             return False
 
-
-@dataclass(frozen=True, slots=True)
-class PerModel:
-    """A table of GPU product names and a number for each."""
-
-    each: Number
-
-    @property
-    def allowed(self) -> str:
-        """The form of the table."""
-        return f'a table "GPU name" = {self.each.allowed}'
-
-    def accepts(self, value: object) -> bool:
-        """Whether every number of the table is allowed."""
-        return isinstance(value, dict) and all(map(self.each.accepts, value.values()))
+    def why_not(self, value: object) -> str:
+        """What is wrong with a value that is not allowed, to be put behind the key's name."""
+        return f" = {value!r} is not allowed: {self.allowed}"
 
 
-def _compiles(pattern: object) -> bool:
-    try:
-        return isinstance(pattern, str) and bool(re.compile(pattern))
-    except re.error:
-        return False
+def number(low: float, high: float, unit: str = "") -> Kind:
+    """A number in a closed range."""
+    allowed = f"a number from {low:g} to {high:g} {unit}".rstrip()
+    return Kind(Annotated[float, Meta(ge=low, le=high)], allowed)
+
+
+def whole(low: int, high: int, what: str = "number") -> Kind:
+    """A whole number in a closed range."""
+    allowed = f"a whole {what} from {low} to {high}"
+    return Kind(Annotated[int, Meta(ge=low, le=high)], allowed)
+
+
+def size(low: int, high: int) -> Kind:
+    """A whole number of bytes in a closed range."""
+    return whole(low, high, "number of bytes")
+
+
+def choice(*options: str) -> Kind:
+    """One of a closed set of words."""
+    return Kind(Literal[options], " | ".join(options))
+
+
+def listed(each: Kind) -> Kind:
+    """A list, every entry of which is of one kind."""
+    return Kind(
+        list[each.type],  # type: ignore[name-defined]
+        f"a list, each entry {each.allowed}",
+        lambda value: all(map(each.is_allowed, value)),
+    )
+
+
+def per_model(each: Kind) -> Kind:
+    """A table of GPU product names and a value for each."""
+    return Kind(dict[str, each.type], f'a table "GPU name" = {each.allowed}')  # type: ignore[name-defined]
+
+
+def _is_listen(value: str) -> bool:
+    """Whether it is a numeric address and a port, or empty."""
+    address, _, port = value.rpartition(":")
+    return value == "" or (_is_ip(address) and port.isdecimal() and int(port) <= _LAST_PORT)
 
 
 def _is_ip(text: str) -> bool:
     """Whether it is an IPv4 address, or an IPv6 address in brackets."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        return (ip_address(bare).version == 6) is (bare != text)
-    except ValueError:
-        return False
+    return (ip_address(bare).version == 6) is (bare != text)
+
+
+FLAG: Final = Kind(bool, "true or false")
+#: Of a folder, or of a file in one.
+FOLDER: Final = Kind(Annotated[str, Meta(pattern="^/")], "an absolute path")
+NAME: Final = Kind(Annotated[str, Meta(pattern=r"\S")], "a name in quotes")
+LISTEN: Final = Kind(
+    str, '"ADDRESS:PORT" such as "127.0.0.1:9469" or "[::]:9469", or "" for none', _is_listen
+)
+PATTERNS: Final = Kind(
+    list[str], "a list of regular expressions", lambda value: all(map(re.compile, value))
+)
+DEVICE_MAPS: Final = Kind(
+    str,
+    'a text such as "0=GPU-uuid,3:0=1" ([RANK:]DEVICE=GPU) or "pci"',
+    lambda value: bool(device_map_of(value, "")),
+)
 
 
 # A site's own kernel classes in the configuration: which rules are taken, and why others are not.
@@ -245,22 +127,15 @@ _TOKEN: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClassRules:
+class _ClassRules(Kind):
     """A list of tables `{class, pattern}`; patterns known to take forever are refused."""
 
-    allowed: str = 'a list of {class = "comm", pattern = "regular expression"}'
-
-    def accepts(self, value: object) -> bool:
-        """Whether every entry is a rule."""
-        return self.why_not(value) is None
-
-    def why_not(self, value: object) -> str | None:
-        """What is wrong, to be put behind the key's name; None if nothing is."""
+    def why_not(self, value: object) -> str:
+        """What is wrong with the first rule that is not allowed."""
         if not isinstance(value, list):
-            return f" = {value!r} is not allowed: {self.allowed}"
+            return Kind.why_not(self, value)
         whys = ((number, _why_not(entry)) for number, entry in enumerate(value, start=1))
-        return next((f", rule {number}: {why}" for number, why in whys if why), None)
+        return next(f", rule {number}: {why}" for number, why in whys if why)
 
 
 def _why_not(entry: object) -> str | None:
@@ -305,3 +180,10 @@ def _why_slow(pattern: str) -> str | None:
     if repetitions > MOST_REPETITIONS:
         return f"has more than {MOST_REPETITIONS} repetitions, which can take very long"
     return None
+
+
+CLASS_RULES: Final = _ClassRules(
+    list[Any],
+    'a list of {class = "comm", pattern = "regular expression"}',
+    lambda value: not any(map(_why_not, value)),
+)

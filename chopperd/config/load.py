@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from chopperd.config.kinds import Explaining
 from chopperd.config.sections import Config
 from chopperd.config.table import SETTINGS, Setting
 from chopperd.errors import ConfigError
@@ -128,10 +127,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _not_allowed(given: _Given, setting: Setting) -> str:
-    value = given.readings[0]
-    if isinstance(setting.kind, Explaining):
-        return f"{given.origin}: {given.key}{setting.kind.why_not(value)}"
-    return f"{given.origin}: {given.key} = {value!r} is not allowed: {setting.kind.allowed}"
+    return f"{given.origin}: {given.key}{setting.kind.why_not(given.readings[0])}"
 
 
 def _nested(values: Mapping[str, object]) -> dict[str, dict[str, object]]:

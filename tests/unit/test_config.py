@@ -127,3 +127,15 @@ def test_the_effective_configuration_lists_every_setting_with_its_origin() -> No
 def test_the_node_is_called_as_configured_else_as_its_host() -> None:
     assert node_name(load_config(NO_FILE, {"CHOPPERD_NODE__NAME": "gpu-17"})) == "gpu-17"
     assert node_name(load_config(NO_FILE, {})) == os.uname().nodename
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1" + 400 * "0", "true", "[1]", "'1'"])
+def test_what_is_no_number_in_the_range_is_refused_and_not_failed_on(text: str) -> None:
+    """Among them whole numbers that no float holds, and texts."""
+    with pytest.raises(ConfigError, match=r"sampling\.hz = .* a number from 0\.1 to 1000 Hz"):
+        load_config(None, {"CHOPPERD_SAMPLING__HZ": text})
+
+
+def test_a_repetition_that_no_machine_can_count_is_no_expression() -> None:
+    with pytest.raises(ConfigError, match="a list of regular expressions"):
+        load_config(None, {"CHOPPERD_TRACES__DATA_WAIT_PATTERNS": "['a{99999999999}']"})
