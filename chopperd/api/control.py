@@ -6,14 +6,14 @@ from typing import Final
 from starlette.responses import Response
 
 from chopperd.api.models import PauseState
-from chopperd.api.parameters import Duration, Text, optional
+from chopperd.api.parameters import duration, line, optional
 from chopperd.api.routing import Call, json_response
 from chopperd.model.live import Pause
 
 _LONGEST_PAUSE_S: Final = 30 * 86_400.0
 
-FOR: Final = optional("for", Duration(_LONGEST_PAUSE_S), "how long; until it is ended if absent")
-REASON: Final = optional("reason", Text(200), "why, for people")
+FOR: Final = optional("for", duration(_LONGEST_PAUSE_S), "how long; until it is ended if absent")
+REASON: Final = optional("reason", line(200), "why, for people")
 
 
 def pause_state(call: Call) -> Response:

@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from chopperd.api.models import Drops
 from chopperd.api.node import FROM, TO
-from chopperd.api.parameters import Text, optional
+from chopperd.api.parameters import line, optional
 from chopperd.api.routing import Call, json_response
 from chopperd.api.steps import LIMIT
 from chopperd.model.captures import DropQuery
 
-GPU: Final = optional("gpu", Text(128), "only of the GPU with this label or UUID")
+GPU: Final = optional("gpu", line(128), "only of the GPU with this label or UUID")
 
 
 def drops(call: Call) -> Response:

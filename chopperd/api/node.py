@@ -10,12 +10,12 @@ from chopperd.api.accept import accepts_gzip
 from chopperd.api.history import LONGEST_NS, MOST_POINTS, history
 from chopperd.api.models import Well, gpu_of, gpus_of, status_of
 from chopperd.api.parameters import (
-    Instant,
-    Text,
-    Whole,
+    INSTANT,
     defaulted,
     in_path,
+    line,
     optional,
+    whole,
 )
 from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters, retry_later
 from chopperd.api.routing import Call, json_response
@@ -28,10 +28,10 @@ _METRICS_AGE_NS: Final = 10 * NS_PER_S
 _DEFAULT_SPAN_NS: Final = 600 * NS_PER_S
 _GZIP_LEVEL: Final = 1
 
-GPU: Final = in_path("gpu", Text(128), "label, UUID or PCI bus id of a GPU")
-FROM: Final = optional("from", Instant(), "start, inclusive")
-TO: Final = optional("to", Instant(), "end, exclusive")
-POINTS: Final = defaulted("points", Whole(1, MOST_POINTS), 600, "most points to give")
+GPU: Final = in_path("gpu", line(128), "label, UUID or PCI bus id of a GPU")
+FROM: Final = optional("from", INSTANT, "start, inclusive")
+TO: Final = optional("to", INSTANT, "end, exclusive")
+POINTS: Final = defaulted("points", whole(1, MOST_POINTS), 600, "most points to give")
 
 
 def status(call: Call) -> Response:

@@ -141,7 +141,7 @@ def _content(media_type: str, reply: Reply, references: _References) -> Json:
 
 
 def _parameter(parameter: Parameter[object]) -> Json:
-    schema = parameter.kind.schema()
+    schema = parameter.kind.schema
     if parameter.default is not None:
         schema = {**schema, "default": parameter.default}  # type: ignore[dict-item]
     return {

@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from chopperd.api.parameters import OneOf, in_path
+from chopperd.api.parameters import in_path, one_of
 from chopperd.api.routing import Call
 
 _JAVASCRIPT: Final = "text/javascript"
@@ -18,7 +18,7 @@ _FILES: Final[Mapping[str, tuple[str, str]]] = {
     "NOTICE": ("swagger-ui/NOTICE", "text/plain"),
 }
 FILE_MEDIA_TYPES: Final = tuple(dict.fromkeys(kind for _, kind in _FILES.values()))
-FILE: Final = in_path("file", OneOf(tuple(_FILES)), "name of a file")
+FILE: Final = in_path("file", one_of(*_FILES), "name of a file")
 
 #: The page runs only its own files, and talks only to us. Swagger UI writes style attributes, and
 #: its style sheet holds pictures as `data:`.

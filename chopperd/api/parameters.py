@@ -1,10 +1,10 @@
 """Parameters of requests: how each kind is read, and how the API's document describes it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from chopperd.errors import ConfigError
 from chopperd.model.run import device_map_of
@@ -18,6 +18,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Whole numbers below this are no times in ns of an age with GPUs, but likely in s, ms or us.
 _LEAST_UNIX_NS: Final = 10**17
 _MAX_INT64: Final = 2**63 - 1
+_LONGEST_DEVICE_MAP: Final = 4096
 # A plus sign that was not escaped arrives as a space.
 _RFC_3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([-+ ])(\d\d:\d\d))",
@@ -27,174 +28,131 @@ _SECONDS_OF_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
 
 
-class Kind(Protocol[V_co]):
-    """A kind of value."""
-
-    def read(self, text: str) -> V_co:
-        """The value that the text says.
-
-        Raises:
-            ValueError: It says none of this kind; the message says what is expected.
-        """
-        ...
-
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Text:
+class Kind(Generic[V_co]):
+    """A kind of value.
+
+    Attributes:
+        read: The value that a text says; a ValueError says what is expected instead.
+        schema: The kind as JSON Schema.
+    """
+
+    read: Callable[[str], V_co]
+    schema: Mapping[str, Json]
+
+
+def line(longest: int = 256) -> Kind[str]:
     """A line of text of at most `longest` characters, none of them a control character."""
 
-    longest: int = 256
+    def read(given: str) -> str:
+        if not 0 < len(given) <= longest or not given.isprintable():
+            raise ValueError(f"must be 1 to {longest} printable characters")
+        return given
 
-    def read(self, text: str) -> str:
-        """The text itself."""
-        if not 0 < len(text) <= self.longest or not text.isprintable():
-            raise ValueError(f"must be 1 to {self.longest} printable characters")
-        return text
-
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {"type": "string", "minLength": 1, "maxLength": self.longest}
+    return Kind(read, {"type": "string", "minLength": 1, "maxLength": longest})
 
 
-@dataclass(frozen=True, slots=True)
-class FileName:
+def file_name(longest: int = 200) -> Kind[str]:
     """A name that can be a file's or a folder's: no path."""
 
-    longest: int = 200
-
-    def read(self, text: str) -> str:
-        """The name itself."""
-        if not 0 < len(text.encode()) <= self.longest or not text.isprintable():
-            raise ValueError(f"must be 1 to {self.longest} bytes of printable characters")
-        if "/" in text or text.startswith("."):
+    def read(given: str) -> str:
+        if not 0 < len(given.encode()) <= longest or not given.isprintable():
+            raise ValueError(f"must be 1 to {longest} bytes of printable characters")
+        if "/" in given or given.startswith("."):
             raise ValueError("must be a plain name: no '/', no '.' at its start")
-        return text
+        return given
 
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": self.longest,
-            "pattern": "^[^./][^/]*$",
-        }
+    return Kind(read, {**line(longest).schema, "pattern": "^[^./][^/]*$"})
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMapText:
-    """Which GPU each device of a trace is."""
-
-    longest: int = 4096
-
-    def read(self, text: str) -> str:
-        """The text itself."""
-        try:
-            if len(text) <= self.longest and text.isprintable():
-                device_map_of(text, "device_map")
-                return text
-        except ConfigError:
-            pass
-        raise ValueError("must be [RANK:]DEVICE=GPU, several separated by commas, or pci")
-
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {"type": "string", "minLength": 1, "maxLength": self.longest}
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
+def whole(low: int, high: int) -> Kind[int]:
     """A whole number from `low` to `high`."""
 
-    low: int
-    high: int
-
-    def read(self, text: str) -> int:
-        """The number."""
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
-        if value is None or not self.low <= value <= self.high:
-            raise ValueError(f"must be a whole number from {self.low} to {self.high}")
+    def read(given: str) -> int:
+        value = _digits(given)
+        if value is None or not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
         return value
 
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+    return Kind(read, {"type": "integer", "minimum": low, "maximum": high})
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A time: RFC 3339 with its offset, or a whole number of ns since 1970."""
-
-    def read(self, text: str) -> int:
-        """The time in ns since 1970."""
-        if text.isascii() and text.isdecimal() and len(text) < 20:
-            return self._checked(int(text))
-        found = _RFC_3339.fullmatch(text)
-        if found is None:
-            raise ValueError("must be a time such as 2026-11-27T10:00:00Z, or unix time in ns")
-        date, time, fraction, _, sign, offset = found.groups()
-        zone = f"{sign.replace(' ', '+')}{offset}" if offset else "+00:00"
-        try:
-            since = datetime.fromisoformat(f"{date}T{time}{zone}") - _EPOCH
-        except ValueError as error:
-            raise ValueError("is no time that exists") from error
-        whole_s = since.days * 86_400 + since.seconds
-        return self._checked(whole_s * NS_PER_S + int((fraction or "").ljust(9, "0")))
-
-    def _checked(self, unix_ns: int) -> int:
-        if 0 < unix_ns < _LEAST_UNIX_NS:
-            raise ValueError("is before 1974: unix time is in ns")
-        if not 0 <= unix_ns <= _MAX_INT64:
-            raise ValueError("is out of range")
-        return unix_ns
-
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {
-            "oneOf": [
-                {"type": "string", "format": "date-time"},
-                {"type": "integer", "format": "int64", "description": "ns since 1970"},
-            ]
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Duration:
+def duration(longest_s: float) -> Kind[float]:
     """A length of time in s, or with a unit: s, m, h, d."""
 
-    longest_s: float
-
-    def read(self, text: str) -> float:
-        """The length in s."""
-        found = _DURATION.fullmatch(text)
+    def read(given: str) -> float:
+        found = _DURATION.fullmatch(given)
         value_s = float(found[1]) * _SECONDS_OF_UNIT[found[2]] if found else 0.0
-        if not 0 < value_s <= self.longest_s:
-            raise ValueError(f"must be a time such as 90, 10m or 2h, at most {self.longest_s:g} s")
+        if not 0 < value_s <= longest_s:
+            raise ValueError(f"must be a time such as 90, 10m or 2h, at most {longest_s:g} s")
         return value_s
 
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {"type": "string", "pattern": f"^(?:{_DURATION.pattern})$"}
+    return Kind(read, {"type": "string", "pattern": f"^(?:{_DURATION.pattern})$"})
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+def one_of(*words: str) -> Kind[str]:
     """One of some words."""
 
-    words: tuple[str, ...]
+    def read(given: str) -> str:
+        if given not in words:
+            raise ValueError(f"must be one of: {', '.join(words)}")
+        return given
 
-    def read(self, text: str) -> str:
-        """The word."""
-        if text not in self.words:
-            raise ValueError(f"must be one of: {', '.join(self.words)}")
-        return text
+    return Kind(read, {"type": "string", "enum": list(words)})
 
-    def schema(self) -> Mapping[str, Json]:
-        """The kind as JSON Schema."""
-        return {"type": "string", "enum": list(self.words)}
+
+def _device_map(given: str) -> str:
+    try:
+        if len(given) <= _LONGEST_DEVICE_MAP and given.isprintable():
+            device_map_of(given, "device_map")
+            return given
+    except ConfigError:
+        pass
+    raise ValueError("must be [RANK:]DEVICE=GPU, several separated by commas, or pci")
+
+
+def _unix_ns(given: str) -> int:
+    """A time in ns since 1970, to the ns."""
+    unix_ns = _digits(given)
+    if unix_ns is None:
+        unix_ns = _rfc_3339_ns(given)
+    if 0 < unix_ns < _LEAST_UNIX_NS:
+        raise ValueError("is before 1974: unix time is in ns")
+    if not 0 <= unix_ns <= _MAX_INT64:
+        raise ValueError("is out of range")
+    return unix_ns
+
+
+def _rfc_3339_ns(given: str) -> int:
+    found = _RFC_3339.fullmatch(given)
+    if found is None:
+        raise ValueError("must be a time such as 2026-11-27T10:00:00Z, or unix time in ns")
+    date, time, fraction, _, sign, offset = found.groups()
+    zone = f"{sign.replace(' ', '+')}{offset}" if offset else "+00:00"
+    try:
+        since = datetime.fromisoformat(f"{date}T{time}{zone}") - _EPOCH
+    except ValueError as error:
+        raise ValueError("is no time that exists") from error
+    whole_s = since.days * 86_400 + since.seconds
+    return whole_s * NS_PER_S + int((fraction or "").ljust(9, "0"))
+
+
+def _digits(given: str) -> int | None:
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else None
+
+
+#: Which GPU each device of a trace is.
+DEVICE_MAP_TEXT: Final = Kind(_device_map, line(_LONGEST_DEVICE_MAP).schema)
+#: A time: RFC 3339 with its offset, or a whole number of ns since 1970.
+INSTANT: Final = Kind(
+    _unix_ns,
+    {
+        "oneOf": [
+            {"type": "string", "format": "date-time"},
+            {"type": "integer", "format": "int64", "description": "ns since 1970"},
+        ]
+    },
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

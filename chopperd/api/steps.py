@@ -10,7 +10,7 @@ from starlette.responses import Response
 from chopperd.api.accept import best_media_type
 from chopperd.api.models import Jobs, Step, StepKernels, Steps
 from chopperd.api.node import FROM, TO
-from chopperd.api.parameters import OneOf, Text, Whole, defaulted, in_path, optional
+from chopperd.api.parameters import defaulted, in_path, line, one_of, optional, whole
 from chopperd.api.problems import (
     Extras,
     ParameterProblem,
@@ -34,19 +34,19 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
 
-JOB: Final = optional("job", Text(), "only of this job")
-JOB_ID: Final = in_path("job", Text(), "name of a job")
+JOB: Final = optional("job", line(), "only of this job")
+JOB_ID: Final = in_path("job", line(), "name of a job")
 RUN: Final = optional(
-    "run", Text(), "only of this run; most have no name, as a job has one run at a time"
+    "run", line(), "only of this run; most have no name, as a job has one run at a time"
 )
-RANK: Final = optional("rank", Whole(0, _MAX_INT32), "only of this rank")
-GPU_LABEL: Final = optional("gpu", Text(128), "only of the GPU with this label")
-LIMIT: Final = defaulted("limit", Whole(1, 1000), 100, "most entries to give")
-CURSOR: Final = optional("cursor", Text(512), "where the page before ended")
-STEP: Final = in_path("step", Whole(0, _MAX_INT64), "number of a step")
-BY: Final = defaulted("by", OneOf(PARTS_BY), "family", "what to sum kernels by")
+RANK: Final = optional("rank", whole(0, _MAX_INT32), "only of this rank")
+GPU_LABEL: Final = optional("gpu", line(128), "only of the GPU with this label")
+LIMIT: Final = defaulted("limit", whole(1, 1000), 100, "most entries to give")
+CURSOR: Final = optional("cursor", line(512), "where the page before ended")
+STEP: Final = in_path("step", whole(0, _MAX_INT64), "number of a step")
+BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what to sum kernels by")
 INCLUDE: Final = optional(
-    "include", OneOf((_FAMILIES,)), "also give kernels by family, operation, layer and phase"
+    "include", one_of(_FAMILIES), "also give kernels by family, operation, layer and phase"
 )
 
 

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from chopperd.api.models import Traces, TraceTaken
-from chopperd.api.parameters import DeviceMapText, FileName, Text, in_path, optional
+from chopperd.api.parameters import DEVICE_MAP_TEXT, file_name, in_path, line, optional
 from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters, retry_later
 from chopperd.api.routing import Call, json_response
 from chopperd.api.steps import LIMIT
@@ -33,17 +33,17 @@ _STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
     IngestReason.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-TRACE_ID: Final = in_path("trace", Text(64), "id of a trace")
-NAME: Final = optional("name", FileName(), "file name of the trace in the body")
-UPLOAD_JOB: Final = optional("job", FileName(128), "job that the trace is of")
+TRACE_ID: Final = in_path("trace", line(64), "id of a trace")
+NAME: Final = optional("name", file_name(), "file name of the trace in the body")
+UPLOAD_JOB: Final = optional("job", file_name(128), "job that the trace is of")
 DEVICE_MAP: Final = optional(
     "device_map",
-    DeviceMapText(),
+    DEVICE_MAP_TEXT,
     "which GPU each device of the trace is, [RANK:]DEVICE=GPU,... or pci; a known trace is "
     "analysed again",
 )
 PATH: Final = optional(
-    "path", Text(_LONGEST_PATH), "take this file of the node, under ingest.roots; no body"
+    "path", line(_LONGEST_PATH), "take this file of the node, under ingest.roots; no body"
 )
 
 
