@@ -14,7 +14,7 @@ from chopperd.agent.context import Surroundings
 from chopperd.agent.lifecycle import end_within
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.listeners import Listener
-from chopperd.api.services import ApiServices
+from chopperd.api.routing import ApiServices
 from chopperd.errors import IngestError, IngestReason, StoreError
 from chopperd.export.catalogue import profile_named
 from chopperd.export.rendering import MetricsText
@@ -35,7 +35,7 @@ from chopperd.store.recorder.reader import RecordedSamples
 if TYPE_CHECKING:
     from chopperd.agent.storage import ArchiveThread, StoreKeeper
     from chopperd.api.listeners import Listener
-    from chopperd.api.services import ApiServices
+    from chopperd.api.routing import ApiServices
     from chopperd.ingest.service import IngestService
     from chopperd.store.captures.capture_store import CaptureStore
 

@@ -18,11 +18,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chopperd.api.access import AccessPolicy, is_same_origin
 from chopperd.api.openapi import OpenApi
-from chopperd.api.places import Places
-from chopperd.api.problems import ProblemError
 from chopperd.api.routes import HEALTH_ROUTES, ROUTES
-from chopperd.api.routing import Call, Route, read_values, viewer_of
-from chopperd.api.services import ApiServices
+from chopperd.api.routing import (
+    ApiServices,
+    Call,
+    Places,
+    ProblemError,
+    Route,
+    read_values,
+    viewer_of,
+)
 from chopperd.errors import StoreError
 
 logger = logging.getLogger(__name__)

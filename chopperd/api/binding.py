@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from chopperd.api.peers import credentials, program_name
+from chopperd.api.access import credentials, program_name
 from chopperd.errors import ConfigError
 
 _BACKLOG: Final = 128

@@ -1,26 +1,42 @@
-"""Answers about the node as it is now: status, GPUs, samples, metrics, health."""
+"""Answers about the node: status, GPUs, samples, drops, metrics, health, the stream, the pause."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from isal import igzip
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from chopperd.api.accept import accepts_gzip
 from chopperd.api.history import LONGEST_NS, MOST_POINTS, history
-from chopperd.api.models import Well, gpu_of, gpus_of, status_of
+from chopperd.api.models import Drops, PauseState, Well, event_of, gpu_of, gpus_of, status_of
 from chopperd.api.parameters import (
-    INSTANT,
+    FROM,
+    LIMIT,
+    TO,
+    accepts_gzip,
     defaulted,
+    duration,
     in_path,
     line,
     optional,
     whole,
 )
-from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters, retry_later
-from chopperd.api.routing import Call, json_response
-from chopperd.api.services import ApiServices
-from chopperd.model.live import GpuLive, NodeSnapshot
+from chopperd.api.routing import (
+    ApiServices,
+    Call,
+    ParameterProblem,
+    Places,
+    ProblemError,
+    bad_parameters,
+    json_response,
+    retry_later,
+)
+from chopperd.model.captures import DropQuery
+from chopperd.model.live import GpuLive, NodeSnapshot, Pause
+from chopperd.model.services import SnapshotSource
 from chopperd.units import NS_PER_S
 
 _READY_AGE_NS: Final = 5 * NS_PER_S
@@ -29,9 +45,17 @@ _DEFAULT_SPAN_NS: Final = 600 * NS_PER_S
 _GZIP_LEVEL: Final = 1
 
 GPU: Final = in_path("gpu", line(128), "label, UUID or PCI bus id of a GPU")
-FROM: Final = optional("from", INSTANT, "start, inclusive")
-TO: Final = optional("to", INSTANT, "end, exclusive")
 POINTS: Final = defaulted("points", whole(1, MOST_POINTS), 600, "most points to give")
+GPU_OR_NONE: Final = optional("gpu", line(128), "only of the GPU with this label or UUID")
+STREAM_MEDIA_TYPE: Final = "text/event-stream"
+_EVERY_S: Final = 1.0
+_HEARTBEAT_AFTER: Final = 10
+_HEARTBEAT: Final = b": no news\n\n"
+_END: Final = b"event: end\ndata: {}\n\n"
+_LONGEST_PAUSE_S: Final = 30 * 86_400.0
+
+FOR: Final = optional("for", duration(_LONGEST_PAUSE_S), "how long; until it is ended if absent")
+REASON: Final = optional("reason", line(200), "why, for people")
 
 
 def status(call: Call) -> Response:
@@ -115,3 +139,82 @@ def _found(snapshot: NodeSnapshot, key: str) -> GpuLive:
             return each
     known = ", ".join(each.info.gpu for each in snapshot.gpus) or "none"
     raise ProblemError(HTTPStatus.NOT_FOUND, f"no such GPU; there are: {known}")
+
+
+def drops(call: Call) -> Response:
+    """Drops that overlap a time."""
+    query = DropQuery(gpu=call[GPU_OR_NONE], from_unix_ns=call[FROM], to_unix_ns=call[TO])
+    return json_response(Drops(drops=call.services.drops.drops(query, limit=call[LIMIT])))
+
+
+class _EventStream(StreamingResponse):
+    """A streamed answer that takes one of a bounded number of places."""
+
+    def __init__(self, events: AsyncIterator[bytes], places: Places) -> None:
+        super().__init__(events, media_type=STREAM_MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+        self._places = places
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._places.one():
+                await super().__call__(scope, receive, send)
+        except ProblemError as problem:
+            await problem.response()(scope, receive, send)
+
+
+async def stream(call: Call) -> Response:
+    """An event each second, until the client or the agent goes."""
+    if call.request.method == "HEAD":
+        return Response(media_type=STREAM_MEDIA_TYPE)
+    stopping: asyncio.Event = getattr(call.request.state, "stopping", None) or asyncio.Event()
+    return _EventStream(_events(call.services.snapshots, stopping), call.streams)
+
+
+async def _events(snapshots: SnapshotSource, stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    """Each new snapshot; a comment where there is none for long; word of the end."""
+    seen_mono_ns, quiet = None, 0
+    while True:
+        snapshot = snapshots.latest()
+        if snapshot.taken_mono_ns != seen_mono_ns:
+            seen_mono_ns, quiet = snapshot.taken_mono_ns, 0
+            yield b"event: snapshot\ndata: " + msgspec.json.encode(event_of(snapshot)) + b"\n\n"
+        elif (quiet := quiet + 1) % _HEARTBEAT_AFTER == 0:
+            yield _HEARTBEAT
+        if await _is_set_within(stopping, _EVERY_S):
+            yield _END
+            return
+
+
+async def _is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+def pause_state(call: Call) -> Response:
+    """Whether the agent is paused."""
+    return json_response(_state(call.services.snapshots.latest().pause))
+
+
+def pause(call: Call) -> Response:
+    """Pause the agent."""
+    reason = call[REASON] or _by_whom(call.viewer.uid)
+    return json_response(_state(call.services.pause.pause(reason, call[FOR])))
+
+
+def resume(call: Call) -> Response:
+    """Go on."""
+    call.services.pause.resume()
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _by_whom(uid: int | None) -> str:
+    return "asked for over the API" + (f" by uid {uid}" if uid is not None else "")
+
+
+def _state(pause: Pause | None) -> PauseState:
+    if pause is None:
+        return PauseState(paused=False)
+    return PauseState(paused=True, reason=pause.reason, until_unix_ns=pause.until_unix_ns)

@@ -1,18 +1,21 @@
-"""The OpenAPI 3.1 document, worked out from the table of routes."""
+"""The OpenAPI 3.1 document, worked out from the table of routes, and the page that shows it.
+
+The page needs nothing from other hosts.
+"""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from importlib.resources import files
 from inspect import cleandoc
 from typing import Final, TypeAlias
 
 import msgspec
+from starlette.responses import Response
 
 from chopperd import __version__
 from chopperd.api.access import Access
-from chopperd.api.parameters import Json, Parameter
-from chopperd.api.problems import MEDIA_TYPE as PROBLEM_MEDIA_TYPE
-from chopperd.api.problems import Problem
-from chopperd.api.routing import Reply, Route
+from chopperd.api.parameters import Json, Parameter, in_path, one_of
+from chopperd.api.routing import PROBLEM_MEDIA_TYPE, Call, Problem, Reply, Route
 
 _References: TypeAlias = Mapping[type, Json]
 
@@ -36,6 +39,24 @@ _ACCESS_REFUSALS: Final[Mapping[int, str]] = {
 _ABOUT: Final = (
     "What the GPU clock costs each training step on this node. Times are ns since 1970 unless "
     "their name says otherwise; ratios are 0 to 1; null is unknown, never 0."
+)
+_JAVASCRIPT: Final = "text/javascript"
+_FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "docs.js": ("docs.js", _JAVASCRIPT),
+    "swagger-ui-bundle.js": ("swagger-ui/swagger-ui-bundle.js", _JAVASCRIPT),
+    "swagger-ui.css": ("swagger-ui/swagger-ui.css", "text/css"),
+    "LICENSE": ("swagger-ui/LICENSE", "text/plain"),
+    "NOTICE": ("swagger-ui/NOTICE", "text/plain"),
+}
+FILE_MEDIA_TYPES: Final = tuple(dict.fromkeys(kind for _, kind in _FILES.values()))
+FILE: Final = in_path("file", one_of(*_FILES), "name of a file")
+
+#: The page runs only its own files, and talks only to us. Swagger UI writes style attributes, and
+#: its style sheet holds pictures as `data:`.
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 
 
@@ -163,3 +184,27 @@ def _operation_id(route: Route) -> str:
 def _tag(route: Route) -> str:
     first, _, rest = route.path.strip("/").partition("/")
     return rest.removeprefix("v1/").partition("/")[0] if first == "api" else "agent"
+
+
+def openapi(call: Call) -> Response:
+    """The description of all routes."""
+    return Response(call.description.body(), media_type="application/json")
+
+
+def docs(_call: Call) -> Response:
+    """The page."""
+    return _file("docs.html", "text/html")
+
+
+def docs_file(call: Call) -> Response:
+    """A file of the page."""
+    return _file(*_FILES[call[FILE]])
+
+
+def _file(name: str, media_type: str) -> Response:
+    body = files("chopperd.api").joinpath("assets", *name.split("/")).read_bytes()
+    headers = {
+        "content-security-policy": _CONTENT_SECURITY_POLICY,
+        "cache-control": "max-age=3600",
+    }
+    return Response(body, media_type=media_type, headers=headers)

@@ -1,8 +1,12 @@
-"""What a route is, and how its requests are read, allowed and answered."""
+"""What a route is, and how its requests are read, allowed, answered, or refused.
+
+Refusals are `application/problem+json` (RFC 9457): raised anywhere, answered in one place.
+"""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -12,14 +16,23 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chopperd.api.access import Access, AccessPolicy
+from chopperd.api.access import Access, AccessPolicy, UnixPeer
 from chopperd.api.parameters import Parameter
-from chopperd.api.peers import UnixPeer
-from chopperd.api.places import Places
-from chopperd.api.problems import ParameterProblem, ProblemError, bad_parameters
-from chopperd.api.services import ApiServices
+from chopperd.clock import Clock
 from chopperd.model.captures import Viewer
+from chopperd.model.report import ReportDocument
+from chopperd.model.services import (
+    DropSource,
+    Health,
+    Ingest,
+    PauseControl,
+    SampleSource,
+    SnapshotSource,
+    StepSource,
+)
 
+DocumentForm: TypeAlias = Literal["json", "text", "csv"]
+PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 V = TypeVar("V")
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
 
@@ -29,6 +42,153 @@ _BEARER: Final = "bearer"
 _MOST_PARAMETERS: Final = 32
 _NOBODY: Final = Viewer(uid=None, is_admin=False)
 _SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of api.token_file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServices:
+    """All that the listeners answer from.
+
+    Attributes:
+        snapshots, steps, drops, samples, ingest, pause, health: The agent's parts.
+        render_document: A report in one of its forms.
+        metrics: The metrics as the client's `Accept` header wants them, and their media type;
+            must not block.
+        clock: Tells how old a snapshot is.
+        access: Who may do what.
+        failed: Told the path of the route in which an unexpected error occurred, to count it.
+    """
+
+    snapshots: SnapshotSource
+    steps: StepSource
+    drops: DropSource
+    samples: SampleSource
+    ingest: Ingest
+    pause: PauseControl
+    health: Health
+    render_document: Callable[[ReportDocument, DocumentForm], str]
+    metrics: Callable[[str | None], tuple[bytes, str]]
+    clock: Clock
+    access: AccessPolicy
+    failed: Callable[[str], None] = lambda _path: None
+
+
+class ParameterProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with one parameter of a request."""
+
+    parameter: str
+    detail: str
+
+
+class StepCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A job and run that an ambiguous step number may be of."""
+
+    job: str | None
+    run: str | None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was refused.
+
+    `title` and `status` are always there; `errors` and `candidates` where they help to ask again.
+    """
+
+    title: str
+    status: int
+    detail: str | None = None
+    errors: tuple[ParameterProblem, ...] = ()
+    candidates: tuple[StepCandidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a refusal carries beside its text."""
+
+    errors: Sequence[ParameterProblem] = ()
+    candidates: Sequence[StepCandidate] = ()
+
+
+_NO_EXTRAS: Final = Extras()
+
+
+class ProblemError(Exception):
+    """A request is refused.
+
+    Args:
+        status: The HTTP status.
+        detail: What is wrong and what to do, for people.
+        headers: To be sent along.
+        extras: What a program can ask again with.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        extras: Extras = _NO_EXTRAS,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.extras = extras
+
+    def body(self) -> bytes:
+        """The problem as JSON."""
+        problem = Problem(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            detail=self.detail,
+            errors=tuple(self.extras.errors),
+            candidates=tuple(self.extras.candidates),
+        )
+        return msgspec.json.encode(problem)
+
+    def response(self) -> Response:
+        """The answer to the request."""
+        return Response(self.body(), self.status, self.headers, PROBLEM_MEDIA_TYPE)
+
+
+def bad_parameters(*problems: ParameterProblem) -> ProblemError:
+    """The refusal of a request with these parameters, all at once."""
+    detail = "; ".join(f"{each.parameter}: {each.detail}" for each in problems)
+    return ProblemError(HTTPStatus.BAD_REQUEST, detail, extras=Extras(errors=problems))
+
+
+def retry_later(detail: str, *, after_s: int) -> ProblemError:
+    """The refusal of a request that may succeed later."""
+    headers = {"Retry-After": str(after_s)}
+    return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=headers)
+
+
+class Places:
+    """So many at a time; used on one event loop only.
+
+    Args:
+        limit: How many.
+        what: Of what, for people: "streams".
+    """
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit = limit
+        self._what = what
+        self._taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One of them, until it is left.
+
+        Raises:
+            ProblemError: All are taken.
+        """
+        if self._taken >= self._limit:
+            raise retry_later(f"all {self._limit} {self._what} are taken: try later", after_s=10)
+        self._taken += 1
+        try:
+            yield
+        finally:
+            self._taken -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

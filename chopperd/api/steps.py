@@ -1,28 +1,46 @@
-"""Answers from what was analysed: jobs, steps, kernels, reports; of each viewer's own jobs."""
+"""Answers from what was analysed, of each viewer's own: jobs, steps, kernels, reports, traces."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from chopperd.api.accept import best_media_type
-from chopperd.api.models import Jobs, Step, StepKernels, Steps
-from chopperd.api.node import FROM, TO
-from chopperd.api.parameters import defaulted, in_path, line, one_of, optional, whole
-from chopperd.api.problems import (
+from chopperd.api.models import Jobs, Step, StepKernels, Steps, Traces, TraceTaken
+from chopperd.api.parameters import (
+    DEVICE_MAP_TEXT,
+    FROM,
+    LIMIT,
+    TO,
+    best_media_type,
+    defaulted,
+    file_name,
+    in_path,
+    line,
+    one_of,
+    optional,
+    whole,
+)
+from chopperd.api.routing import (
+    Call,
+    DocumentForm,
     Extras,
     ParameterProblem,
     ProblemError,
     StepCandidate,
     bad_parameters,
+    json_response,
+    retry_later,
 )
-from chopperd.api.routing import Call, json_response
-from chopperd.api.services import DocumentForm
-from chopperd.model.captures import DeviceKernels, StepQuery
+from chopperd.errors import IngestError, IngestReason
+from chopperd.model.captures import DeviceKernels, StepQuery, TraceEntry
 from chopperd.model.report import ReportDocument, Row
 from chopperd.model.row_parts import PARTS_BY, without_parts
+from chopperd.model.services import Upload
 
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
@@ -41,12 +59,38 @@ RUN: Final = optional(
 )
 RANK: Final = optional("rank", whole(0, _MAX_INT32), "only of this rank")
 GPU_LABEL: Final = optional("gpu", line(128), "only of the GPU with this label")
-LIMIT: Final = defaulted("limit", whole(1, 1000), 100, "most entries to give")
 CURSOR: Final = optional("cursor", line(512), "where the page before ended")
 STEP: Final = in_path("step", whole(0, _MAX_INT64), "number of a step")
 BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what to sum kernels by")
 INCLUDE: Final = optional(
     "include", one_of(_FAMILIES), "also give kernels by family, operation, layer and phase"
+)
+V = TypeVar("V")
+
+_LONGEST_PATH: Final = 1024
+_DEFAULT_NAME: Final = "upload"
+#: Written to disk at a time; each upload in progress holds so much.
+_CHUNK_BYTES: Final = 2**18
+_STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
+    IngestReason.OFF: HTTPStatus.CONFLICT,
+    IngestReason.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    IngestReason.NO_ROOM: HTTPStatus.INSUFFICIENT_STORAGE,
+    IngestReason.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    IngestReason.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    IngestReason.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+TRACE_ID: Final = in_path("trace", line(64), "id of a trace")
+NAME: Final = optional("name", file_name(), "file name of the trace in the body")
+UPLOAD_JOB: Final = optional("job", file_name(128), "job that the trace is of")
+DEVICE_MAP: Final = optional(
+    "device_map",
+    DEVICE_MAP_TEXT,
+    "which GPU each device of the trace is, [RANK:]DEVICE=GPU,... or pci; a known trace is "
+    "analysed again",
+)
+PATH: Final = optional(
+    "path", line(_LONGEST_PATH), "take this file of the node, under ingest.roots; no body"
 )
 
 
@@ -165,3 +209,99 @@ def _brief(document: ReportDocument) -> ReportDocument:
         steps=_brief_rows(document.steps),
         host=(),
     )
+
+
+def traces(call: Call) -> Response:
+    """Traces, newest first."""
+    return json_response(Traces(traces=call.services.steps.traces(call.viewer, limit=call[LIMIT])))
+
+
+def trace(call: Call) -> Response:
+    """One trace."""
+    found = call.services.steps.trace(call[TRACE_ID], call.viewer)
+    if found is None:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "no such trace among those that you may see")
+    return json_response(found)
+
+
+async def take_trace(call: Call) -> Response:
+    """Take a trace: the body, or a file of this node."""
+    try:
+        with call.uploads.one():
+            path = call[PATH]
+            entry, is_new = await (_take_body(call) if path is None else _take_file(call, path))
+    except IngestError as error:
+        raise _refusal(error) from error
+    except ClientDisconnect as error:
+        detail = "the connection ended before the trace did"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail) from error
+    return json_response(
+        TraceTaken(id=entry.id, state=entry.state),
+        status=HTTPStatus.ACCEPTED if is_new else HTTPStatus.OK,
+        headers={"location": f"/api/v1/traces/{entry.id}"},
+    )
+
+
+async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
+    """Take a copy of a file of this node."""
+    if call[NAME] is not None:
+        problem = ParameterProblem(parameter=NAME.name, detail="goes with a body, not with 'path'")
+        raise bad_parameters(problem)
+    ingest, job, uid = call.services.ingest, call[UPLOAD_JOB], call.viewer.uid
+    device_map = call[DEVICE_MAP]
+    if uid is None and not call.viewer.is_admin:
+        detail = "it can't be told whether you may read that file: send its bytes"
+        raise ProblemError(HTTPStatus.FORBIDDEN, detail)
+    return await _in_pool(
+        lambda: ingest.take_file(path, job=job, owner_uid=uid, device_map=device_map)
+    )
+
+
+async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
+    """Take the body, piece by piece; nothing of it is kept if it does not come to its end."""
+    upload = await _in_pool(
+        lambda: call.services.ingest.open_upload(
+            name=call[NAME] or _DEFAULT_NAME,
+            job=call[UPLOAD_JOB],
+            owner_uid=call.viewer.uid,
+            expected_bytes=_declared_bytes(call),
+            device_map=call[DEVICE_MAP],
+        )
+    )
+    is_finished = False
+    try:
+        await _write_body(call, upload)
+        taken = await _in_pool(upload.finish)
+        is_finished = True
+    finally:
+        if not is_finished:
+            await _in_pool(upload.abort)
+    return taken
+
+
+async def _write_body(call: Call, upload: Upload) -> None:
+    held = bytearray()
+    async for piece in call.request.stream():
+        held += piece
+        if len(held) >= _CHUNK_BYTES:
+            await _in_pool(partial(upload.write, bytes(held)))
+            held.clear()
+    if held:
+        await _in_pool(partial(upload.write, bytes(held)))
+
+
+def _declared_bytes(call: Call) -> int | None:
+    """The length that the client says the body has."""
+    text = call.request.headers.get("content-length", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+def _refusal(error: IngestError) -> ProblemError:
+    status = _STATUS_OF_REASON[error.reason]
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        return retry_later(str(error), after_s=10)
+    return ProblemError(status, str(error))
+
+
+async def _in_pool(work: Callable[[], V]) -> V:
+    return await asyncio.get_running_loop().run_in_executor(None, work)

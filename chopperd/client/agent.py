@@ -8,9 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from chopperd.api import models
-from chopperd.client.endpoints import api_endpoints, metrics_endpoints
-from chopperd.client.token import read_token
-from chopperd.client.transport import Transport
+from chopperd.client.transport import Transport, api_endpoints, metrics_endpoints, read_token
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
 from chopperd.model.captures import GpuDrop, JobEntry, StepQuery, TraceEntry

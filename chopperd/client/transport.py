@@ -1,24 +1,185 @@
-"""Requests to the agent: the first place that answers is asked; refusals become errors."""
+"""Requests to the agent: the first place that answers is asked; refusals become errors.
 
-from collections.abc import Iterator, Mapping, Sequence
+An agent of this node may answer on Unix sockets, then on loopback TCP. The token that makes its
+bearer an administrator is sent only to who can read it anyway.
+"""
+
+import os
+import socket
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
 
-from chopperd.client.endpoints import Endpoint
-from chopperd.client.token import Token
+from chopperd.api.access import is_member_of
+from chopperd.config.paths import readable_runtime_folders
+from chopperd.config.sections import Config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 
+SOCKET_NAME: Final = "api.sock"
+_HOST: Final = "localhost"
+#: Where to knock for a server that listens on every address.
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_LISTENING: Final = "0A"
+_ROOT_UID: Final = 0
 _FIRST_FAILURE: Final = 400
 _PROBLEM_BYTES: Final = 64 * 1024
 _START_ONE: Final = "start one with `chopperd run`"
 
 Query = Mapping[str, str | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SocketEndpoint:
+    """A Unix socket, by which the agent knows the user who asks."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return str(self.path)
+
+    def connect(self, timeout_s: float) -> HTTPConnection:
+        """An open connection.
+
+        Raises:
+            OSError: Nothing listens there, or this user may not connect.
+        """
+        connection = HTTPConnection(_HOST, timeout=timeout_s)
+        connection.sock = _connected_socket(self.path, timeout_s)
+        return connection
+
+    def server_uids(self) -> frozenset[int]:
+        """The user who may make a socket in that folder: its owner; empty if that is anyone."""
+        try:
+            folder = self.path.parent.stat()
+        except OSError:
+            return frozenset()
+        is_for_all = folder.st_mode & stat.S_IWOTH
+        return frozenset() if is_for_all else frozenset({folder.st_uid})
+
+
+@dataclass(frozen=True, slots=True)
+class TcpEndpoint:
+    """An IP address and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        """As people and configurations write it."""
+        shown = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{shown}:{self.port}"
+
+    def connect(self, timeout_s: float) -> HTTPConnection:
+        """An open connection.
+
+        Raises:
+            OSError: Nothing listens there.
+        """
+        connection = HTTPConnection(self.address, self.port, timeout=timeout_s)
+        connection.connect()
+        return connection
+
+    def server_uids(self) -> frozenset[int]:
+        """The users who listen on this port: anyone may, where no agent does."""
+        return frozenset(_uids_listening_on(self.port))
+
+
+Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
+
+
+def api_endpoints(config: Config) -> tuple[Endpoint, ...]:
+    """Where the API may answer, best first."""
+    sockets = (SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config))
+    return (*sockets, *_tcp_endpoints(config.api.listen))
+
+
+def metrics_endpoints(config: Config) -> tuple[Endpoint, ...]:
+    """Where the metrics may answer."""
+    return _tcp_endpoints(config.metrics.listen)
+
+
+def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
+    """Where to find what listens as configured; none for "nowhere", or a port not known before."""
+    address, _, port = listen.rpartition(":")
+    bare = address.removeprefix("[").removesuffix("]")
+    if not port or int(port) == 0:
+        return ()
+    return (TcpEndpoint(_LOOPBACK.get(bare, bare), int(port)),)
+
+
+def _connected_socket(path: Path, timeout_s: float) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(timeout_s)
+        opened.connect(str(path))
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _uids_listening_on(port: int) -> Iterator[int]:
+    """Whose sockets listen on a port of this machine, at any address.
+
+    Source: Linux, proc(5) `/proc/net/tcp`.
+    """
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        try:
+            lines = table.read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield int(fields[7])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A token, and who can read the file that it comes from.
+
+    Attributes:
+        text: The token.
+        owner_uid, group_gid, mode: Of the file.
+    """
+
+    text: str = field(repr=False)
+    owner_uid: int
+    group_gid: int
+    mode: int
+
+    def is_known_to(self, uids: Iterable[int]) -> bool:
+        """Whether all of some users, one at least, can read the file by themselves."""
+        known = [self._can_read(uid) for uid in uids]
+        return bool(known) and all(known)
+
+    def _can_read(self, uid: int) -> bool:
+        if uid in (_ROOT_UID, self.owner_uid):
+            return True
+        is_for_group = bool(self.mode & stat.S_IRGRP)
+        return is_for_group and is_member_of(uid, self.group_gid)
+
+
+def read_token(path: str | None) -> Token | None:
+    """The token in a file, if there is one that this user may read."""
+    if path is None:
+        return None
+    try:
+        with Path(path).open(encoding="ascii") as file:
+            status, text = os.fstat(file.fileno()), file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not text:
+        return None
+    return Token(text=text, owner_uid=status.st_uid, group_gid=status.st_gid, mode=status.st_mode)
 
 
 class _Problem(msgspec.Struct):

@@ -11,7 +11,7 @@ from chopperd.agent.pause import FILE_NAME, parsed_pause
 from chopperd.agent.sockets import LONGEST_SOCKET_PATH_BYTES, SOCKET_NAME
 from chopperd.api.binding import is_in_use
 from chopperd.client.agent import AgentClient
-from chopperd.client.endpoints import Endpoint
+from chopperd.client.transport import Endpoint
 from chopperd.config.paths import runtime_folder, state_folder
 from chopperd.config.sections import Config
 from chopperd.diagnosis.facts import Agent, Folder, Listener

@@ -9,7 +9,7 @@ from grp import getgrgid
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from chopperd.api.peers import program_name
+from chopperd.api.access import program_name
 from chopperd.devices.amd.kernel.cards import Card, cards
 from chopperd.devices.amd.kernel.files import text_in
 from chopperd.diagnosis.facts import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from chopperd.api.access import AccessPolicy
-from chopperd.api.services import ApiServices, DocumentForm
+from chopperd.api.routing import ApiServices, DocumentForm
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import (
     DeviceKernels,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from chopperd.api.peers import UnixPeer
+from chopperd.api.access import UnixPeer
 
 
 @dataclass

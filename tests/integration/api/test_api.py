@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from chopperd.api.app import build_api, build_metrics
 from chopperd.api.routes import ROUTES
-from chopperd.api.services import ApiServices
+from chopperd.api.routing import ApiServices
 from chopperd.model.captures import DeviceKernels, DropQuery
 from chopperd.model.kinds import Cause
 from chopperd.model.live import LiveTotals

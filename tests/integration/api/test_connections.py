@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from chopperd.api.app import build_api
-from chopperd.api.connections import MOST_CONNECTIONS
+from chopperd.api.listeners import MOST_CONNECTIONS
 from tests.fakes.api_services import TOKEN, FakeAgent
 from tests.integration.api.serving import (
     PATIENT_S,

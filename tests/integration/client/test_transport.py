@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.client.endpoints import (
+from chopperd.client.transport import (
     Endpoint,
     SocketEndpoint,
     TcpEndpoint,
+    Token,
+    Transport,
     api_endpoints,
     metrics_endpoints,
 )
-from chopperd.client.token import Token
-from chopperd.client.transport import Transport
 from chopperd.config.load import load_config
 from chopperd.errors import AgentRefusedError, AgentUnreachableError
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, problem, serving

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.api.downsample import add_sums, bin_sums, empty_sums
+from chopperd.api.history import add_sums, bin_sums, empty_sums
 from chopperd.model.arrays import Float64s, Int64s
 
 MS = 1_000_000

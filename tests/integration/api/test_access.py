@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.api.peers import UnixPeer, _container, peer_of
+from chopperd.api.access import UnixPeer, _container, peer_of
 from tests.tools import needed
 
 ID = "0123456789abcdef" * 4
