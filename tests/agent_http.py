@@ -38,11 +38,11 @@ class Asked:
         return None
 
 
-def ask(path: Path, route: str, method: str = "GET") -> Asked:
+def ask(path: Path, route: str, method: str = "GET", accept: str = "*/*") -> Asked:
     """What the agent that listens at a socket answers."""
     connection = _OverUnix(path)
     try:
-        connection.request(method, route)
+        connection.request(method, route, headers={"Accept": accept})
         answer = connection.getresponse()
         return Asked(answer.status, answer.read().decode())
     finally:

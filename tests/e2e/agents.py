@@ -17,6 +17,7 @@ from chopperd.api.models import Steps, Traces
 from chopperd.model.captures import TraceEntry
 from chopperd.model.report import ReportDocument, Row
 from chopperd.simulation.presets import SimulationSpec
+from tests.agent_http import ask
 from tests.e2e.running import PYTHON, Chopperd
 from tests.fakes.nvml.fixtures import SCENARIO_VARIABLE
 from tests.waiting import wait_for
@@ -33,14 +34,15 @@ class RunningAgent:
         chopperd: Folder and environment.
         simulation: What it simulates; None where it reads the driver of its environment.
         process: The agent; None before the first start.
-        metrics, api: Addresses ("127.0.0.1:9469").
+        metrics: Address ("127.0.0.1:9469").
+        socket: Of the API, which knows who asks.
     """
 
     chopperd: Chopperd
     simulation: SimulationSpec | None
     process: "subprocess.Popen[bytes] | None" = None
     metrics: str = ""
-    api: str = ""
+    socket: Path = Path()
     logs: list[Path] = field(default_factory=list)
 
     @property
@@ -83,7 +85,8 @@ class RunningAgent:
                 start_new_session=True,
             )
         wait_for(addresses.exists, f"the agent to serve ({log})", _START_S)
-        self.metrics, self.api = addresses.read_text().split()
+        self.metrics, socket = addresses.read_text().splitlines()
+        self.socket = Path(socket)
 
     def _arguments(self) -> tuple[str, ...]:
         return () if self.simulation is None else (self.simulation.to_json(),)
@@ -115,10 +118,9 @@ class RunningAgent:
 
     def text(self, path: str, accept: str = "*/*") -> str:
         """What the API answers."""
-        request = urllib.request.Request(f"http://{self.api}{path}", headers={"Accept": accept})
-        with urllib.request.urlopen(request, timeout=10) as response:
-            body: bytes = response.read()
-        return body.decode()
+        answer = ask(self.socket, path, accept=accept)
+        assert answer.status == 200, answer
+        return answer.text
 
     def get(self, path: str, kind: type[Answer]) -> Answer:
         """What the API answers, decoded."""
@@ -141,12 +143,11 @@ class RunningAgent:
 
     def latest(self, job: str) -> ReportDocument | None:
         """The report on a job's newest capture; None while there is none."""
-        try:
-            return self.get(f"/api/v1/report/latest?job={job}", ReportDocument)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            raise
+        answer = ask(self.socket, f"/api/v1/report/latest?job={job}")
+        if answer.status == 404:
+            return None
+        assert answer.status == 200, answer
+        return msgspec.json.decode(answer.text, type=ReportDocument)
 
     def scrape(self) -> dict[str, float]:
         """Its metrics now, by name and labels; empty while it has none."""

@@ -24,11 +24,11 @@ def main(spec: str | None) -> int:
 
 
 def _ready(agent: Agent) -> None:
-    metrics, api = agent.addresses.metrics, agent.addresses.api
+    metrics, socket = agent.addresses.metrics, agent.addresses.api_socket
     assert metrics is not None
-    assert api is not None
+    assert socket is not None
     part = Path("addresses.part")
-    part.write_text(f"{metrics[0]}:{metrics[1]} {api[0]}:{api[1]}")
+    part.write_text(f"{metrics[0]}:{metrics[1]}\n{socket}")
     part.replace("addresses")
     logging.getLogger(__name__).info("the test's agent is ready")
 

@@ -60,16 +60,14 @@ def test_an_empty_address_means_none(open_sockets: Open) -> None:
     assert (addresses.metrics, addresses.api, addresses.api_socket) == (None, None, None)
 
 
-def test_ports_in_use_are_all_named_with_their_owner(
-    open_sockets: Open, taken: int, tmp_path: Path
-) -> None:
+def test_ports_in_use_are_all_named(open_sockets: Open, taken: int, tmp_path: Path) -> None:
     where = f"127.0.0.1:{taken}"
     with pytest.raises(ConfigError) as raised:
         open_sockets(metrics=where, api=where)
     assert len(raised.value.problems) == 2
     for key, problem in zip(("metrics", "api"), raised.value.problems, strict=True):
         assert f"{key}.listen" in problem
-        assert str(os.getpid()) in problem
+        assert "another program listens there already" in problem
     assert not (tmp_path / "api.sock").exists()  # what could be had was given back
 
 
