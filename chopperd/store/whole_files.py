@@ -1,5 +1,6 @@
-"""A file that is there whole or not at all, whatever ends its writer."""
+"""Files that are replaced whole, or grow by whole pieces, even if their writer is killed."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from chopperd.errors import StoreError
 PRIVATE: Final = 0o600
 _SHARED: Final = 0o666
 _BUFFER_BYTES: Final = 1 << 20
+#: Anyone may read the samples: they say nothing of jobs.
+_MODE: Final = 0o644
 
 
 @contextmanager
@@ -39,3 +42,76 @@ def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{path}: can't be written: {error.strerror or error}") from error
+
+
+class AppendFile:
+    """An open file that grows by whole pieces.
+
+    A piece is there once `append` returns, also if this process is killed then. One that can't be
+    written whole is taken back; where that fails too the file is `spoiled`, and must not grow.
+
+    Args:
+        path: The file; made if there is none.
+        is_new: Whether it must not exist yet.
+
+    Raises:
+        OSError: It can't be opened.
+    """
+
+    def __init__(self, path: Path, *, is_new: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.path = path
+        self.fd = os.open(path, flags | (os.O_EXCL if is_new else 0), _MODE)
+        self.spoiled = False
+        try:
+            os.fchmod(self.fd, _MODE)
+            self.size_bytes = os.fstat(self.fd).st_size
+        except OSError:
+            self.close()
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Add a piece.
+
+        Raises:
+            OSError: It could not be written; the file is as before, or `spoiled`.
+        """
+        if os.fstat(self.fd).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "was deleted", str(self.path))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self.fd, memoryview(data)[written:])
+        except OSError:
+            self._take_back()
+            raise
+        self.size_bytes += written
+
+    def cut(self, size_bytes: int) -> None:
+        """Leave only the first bytes.
+
+        Raises:
+            OSError: That fails.
+        """
+        os.ftruncate(self.fd, size_bytes)
+        self.size_bytes = size_bytes
+
+    def sync(self) -> None:
+        """Wait until what was added outlives a loss of power.
+
+        Raises:
+            OSError: It does not.
+        """
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self.fd, self.size_bytes)
+        except OSError:
+            self.spoiled = True

@@ -23,13 +23,12 @@ from chopperd.model.captures import (
 )
 from chopperd.model.live import StoreLive, TracedTotals
 from chopperd.model.report import ReportDocument, Row
-from chopperd.store.captures import drop_rows, queries, retention
-from chopperd.store.captures.bodies import document_of, packed
+from chopperd.store.captures import queries, retention, rows
 from chopperd.store.captures.database import LOG_BYTES, Database
 from chopperd.store.captures.filing import Outcome, file_trace, filed_captures
 from chopperd.store.captures.recent import KEPT_NS, RecentCaptures
 from chopperd.store.captures.retention import StoreLimits
-from chopperd.store.captures.rows import write_document
+from chopperd.store.captures.rows import document_of, packed, write_document
 from chopperd.store.captures.write_queue import QUEUE_BYTES, WriteQueue
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class CaptureStore:
         self._live_lock = threading.Lock()
         self._live = StoreLive()
         self._load_recent()
-        self._queue.put(lambda: self._database.write(drop_rows.interrupt_open), rows=0)
+        self._queue.put(lambda: self._database.write(rows.interrupt_open), rows=0)
         self._count()
 
     @classmethod
@@ -205,7 +204,7 @@ class CaptureStore:
         """Store drops of the busy clock, each replacing its earlier version."""
         drops = tuple(drops)
         self._queue.put(
-            lambda: self._database.write(lambda db: drop_rows.put_drops(db, drops)),
+            lambda: self._database.write(lambda db: rows.put_drops(db, drops)),
             rows=len(drops),
             size_bytes=_DROP_BYTES * len(drops),
         )
@@ -213,7 +212,7 @@ class CaptureStore:
 
     def drops(self, query: DropQuery, *, limit: int) -> tuple[GpuDrop, ...]:
         """Drops of the busy clock that match, newest first."""
-        return self._database.read(lambda db: drop_rows.found_drops(db, query, limit))
+        return self._database.read(lambda db: rows.found_drops(db, query, limit))
 
     def jobs(self, viewer: Viewer) -> tuple[JobEntry, ...]:
         """Jobs, newest first."""

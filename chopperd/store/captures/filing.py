@@ -18,7 +18,7 @@ import numpy as np
 from chopperd.correlate.identity.runs import is_rival, runs_of
 from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
 from chopperd.model.run import RunIdentity
-from chopperd.store.captures.bodies import packed_report, report_of
+from chopperd.store.captures.rows import packed_report, report_of
 
 logger = logging.getLogger(__name__)
 

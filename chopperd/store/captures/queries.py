@@ -1,10 +1,13 @@
 """What the store answers: each a function of an open database, as far as the viewer may see."""
 
 import sqlite3
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
 
 from chopperd.model.captures import (
     DeviceKernels,
@@ -16,8 +19,7 @@ from chopperd.model.captures import (
     Viewer,
 )
 from chopperd.model.report import ReportDocument, Row
-from chopperd.store.captures.bodies import document_of, row_of
-from chopperd.store.captures.cursors import KEY_COLUMNS, cursor_of, key_of
+from chopperd.store.captures.rows import document_of, row_of
 
 #: A step number that is looked up may stand in a row of every capture; the newest so many rows
 #: are looked at.
@@ -29,6 +31,36 @@ _TRACE_COLUMNS: Final = (
     "id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns, finished_unix_ns, "
     "rank, run, capture"
 )
+#: What orders rows: newest first, then (of rows without a time of their own) the last step. It is
+#: made of what a row is, so a page stays where it was while rows come or are written anew.
+KEY_COLUMNS: Final = ("order_unix_ns", "step", "rank", "device", "twin", "capture")
+
+_Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Key: TypeAlias = tuple[_Int, _Int, _Int, _Int, _Int, _Int]
+
+_DECODER: Final = msgspec.msgpack.Decoder(Key)
+_LONGEST: Final = 128
+_REFUSAL: Final = "the cursor is none that a page of steps gave"
+
+
+def cursor_of(key: Sequence[int]) -> str:
+    """The cursor that leads on from a row's key."""
+    return urlsafe_b64encode(msgspec.msgpack.encode(tuple(key))).decode().rstrip("=")
+
+
+def key_of(cursor: str) -> Key:
+    """The row's key that a cursor leads on from.
+
+    Raises:
+        ValueError: It is none that `cursor_of` made.
+    """
+    if len(cursor) > _LONGEST:
+        raise ValueError(_REFUSAL)
+    try:
+        key: Key = _DECODER.decode(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise ValueError(_REFUSAL) from error
+    return key
 
 
 class Conditions:

@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from chopperd.store.captures import drop_rows
+from chopperd.store.captures import rows
 from chopperd.store.captures.database import Database
 from chopperd.units import NS_PER_S
 
@@ -91,7 +91,7 @@ def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
         pruned += batch
     while database.make_room(old_traces):
         pass
-    database.make_room(lambda db: drop_rows.prune_drops(db, oldest_unix_ns))
+    database.make_room(lambda db: rows.prune_drops(db, oldest_unix_ns))
     return pruned
 
 

@@ -1,19 +1,75 @@
-"""A capture's document written into its rows: steps, devices' totals, the document itself."""
+"""Rows and their stored bodies: a capture's document, steps and totals; reports; drops."""
 
+import logging
 import sqlite3
+import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
+from chopperd.model.captures import DropQuery, DropState, GpuDrop
 from chopperd.model.report import ReportDocument, Row
-from chopperd.store.captures.bodies import packed, packed_step
+from chopperd.model.row_parts import without_parts
+from chopperd.units import NS_PER_S
+
+logger = logging.getLogger(__name__)
 
 #: Stands for a number that is not known where rows are ordered by it.
 UNKNOWN: Final = -1
 
 _STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOTALS: Final = "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
+_LEVEL: Final = 6
+_ENCODER: Final = msgspec.json.Encoder()
+_ROWS: Final = msgspec.json.Decoder(Row)
+_DOCUMENTS: Final = msgspec.json.Decoder(ReportDocument)
+_FAULTS: Final = (zlib.error, msgspec.DecodeError)
+#: So many are kept, the newest ones.
+MAX_DROPS: Final = 10_000
+
+_PUT: Final = "INSERT OR REPLACE INTO drops VALUES (?, ?, ?, ?, ?)"
+_decoder: Final = msgspec.msgpack.Decoder(GpuDrop)
+
+
+def packed(value: Row | ReportDocument) -> bytes:
+    """A row or document as it is kept."""
+    return zlib.compress(_ENCODER.encode(value), _LEVEL)
+
+
+def packed_step(row: Row, job: str | None, run: str | None) -> bytes:
+    """A step's row as it is kept: without its parts, under the job that it is found by."""
+    return packed(replace(without_parts(row), job=job, run=run))
+
+
+def packed_report(report: bytes) -> bytes:
+    """A trace's report as it is kept."""
+    return zlib.compress(report, _LEVEL)
+
+
+def report_of(body: bytes) -> bytes:
+    """A trace's report as it was filed."""
+    return zlib.decompress(body)
+
+
+def row_of(body: bytes) -> Row | None:
+    """A row as it was kept; None, said in the log, if this version can't read it."""
+    try:
+        return _ROWS.decode(zlib.decompress(body))
+    except _FAULTS as error:
+        logger.warning("a stored row can't be read: %s", error)
+        return None
+
+
+def document_of(body: bytes) -> ReportDocument | None:
+    """A document as it was kept; None, said in the log, if this version can't read it."""
+    try:
+        return _DOCUMENTS.decode(zlib.decompress(body))
+    except _FAULTS as error:
+        logger.warning("a stored document can't be read: %s", error)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +177,55 @@ def _step_row(
 def _totals_row(capture: _Capture, row: Row) -> tuple[object, ...]:
     key = (known(row.rank), known(row.device))
     return (capture.id, *key, row.gpu, capture.owner_of(row), packed(row))
+
+
+def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
+    """Keep drops, each in place of its earlier version."""
+    rows = [
+        (each.uuid, each.begin_unix_ns, each.gpu, each.end_unix_ns, msgspec.msgpack.encode(each))
+        for each in drops
+    ]
+    db.executemany(_PUT, rows)
+
+
+def interrupt_open(db: sqlite3.Connection) -> None:
+    """End the drops that nobody follows any more where they were last seen."""
+    found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
+    put_drops(db, [_interrupted(_decoder.decode(body)) for (body,) in found])
+
+
+def _interrupted(drop: GpuDrop) -> GpuDrop:
+    end_unix_ns = drop.begin_unix_ns + round(drop.length_s * NS_PER_S)
+    return replace(drop, state=DropState.INTERRUPTED, end_unix_ns=end_unix_ns)
+
+
+def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[GpuDrop, ...]:
+    """The drops that match, newest first."""
+    found = db.execute(
+        """
+        SELECT body FROM drops
+        WHERE (:gpu IS NULL OR :gpu IN (gpu, uuid))
+            AND (:start IS NULL OR end_unix_ns IS NULL OR end_unix_ns > :start)
+            AND (:end IS NULL OR begin_unix_ns < :end)
+        ORDER BY begin_unix_ns DESC, uuid LIMIT :limit
+        """,
+        {
+            "gpu": query.gpu,
+            "start": query.from_unix_ns,
+            "end": query.to_unix_ns,
+            "limit": limit,
+        },
+    )
+    return tuple(_decoder.decode(body) for (body,) in found)
+
+
+def prune_drops(db: sqlite3.Connection, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:
+    """Give up the drops that began before a time, and those beyond a count; how many."""
+    return db.execute(
+        """
+        DELETE FROM drops WHERE begin_unix_ns < MAX(:oldest, COALESCE((
+            SELECT begin_unix_ns FROM drops ORDER BY begin_unix_ns DESC LIMIT 1 OFFSET :last
+        ), 0))
+        """,
+        {"oldest": oldest_unix_ns, "last": most - 1},
+    ).rowcount

@@ -10,18 +10,24 @@ import numpy as np
 
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Int64s
-from chopperd.model.devices import GpuInfo
+from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.devices import MOST_DIES, GpuInfo
 from chopperd.model.kinds import CAUSES
 from chopperd.model.samples import VALUE_COLUMNS, ProcessRow, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.sampling.process_table import merged_processes
-from chopperd.store.recorder.codec import Column, decoded_columns, encoded_columns
-from chopperd.store.recorder.deflate import compressed, expanded
-from chopperd.store.recorder.die_columns import die_columns, put_dies
+from chopperd.store.recorder.codec import (
+    Column,
+    compressed,
+    decoded_columns,
+    encoded_columns,
+    expanded,
+)
 from chopperd.units import NS_PER_S, NS_PER_US
 
 _TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
+#: By die. What a die is above the sample's own clock takes fewer bits than its clock.
+_NAMES: Final = tuple(f"die_{die}_above_mhz" for die in range(MOST_DIES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,3 +264,32 @@ def _triple_columns(triples: Sequence[TimeTriple]) -> dict[str, Column]:
         [(t.mono_ns, t.unix_ns - t.mono_ns, t.boot_ns - t.mono_ns) for t in triples], np.int64
     ).reshape(-1, 3)
     return {name: table[:, place] for place, name in enumerate(_TRIPLE_NAMES)}
+
+
+def die_columns(rows: Records) -> dict[str, Column]:
+    """A column for each die that has a clock in (n,) of `RECORD`; NaN where it has none."""
+    clocks_mhz = rows["die_clocks_mhz"]
+    is_there = clocks_mhz != NO_DIE
+    if not is_there.any():
+        return {}
+    own_mhz = _own_mhz(rows["sm_clock_mhz"])
+    return {
+        name: np.where(is_there[:, die], clocks_mhz[:, die] - own_mhz, np.nan)
+        for die, name in enumerate(_NAMES)
+        if is_there[:, die].any()
+    }
+
+
+def put_dies(rows: Records, columns: Mapping[str, Column]) -> None:
+    """Put the clocks of dies from their columns into records whose own clocks are there already."""
+    rows["die_clocks_mhz"] = NO_DIE
+    own_mhz = _own_mhz(rows["sm_clock_mhz"])
+    for die, name in enumerate(_NAMES):
+        if name in columns:
+            known = ~np.isnan(columns[name])
+            rows["die_clocks_mhz"][known, die] = columns[name][known] + own_mhz[known]
+
+
+def _own_mhz(clock_mhz: Float64s) -> Int64s:
+    """The sample's own clock in whole MHz; 0 where it is not known."""
+    return np.rint(np.nan_to_num(clock_mhz)).astype(np.int64)

@@ -26,8 +26,14 @@ from chopperd.store.recorder.chunk import (
     in_stored_resolution,
     merged,
 )
-from chopperd.store.recorder.files import JOURNAL, LOCK, RecorderLimits, SampleFiles
-from chopperd.store.recorder.journal import Journal, chunk_frame
+from chopperd.store.recorder.files import (
+    JOURNAL,
+    LOCK,
+    Journal,
+    RecorderLimits,
+    SampleFiles,
+    chunk_frame,
+)
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

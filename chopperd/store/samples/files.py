@@ -23,28 +23,25 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.samples.amd_smi import looks_like_amd_smi, parsed_amd_smi
 from chopperd.store.samples.columns import (
+    HEADER_MARK,
     REQUIRED_COLUMNS,
     SampleColumns,
+    SampleHeader,
     cause_bits,
     cause_texts,
     columns_in_turn,
     divided_by_gpu,
+    header_line,
     infos_in_turn,
     joined,
-    value_columns,
-)
-from chopperd.store.samples.header import (
-    HEADER_MARK,
-    SampleHeader,
-    header_line,
     parsed_header,
     triples_of,
+    value_columns,
 )
 from chopperd.store.samples.monitors import (
     looks_like_dcgmi,
     looks_like_json,
     parsed_dcgmi,
-    parsed_plain,
     parsed_prometheus,
 )
 from chopperd.store.samples.nvidia_smi import looks_like_smi, parsed_smi
@@ -54,6 +51,7 @@ from chopperd.store.samples.parquet import (
     parquet_of,
     read_parquet_samples,
 )
+from chopperd.store.samples.plain_csv import parsed_plain
 from chopperd.store.samples.text_table import TextTable
 from chopperd.store.whole_files import replaced_file
 

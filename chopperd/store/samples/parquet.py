@@ -15,13 +15,16 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.samples.columns import (
     REQUIRED_COLUMNS,
     SampleColumns,
+    SampleHeader,
     cause_bits,
     cause_texts,
     divided_by_gpu,
+    header_line,
     joined,
+    parsed_header,
+    triples_of,
     value_columns,
 )
-from chopperd.store.samples.header import SampleHeader, header_line, parsed_header, triples_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -16,13 +16,13 @@ from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import (
     SampleChunk,
     decoded_chunk,
+    die_columns,
     encoded_chunk,
     in_stored_resolution,
     joined,
     merged,
 )
-from chopperd.store.recorder.deflate import compressed
-from chopperd.store.recorder.die_columns import die_columns
+from chopperd.store.recorder.codec import compressed
 from chopperd.units import NS_PER_S
 from tests.fakes.recorded import origin, records_of, second_of_records, triples_every_second
 from tests.fakes.samples import START_UNIX_NS, recording

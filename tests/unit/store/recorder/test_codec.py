@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from chopperd.errors import StoreError
-from chopperd.store.recorder.codec import Column, decoded_columns, encoded_columns
-from chopperd.store.recorder.deflate import compressed, expanded
+from chopperd.store.recorder.codec import (
+    Column,
+    compressed,
+    decoded_columns,
+    encoded_columns,
+    expanded,
+)
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 floats = st.one_of(

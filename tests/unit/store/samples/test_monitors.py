@@ -12,10 +12,9 @@ from chopperd.store.samples.monitors import (
     looks_like_dcgmi,
     looks_like_json,
     parsed_dcgmi,
-    parsed_plain,
     parsed_prometheus,
-    unix_ns_of,
 )
+from chopperd.store.samples.plain_csv import parsed_plain, unix_ns_of
 
 #: `date -u -d '2025-11-28 03:19:59' +%s`.
 T_S = 1_764_299_999
