@@ -181,14 +181,14 @@ class CaptureStore:
             if document is None:
                 return 0
             try:
-                written = self._database.write(
+                end_unix_ns, added_steps = self._database.write(
                     lambda db: write_document(db, capture_id, document, body)
                 )
             except LookupError:
                 logger.warning("a report came for a capture that is not in the store any more")
                 return 0
-            self._recent.put(capture_id, written.end_unix_ns, document.totals)
-            return written.added_steps
+            self._recent.put(capture_id, end_unix_ns, document.totals)
+            return added_steps
 
         added_steps = self._queue.put(
             lambda: write(document),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.clock import Clock
-from chopperd.store.captures.quarantine import Salvaged, quarantine, quarantined, salvage
+from chopperd.store.captures.quarantine import quarantine, quarantined, salvage
 from chopperd.store.captures.schema import (
     APPLICATION_ID,
     DamagedError,
@@ -218,11 +218,11 @@ class DiskFile:
         reason = self._why.get(file.name, "found at start")
         run("BEGIN")
         try:
-            salvaged = salvage(file, self.connection)
+            recovered, lost = salvage(file, self.connection)
         except UnusableFileError as error:
-            salvaged = Salvaged(recovered=0, lost=None)
+            recovered, lost = 0, None
             reason = reason if reason != "found at start" else str(error)
-        values = (file.name, self._clock.unix_ns(), reason, salvaged.recovered, salvaged.lost)
+        values = (file.name, self._clock.unix_ns(), reason, recovered, lost)
         run("INSERT INTO quarantine VALUES (?, ?, ?, ?, ?)", values)
         run("COMMIT")
 

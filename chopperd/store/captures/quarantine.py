@@ -9,7 +9,6 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -90,21 +89,7 @@ def quarantined(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (len(file.name), file.name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Salvaged:
-    """Outcome of a salvage.
-
-    Attributes:
-        recovered: Rows copied.
-        lost: Rows that the file's indexes name and that could not be copied; None where no index
-            of one of its tables could be read to its end, so that their number is unknown.
-    """
-
-    recovered: int
-    lost: int | None
-
-
-def salvage(source: Path, target: sqlite3.Connection) -> Salvaged:
+def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
     """Copy every readable row of a store into another, past damaged pages.
 
     A row counts as readable only if its compressed body passes its checksum. Rows that the target
@@ -114,6 +99,10 @@ def salvage(source: Path, target: sqlite3.Connection) -> Salvaged:
     Args:
         source: The damaged file; it is only read.
         target: The store to copy into, at its newest version, in a transaction of the caller.
+
+    Returns:
+        Rows copied, and rows that the file's indexes name and that could not be copied: None where
+        no index of one of its tables could be read to its end.
 
     Raises:
         UnusableFileError: The source is not such a store, or its table of contents is damaged.
@@ -133,7 +122,7 @@ def salvage(source: Path, target: sqlite3.Connection) -> Salvaged:
     orphans = _without_orphans(target)
     target.execute(_STEP_COUNTS)
     lost = lost_count + orphans if lost_known else None
-    return Salvaged(recovered=recovered - orphans, lost=lost)
+    return recovered - orphans, lost
 
 
 def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:

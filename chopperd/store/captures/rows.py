@@ -95,18 +95,10 @@ def known(number: int | None) -> int:
     return UNKNOWN if number is None else number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """A capture whose rows were replaced: when it ended, and how many step rows more it has."""
-
-    end_unix_ns: int | None
-    added_steps: int
-
-
 def write_document(
     db: sqlite3.Connection, capture_id: int, document: ReportDocument, body: bytes
-) -> Written:
-    """Replace a capture's rows by those of its document.
+) -> tuple[int | None, int]:
+    """Replace a capture's rows by those of its document; its end, and how many steps more it has.
 
     Raises:
         LookupError: There is no such capture.
@@ -118,8 +110,7 @@ def write_document(
     db.executemany(_TOTALS, [_totals_row(capture, row) for row in document.totals])
     db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
     db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
-    added_steps = len(document.steps) - capture.step_count
-    return Written(end_unix_ns=capture.end_unix_ns, added_steps=added_steps)
+    return capture.end_unix_ns, len(document.steps) - capture.step_count
 
 
 def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:

@@ -1,11 +1,10 @@
 """Rows of all GPUs as columns, from and to one `GpuSamples` a GPU: what all forms share."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from chopperd.correlate.clock.governing import reported_dies
@@ -21,14 +20,11 @@ from chopperd.model.plausible import (
     Bounds,
 )
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 
 REQUIRED_COLUMNS: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
 _REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
-HEADER_MARK: Final = "# chopperd-samples/"
-_VERSION: Final = "1"
-
-Record = TypeVar("Record")
+DIES: Final = "die_clocks_mhz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,16 +196,39 @@ def cause_bits(cell: str) -> int:
     return bits
 
 
-def value_columns(samples: SampleSet) -> dict[str, Float64s]:
-    """All columns of numbers by their name in a file, (rows of all GPUs,) float64."""
-    columns = {
-        name: joined([getattr(gpu, name) for gpu in samples.gpus], np.float64)
-        for name in VALUE_COLUMNS
+def written_columns(
+    samples: SampleSet, die_cells: Callable[[GpuSamples], Iterable[object]]
+) -> dict[str, np.ndarray]:
+    """The columns of a file by name, rows in order of time; columns without a value are left out.
+
+    Args:
+        samples: All samples.
+        die_cells: The cells of `DIES` for the rows of one GPU.
+    """
+    gpus = samples.gpus
+    columns: dict[str, np.ndarray] = {
+        "t_unix_ns": joined([gpu.t_unix_ns for gpu in gpus], np.int64),
+        "gpu": np.array([gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))], object),
     }
+    for name in VALUE_COLUMNS:
+        values = joined([getattr(gpu, name) for gpu in gpus], np.float64)
+        if name == "sm_clock_mhz" or not np.isnan(values).all():
+            columns[name] = values
     for cause in Cause:
-        parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in samples.gpus]
-        columns[f"limited_{cause.label}_ns"] = joined(parts, np.float64)
-    return columns
+        if any(cause in gpu.limited_ns for gpu in gpus):
+            parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in gpus]
+            if not np.isnan(values := joined(parts, np.float64)).all():
+                columns[f"limited_{cause.label}_ns"] = values
+    if any(gpu.die_clocks_mhz is not None for gpu in gpus):
+        columns[DIES] = np.fromiter((cell for gpu in gpus for cell in die_cells(gpu)), object)
+    causes = joined([gpu.causes for gpu in gpus], np.int64)
+    if (causes != Cause.UNKNOWN.bit).any():
+        columns["cause"] = np.array(cause_texts(causes), object)
+    spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)
+    if spans.any():
+        columns["read_span_ns"] = spans
+    order = np.argsort(columns["t_unix_ns"], kind="stable")
+    return {name: column[order] for name, column in columns.items()}
 
 
 def joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
@@ -247,147 +266,3 @@ def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
         die_clocks_mhz=None if dies_mhz is None else reported_dies(dies_mhz[rows]),
         **{name: columns.values[name][rows] for name in VALUE_COLUMNS},
     )
-
-
-class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A GPU as the header names it; the fields mean what they mean in `GpuInfo`."""
-
-    index: int
-    gpu: str | None = None
-    uuid: str = ""
-    name: str = ""
-    vendor: str = Vendor.OTHER.value
-    pci_bus_id: str | None = None
-    sm_clock_max_mhz: float | None = None
-    sm_clock_limit_mhz: float | None = None
-    mem_clock_max_mhz: float | None = None
-    power_limit_w: float | None = None
-    power_limit_default_w: float | None = None
-    memory_size_bytes: int | None = None
-    sensor_lag_ns: int | None = None
-    power_source: str | None = None
-    sm_clock_period_ns: int | None = None
-    power_period_ns: int | None = None
-    energy_period_ns: int | None = None
-    sm_clock_average_ns: int | None = None
-    parent: str | None = None
-    kfd_node: int | None = None
-
-
-class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A process as the header names it; the fields mean what they mean in `ProcessRow`.
-
-    `gpus` may be a list of labels or UUIDs, `visible` the text of CUDA_VISIBLE_DEVICES alone.
-    """
-
-    pid: int
-    ns_pids: list[int] = []
-    started_unix_ns: int | None = None
-    gone_unix_ns: int | None = None
-    listed_unix_ns: int | None = None
-    gpus: dict[str, int | None] | list[str | int] = {}
-    visible: dict[str, str] | str | None = None
-    hosts: list[str] = []
-    container: bool | None = None
-
-    def row(self) -> ProcessRow:
-        """The process."""
-        held, seen = self.gpus, self.visible
-        return ProcessRow(
-            pid=self.pid,
-            ns_pids=tuple(self.ns_pids) or (self.pid,),
-            started_unix_ns=self.started_unix_ns,
-            gone_unix_ns=self.gone_unix_ns,
-            listed_unix_ns=self.listed_unix_ns,
-            gpus=held if isinstance(held, dict) else {str(gpu): None for gpu in held},
-            visible={"CUDA_VISIBLE_DEVICES": seen} if isinstance(seen, str) else seen,
-            hosts=tuple(self.hosts),
-            container=self.container,
-        )
-
-
-class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a sample file says of itself; `triples` holds (unix, mono, boot) ns."""
-
-    gpus: list[GpuEntry] = []
-    hz: float | None = None
-    started_unix_ns: int | None = None
-    simulated: bool = False
-    backend: str = "file"
-    driver: str | None = None
-    node: str | None = None
-    notes: list[Note] = []
-    triples: list[tuple[int, int, int]] = []
-    processes: list[ProcessEntry] = []
-
-    def rows(self) -> tuple[ProcessRow, ...]:
-        """The processes."""
-        return tuple(entry.row() for entry in self.processes)
-
-    def infos(self, path: str) -> dict[str, GpuInfo]:
-        """The GPUs by label, in the order of the file.
-
-        Raises:
-            StoreError: A label occurs twice.
-        """
-        infos = [_info(entry) for entry in self.gpus]
-        by_label = {info.gpu: info for info in infos}
-        if len(by_label) != len(infos):
-            raise StoreError(f"{path}: line 1: a GPU is named twice")
-        return by_label
-
-
-def header_line(samples: SampleSet) -> str:
-    """The first line for a set of samples, without line end."""
-    header = SampleHeader(
-        gpus=[_fields(gpu.gpu) for gpu in samples.gpus],
-        hz=samples.asked_hz,
-        started_unix_ns=samples.started_unix_ns,
-        simulated=samples.simulated,
-        backend=samples.backend,
-        driver=samples.driver,
-        node=samples.node,
-        notes=list(samples.notes),
-        processes=[
-            msgspec.convert(row, ProcessEntry, from_attributes=True)
-            for row in samples.processes
-            if row.ns_pids
-        ],
-        triples=[(triple.unix_ns, triple.mono_ns, triple.boot_ns) for triple in samples.triples],
-    )
-    return f"{HEADER_MARK}{_VERSION} {msgspec.json.encode(header).decode()}"
-
-
-def parsed_header(line: str, path: str) -> SampleHeader:
-    """What the first line says; keys that this version does not know are passed over.
-
-    Raises:
-        StoreError: Another version of the format, or JSON of another shape.
-    """
-    version, _, text = line.removeprefix(HEADER_MARK).partition(" ")
-    if version != _VERSION:
-        raise StoreError(f"{path}: sample format {version!r} is not {_VERSION!r}")
-    try:
-        return msgspec.json.decode(text, type=SampleHeader)
-    except msgspec.DecodeError as error:
-        raise StoreError(f"{path}: line 1: {error}") from error
-
-
-def triples_of(header: SampleHeader) -> tuple[TimeTriple, ...]:
-    """The clock triples, rising."""
-    return tuple(
-        TimeTriple(unix_ns=unix_ns, mono_ns=mono_ns, boot_ns=boot_ns)
-        for unix_ns, mono_ns, boot_ns in sorted(header.triples, key=lambda triple: triple[1])
-    )
-
-
-def _fields(info: GpuInfo) -> GpuEntry:
-    return msgspec.convert(info, GpuEntry, from_attributes=True)
-
-
-def _info(entry: GpuEntry) -> GpuInfo:
-    known = {vendor.value for vendor in Vendor}
-    fields = msgspec.structs.asdict(entry)
-    fields["gpu"] = entry.gpu if entry.gpu is not None else str(entry.index)
-    fields["vendor"] = Vendor(entry.vendor) if entry.vendor in known else Vendor.OTHER
-    return GpuInfo(**fields)

@@ -20,23 +20,20 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
-from chopperd.sampling.process_table import merged_processes
 from chopperd.store.samples.amd_smi import looks_like_amd_smi, parsed_amd_smi
 from chopperd.store.samples.columns import (
-    HEADER_MARK,
+    DIES,
     REQUIRED_COLUMNS,
     SampleColumns,
-    SampleHeader,
     cause_bits,
-    cause_texts,
-    columns_in_turn,
-    divided_by_gpu,
+    written_columns,
+)
+from chopperd.store.samples.header import (
+    HEADER_MARK,
+    SampleHeader,
     header_line,
-    infos_in_turn,
-    joined,
+    own_samples,
     parsed_header,
-    triples_of,
-    value_columns,
 )
 from chopperd.store.samples.monitors import (
     looks_like_dcgmi,
@@ -56,7 +53,6 @@ from chopperd.store.samples.text_table import TextTable
 from chopperd.store.whole_files import replaced_file
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_DIES: Final = "die_clocks_mhz"
 #: How other monitors' files are told and read; the last takes what is left.
 _OTHERS: Final = (
     (looks_like_json, parsed_prometheus),
@@ -92,7 +88,8 @@ def read_samples(
         raise StoreError(f"{path}: the file is empty")
     line = data.partition(b"\n")[0].decode()
     if line.startswith(HEADER_MARK) or {*REQUIRED_COLUMNS} <= {*_names(line)}:
-        return _ours(data, path)
+        parts = [_recording(part, line, path) for part, line in _recordings(data)]
+        return own_samples(parts, str(path))
     if looks_like_amd_smi(data):
         return parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
@@ -115,10 +112,16 @@ def write_samples(path: Path, samples: SampleSet) -> None:
 
 
 def _text_of(samples: SampleSet, path: Path) -> bytes:
-    names, columns = _columns_to_write(samples)
-    rows = [header_line(samples), ",".join(names), *map(",".join, zip(*columns, strict=True))]
+    columns = written_columns(samples, _die_cells)
+    cells = [_cells(column) for column in columns.values()]
+    rows = [header_line(samples), ",".join(columns), *map(",".join, zip(*cells, strict=True))]
     data = ("\n".join(rows) + "\n").encode()
     return gzip.compress(data, 6) if path.suffix == ".gz" else data
+
+
+def _cells(column: np.ndarray) -> list[str]:
+    """A column as text."""
+    return list(map(_number if column.dtype == np.float64 else str, column.tolist()))
 
 
 def _data(path: Path) -> bytes:
@@ -136,31 +139,6 @@ def _data(path: Path) -> bytes:
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: not text (byte {error.start}); not a sample file") from error
     return data.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
-
-
-def _ours(data: bytes, path: Path) -> SampleSet:
-    parts = [_recording(part, line, path) for part, line in _recordings(data)]
-    headers = [header for header, _ in parts]
-    first = headers[0]
-    if len({header.node for header in headers}) > 1:
-        raise StoreError(f"{path}: recordings of several nodes: keep each in a file of its own")
-    infos = infos_in_turn([header.infos(str(path)) for header in headers], str(path))
-    columns = columns_in_turn([columns for _, columns in parts])
-    gpus, dropped = divided_by_gpu(columns, infos)
-    return SampleSet(
-        gpus=gpus,
-        asked_hz=first.hz if len({header.hz for header in headers}) == 1 else None,
-        started_unix_ns=first.started_unix_ns,
-        simulated=any(header.simulated for header in headers),
-        backend=first.backend,
-        driver=first.driver,
-        node=first.node,
-        # Their monotonic clocks may be of several boots.
-        triples=triples_of(first) if len(headers) == 1 else (),
-        processes=merged_processes(row for header in headers for row in header.rows()),
-        source=str(path),
-        notes=(*dict.fromkeys(note for header in headers for note in header.notes), *dropped),
-    )
 
 
 def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
@@ -193,7 +171,7 @@ def _names(line: str) -> list[str]:
 
 def _columns(table: TextTable) -> SampleColumns:
     limited = {cause: f"limited_{cause.label}_ns" for cause in Cause}
-    spans, has_dies = "read_span_ns", _DIES in table.names
+    spans, has_dies = "read_span_ns", DIES in table.names
     return SampleColumns(
         labels=table.cells("gpu"),
         t_unix_ns=table.int64s("t_unix_ns"),
@@ -203,7 +181,7 @@ def _columns(table: TextTable) -> SampleColumns:
         limited_ns={
             cause: table.floats(name) for cause, name in limited.items() if name in table.names
         },
-        die_clocks_mhz=table.joined_floats(_DIES, MOST_DIES) if has_dies else None,
+        die_clocks_mhz=table.joined_floats(DIES, MOST_DIES) if has_dies else None,
     )
 
 
@@ -216,31 +194,6 @@ def _causes(table: TextTable) -> Int64s:
     if "cause" not in table.names:
         return _filled(table, Cause.UNKNOWN.bit)
     return np.array(table.parsed("cause", cause_bits), dtype=np.int64)
-
-
-def _columns_to_write(samples: SampleSet) -> tuple[list[str], list[Sequence[str]]]:
-    """Names and cells of the columns, rows in order of time."""
-    gpus = samples.gpus
-    t_unix_ns = joined([gpu.t_unix_ns for gpu in gpus], np.int64)
-    order = np.argsort(t_unix_ns, kind="stable")
-    labels = [gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))]
-    spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)
-    causes = joined([gpu.causes for gpu in gpus], np.int64)
-    columns: dict[str, Sequence[str]] = {
-        "t_unix_ns": list(map(str, t_unix_ns[order].tolist())),
-        "gpu": [labels[row] for row in order.tolist()],
-    }
-    for name, values in value_columns(samples).items():
-        if name == "sm_clock_mhz" or not np.isnan(values).all():
-            columns[name] = [_number(value) for value in values[order].tolist()]
-    if any(gpu.die_clocks_mhz is not None for gpu in gpus):
-        cells = [cell for gpu in gpus for cell in _die_cells(gpu)]
-        columns[_DIES] = [cells[row] for row in order.tolist()]
-    if (causes != Cause.UNKNOWN.bit).any():
-        columns["cause"] = cause_texts(causes[order])
-    if spans.any():
-        columns["read_span_ns"] = list(map(str, spans[order].tolist()))
-    return list(columns), list(columns.values())
 
 
 def _die_cells(gpu: GpuSamples) -> list[str]:

@@ -13,18 +13,13 @@ from chopperd.model.devices import MOST_DIES
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.samples.columns import (
+    DIES,
     REQUIRED_COLUMNS,
     SampleColumns,
-    SampleHeader,
     cause_bits,
-    cause_texts,
-    divided_by_gpu,
-    header_line,
-    joined,
-    parsed_header,
-    triples_of,
-    value_columns,
+    written_columns,
 )
+from chopperd.store.samples.header import SampleHeader, header_line, own_samples, parsed_header
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,7 +28,6 @@ if TYPE_CHECKING:
 PARQUET: Final = ".parquet"
 _MAGIC: Final = b"PAR1"
 _HEADER_KEY: Final = b"chopperd-samples"
-_DIES: Final = "die_clocks_mhz"
 
 
 def check_parquet() -> None:
@@ -67,26 +61,13 @@ def parquet_of(samples: SampleSet) -> bytes:
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import parquet  # noqa: PLC0415
 
-    gpus = samples.gpus
-    t_unix_ns = joined([gpu.t_unix_ns for gpu in gpus], np.int64)
-    order = np.argsort(t_unix_ns, kind="stable")
-    labels = [gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))]
-    columns = {
-        "t_unix_ns": pa.array(t_unix_ns[order]),
-        "gpu": pa.array([labels[row] for row in order.tolist()], pa.string()),
-    }
-    for name, values in value_columns(samples).items():
-        if name == "sm_clock_mhz" or not np.isnan(values).all():
-            columns[name] = pa.array(values[order], from_pandas=True)  # NaN as null
-    if any(gpu.die_clocks_mhz is not None for gpu in gpus):
-        cells = [cell for gpu in gpus for cell in _die_cells(gpu)]
-        columns[_DIES] = pa.array([cells[row] for row in order.tolist()], pa.list_(pa.float64()))
-    causes = joined([gpu.causes for gpu in gpus], np.int64)[order]
-    if (causes != Cause.UNKNOWN.bit).any():
-        columns["cause"] = pa.array(cause_texts(causes), pa.string())
-    spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)[order]
-    if spans.any():
-        columns["read_span_ns"] = pa.array(spans)
+    def array(name: str, column: np.ndarray) -> "pyarrow.Array":
+        if column.dtype != object:
+            return pa.array(column, from_pandas=True)  # NaN as null
+        return pa.array(column.tolist(), pa.list_(pa.float64()) if name == DIES else pa.string())
+
+    written = written_columns(samples, _die_cells)
+    columns = {name: array(name, column) for name, column in written.items()}
     table = pa.table(columns).replace_schema_metadata({_HEADER_KEY: header_line(samples).encode()})
     file = BytesIO()
     parquet.write_table(table, file, compression="zstd")
@@ -113,21 +94,7 @@ def read_parquet_samples(path: Path) -> SampleSet:
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: not a sample file: {reason}") from error
-    header = _header(table, path)
-    gpus, dropped = divided_by_gpu(columns, header.infos(str(path)))
-    return SampleSet(
-        gpus=gpus,
-        asked_hz=header.hz,
-        started_unix_ns=header.started_unix_ns,
-        simulated=header.simulated,
-        backend=header.backend,
-        driver=header.driver,
-        node=header.node,
-        triples=triples_of(header),
-        processes=header.rows(),
-        source=str(path),
-        notes=(*header.notes, *dropped),
-    )
+    return own_samples([(_header(table, path), columns)], str(path))
 
 
 def _header(table: "pyarrow.Table", path: Path) -> SampleHeader:
@@ -151,7 +118,7 @@ def _columns(table: "pyarrow.Table", path: Path) -> SampleColumns:
         limited_ns={
             cause: _floats(table, name) for cause, name in limited.items() if name in names
         },
-        die_clocks_mhz=_dies(table, path) if _DIES in names else None,
+        die_clocks_mhz=_dies(table, path) if DIES in names else None,
     )
 
 
@@ -190,11 +157,11 @@ def _causes(table: "pyarrow.Table") -> Int64s:
 def _dies(table: "pyarrow.Table", path: Path) -> Float64s:
     """Clocks of dies, (n, `MOST_DIES`) float64, NaN where absent."""
     dies_mhz = np.full((table.num_rows, MOST_DIES), np.nan)
-    for row, cell in enumerate(table.column(_DIES).to_pylist()):
+    for row, cell in enumerate(table.column(DIES).to_pylist()):
         if cell is None:
             continue
         if len(cell) > MOST_DIES:
-            raise StoreError(f"{path}: {_DIES} holds more than {MOST_DIES} numbers")
+            raise StoreError(f"{path}: {DIES} holds more than {MOST_DIES} numbers")
         dies_mhz[row, : len(cell)] = [np.nan if mhz is None else mhz for mhz in cell]
     return dies_mhz
 
