@@ -164,7 +164,6 @@ def questions(store: CaptureStore) -> dict[str, Callable[[], object]]:
         "newest report of a job": lambda: store.latest_document("job3", ADMIN),
         "newest 100 traces": lambda: store.traces(ADMIN, limit=100),
         "live": store.live,
-        "traced, one capture new": lambda: store.traced(now_unix_ns, 900 * NS_PER_S),
         "one capture of 8 ranks stored": lambda: store_one(store, next(numbers), now_unix_ns),
         "prune, nothing to do": store.prune,
     }

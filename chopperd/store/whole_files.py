@@ -13,7 +13,7 @@ from chopperd.errors import StoreError
 PRIVATE: Final = 0o600
 _SHARED: Final = 0o666
 _BUFFER_BYTES: Final = 1 << 20
-#: Anyone may read the samples: they say nothing of jobs.
+#: Anyone may read the samples: they hold nothing about jobs.
 _MODE: Final = 0o644
 
 
@@ -47,8 +47,8 @@ def replaced_file(path: Path, *, mode: int = _SHARED) -> Iterator[BinaryIO]:
 class AppendFile:
     """An open file that grows by whole pieces.
 
-    A piece is there once `append` returns, also if this process is killed then. One that can't be
-    written whole is taken back; where that fails too the file is `spoiled`, and must not grow.
+    A piece is stored once `append` returns, even if this process is killed then. One that can't be
+    written whole is removed again; if that fails too, the file is `spoiled` and must not grow.
 
     Args:
         path: The file; made if there is none.
@@ -97,7 +97,7 @@ class AppendFile:
         self.size_bytes = size_bytes
 
     def sync(self) -> None:
-        """Wait until what was added outlives a loss of power.
+        """Wait until the added pieces survive a loss of power.
 
         Raises:
             OSError: It does not.
@@ -105,7 +105,7 @@ class AppendFile:
         os.fdatasync(self.fd)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

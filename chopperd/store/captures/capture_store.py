@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,12 +21,11 @@ from chopperd.model.captures import (
     TraceEntry,
     Viewer,
 )
-from chopperd.model.live import StoreLive, TracedTotals
+from chopperd.model.live import StoreLive
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.captures import queries, retention, rows
 from chopperd.store.captures.database import LOG_BYTES, Database
-from chopperd.store.captures.filing import Outcome, file_trace, filed_captures
-from chopperd.store.captures.recent import KEPT_NS, RecentCaptures
+from chopperd.store.captures.filing import file_trace, filed_captures
 from chopperd.store.captures.retention import StoreLimits
 from chopperd.store.captures.rows import document_of, packed, write_document
 from chopperd.store.captures.write_queue import QUEUE_BYTES, WriteQueue
@@ -58,7 +57,7 @@ class CaptureStore:
     While the disk refuses changes they wait in memory, within a bound; answers come from the file.
 
     It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
-    thread; `live` and `traced` never wait for the
+    thread; `live` never waits for the disk.
     """
 
     def __init__(
@@ -76,10 +75,8 @@ class CaptureStore:
         self._late_captures: dict[int, None] = {}
         self._limits = limits
         self._clock = clock
-        self._recent = RecentCaptures()
         self._live_lock = threading.Lock()
         self._live = StoreLive()
-        self._load_recent()
         self._queue.put(lambda: self._database.write(rows.interrupt_open), rows=0)
         self._count()
 
@@ -88,7 +85,7 @@ class CaptureStore:
         """Open the store in a file, made if it is missing; no fault of the file makes this fail.
 
         Args:
-            path: The file; None keeps everything in memory.
+            path: The file; None for memory.
             limits: How much is kept.
             clock: Tells the time.
         """
@@ -106,7 +103,7 @@ class CaptureStore:
         self._database.close()
 
     def known(self, trace_id: str) -> TraceEntry | None:
-        """A trace by its id, whoever owns it; None if it never came or was forgotten."""
+        """A trace of any owner by its id; None if it never came or was deleted."""
         return self._database.read(lambda db: queries.trace_entry(db, trace_id))
 
     def waiting(self) -> tuple[TraceEntry, ...]:
@@ -114,9 +111,9 @@ class CaptureStore:
         return self._database.read(queries.waiting_traces)
 
     def put_trace(self, entry: TraceEntry) -> None:
-        """Take down a trace, or a change of its state; its capture is left as `file_analysed` said.
+        """Store a trace, or a change of its state; its capture does not change.
 
-        What was known of job, rank and run stays where the entry does not say.
+        Job, rank and run stay as they are where the entry has none.
         """
 
         def put(db: sqlite3.Connection) -> bool:
@@ -139,22 +136,16 @@ class CaptureStore:
         """
         now_unix_ns = self._clock.unix_ns()
 
-        def write() -> Outcome:
-            made = self._database.write(lambda db: file_trace(db, trace, now_unix_ns))
-            for capture, others in made.absorbed.items():
-                self._recent.absorb(others, capture)
-            return made
+        def write() -> tuple[tuple[Filed, ...], bool]:
+            return self._database.write(lambda db: file_trace(db, trace, now_unix_ns))
 
-        made = self._queue.put(
+        filed, is_new = self._queue.put(
             write,
-            later=lambda: self._note_late(trace, write()),
+            later=lambda: self._note_late(trace, write()[0]),
             size_bytes=len(trace.report),
-        )
-        if made is None:
-            self._renew()
-            return ()
-        self._renew(added_traces=int(made.is_new))
-        return made.filed
+        ) or ((), False)
+        self._renew(added_traces=int(is_new))
+        return filed
 
     def take_filed(self) -> tuple[tuple[AnalysedTrace, ...], tuple[Filed, ...]]:
         """Traces that were filed after they had waited for the disk, and the captures they changed.
@@ -172,23 +163,19 @@ class CaptureStore:
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
         """Store a capture's document, its steps and families replacing those that were there.
 
-        Durable on return, unless `live` says that the disk refuses. For a capture that no longer
+        Durable on return, unless `live` reports that the disk refuses. For a capture that no longer
         exists nothing is stored, which is logged.
         """
         body = packed(document)
 
         def write(document: ReportDocument | None) -> int:
-            if document is None:
-                return 0
             try:
-                end_unix_ns, added_steps = self._database.write(
-                    lambda db: write_document(db, capture_id, document, body)
+                return self._database.write(
+                    lambda db: write_document(db, capture_id, document, body) if document else 0
                 )
             except LookupError:
                 logger.warning("a report came for a capture that is not in the store any more")
                 return 0
-            self._recent.put(capture_id, end_unix_ns, document.totals)
-            return added_steps
 
         added_steps = self._queue.put(
             lambda: write(document),
@@ -251,10 +238,6 @@ class CaptureStore:
         entry = self.known(trace_id)
         return entry if entry is not None and viewer.may_see(entry.owner_uid) else None
 
-    def traced(self, now_unix_ns: int, max_age_ns: int) -> Mapping[str, TracedTotals]:
-        """Sums over the captures that ended in the last `max_age_ns`, at most 1 h, by GPU label."""
-        return self._recent.traced(now_unix_ns, max_age_ns)
-
     def live(self) -> StoreLive:
         """The store as it was after the last change."""
         with self._live_lock:
@@ -265,25 +248,17 @@ class CaptureStore:
         self._queue.flush()
         pruned = retention.prune(self._database, self._limits, self._clock.unix_ns())
         if pruned:
-            self._recent.forget(pruned)
             self._queue.flush(at_once=True)
             logger.info("%d captures were given up for age or room", len(pruned))
         self._count()
 
-    def _note_late(self, trace: AnalysedTrace, made: Outcome) -> None:
+    def _note_late(self, trace: AnalysedTrace, filed: Sequence[Filed]) -> None:
         with self._late_lock:
             self._late_traces.append(replace(trace, report=b""))
-            self._late_captures.update(dict.fromkeys(each.entry.id for each in made.filed))
-
-    def _load_recent(self) -> None:
-        """Take from the disk what the metrics still count after a restart."""
-        from_unix_ns = self._clock.unix_ns() - KEPT_NS
-        found = self._database.read(lambda db: queries.totals_since(db, from_unix_ns))
-        for capture_id, end_unix_ns, totals in found:
-            self._recent.put(capture_id, end_unix_ns, totals)
+            self._late_captures.update(dict.fromkeys(each.entry.id for each in filed))
 
     def _count(self) -> None:
-        """Renew what `live` says, counting all there is."""
+        """Renew `live` with a full count."""
         steps, traces = self._database.read(queries.counts)
         self._show(steps, traces)
 

@@ -1,4 +1,4 @@
-"""Where an analysed trace belongs: the capture that it begins, joins, or makes one of several.
+"""Assignment of analysed traces to captures: a trace begins one, joins one, or merges several.
 
 Each trace that comes may show that others were put together wrongly (two equal jobs at one time,
 of which one rank each was there first), so that captures may also give traces to one another.
@@ -8,7 +8,7 @@ import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Final
 
@@ -28,7 +28,7 @@ MAX_TRACES: Final = 64
 _MS: Final = 1_000_000
 _IDENTITIES: Final = msgspec.msgpack.Decoder(RunIdentity)
 
-#: Anyone may say that a trace is of a job: the traces of two users are never put together.
+#: Anyone may claim that a trace is of a job, so traces of two users never share a capture.
 _OF_JOB: Final = """
     SELECT id, name, capture, identity, run, rank, begin_unix_ns, end_unix_ns FROM traces
     WHERE capture IN (
@@ -47,7 +47,7 @@ _OVERLAPPING: Final = _OF_JOB.format(
 )
 _UNANCHORED: Final = _OF_JOB.format(time="begin_unix_ns IS NULL")
 
-#: What is not known of a trace that comes unannounced is told by its entry, when that is put.
+#: Placeholder of a trace without an entry; the entry fills in the rest.
 _STUB: Final = """
     INSERT INTO traces (id, name, state, stored_bytes, received_unix_ns)
     VALUES (:trace, :trace, 'queued', 0, :now)
@@ -71,7 +71,7 @@ _BEGIN: Final = """
     VALUES (:capture, :job, :run, NULL, :now, :now, 0)
 """
 
-#: Captures of a job, whoever owns them, that have one time with a capture and no name either.
+#: Captures of a job, of any owner, without a name that overlap a capture without one.
 _NAMELESS: Final = """
     SELECT other.id FROM captures AS one JOIN captures AS other
         ON one.job IS other.job AND one.run IS NULL AND other.run IS NULL
@@ -97,21 +97,6 @@ _SUM_UP: Final = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What filing a trace changed.
-
-    Attributes:
-        filed: The trace's capture, then others that it changed.
-        absorbed: The captures that each of some captures has taken up.
-        is_new: Whether the trace had not been put before.
-    """
-
-    filed: tuple[Filed, ...]
-    absorbed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     """A trace of those that meet; `capture` is None for the one that comes."""
 
@@ -121,10 +106,15 @@ class _Member:
     identity: RunIdentity
 
 
-def file_trace(db: sqlite3.Connection, trace: AnalysedTrace, now_unix_ns: int) -> Outcome:
-    """Put a trace into the capture of its run, and those that it meets where they belong now.
+def file_trace(
+    db: sqlite3.Connection, trace: AnalysedTrace, now_unix_ns: int
+) -> tuple[tuple[Filed, ...], bool]:
+    """Put a trace into the capture of its run; traces that it overlaps may change captures.
 
     A trace that was filed before stays in its capture; its report is replaced.
+
+    Returns:
+        The trace's capture, then others that changed, and whether the trace is new to the store.
     """
     values = _values(trace, now_unix_ns)
     read = db.execute
@@ -134,14 +124,14 @@ def file_trace(db: sqlite3.Connection, trace: AnalysedTrace, now_unix_ns: int) -
     db.execute(_DESCRIBE, values)
     filed_in = None if found is None else found[0]
     if filed_in is None:
-        return _placed(db, trace, values, is_new=found is None)
+        return _placed(db, trace, values), found is None
     _put(db, {**values, "capture": filed_in})
-    return Outcome(filed=(_filed(db, filed_in),), is_new=False)
+    return (_filed(db, filed_in),), False
 
 
 def _placed(
-    db: sqlite3.Connection, trace: AnalysedTrace, values: dict[str, object], *, is_new: bool
-) -> Outcome:
+    db: sqlite3.Connection, trace: AnalysedTrace, values: dict[str, object]
+) -> tuple[Filed, ...]:
     """File a trace that is in no capture yet."""
     (name,) = db.execute("SELECT name FROM traces WHERE id = :trace", values).fetchone()
     members = [
@@ -157,7 +147,7 @@ def _placed(
         for first in sorted(set(number))
     ]
     targets, begun = _targets(db, groups, values)
-    absorbed = _move(db, members, targets)
+    _move(db, members, targets)
     after = _by_capture(targets.items())
     changed = {capture for capture, those in after.items() if those != before.get(capture)}
     _put(db, {**values, "capture": targets[trace.id]})
@@ -166,19 +156,15 @@ def _placed(
     changed |= _note(db, {**_conflicts(groups, targets), **begun})
     changed |= _named(db, [{targets[each.id] for each in group} for group in groups])
     mine = targets[trace.id]
-    return Outcome(
-        filed=tuple(_filed(db, each) for each in (mine, *sorted(changed - {mine}))),
-        absorbed=absorbed,
-        is_new=is_new,
-    )
+    return tuple(_filed(db, each) for each in (mine, *sorted(changed - {mine})))
 
 
 def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
     """The traces of the captures that a trace overlaps, by capture and arrival."""
     query = _UNANCHORED if values["begin"] is None else _OVERLAPPING
     return [
-        _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *told))
-        for trace, name, capture, identity, *told in db.execute(query, values)
+        _Member(id=trace, name=name, capture=capture, identity=_identity(identity, *known))
+        for trace, name, capture, identity, *known in db.execute(query, values)
     ]
 
 
@@ -203,7 +189,7 @@ def _by_capture(places: Iterable[tuple[str, int | None]]) -> dict[int, set[str]]
 def _targets(
     db: sqlite3.Connection, groups: Sequence[Sequence[_Member]], values: dict[str, object]
 ) -> tuple[dict[str, int], dict[int, str]]:
-    """The capture of each trace, and why some were begun; a run keeps its oldest capture."""
+    """The capture of each trace, and why some were begun; a run stays in its oldest capture."""
     targets: dict[str, int] = {}
     begun: dict[int, str] = {}
     for group in groups:
@@ -231,10 +217,8 @@ def _why_another(full: int) -> str:
     return note
 
 
-def _move(
-    db: sqlite3.Connection, members: Sequence[_Member], targets: Mapping[str, int]
-) -> dict[int, tuple[int, ...]]:
-    """Make captures whose traces all go part of others, move single traces; who took up whom."""
+def _move(db: sqlite3.Connection, members: Sequence[_Member], targets: Mapping[str, int]) -> None:
+    """Move traces to their captures; captures that would be empty are absorbed whole."""
     left = {each.capture for each in members} - {None, *targets.values()}
     taken_up: dict[int, int] = {}
     for each in members:
@@ -247,10 +231,6 @@ def _move(
             where = {"capture": targets[each.id], "trace": each.id}
             db.execute(_PLACE, where)
             db.execute("UPDATE reports SET capture = :capture WHERE trace = :trace", where)
-    by_target: defaultdict[int, list[int]] = defaultdict(list)
-    for capture, target in taken_up.items():
-        by_target[target].append(capture)
-    return {target: tuple(those) for target, those in by_target.items()}
 
 
 def _put(db: sqlite3.Connection, values: dict[str, object]) -> None:
@@ -278,7 +258,7 @@ def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) 
 
 
 def _note(db: sqlite3.Connection, notes: Mapping[int, str]) -> set[int]:
-    """Note what is to be said of captures that have no note yet; which these are."""
+    """Add notes to captures without one; the captures changed."""
     sql = "UPDATE captures SET note = ? WHERE id = ? AND note IS NULL"
     return {capture for capture, note in notes.items() if db.execute(sql, (note, capture)).rowcount}
 
@@ -337,15 +317,15 @@ def capture_entry(db: sqlite3.Connection, capture: int) -> CaptureEntry:
 
 
 def _values(trace: AnalysedTrace, now_unix_ns: int) -> dict[str, object]:
-    said = trace.identity
+    identity = trace.identity
     return {
         "trace": trace.id,
         "job": trace.job,
-        "run": said.run,
-        "rank": said.rank,
-        "begin": said.begin_unix_ns,
-        "end": said.end_unix_ns,
-        "identity": msgspec.msgpack.encode(said),
+        "run": identity.run,
+        "rank": identity.rank,
+        "begin": identity.begin_unix_ns,
+        "end": identity.end_unix_ns,
+        "identity": msgspec.msgpack.encode(identity),
         "report": packed_report(trace.report),
         "now": now_unix_ns,
     }

@@ -18,13 +18,13 @@ import msgspec
 from chopperd.model.captures import GpuDrop, TraceState
 from chopperd.store.captures.schema import DamagedError, check_ours, version_of
 
-#: The database itself last: whoever is killed in between finds it still in its place.
+#: The database itself last: a kill in between leaves it in its place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
 _QUARANTINED: Final = re.compile(r"\.(damaged|newer)-[0-9]+")
 #: Tables in the order of copying: what others refer to comes first.
 _TABLES: Final = ("traces", "captures", "reports", "documents", "steps", "totals", "drops")
 _ROWS_AT_ONCE: Final = 256
-#: Row numbers tried one by one behind an unreadable row of which no index tells the next.
+#: Row numbers tried one by one after an unreadable row if no index has the next.
 _NEAR_ROWS: Final = 4096
 _LOWEST_ROWID: Final = -(2**63)
 _HIGHEST_ROWID: Final = 2**63 - 1
@@ -127,7 +127,7 @@ def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
 
 def _tables_of(connection: sqlite3.Connection, version: int) -> list[str]:
     try:
-        # Without it SQLite refuses a file that is shorter than its header says.
+        # Without it SQLite refuses a file that is shorter than in its header.
         connection.execute("PRAGMA writable_schema = ON")
         check_ours(connection, version)
         found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
@@ -198,7 +198,7 @@ def _next_readable(
 
 
 def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
-    """Rowids at which reading may go on: those that an index names, then ever further ones."""
+    """Rowids at which reading may resume: those in an index, then ever further ones."""
     first = bisect_right(known, unreadable - 1) + 1
     yield from known[first:]
     begin = max(unreadable, known[-1] if known else 0)

@@ -1,4 +1,4 @@
-"""What the store answers: each a function of an open database, as far as the viewer may see."""
+"""Queries of the store: functions of an open database, restricted to what the viewer may see."""
 
 import sqlite3
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -21,10 +21,9 @@ from chopperd.model.captures import (
 from chopperd.model.report import ReportDocument, Row
 from chopperd.store.captures.rows import document_of, row_of
 
-#: A step number that is looked up may stand in a row of every capture; the newest so many rows
-#: are looked at.
+#: A step number may occur in every capture; only the newest so many rows are read.
 _MOST_CANDIDATES: Final = 20_000
-#: Documents that this version can't read are passed over, but not for ever.
+#: Documents that this version can't read are skipped, up to so many.
 _MOST_DOCUMENTS: Final = 8
 
 _TRACE_COLUMNS: Final = (
@@ -32,7 +31,7 @@ _TRACE_COLUMNS: Final = (
     "rank, run, capture"
 )
 #: What orders rows: newest first, then (of rows without a time of their own) the last step. It is
-#: made of what a row is, so a page stays where it was while rows come or are written anew.
+#: made of a row's own values, so a page stays valid while rows come or are rewritten.
 KEY_COLUMNS: Final = ("order_unix_ns", "step", "rank", "device", "twin", "capture")
 
 _Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -44,12 +43,12 @@ _REFUSAL: Final = "the cursor is none that a page of steps gave"
 
 
 def cursor_of(key: Sequence[int]) -> str:
-    """The cursor that leads on from a row's key."""
+    """The cursor of the page after a row's key."""
     return urlsafe_b64encode(msgspec.msgpack.encode(tuple(key))).decode().rstrip("=")
 
 
 def key_of(cursor: str) -> Key:
-    """The row's key that a cursor leads on from.
+    """The row's key in a cursor.
 
     Raises:
         ValueError: It is none that `cursor_of` made.
@@ -89,7 +88,7 @@ class Conditions:
 def step_page(
     connection: sqlite3.Connection, query: StepQuery, viewer: Viewer, limit: int, cursor: str | None
 ) -> StepPage:
-    """Rows that match, newest first, after the one that the cursor stands for.
+    """Rows that match, newest first, after the cursor's row.
 
     Raises:
         ValueError: The cursor is none that a page gave.
@@ -204,7 +203,7 @@ def trace_entries(
 
 
 def trace_entry(connection: sqlite3.Connection, trace_id: str) -> TraceEntry | None:
-    """One trace, whoever owns it."""
+    """One trace of any owner."""
     found = connection.execute(
         f"SELECT {_TRACE_COLUMNS} FROM traces WHERE id = ?", (trace_id,)
     ).fetchone()
@@ -218,21 +217,6 @@ def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
         (TraceState.QUEUED.value, TraceState.SPOOLED.value),
     )
     return tuple(_trace(row) for row in found)
-
-
-def totals_since(
-    connection: sqlite3.Connection, from_unix_ns: int
-) -> list[tuple[int, int, list[Row]]]:
-    """Id, end and devices' totals of the captures that ended since a time."""
-    found = connection.execute(
-        "SELECT id, end_unix_ns, body FROM captures JOIN totals ON capture = id "
-        "WHERE newest_unix_ns >= :since AND end_unix_ns >= :since ORDER BY id",
-        {"since": from_unix_ns},
-    )
-    return [
-        (capture, end_unix_ns, list(_rows(body for _, _, body in rows)))
-        for (capture, end_unix_ns), rows in groupby(found, key=lambda row: row[:2])
-    ]
 
 
 def counts(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How much is kept: by age, by size, and as far as the disk has room for others."""
+"""Retention by age, by size, and by the free space of the disk."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from chopperd.store.captures.database import Database
 from chopperd.units import NS_PER_S
 
 _NS_PER_DAY: Final = 86_400 * NS_PER_S
-#: Of one transaction: its log has to fit into what the log keeps of a full disk.
+#: Of one transaction: its log has to fit into the log's reserve on a full disk.
 _CAPTURES_AT_ONCE: Final = 16
 #: For size, of so many captures one at a time, so that not much more goes than must.
 _CAPTURES_FOR_ONE: Final = 64
@@ -24,7 +24,7 @@ _TARGET_RATIO: Final = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """How much is kept.
+    """How much is retained.
 
     Attributes:
         max_bytes: Size of the file and its log.
@@ -38,9 +38,9 @@ class StoreLimits:
 
 
 def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int]:
-    """Give up what is too old or too much, oldest captures first; ids of those given up.
+    """Delete what is too old or too much, oldest captures first; ids of those deleted.
 
-    The newest capture is never given up for size. Free space goes back to the disk.
+    The newest capture is never deleted for size. Free space goes back to the disk.
     """
     oldest_unix_ns = now_unix_ns - round(limits.max_days * _NS_PER_DAY)
     pruned = _prune_old(database, oldest_unix_ns)

@@ -17,7 +17,7 @@ from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: Stands for a number that is not known where rows are ordered by it.
+#: Unknown numbers in columns that rows are ordered by.
 UNKNOWN: Final = -1
 
 _STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -27,7 +27,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _ROWS: Final = msgspec.json.Decoder(Row)
 _DOCUMENTS: Final = msgspec.json.Decoder(ReportDocument)
 _FAULTS: Final = (zlib.error, msgspec.DecodeError)
-#: So many are kept, the newest ones.
+#: Most drops stored, the newest ones.
 MAX_DROPS: Final = 10_000
 
 _PUT: Final = "INSERT OR REPLACE INTO drops VALUES (?, ?, ?, ?, ?)"
@@ -35,17 +35,17 @@ _decoder: Final = msgspec.msgpack.Decoder(GpuDrop)
 
 
 def packed(value: Row | ReportDocument) -> bytes:
-    """A row or document as it is kept."""
+    """A row or document as stored."""
     return zlib.compress(_ENCODER.encode(value), _LEVEL)
 
 
 def packed_step(row: Row, job: str | None, run: str | None) -> bytes:
-    """A step's row as it is kept: without its parts, under the job that it is found by."""
+    """A step's row as stored: without its parts, with the job and run that it is found by."""
     return packed(replace(without_parts(row), job=job, run=run))
 
 
 def packed_report(report: bytes) -> bytes:
-    """A trace's report as it is kept."""
+    """A trace's report as stored."""
     return zlib.compress(report, _LEVEL)
 
 
@@ -55,7 +55,7 @@ def report_of(body: bytes) -> bytes:
 
 
 def row_of(body: bytes) -> Row | None:
-    """A row as it was kept; None, said in the log, if this version can't read it."""
+    """A stored row; None, which is logged, if this version can't read it."""
     try:
         return _ROWS.decode(zlib.decompress(body))
     except _FAULTS as error:
@@ -64,7 +64,7 @@ def row_of(body: bytes) -> Row | None:
 
 
 def document_of(body: bytes) -> ReportDocument | None:
-    """A document as it was kept; None, said in the log, if this version can't read it."""
+    """A stored document; None, which is logged, if this version can't read it."""
     try:
         return _DOCUMENTS.decode(zlib.decompress(body))
     except _FAULTS as error:
@@ -82,11 +82,10 @@ class _Capture:
     made_unix_ns: int
     owner_by_rank: dict[int, int | None]
     owner_uid: int | None
-    end_unix_ns: int | None
     step_count: int
 
     def owner_of(self, row: Row) -> int | None:
-        """Owner of the trace that a row came from; of all traces where that can't be told."""
+        """Owner of a row's trace; if that is ambiguous, of all traces."""
         return self.owner_by_rank.get(known(row.rank), self.owner_uid)
 
 
@@ -97,8 +96,8 @@ def known(number: int | None) -> int:
 
 def write_document(
     db: sqlite3.Connection, capture_id: int, document: ReportDocument, body: bytes
-) -> tuple[int | None, int]:
-    """Replace a capture's rows by those of its document; its end, and how many steps more it has.
+) -> int:
+    """Replace a capture's rows by those of its document; how many steps more it has.
 
     Raises:
         LookupError: There is no such capture.
@@ -110,17 +109,17 @@ def write_document(
     db.executemany(_TOTALS, [_totals_row(capture, row) for row in document.totals])
     db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
     db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
-    return capture.end_unix_ns, len(document.steps) - capture.step_count
+    return len(document.steps) - capture.step_count
 
 
 def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:
     found = db.execute(
-        "SELECT job, run, owner_uid, end_unix_ns, step_count FROM captures WHERE id = ?",
+        "SELECT job, run, owner_uid, step_count FROM captures WHERE id = ?",
         (capture_id,),
     ).fetchone()
     if found is None:
         raise LookupError(capture_id)
-    job, run, owner_uid, end_unix_ns, step_count = found
+    job, run, owner_uid, step_count = found
     owners = db.execute(
         """
         SELECT COALESCE(rank, -1), CASE WHEN count(owner_uid) = count(*)
@@ -136,7 +135,6 @@ def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:
         made_unix_ns=capture_id * 1_000_000,
         owner_by_rank=dict(owners.fetchall()),
         owner_uid=owner_uid,
-        end_unix_ns=end_unix_ns,
         step_count=step_count,
     )
 
@@ -171,7 +169,7 @@ def _totals_row(capture: _Capture, row: Row) -> tuple[object, ...]:
 
 
 def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
-    """Keep drops, each in place of its earlier version."""
+    """Store drops, each replacing its earlier version."""
     rows = [
         (each.uuid, each.begin_unix_ns, each.gpu, each.end_unix_ns, msgspec.msgpack.encode(each))
         for each in drops
@@ -180,7 +178,7 @@ def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
 
 
 def interrupt_open(db: sqlite3.Connection) -> None:
-    """End the drops that nobody follows any more where they were last seen."""
+    """End open drops where they were last seen."""
     found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
     put_drops(db, [_interrupted(_decoder.decode(body)) for (body,) in found])
 
@@ -211,7 +209,7 @@ def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[G
 
 
 def prune_drops(db: sqlite3.Connection, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:
-    """Give up the drops that began before a time, and those beyond a count; how many."""
+    """Delete drops that began before a time, and the oldest beyond a count; how many."""
     return db.execute(
         """
         DELETE FROM drops WHERE begin_unix_ns < MAX(:oldest, COALESCE((

@@ -47,7 +47,7 @@ _FIRST: Final[Migration] = (
     )
     """,
     "CREATE INDEX steps_by_capture ON steps (capture)",
-    # With what else is asked for, so that rows that do not match are not looked up.
+    # With the other columns of conditions, so that rows that do not match are not read.
     "CREATE INDEX steps_by_time ON steps (order_unix_ns, step, rank, gpu)",
     "CREATE INDEX steps_by_job ON steps (job, order_unix_ns, step, rank, gpu)",
     "CREATE INDEX steps_by_owner ON steps (owner_uid, order_unix_ns)",
@@ -84,13 +84,13 @@ _QUARANTINE: Final[Migration] = (
     """,
 )
 
-#: What a trace says of its run (`RunIdentity`, MessagePack); null of what came before.
+#: A trace's `RunIdentity` as MessagePack; null in older rows.
 _IDENTITIES: Final[Migration] = ("ALTER TABLE traces ADD COLUMN identity BLOB",)
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES)
 
 
-#: "chpd", so that `file` and we tell our stores from other databases.
+#: "chpd": distinguishes our stores from other databases, also for `file`.
 APPLICATION_ID: Final = 0x63687064
 
 
@@ -99,7 +99,7 @@ class UnusableFileError(Exception):
 
 
 class DamagedError(UnusableFileError):
-    """A check found the file damaged; says what it found."""
+    """A check found the file damaged; the text is its finding."""
 
 
 class NewerError(UnusableFileError):
@@ -112,7 +112,7 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def stored_bytes(db: sqlite3.Connection) -> int:
-    """What the pages of a database take that hold something."""
+    """Size of a database's pages in use."""
     pages, free, size_bytes = (
         int(db.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
@@ -160,7 +160,7 @@ def check_ours(db: sqlite3.Connection, version: int) -> None:
 def check_sound(db: sqlite3.Connection, limit_s: float) -> None:
     """Return if no malformed page is found in the file within a time.
 
-    The time is kept by a thread, as a check of pages looks for an interrupt only.
+    A thread watches the time, as a check of pages can only be interrupted.
 
     Raises:
         DamagedError: One is.

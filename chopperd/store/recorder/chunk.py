@@ -1,4 +1,4 @@
-"""Some samples of a node with all that is needed to read them alone, as bytes and back."""
+"""Self-contained chunks of a node's samples, as bytes and back."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class Origin:
 
 
 def identity(gpu: GpuInfo) -> str:
-    """What a GPU is known by for ever: its UUID; without one, its place and name."""
+    """Lasting identity of a GPU: its UUID; without one, its index and name."""
     return gpu.uuid or f"{gpu.index} {gpu.name}"
 
 
@@ -91,7 +91,7 @@ class SampleChunk:
 
 
 class _Payload(msgspec.Struct, array_like=True):
-    """A chunk as bytes: rows of all slots stand one after the other."""
+    """A chunk as bytes, the rows of all slots in sequence."""
 
     origin: bytes
     slots: list[tuple[int, int]]
@@ -103,7 +103,7 @@ class _Payload(msgspec.Struct, array_like=True):
 
 
 def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
-    """A copy with times and call lengths in whole us, as they are kept.
+    """A copy with times and call lengths in whole us, as they are stored.
 
     A time is known to half the length of its driver call, some 10 us and more, so rounding it to
     the nearest us costs nothing; call lengths are rounded up, so that no time seems better known

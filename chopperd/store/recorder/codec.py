@@ -1,8 +1,8 @@
-"""Columns of numbers as few bytes, and back, exactly: nothing here knows what a column means.
+"""Lossless compression of columns of numbers; what a column means is not known here.
 
 A column becomes whole numbers (readings are decimal fractions of few digits), those their offsets
 from the least or from the one before, whichever are smaller, divided by what divides all of them.
-Equal bytes of neighbouring rows then stand together and are compressed by deflate.
+Equal bytes of neighbouring rows are then next to each other and are compressed by deflate.
 """
 
 import struct
@@ -24,25 +24,25 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 _SCALES: Final = (1, 10, 100, 1000, 65_536, 1_000_000)
 #: The whole numbers are the bits of the floats.
 _BITS: Final = 0
-#: Whole numbers up to here stand in a float64 exactly.
+#: Whole numbers up to here are exact in a float64.
 _LARGEST_WHOLE: Final = float(2**53)
 #: Offsets below this are offsets also where differences wrap.
 _LARGEST_SPREAD: Final = 2**62
 _HEAD_SIZE: Final = struct.Struct("<I")
 _NO_GAPS: Final = -1
-#: The least that isal makes of samples; its time is small beside that of preparing them.
+#: isal's best compression of samples; its time is small compared with preparing them.
 _LEVEL: Final = 3
 _BROKEN: Final = cast("type[Exception]", isal_zlib.error)
 
 
 def compressed(data: bytes) -> bytes:
-    """The data in fewer bytes."""
+    """Data compressed by deflate."""
     small: bytes = isal_zlib.compress(data, _LEVEL)
     return small
 
 
 def expanded(data: bytes) -> bytes:
-    """The data from the bytes of `compressed`.
+    """Decompress the bytes of `compressed`.
 
     Raises:
         StoreError: The bytes are others.
@@ -60,7 +60,7 @@ class _Coding(msgspec.Struct, array_like=True):
     Attributes:
         name: The column.
         is_float: Whether it is float64, else int64.
-        gaps: Which of the masks says where it is NaN; `_NO_GAPS`: nowhere.
+        gaps: Index of the mask of its NaN; `_NO_GAPS` without any.
         scale: What floats were multiplied by; `_BITS`.
         first: The first (of differences) or least (of offsets) number.
         factor: What all of them were divided by.
@@ -79,7 +79,7 @@ class _Coding(msgspec.Struct, array_like=True):
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """What stands before the bytes of masks and columns."""
+    """Header before the bytes of masks and columns."""
 
     rows: int
     masks: int

@@ -1,6 +1,6 @@
 """The flight recorder's folder: its files, their room on disk, and which of them go first.
 
-`samples-NUMBER.rec` hold what is kept, one after the other; `journal.rec` holds the last minute.
+`samples-NUMBER.rec` hold the samples in order of time; `journal.rec` holds the last minute.
 """
 
 import logging
@@ -38,7 +38,7 @@ _LEAST_FILE_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderLimits:
-    """How much the flight recorder may keep.
+    """How much the flight recorder may store.
 
     Attributes:
         max_bytes: Of all its files.
@@ -78,7 +78,7 @@ class SampleFiles:
 
     Args:
         folder: Where they are; exists.
-        limits: How much is kept.
+        limits: How much is stored.
 
     Raises:
         OSError: The folder can't be read.
@@ -87,7 +87,7 @@ class SampleFiles:
     def __init__(self, folder: Path, limits: RecorderLimits) -> None:
         self._folder = folder
         self._limits = limits
-        self._kept = [_looked_at(number, path) for number, path in kept_paths(folder)]
+        self._kept = [_read_file(number, path) for number, path in kept_paths(folder)]
         self._open: AppendFile | None = None
         self._newest_is_ended = False
         self._next_number = 1
@@ -120,7 +120,7 @@ class SampleFiles:
 
         Raises:
             StoreError: There is no room, and nothing to delete.
-            OSError: It can't be written; nothing of it is kept.
+            OSError: It can't be written; nothing of it is stored.
         """
         begin_ns, end_ns = span_ns
         self._end_what_is_full(begin_ns, len(frame))
@@ -145,7 +145,7 @@ class SampleFiles:
 
         Raises:
             StoreError: There is none, and nothing to delete.
-            OSError: The state of the disk can't be told, or a file not be deleted.
+            OSError: The free space can't be read, or a file not be deleted.
         """
         limit_bytes = min(self._limits.max_bytes, self._allowed_bytes(other_bytes))
         while self.size_bytes + other_bytes + more_bytes > limit_bytes:
@@ -165,13 +165,13 @@ class SampleFiles:
             self._delete_oldest()
 
     def close(self) -> None:
-        """Let go of the file that is being written; it may be gone on with."""
+        """Close the file that is being written; a later writer may continue it."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def _allowed_bytes(self, other_bytes: int) -> int:
-        """What all files may take by the free share of the disk: below the floor, what they do."""
+        """Most bytes by the free share of the disk; below the floor, the present size."""
         disk = os.statvfs(self._folder)
         if disk.f_bavail >= self._limits.min_free_ratio * disk.f_blocks:
             self._ceiling_bytes = None
@@ -181,7 +181,7 @@ class SampleFiles:
         return self._ceiling_bytes
 
     def _end_what_is_full(self, begin_ns: int, more_bytes: int) -> None:
-        """End the file being written where what comes next does not belong into it any more."""
+        """End the file being written if the next frame belongs into a new one."""
         if self._open is None and self._kept and not self._newest_is_ended:
             self._go_on_with_newest()
         if self._open is not None and self._is_full(self._open, begin_ns, more_bytes):
@@ -197,7 +197,7 @@ class SampleFiles:
         return self._open
 
     def _go_on_with_newest(self) -> None:
-        """Open the file that an earlier writer did not end; what it left unfinished is cut off."""
+        """Open the file that an earlier writer did not end; an unfinished frame is cut off."""
         file = AppendFile(self._kept[-1].path)
         try:
             if is_ended(file.fd):
@@ -222,7 +222,7 @@ class SampleFiles:
         return file.spoiled or has_grown or is_long
 
     def _end_file(self, file: AppendFile) -> None:
-        """Close a file for good, and say in it which time it holds; without that it is scanned."""
+        """Close a file for good, with its span in a last frame; readers scan one without."""
         last = self._kept[-1]
         if not file.spoiled and last.begin_unix_ns is not None and last.end_unix_ns is not None:
             with suppress(OSError):
@@ -245,7 +245,7 @@ class SampleFiles:
         logger.debug("deleted %s, the oldest of the flight recorder", oldest.path)
 
 
-def _looked_at(number: int, path: Path) -> KeptFile:
+def _read_file(number: int, path: Path) -> KeptFile:
     """A file as it is on disk; one that can't be read holds nothing."""
     span_ns, size_bytes = None, 0
     with suppress(OSError):
@@ -270,13 +270,13 @@ def _least(known: int | None, other: int) -> int:
 
 
 class Journal:
-    """A file that takes chunks as they come, until they are kept elsewhere.
+    """A file of chunks that are not in the files of samples yet.
 
     Args:
         path: The file; made if there is none.
 
     Raises:
-        OSError: It can't be opened, or what a killed writer left unfinished not be cut off.
+        OSError: It can't be opened, or an unfinished frame not be cut off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -309,14 +309,14 @@ class Journal:
         """Add a frame.
 
         Raises:
-            OSError: It can't be written; nothing of it is kept.
+            OSError: It can't be written; nothing of it is stored.
         """
         if self._file.spoiled:
             self.replace()
         self._file.append(frame)
 
     def replace(self) -> None:
-        """Begin anew; whoever reads the old file now still finds all of it.
+        """Begin an empty journal; readers of the old file still find all of it.
 
         Raises:
             OSError: There is no new one; the old one stays.
@@ -334,7 +334,7 @@ class Journal:
         self._file.path = self._path
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 

@@ -1,8 +1,8 @@
-"""How the flight recorder's files are divided: framed pieces that are found again behind damage.
+"""Frames of the flight recorder's files; reading resumes at the next frame after damage.
 
 A frame is a header with a check sum of its own, so that its length can be trusted, and a payload.
-A frame that ends beyond the file is one that is being written, or whose writer was killed: no
-damage. What can't be read as a frame is passed over up to the next header.
+A frame that ends beyond the file is being written, or its writer was killed: no damage. Bytes that
+are no frame are skipped up to the next header.
 """
 
 import os
@@ -64,8 +64,8 @@ class Scan:
     """What is in a file.
 
     Attributes:
-        frames: The whole ones, in order; payloads are not looked at.
-        damaged_offsets: Where something stands that is no frame.
+        frames: The whole ones, in order; payloads are not read.
+        damaged_offsets: Offsets of bytes that are no frame.
         whole_bytes: Where the first frame begins that is not whole; the file's size if all are.
     """
 
@@ -85,7 +85,7 @@ class Scan:
 def encoded_frame(
     kind: FrameKind, payload: bytes, *, begin_unix_ns: int, end_unix_ns: int
 ) -> bytes:
-    """A frame as it stands in a file."""
+    """A frame as the bytes of a file."""
     fields = _FIELDS.pack(
         _MAGIC, _VERSION, kind, len(payload), zlib.crc32(payload), begin_unix_ns, end_unix_ns
     )
@@ -121,7 +121,7 @@ def scanned(fd: int) -> Scan:
 def file_span_ns(fd: int) -> tuple[int, int] | None:
     """First and last time in a file; None if it holds none.
 
-    A file that was ended says so in its last frame; others are scanned.
+    An ended file has its span in its last frame; others are scanned.
     """
     last = _frame_at(fd, max(os.fstat(fd).st_size - HEADER_BYTES, 0))
     if last is not None and last.kind == FrameKind.END:
@@ -142,7 +142,7 @@ def read_payload(fd: int, frame: Frame) -> bytes | None:
 
 
 def _frame_at(fd: int, position: int) -> Frame | None:
-    """The frame whose header stands at a position; None if none does."""
+    """The frame whose header begins at an offset; None if there is none."""
     data = os.pread(fd, HEADER_BYTES, position)
     if len(data) < HEADER_BYTES or not data.startswith(_MAGIC):
         return None
@@ -160,7 +160,7 @@ def _frame_at(fd: int, position: int) -> Frame | None:
 
 
 def _next_header(fd: int, position: int, size: int) -> int:
-    """Where the next header stands at or after a position; the file's size if none does."""
+    """Offset of the next header at or after a position; the file's size if there is none."""
     for found in _magics(fd, position, size):
         if _frame_at(fd, found) is not None:
             return found
@@ -168,7 +168,7 @@ def _next_header(fd: int, position: int, size: int) -> int:
 
 
 def _magics(fd: int, position: int, size: int) -> Iterator[int]:
-    """Where the magic stands at or after a position."""
+    """Offsets of the magic at or after a position."""
     data = os.pread(fd, size - position, position)
     found = data.find(_MAGIC)
     while found >= 0:

@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 class ChunkFiles:
-    """One look into the folder for the chunks of a time.
+    """The chunks of a time in a recorder's folder, read once.
 
     Args:
         folder: The recorder's.
@@ -41,8 +41,7 @@ class ChunkFiles:
 
     Attributes:
         newest: Origin of the newest samples in the folder; None if there are none.
-        damaged: Where in which file something is passed over that belongs, or may belong, to the
-            time.
+        damaged: File and offset of skipped pieces that belong, or may belong, to the time.
         unreadable: Files that may not be read.
     """
 
@@ -124,10 +123,10 @@ def _last_origin(fd: int, _path: Path) -> Origin | None:
 
 
 class RecordedSamples:
-    """The samples in a folder that a `FlightRecorder` keeps, or kept.
+    """The samples in a folder that a `FlightRecorder` writes, or wrote.
 
-    Chunks that are damaged are passed over, counted, and said in a note of what lacks them. May be
-    used from any thread.
+    Damaged chunks are skipped, counted, and noted in the samples that lack them. May be used from
+    any thread.
 
     Args:
         folder: The recorder's; need not exist.
@@ -144,7 +143,7 @@ class RecordedSamples:
 
     @property
     def damaged_count(self) -> int:
-        """Damaged pieces of files that were met so far, each counted once."""
+        """Damaged pieces of files found so far, each counted once."""
         return len(self._damaged)
 
     def between(
@@ -152,7 +151,7 @@ class RecordedSamples:
     ) -> SampleSet | None:
         """All samples of `[from, to)`, of all GPUs or those of the labels; None if there are none.
 
-        GPUs are told apart by UUID; a label is the one that the GPU has in the newest samples.
+        GPUs are identified by UUID; each has its label of the newest samples.
         Times are rounded to 1 us. Where the wall clock was set back, samples whose time was
         already passed are left out. A long time takes much memory: some 200 bytes a sample.
 
@@ -270,8 +269,8 @@ def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
 def _labels(boots: Sequence[_Boot], newest: Origin | None) -> dict[str, str]:
     """The label of each GPU by identity, no two the same.
 
-    A GPU that is not in the machine any more keeps its last label, unless another has that now:
-    it is called by its UUID then.
+    A GPU that is no longer in the machine has its last label, or its UUID if another GPU has that
+    label now.
     """
     now = {identity(gpu): gpu.gpu for gpu in (newest.gpus if newest else ())}
     before = {key: gpu.gpu for boot in boots for key, gpu in boot.gpus().items()}
@@ -293,7 +292,7 @@ def _of_gpu(
     info = replace(
         infos[-1],
         gpu=label,
-        # Which of several was in force when, the samples do not say.
+        # The samples do not hold which of several was in force when.
         power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
     )
     parts = [
@@ -341,7 +340,7 @@ def _dies_of(parts: Sequence[GpuSamples], rows: Int64s) -> Float64s | None:
 
 
 def _notes(boots: Sequence[_Boot], files: ChunkFiles) -> Iterator[Note]:
-    """What is to be read with care."""
+    """Notes on samples that are missing, damaged or unreadable."""
     lost_count = sum(chunk.lost_count for boot in boots for chunk in boot.chunks)
     if lost_count:
         text = f"{lost_count} samples of about that time were lost before they were kept"

@@ -1,4 +1,4 @@
-"""The flight recorder's writer: every sample to disk, within a bound, whatever happens.
+"""The flight recorder's writer: every sample to disk, within a bound.
 
 What is appended goes into the journal at once and, each minute, as one compressed chunk into the
 files of samples. A kill between the two leaves samples in both; readers count them once.
@@ -43,21 +43,21 @@ _CHUNK_NS: Final = 60 * NS_PER_S
 _CHUNK_ROWS: Final = 20_000
 #: One frame of the journal holds no more, so that trying in vain on a full disk costs little.
 _FRAME_ROWS: Final = 2_000
-#: Samples that are kept in memory while they can't be written: minutes, or a few at high rates.
+#: Samples that may wait in memory while they can't be written: those of some minutes.
 _MOST_WAITING_ROWS: Final = 4 * _CHUNK_ROWS
 #: The journal may take this share of all; with a small bound chunks are written more often.
 _LARGEST_JOURNAL_SHARE: Final = 1 / 8
 #: After a chunk could not be written, the next try is so much later.
 _RETRY_NS: Final = 5 * NS_PER_S
 _FOLDER_MODE: Final = 0o755
-#: What a full disk or an exhausted quota says; the files that are open can be gone on with.
+#: Errors of a full disk or an exhausted quota; open files stay usable.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NEARLY_FULL: Final = "the disk is nearly full: the oldest samples are deleted for new ones"
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What is open once the folder can be used."""
+    """The open files of a usable folder."""
 
     lock_fd: int
     journal: Journal
@@ -70,15 +70,15 @@ class _Files:
 
 
 class FlightRecorder:
-    """Keeps samples in a folder that one process at a time writes to.
+    """Writes samples to a folder of which it is the only writer.
 
-    No method raises for what the disk does: samples wait in memory for a while, are counted as
-    lost after that, and `live` says what the trouble is; each `append` tries again. To be used by
-    one thread; `live` from any.
+    No method raises for errors of the disk: samples wait in memory, beyond a bound they are counted
+    as lost, and `live` reports the problem; each `append` tries again. For one thread; `live` for
+    any.
 
     Args:
         folder: Made if there is none.
-        limits: How much is kept.
+        limits: How much is stored.
         clock: Tells the time.
     """
 
@@ -92,7 +92,7 @@ class FlightRecorder:
         self._last_triple: dict[str, tuple[TimeTriple, ...]] = {}
         self._took_over = False
         self._retry_mono_ns = 0
-        self._lost_count = self._unsaid_lost_count = self._damaged_count = 0
+        self._lost_count = self._unreported_lost_count = self._damaged_count = 0
         self._live = ArchiveLive()
 
     @property
@@ -102,11 +102,11 @@ class FlightRecorder:
 
     @property
     def live(self) -> ArchiveLive:
-        """How it stands; never waits for the disk."""
+        """The recorder's state; never waits for the disk."""
         return self._live
 
     def tend(self) -> None:
-        """Do what is due where nothing is appended: begin, try again, delete what is too old."""
+        """Do what is due if nothing is appended: open, retry, delete old files."""
         self._attempt(self._write)
 
     def append(
@@ -118,20 +118,20 @@ class FlightRecorder:
         lost_count: int = 0,
         processes: tuple[ProcessRow, ...] = (),
     ) -> None:
-        """Keep what was sampled since the last call.
+        """Store the samples since the last call.
 
-        Where it can be written, it outlives this process from the return on.
+        If they can be written, they are on disk on return.
 
         Args:
             origin: Where it comes from.
             records: (n,) of `RECORD` by slot, times rising; as drained from the ring.
             triples: Clock triples taken meanwhile, rising.
             lost_count: Samples of that time that the caller knows to be missing.
-            processes: Who held the GPUs, where that was looked at meanwhile.
+            processes: Processes on the GPUs, if they were read meanwhile.
         """
         self._lost_count += lost_count
-        self._unsaid_lost_count += lost_count
-        if chunk := self._as_kept(origin, records, triples):
+        self._unreported_lost_count += lost_count
+        if chunk := self._stored(origin, records, triples):
             chunk = replace(chunk, processes=processes)
             if not self._waiting:
                 self._waiting_since_mono_ns = self._clock.mono_ns()
@@ -140,14 +140,14 @@ class FlightRecorder:
         self._attempt(self._write)
 
     def close(self) -> None:
-        """End; what is in the journal is gone on with by the next writer."""
+        """Close; the next writer continues the journal."""
         self._attempt(self._write_journal)
-        self._let_go()
+        self._close_files()
 
-    def _as_kept(
+    def _stored(
         self, origin: Origin, records: Mapping[int, Records], triples: Sequence[TimeTriple]
     ) -> SampleChunk | None:
-        """What is to be kept, in its resolution; None if there is no sample."""
+        """The new samples in stored resolution; None if there are none."""
         boot_id = origin.boot_id
         kept: dict[int, Records] = {}
         for slot, rows in records.items():
@@ -165,13 +165,13 @@ class FlightRecorder:
             origin=origin,
             records=kept,
             triples=known or (self._clock.triple(),),
-            lost_count=self._unsaid_lost_count,
+            lost_count=self._unreported_lost_count,
         )
-        self._unsaid_lost_count = 0
+        self._unreported_lost_count = 0
         return chunk
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Do what the disk may refuse, and publish how it went."""
+        """Run an action that the disk may refuse, and publish the outcome."""
         try:
             action()
             trouble = None
@@ -180,7 +180,7 @@ class FlightRecorder:
         except OSError as error:
             trouble = f"{error.filename or self._folder}: {error.strerror or error}"
             if error.errno not in _FULL:
-                self._let_go()
+                self._close_files()
         self._drop_what_waits_too_long()
         self._publish(trouble)
 
@@ -193,10 +193,10 @@ class FlightRecorder:
         self._ready().kept.delete_old(self._clock.unix_ns())
 
     def _ready(self) -> _Files:
-        """The open files; what an earlier writer left in the journal waits first."""
+        """The open files; chunks that an earlier writer left in the journal wait first."""
         if self._files is None:
             self._files = _opened(self._folder, self._limits)
-            # After trouble what waits is still in memory: it goes into the journal once more.
+            # After a failure the waiting samples are still in memory: they are journaled once more.
             self._journaled_count = 0
             if not self._took_over:
                 left_over, damaged_count = self._files.journal.left_over()
@@ -227,7 +227,7 @@ class FlightRecorder:
         )
 
     def _write_chunks(self) -> None:
-        """Write all that waits to where it is kept, and begin the journal anew."""
+        """Write the waiting samples to the files of samples, and empty the journal."""
         files = self._ready()
         self._retry_mono_ns = self._clock.mono_ns() + _RETRY_NS
         for group in list(_groups(self._waiting, _CHUNK_ROWS)):
@@ -245,7 +245,7 @@ class FlightRecorder:
             self._waiting_rows -= dropped.row_count
             self._journaled_count = max(self._journaled_count - 1, 0)
             self._lost_count += dropped.row_count
-            self._unsaid_lost_count += dropped.row_count + dropped.lost_count
+            self._unreported_lost_count += dropped.row_count + dropped.lost_count
 
     def _publish(self, trouble: str | None) -> None:
         if trouble and not self._live.trouble:
@@ -272,7 +272,7 @@ class FlightRecorder:
             return self._waiting[0].span_ns()[0]
         return kept_ns
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         if self._files is not None:
             self._damaged_count += self._files.kept.damaged_count
             self._files.close()

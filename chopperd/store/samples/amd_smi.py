@@ -1,9 +1,9 @@
 """Samples from `amd-smi metric -c -p -t -u -w 1 --csv` output.
 
-Source: amd-smi's own CSV: one line a GPU and look, `timestamp` in whole seconds of Unix time where
-it watches (`-w`), clocks in MHz for each die (`gfx_0_clk` to `gfx_7_clk`), `socket_power` in W,
-`hotspot` and `edge` in °C, `gfx_activity` in %, "N/A" where nothing is told. A line on how to stop
-stands first, and the header comes again with each look, unless it writes to a file itself.
+Source: amd-smi's own CSV: one line per GPU and read, `timestamp` in whole Unix seconds where it
+watches (`-w`), clocks in MHz for each die (`gfx_0_clk` to `gfx_7_clk`), `socket_power` in W,
+`hotspot` and `edge` in °C, `gfx_activity` in %, "N/A" where nothing is reported. The first line
+is on how to stop, and the header is repeated at each read, unless it writes to a file itself.
 """
 
 import csv
@@ -49,7 +49,7 @@ class _Line:
 
 
 def looks_like_amd_smi(data: bytes) -> bool:
-    """Whether a header of `amd-smi metric --csv` with clocks stands in the first lines."""
+    """Whether the first lines hold a header of `amd-smi metric --csv` with clocks."""
     first = data[: 1 << 16].decode(errors="replace").splitlines()[:_FIRST_LINES]
     return any(_is_header(line.split(",")) for line in first)
 
@@ -57,7 +57,7 @@ def looks_like_amd_smi(data: bytes) -> bool:
 def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
     """The samples in a file.
 
-    A look's time is the middle of its second, and its read is as long as that second. Causes are
+    A read's time is the middle of its second, and its length that second. Causes are
     unknown: the output's `throttle_status` does not name any. Its energy is left out.
 
     Args:
@@ -94,7 +94,7 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """The data lines; such that are not whole, as the last one may be, are passed over."""
+    """The data lines; incomplete ones, as the last may be, are skipped."""
     names: list[str] = []
     reader = csv.reader(text.splitlines())
     for cells in reader:
@@ -123,7 +123,7 @@ def _values(lines: Sequence[_Line], name: str, path: str) -> Float64s:
 
 
 def _best(line: _Line, fields: Sequence[str], path: str) -> float:
-    """The first of the fields that the line tells; NaN if it tells none."""
+    """The first of the fields with a value; NaN if there is none."""
     found = (_number(line, field, path) for field in fields)
     return next((value for value in found if not isnan(value)), nan)
 
@@ -139,7 +139,7 @@ def _number(line: _Line, field: str, path: str) -> float:
 
 
 def _dies(lines: Sequence[_Line], path: str) -> Float64s | None:
-    """Clocks of all dies, (n, `MOST_DIES`); None where no GPU tells more than one."""
+    """Clocks of all dies, (n, `MOST_DIES`); None if no GPU reports more than one."""
     fields = [f"gfx_{die}_clk" for die in range(MOST_DIES)]
     dies_mhz = np.array(
         [[_number(line, field, path) for field in fields] for line in lines], np.float64

@@ -163,7 +163,7 @@ def _absent(part: SampleColumns) -> Float64s:
 
 
 def infos_in_turn(parts: Sequence[Mapping[str, GpuInfo]], path: str) -> dict[str, GpuInfo]:
-    """The GPUs of several recordings in one file, by label; the first to name one tells of it.
+    """The GPUs of several recordings in one file, by label; the first description of each counts.
 
     Raises:
         StoreError: A label is one GPU's in one recording and another's in the next.

@@ -53,7 +53,7 @@ from chopperd.store.samples.text_table import TextTable
 from chopperd.store.whole_files import replaced_file
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-#: How other monitors' files are told and read; the last takes what is left.
+#: Detector and reader of other monitors' files; the last takes what is left.
 _OTHERS: Final = (
     (looks_like_json, parsed_prometheus),
     (looks_like_dcgmi, parsed_dcgmi),
@@ -64,9 +64,9 @@ _OTHERS: Final = (
 def read_samples(
     path: Path, *, tz: tzinfo | None = None, smi_fields: Sequence[str] = ()
 ) -> SampleSet:
-    """The samples in a file, which may be compressed by gzip.
+    """Read the samples of a file, which may be compressed by gzip.
 
-    The kinds are told apart by their content: ours, ours as Parquet, CSV with the same columns and
+    The kind is found by content: ours, ours as Parquet, CSV with the same columns and
     no first line or with other names and units, `nvidia-smi --query-gpu=timestamp,...
     --format=csv`, `amd-smi metric --csv`, `dcgmi dmon` with times, and a Prometheus range. Rows are
     sorted by time; of rows of one GPU with the same time the first is kept. A log that goes on with
@@ -151,7 +151,7 @@ def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, SampleColumns]:
-    """One recording: what its first line says, if it has one, and its samples."""
+    """One recording: its header, if it has one, and its samples."""
     header = SampleHeader()
     first, _, rest = data.partition(b"\n")
     if first.startswith(HEADER_MARK.encode()):

@@ -79,7 +79,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a sample file says of itself; `triples` holds (unix, mono, boot) ns."""
+    """Header of a sample file; `triples` holds (unix, mono, boot) ns."""
 
     gpus: list[GpuEntry] = []
     hz: float | None = None
@@ -131,7 +131,7 @@ def header_line(samples: SampleSet) -> str:
 
 
 def parsed_header(line: str, path: str) -> SampleHeader:
-    """What the first line says; keys that this version does not know are passed over.
+    """The header in a first line; keys that this version does not know are skipped.
 
     Raises:
         StoreError: Another version of the format, or JSON of another shape.

@@ -87,7 +87,7 @@ class _Answer(msgspec.Struct):
 
 
 def looks_like_dcgmi(data: bytes) -> bool:
-    """Whether the header of `dcgmi dmon` stands in the first lines."""
+    """Whether the first lines hold the header of `dcgmi dmon`."""
     first = data[:_DCGMI_FIRST_BYTES].decode(errors="replace").splitlines()
     return any(_DCGMI_HEADER.fullmatch(line) for line in first)
 
@@ -100,7 +100,7 @@ def parsed_dcgmi(data: bytes, *, path: str) -> SampleSet:
         path: The file, for messages.
 
     Raises:
-        StoreError: There are no times, or no SM clock; says how to record with them.
+        StoreError: There are no times, or no SM clock; the text is how to record them.
     """
     rows = list(_dcgmi_rows(data.decode(), path))
     if not rows:

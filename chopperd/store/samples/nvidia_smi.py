@@ -80,7 +80,7 @@ _TIME: Final = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)?")
 _ABSENT: Final = re.compile(r"\[.*\]|N/A|ERR!|Unknown.*|")
 #: Zones change their offset at multiples of this.
 _ZONE_STEP_NS: Final = 15 * 60 * NS_PER_S
-#: Local times that fall by more have come to an hour for the second time; GPUs of one look by less.
+#: Local times that fall by more repeat an hour; those of GPUs of one read differ by less.
 _FALL_NS: Final = NS_PER_S
 
 
@@ -220,12 +220,12 @@ def _causes(table: TextTable) -> Int64s:
         return np.array(table.parsed(_MASK, _bits), dtype=np.int64)
     given = [name for name in _CAUSE_BY_REASON if f"{_REASONS}.{name}" in table.names]
     bits = np.zeros(len(table), np.int64)
-    told = np.full(len(table), not _TELLING_REASONS.difference(given))
+    reported = np.full(len(table), not _TELLING_REASONS.difference(given))
     for name in given:
         states = np.array(table.parsed(f"{_REASONS}.{name}", _is_active), np.float64)
         bits |= np.where(states == 1, _CAUSE_BY_REASON[name].bit, 0)
-        told &= ~np.isnan(states) | (name not in _TELLING_REASONS)
-    return np.where((bits == 0) & ~told, Cause.UNKNOWN.bit, bits)
+        reported &= ~np.isnan(states) | (name not in _TELLING_REASONS)
+    return np.where((bits == 0) & ~reported, Cause.UNKNOWN.bit, bits)
 
 
 def _is_active(cell: str) -> float:
@@ -277,8 +277,8 @@ def _local_ns(table: TextTable) -> Int64s:
 def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[Note, ...]]:
     """Unix times of local ones in the order of the file, and what is not sure of them.
 
-    Of an hour that a zone repeats the order tells the passes apart: times that fall, or the times
-    around it. Where neither does it is taken for the first pass, with a note.
+    Of an hour that a zone repeats, the order distinguishes the passes: times that fall, or the
+    times around it. Where neither does it is taken for the first pass, with a note.
     """
     steps, row_steps = np.unique(local_ns // _ZONE_STEP_NS, return_inverse=True)
     starts_s = (steps * _ZONE_STEP_NS // NS_PER_S).tolist()
@@ -335,7 +335,7 @@ def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
 
 
 def _infos(table: TextTable, labels: Sequence[str]) -> dict[str, GpuInfo]:
-    """What the first row of each GPU tells of it."""
+    """The GPUs as their first rows describe them."""
     first_rows: dict[str, int] = {}
     for row, label in enumerate(labels):
         first_rows.setdefault(label, row)

@@ -58,11 +58,11 @@ def parsed_plain(data: bytes, *, path: str) -> SampleSet:
     """The samples in CSV with columns of other names and units, and Unix times of any.
 
     Args:
-        data: Its text, each line ended by just a newline; the header may come again.
+        data: Its text, each line ended by just a newline; the header may be repeated.
         path: The file, for messages.
 
     Raises:
-        StoreError: A time or SM clock column is missing, or a cell can't be read; says what to do.
+        StoreError: A time or SM clock column is missing, or a cell can't be read; with what to do.
     """
     first, _, rest = data.partition(b"\n")
     names = [name.strip().strip('"') for name in first.decode().split(",")]
@@ -148,7 +148,7 @@ def _label(cell: str) -> str:
 
 
 def _moments(table: TextTable, name: str) -> Int64s:
-    """The times of a column as Unix ns, whatever unit they are in."""
+    """The times of a column, in any unit, as Unix ns."""
     unit = _split(name)[1]
     times = np.zeros(len(table), np.int64)
     for row, cell in enumerate(table.cells(name)):
@@ -162,11 +162,11 @@ def _moments(table: TextTable, name: str) -> Int64s:
 
 
 def unix_ns_of(text: str, unit: str = "") -> int:
-    """A Unix time in s, ms, us or ns (told by its size), or a date with its zone, as ns.
+    """Unix ns of a Unix time in s, ms, us or ns (by its size), or of a date with its zone.
 
     Args:
         text: Such as "1764299999.123" or "2025-11-28T03:19:59.123Z".
-        unit: What it is said to be in; "" if that is not said.
+        unit: Its unit, if the column names one, else "".
 
     Raises:
         ValueError: It is neither, or not in that unit.

@@ -1,4 +1,4 @@
-"""A CSV text as columns, with the line number of whatever can't be read.
+"""A CSV text as columns, with the line number of any cell that can't be read.
 
 Knows nothing of samples. A recording has millions of cells, so they are found and their numbers
 read by whole columns; only what is no plain decimal number goes through Python one by one.
@@ -32,7 +32,7 @@ class TextTable:
 
     Args:
         data: Data lines, each ended by just a newline; blank ones and such that start with `#` are
-            passed over, quotes and blanks beside commas are dropped. A last line that was cut off
+            skipped, quotes and blanks next to commas are dropped. A last line that was cut off
             (no line end, too few cells) is left out.
         names: One for each column.
         path: The file, for messages.
@@ -63,7 +63,7 @@ class TextTable:
         """The different cells of a column, and for each row which of them it holds, (rows,)."""
         starts, ends = self._spans(name)
         codes = np.zeros(len(self), np.int64)
-        # Cells are told apart by ever more characters; a code stands for all those seen so far.
+        # Cells are distinguished by ever more characters; a code covers those read so far.
         for place in range(0, int((ends - starts).max(initial=0)), 4):
             codes = np.unique(codes, return_inverse=True)[1]
             for at in range(place, place + 4):
@@ -149,7 +149,7 @@ class TextTable:
         raise StoreError(f"{self.path}: line {line}: {name} {self.cell(name, row)!r} {problem}")
 
     def _floats(self, name: str, starts: Int64s, ends: Int64s, rows: Int64s) -> Float64s:
-        """Numbers that stand in cells of a column; NaN where nothing does."""
+        """Numbers in cells of a column; NaN for empty cells."""
         digits, decimals, is_read = self._decimals(starts, ends)
         is_read &= digits < _EXACT
         values: Float64s = np.where(is_read, digits / _POWERS[decimals], nan)
@@ -161,7 +161,7 @@ class TextTable:
         return values
 
     def _one(self, name: str, row: int, text: str, convert: Callable[[str], Value]) -> Value:
-        """What one cell, or a part of it, says."""
+        """The converted text of one cell or a part of it."""
         try:
             return convert(text)
         except ValueError:
@@ -224,7 +224,7 @@ def _block_decimals(
 
 
 def _bare(data: bytes, name_count: int) -> bytes:
-    """The data without quotes, blanks beside commas, and a last line that was cut off."""
+    """The data without quotes, blanks next to commas, and an incomplete last line."""
     for clutter, bare in ((b'"', b""), (b", ", b","), (b" ,", b",")):
         if clutter in data:
             data = data.replace(clutter, bare)

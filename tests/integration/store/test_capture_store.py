@@ -38,7 +38,7 @@ from tests.unit.store.captures.examples import (
 MIB = 2**20
 
 
-def test_what_was_stored_is_there_after_a_restart_with_the_metrics_sums(tmp_path: Path) -> None:
+def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     path = tmp_path / "store.sqlite"
     with closing(opened(path, clock)) as store:
@@ -47,12 +47,8 @@ def test_what_was_stored_is_there_after_a_restart_with_the_metrics_sums(tmp_path
         made = document([step_row(1), step_row(2)], [totals_row()])
         store.put_document(capture.id, made)
         store.put_trace(entry("b", received_unix_ns=NOW_UNIX_NS + 1))
-        before = (store.live(), store.traced(NOW_UNIX_NS, 900 * 10**9))
     with closing(opened(path, clock)) as store:
-        after = (store.live(), store.traced(NOW_UNIX_NS, 900 * 10**9))
-        assert after[1] == before[1]
-        assert after[1]["0"].window_s["dvfs_loss"] == 0.131
-        assert (after[0].steps, after[0].traces) == (2, 2)
+        assert (store.live().steps, store.live().traces) == (2, 2)
         assert store.latest_document(None, ADMIN) == made
         assert [each.name for each in store.waiting()] == ["a", "b"]
         again, reports = file_one(store, analysed("b", rank=1))
