@@ -69,9 +69,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--nodes", type=int, default=100, help="of each kind")
     parser.add_argument("--first", type=int, default=1_000, help="seed of the first")
+    parser.add_argument("--kind", action="append", choices=tuple(KINDS), help="these alone")
     arguments = parser.parse_args()
     rows = []
-    for kind in KINDS:
+    for kind in arguments.kind or KINDS:
         found = outcome(nodes(kind, arguments.nodes, arguments.first))
         share = found.mapped / found.ranks
         rows.append([kind, f"{arguments.nodes}", f"{share:.0%}", f"{found.wrong}"])

@@ -7,6 +7,11 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.signal import ClassClock
+from chopperd.correlate.counted_causes import (
+    MIN_COUNTER_SHARE,
+    counts_at_border,
+    named_by_counters,
+)
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import (
     CAUSES,
@@ -20,12 +25,13 @@ from chopperd.model.kinds import (
 from chopperd.model.plausible import most_limited_ns
 from chopperd.model.samples import GpuSamples
 
-MIN_COUNTER_SHARE: Final = 0.05
 MIN_COUNTER_UPDATES: Final = 5
 #: A sample stands for half of the piece on either side of it: a cause that one end of a piece
 #: names, and that was counted for all of it, has twice that end's loss. What was counted beyond
 #: that, the samples did not see.
 _MOST_PER_END: Final = 2.0
+#: What a sample without a reason weighs in the rest of a piece, where counters name its cause.
+_EXPLAINED: Final = 1e-6
 #: An idle GPU that is no warmer is under no limit of its own power or temperature.
 _COOL_C: Final = 50.0
 _MIN_IDLE_SAMPLES: Final = 5
@@ -104,39 +110,68 @@ def end_shares(
     its counter rose by, at the ends that name it (at both where neither does), and the bits have
     the rest.
 
+    A piece with a cause at one end alone goes by that cause's counter however little it rose there,
+    if it counts in a piece next to this one. Where no sample has a reason, counters name them.
+
     Args:
         clock: m pieces over n = m + 1 samples.
         causes: (n,) int64 bit sets at the samples.
         limited_ns: (n,) float64 cumulative counters by cause; NaN where not read.
 
-    Source: DESIGN.md section 2, "Cause". With dwells of 0.3 s at 10 Hz, over 40 simulated runs of
-    30 s, a cause's share of the loss is biased by 0.1 points by bits, by up to 3.8 with counters.
+    Source: DESIGN.md section 2, "Cause".
     """
     # Few bit sets occur, and most causes not at all: only columns that hold something are filled.
     sets, of_sample = np.unique(causes, return_inverse=True)
     by_bits = bit_shares(sets)
-    ends = of_sample[clock.left_sample], of_sample[clock.right_sample]
+    samples = clock.left_sample, clock.right_sample
+    ends = of_sample[samples[0]], of_sample[samples[1]]
+    shares = _told_by_bits(by_bits, ends)
+    length_ns = np.diff(clock.edges_ns).astype(np.float64)
+    risen_ns = counter_increments(limited_ns, clock.edges_ns)
+    has_reasons = bool((sets & ~Cause.UNKNOWN.bit).any())
+    by_counters = {} if has_reasons else named_by_counters(risen_ns, length_ns, limited_ns)
+    named = {
+        cause: [by_counters[cause][at] for at in samples]
+        if by_counters
+        else [by_bits[end, cause] > 0 for end in ends]
+        for cause in limited_ns
+    }
+    held = has_protection(sets) != 0
+    left_to_others = _left_to_outranked(risen_ns, length_ns, held[ends[0]] & held[ends[1]])
+    counted = {
+        cause: _counted(counter, clock.edges_ns, named[cause])
+        for cause, counter in limited_ns.items()
+    }
+    is_read = {cause: each.is_read for cause, each in counted.items()}
+    at_border = counts_at_border(risen_ns / length_ns[:, np.newaxis], is_read, named)
+    for cause in OUTRANKED:
+        risen_ns[:, cause] *= left_to_others
+    moved_ns = risen_ns.sum(axis=1)
+    some = (moved_ns >= MIN_COUNTER_SHARE * length_ns) & (moved_ns > 0) | at_border
+    if some.any():
+        for cause in set(counted).intersection(OUTRANKED):
+            counted[cause] = counted[cause].scaled(left_to_others)
+        if by_counters:
+            explained = np.logical_or.reduce(list(by_counters.values()))
+            _make_room(shares, [some & explained[at] for at in samples])
+        _count_in(shares, counted, some, np.maximum(moved_ns / length_ns, 1.0))
+    return shares
+
+
+def _told_by_bits(by_bits: Float64s, ends: tuple[Int64s, Int64s]) -> EndShares:
+    """The shares of each piece's ends, which have a row of `by_bits` each."""
     shares = EndShares(left=_columns(len(ends[0])), right=_columns(len(ends[0])))
     for column in np.flatnonzero(by_bits.any(axis=0)):
         shares.left[:, column] = by_bits[ends[0], column]
         shares.right[:, column] = by_bits[ends[1], column]
-    length_ns = np.diff(clock.edges_ns).astype(np.float64)
-    risen_ns = counter_increments(limited_ns, clock.edges_ns)
-    held = has_protection(sets) != 0
-    left_to_others = _left_to_outranked(risen_ns, length_ns, held[ends[0]] & held[ends[1]])
-    for cause in OUTRANKED:
-        risen_ns[:, cause] *= left_to_others
-    moved_ns = risen_ns.sum(axis=1)
-    some = (moved_ns >= MIN_COUNTER_SHARE * length_ns) & (moved_ns > 0)
-    if some.any():
-        counted = {
-            cause: _counted(counter, clock.edges_ns, [by_bits[end, cause] > 0 for end in ends])
-            for cause, counter in limited_ns.items()
-        }
-        for cause in set(counted).intersection(OUTRANKED):
-            counted[cause] = counted[cause].scaled(left_to_others)
-        _count_in(shares, counted, some, np.maximum(moved_ns / length_ns, 1.0))
     return shares
+
+
+def _make_room(shares: EndShares, explained: list[Bools]) -> None:
+    """Where counters name a sample's cause, the rest of a piece is of its other end, if any."""
+    for end, at in zip((shares.left, shares.right), explained, strict=True):
+        for cause in (Cause.UNEXPLAINED, Cause.UNKNOWN):
+            end[at, cause] *= _EXPLAINED
 
 
 def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:
@@ -209,7 +244,8 @@ def _count_in(
         ),
         none,
     )
-    rest, untold = np.maximum(1.0 - time, 0.0), 2.0 - told
+    whole = shares.left.sum(axis=1) + shares.right.sum(axis=1)
+    rest, untold = np.maximum(1.0 - time, 0.0), whole - told
     has_untold = untold > _LEAST
     to_untold = np.divide(2.0 * rest, untold, out=none, where=has_untold)
     to_told = np.where(has_untold, 0.0, rest)

@@ -78,6 +78,8 @@ def sides(
 
 
 POWER, THERMAL, BRAKE = Cause.POWER_CAP.bit, Cause.THERMAL.bit, Cause.POWER_BRAKE.bit
+#: No reason at either end of the first piece, of a driver that reports reasons.
+NO_REASON = [0, 0, Cause.SYNC_BOOST.bit]
 
 
 def test_each_end_of_a_piece_has_its_own_bits() -> None:
@@ -132,8 +134,8 @@ def test_counters_count_from_5_percent_of_the_piece_on_and_for_no_more_than_thei
 def test_time_that_neither_counters_nor_bits_explain_is_unexplained() -> None:
     counters = {Cause.POWER_CAP: [1000.0, 1060.0, 1060.0], Cause.THERMAL: [500.0, 520.0, 620.0]}
     told = {"power_cap": 0.6, "thermal": 0.2, "unexplained": pytest.approx(0.2)}
-    assert sides([0] * 3, counters) == (told, told)
-    assert sides([0] * 3, counters, piece=1) == ({"thermal": 1.0}, {"thermal": 1.0})
+    assert sides(NO_REASON, counters) == (told, told)
+    assert sides(NO_REASON, counters, piece=1) == ({"thermal": 1.0}, {"thermal": 1.0})
 
 
 def test_a_counted_cause_has_its_time_at_the_end_that_names_it() -> None:
@@ -171,10 +173,10 @@ def test_what_was_counted_beyond_what_samples_saw_is_spread_evenly() -> None:
 def test_counters_of_software_limits_have_what_the_brake_leaves() -> None:
     """Both counted all of the piece; where only the cap is counted the brake's bits hold it."""
     both = {Cause.POWER_BRAKE: [0.0, 100.0, 100.0], Cause.POWER_CAP: [0.0, 100.0, 100.0]}
-    assert sides([0] * 3, both) == ({"power_brake": 1.0}, {"power_brake": 1.0})
+    assert sides(NO_REASON, both) == ({"power_brake": 1.0}, {"power_brake": 1.0})
     some = {Cause.POWER_BRAKE: [0.0, 30.0, 30.0], Cause.POWER_CAP: [0.0, 100.0, 100.0]}
     split = {"power_brake": pytest.approx(0.3), "power_cap": pytest.approx(0.7)}
-    assert sides([0] * 3, some) == (split, split)
+    assert sides(NO_REASON, some) == (split, split)
     cap = {Cause.POWER_CAP: [0.0, 100.0, 100.0]}
     assert sides([BRAKE | POWER] * 3, cap) == ({"power_brake": 1.0}, {"power_brake": 1.0})
 
@@ -182,7 +184,42 @@ def test_counters_of_software_limits_have_what_the_brake_leaves() -> None:
 def test_a_counter_read_once_tells_nothing() -> None:
     counters = {Cause.THERMAL: [np.nan, 7.0, np.nan], Cause.POWER_CAP: [0.0, 50.0, 50.0]}
     half = {"power_cap": 0.5, "unexplained": 0.5}
-    assert sides([0] * 3, counters) == (half, half)
+    assert sides(NO_REASON, counters) == (half, half)
+
+
+def test_at_a_border_a_counter_counts_however_little_it_rose() -> None:
+    """Thermal for 2 of 100 ns at the right, then for 100: of halves 0.04; no cause has 1.96.
+
+    Where it counts nothing next to the border it may stand still, and where it counts more than
+    the time it is updated seldom: there the bits count.
+    """
+    evenly = {"unexplained": 1.0}, {"thermal": 1.0}
+    counters = {Cause.THERMAL: [0.0, 2.0, 102.0]}
+    assert sides([0, THERMAL, THERMAL], counters) == (
+        {"unexplained": pytest.approx(1.96)},
+        {"thermal": pytest.approx(0.04)},
+    )
+    assert sides([0, THERMAL, THERMAL], {Cause.THERMAL: [0.0, 2.0, 4.0]}) == evenly
+    assert sides([0, THERMAL, THERMAL], {Cause.THERMAL: [0.0, 0.0, 200.0]}) == evenly
+    unread = {Cause.THERMAL: [np.nan, 2.0, 102.0]}
+    assert sides([0, THERMAL, THERMAL], unread) == evenly
+
+
+@pytest.mark.parametrize(("bits", "rest"), [(0, "unexplained"), (Cause.UNKNOWN.bit, "unknown")])
+def test_where_no_sample_has_a_reason_counters_name_the_ends(bits: int, rest: str) -> None:
+    """Power for 60 of 100 ns, thermal for 20, then for 100, as of drivers that only count.
+
+    Power has the first sample, thermal the others, at which it counted on both sides; the 20 ns of
+    neither are of both ends. Where thermal alone counts, at the right, the left has the rest.
+    """
+    counters = {Cause.POWER_CAP: [0.0, 60.0, 60.0], Cause.THERMAL: [0.0, 20.0, 120.0]}
+    left, right = sides([bits] * 3, counters)
+    assert left == {"power_cap": pytest.approx(1.2), rest: pytest.approx(0.2)}
+    assert right == {"thermal": pytest.approx(0.4), rest: pytest.approx(0.2)}
+    assert sides([bits] * 3, counters, piece=1) == ({"thermal": 1.0}, {"thermal": 1.0})
+    left, right = sides([bits] * 3, {Cause.THERMAL: [0.0, 2.0, 102.0]})
+    assert left == {rest: pytest.approx(1.96, rel=1e-5)}
+    assert right == {"thermal": pytest.approx(0.04), rest: pytest.approx(0.0, abs=1e-5)}
 
 
 def test_a_counter_rises_evenly_between_reads_and_not_at_all_when_it_falls() -> None:

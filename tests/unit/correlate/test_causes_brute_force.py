@@ -65,7 +65,10 @@ def sampled(draw: st.DrawFn) -> Sampled:
         limited[cause] = [None if out else int(ns) for ns, out in zip(total, unread, strict=True)]
     return Sampled(
         clock_mhz=each(st.sampled_from([1200, 1400, 1490, 1500, 1510, 1700, 1980, 2000])),
-        causes=each(st.frozensets(st.sampled_from(REPORTED), max_size=4)),
+        causes=draw(
+            st.just([frozenset[Cause]()] * count)
+            | st.just(each(st.frozensets(st.sampled_from(REPORTED), max_size=4)))
+        ),
         limited_ns=limited,
         limit_mhz=draw(st.none() | st.sampled_from([1500, 1980, 2100])),
     )
@@ -108,8 +111,35 @@ def rise(counter: Sequence[int | None], before: int, after: int) -> Fraction:
     return Fraction(max((counter[after] or 0) - (counter[before] or 0), 0))
 
 
+def counts_alone(given: Sampled) -> bool:
+    """Whether no sample has a reason, and a counter rises."""
+    pieces = range(len(given.clock_mhz) - 1)
+    return all(each <= {Cause.UNKNOWN} for each in given.causes) and any(
+        even_rise(given, k, cause) for cause in given.limited_ns for k in pieces
+    )
+
+
 def named_at(given: Sampled, n: int, cause: Cause) -> bool:
-    return cause in by_bits(given.causes[n])
+    """By bits; where counters alone tell, by what counted most on both sides of the sample."""
+    if not counts_alone(given):
+        return cause in by_bits(given.causes[n])
+    beside = [k for k in (n - 1, n) if 0 <= k < len(given.clock_mhz) - 1]
+    rises = {each: [even_rise(given, k, each) for k in beside] for each in given.limited_ns}
+    totals = [sum(column, Fraction(0)) for column in zip(*rises.values(), strict=True)]
+    most = min(max(1 - total, Fraction(0)) for total in totals)
+    both = {each: min(column) for each, column in rises.items()}
+    return both[cause] > 0 and both[cause] == max(most, *both.values())
+
+
+def borders(given: Sampled, n: int) -> bool:
+    """Whether a counted cause has one end of a piece alone, and counts in a piece beside it."""
+    beside = [k for k in (n - 1, n + 1) if 0 <= k < len(given.clock_mhz) - 1]
+    return any(
+        named_at(given, n, cause) != named_at(given, n + 1, cause)
+        and read_around(counter, n) is not None
+        and any(Fraction(5, 100) <= even_rise(given, k, cause) <= Fraction(3, 2) for k in beside)
+        for cause, counter in given.limited_ns.items()
+    )
 
 
 def counted_at_ends(given: Sampled, n: int, cause: Cause) -> tuple[Fraction, Fraction] | None:
@@ -153,8 +183,18 @@ def ends_shares(given: Sampled, n: int) -> tuple[Shares, Shares]:
         part = Fraction(0)
     scale = {cause: part if cause in OUTRANKED else Fraction(1) for cause in CAUSES}
     moved = sum((r * scale[cause] for cause, r in rises.items()), Fraction(0))
-    if moved < Fraction(5, 100):
+    if moved < Fraction(5, 100) and not borders(given, n):
         return bits
+    if counts_alone(given):
+        room = Fraction(1, 10**6)
+        bits = tuple(  # type: ignore[assignment]
+            {
+                cause: share
+                * (room if any(named_at(given, end, each) for each in given.limited_ns) else 1)
+                for cause, share in mine.items()
+            }
+            for end, mine in zip((n, n + 1), bits, strict=True)
+        )
     counted: dict[Cause, tuple[Fraction, Fraction]] = {}
     for cause in given.limited_ns:
         found = counted_at_ends(given, n, cause)
