@@ -121,7 +121,8 @@ def end_shares(
     Source: DESIGN.md section 2, "Cause".
     """
     # Few bit sets occur, and most causes not at all: only columns that hold something are filled.
-    sets, of_sample = np.unique(causes, return_inverse=True)
+    sets = np.unique(causes)
+    of_sample = np.searchsorted(sets, causes)  # sooner than `return_inverse`, which sorts
     by_bits = bit_shares(sets)
     samples = clock.left_sample, clock.right_sample
     ends = of_sample[samples[0]], of_sample[samples[1]]
@@ -249,13 +250,15 @@ def _count_in(
     has_untold = untold > _LEAST
     to_untold = np.divide(2.0 * rest, untold, out=none, where=has_untold)
     to_told = np.where(has_untold, 0.0, rest)
+    scale = np.where(some, to_untold, 1.0)
     for end in (shares.left, shares.right):
         for cause in set(CAUSES).difference(counted):
-            end[some, cause] *= to_untold[some]
+            end[:, cause] *= scale
     for cause, each in counted.items():
-        to_cause = np.where(each.is_read, to_told, to_untold)[some]
+        to_cause = np.where(each.is_read, to_told, to_untold)
         for end, by_count in ((shares.left, each.left), (shares.right, each.right)):
-            end[some, cause] = end[some, cause] * to_cause + (by_count / over)[some]
+            by_both = end[:, cause] * to_cause + by_count / over
+            np.copyto(end[:, cause], by_both, where=some)
 
 
 def _columns(count: int) -> Float64s:

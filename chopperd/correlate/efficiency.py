@@ -99,9 +99,11 @@ def efficiency_totals(
     matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))
     shaped = matrix[timeline.matrix_dtype[matrix] >= 0]
     rated = shaped[np.isfinite(rates.flops_per_ns[timeline.matrix_dtype[shaped]])]
-    flops = np.nan_to_num(timeline.flops)
-    theoretical = flops[rated] / rates.flops_per_ns[timeline.matrix_dtype[rated]]
+    theoretical = (
+        np.nan_to_num(timeline.flops[rated]) / rates.flops_per_ns[timeline.matrix_dtype[rated]]
+    )
     sums, shaped_sums = RowSums(timeline, rated), RowSums(timeline, shaped)
+    flops = np.nan_to_num(timeline.flops[shaped])
     rated_ns = sums.of(duration_ns[rated])
     theoretical_ns = sums.of(theoretical)
     clocked = None if pieces is None else _clocked(timeline, rated, pieces, rates)
@@ -109,11 +111,11 @@ def efficiency_totals(
     frequency = _frequency(sums, clocked, rated_ns)
     known = theoretical_ns > 0
     return EfficiencyTotals(
-        flops=shaped_sums.of(flops[shaped]),
+        flops=shaped_sums.of(flops),
         matrix_ns=RowSums(timeline, matrix).whole(duration_ns[matrix]),
         shaped_ns=shaped_sums.whole(duration_ns[shaped]),
         rated_ns=sums.whole(duration_ns[rated]),
-        dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops[shaped]),
+        dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops),
         theoretical_ns=theoretical_ns,
         utilization=_ratio(rated_ns, theoretical_ns * overlap.factor * frequency.factor, known),
         overlap=np.where(known, overlap.factor, np.nan),

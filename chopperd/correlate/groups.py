@@ -1,16 +1,17 @@
 """Device records taken together by a column (family, operation, layer, phase): time, clock, loss.
 
-What each record adds is worked out once; every grouping only sums it.
+What each record adds is worked out once. Records that agree in every column are summed first, so
+that a grouping sums hundreds of these instead of millions of records.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.pieces import AtOnce, ClockPieces
 from chopperd.correlate.clock.precision import Z_95
-from chopperd.correlate.clock.signal import Primitive
 from chopperd.correlate.intervals import places_of_spans
 from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Float64s, Int8s, Int32s, Int64s
@@ -24,6 +25,9 @@ MOST_GROUPS: Final = 500
 MIN_OWN_SAMPLES: Final = 30
 #: The number of groups that are put together, beyond those with the most time.
 OTHER: Final = -2
+#: Larger numbers than so many times the number of records and so many more are sorted, not counted.
+_COUNTED_RANGE: Final = 4
+_SMALL_RANGE: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class RecordFigures:
         shared_ns: (m,) float64, ns covered by samples, of kernels that run at once each 1/k.
         own: The samples that fell into each of them; None without samples.
         reference_mhz: f_ref; None if unknown.
+        count: (n,) int64, how many records each is the sum of; None if it is one.
     """
 
     duration_ns: Int64s
@@ -51,22 +56,38 @@ class RecordFigures:
     shared_ns: Float64s
     own: "OwnSamples | None"
     reference_mhz: float | None
+    count: Int64s | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSamples:
-    """Sums over the clock samples that fell into each record that computes, (m,) float64 each.
+    """Sums over the clock samples that fell into records that compute, (k,) float64 each.
 
     Attributes:
+        record: (k,) int64, into which of those that compute; none of the others has a sample.
         count: How many.
         clock_mhz: Their clocks.
         below_mhz, below_square: How far they lie below the reference, and its squares.
     """
 
+    record: Int64s
     count: Float64s
     clock_mhz: Float64s
     below_mhz: Float64s
     below_square: Float64s
+
+    def summed(self, which: Int64s, count: int) -> "OwnSamples":
+        """The sums over each of so many groups, given which group each record is of: (m,) int64."""
+        which = which.take(self.record)
+        columns = self.count, self.clock_mhz, self.below_mhz, self.below_square
+        sums = [np.bincount(which, one, count).astype(np.float64) for one in columns]
+        return OwnSamples(
+            record=np.arange(count),
+            count=sums[0],
+            clock_mhz=sums[1],
+            below_mhz=sums[2],
+            below_square=sums[3],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,34 +164,34 @@ def record_figures(
     start, end = timeline.start_ns.take(compute), timeline.end_ns.take(compute)
     spans = pieces.locate_spans(start, end)
 
-    def over(g: Primitive) -> Float64s:
-        return g.over(spans)
-
-    crowded = _crowded(start, end)
-
-    def shared(g: Primitive) -> Float64s:
-        whole = over(g)
-        ends = [g.at(ends.of(crowded)) for ends in (spans.start, spans.end)]
-        whole[crowded] = _shared(np.concatenate(ends), start[crowded], end[crowded])
-        return whole
-
-    own = _own(first_hit.take(compute), hits.take(compute), sample_mhz, reference_mhz or 0.0)
-    lost = None if reference_mhz is None else shared(pieces.deficit(reference_mhz))
+    at_once = AtOnce.of(start, end, spans)
+    crowded = at_once.which
+    coverage = pieces.coverage()
+    covered_ns = coverage.over(spans)
+    shared_ns = covered_ns.copy()
+    shared_ns[crowded] = at_once.shares(coverage)
+    lost = None
+    if reference_mhz is not None:
+        deficit = pieces.deficit(reference_mhz)
+        lost = deficit.over(spans)
+        lost[crowded] = at_once.shares(deficit)
     return RecordFigures(
         duration_ns=duration_ns,
         samples=hits,
         compute=compute,
-        cycles=over(pieces.clock()),
-        covered_ns=over(pieces.coverage()),
+        cycles=pieces.clock().over(spans),
+        covered_ns=covered_ns,
         lost=lost,
-        shared_ns=shared(pieces.coverage()),
-        own=own,
+        shared_ns=shared_ns,
+        own=_own(first_hit.take(compute), hits.take(compute), sample_mhz, reference_mhz or 0.0),
         reference_mhz=reference_mhz,
     )
 
 
 def _own(first: Int64s, hits: Int64s, clock_mhz: Float64s, reference_mhz: float) -> OwnSamples:
-    """Sums over the samples from `first` on, `hits` of them, for each record."""
+    """Sums over the samples from `first` on, `hits` of them, for each record that has any."""
+    record = np.flatnonzero(hits)
+    first, hits = first.take(record), hits.take(record)
     last = first + hits
 
     def sums(values: Float64s) -> Float64s:
@@ -180,6 +201,7 @@ def _own(first: Int64s, hits: Int64s, clock_mhz: Float64s, reference_mhz: float)
 
     below_mhz = np.maximum(reference_mhz - clock_mhz, 0.0)
     return OwnSamples(
+        record=record,
         count=hits.astype(np.float64),
         clock_mhz=sums(clock_mhz),
         below_mhz=sums(below_mhz),
@@ -206,8 +228,47 @@ class _Groups:
         return np.bincount(self.place, values, len(self.number)).astype(np.float64)
 
 
+def put_together(
+    columns: Sequence[Int32s | Int8s], figures: RecordFigures
+) -> tuple[list[Int32s | Int8s], RecordFigures]:
+    """The columns and figures of fewer records: those that agree in all columns are summed.
+
+    A grouping by any of the columns has the same totals. They are in order of their first records.
+
+    Args:
+        columns: (n,) int32 or int8 each, at least one; -1 not known.
+        figures: What each record adds.
+    """
+    groups = _distinct(columns[0])
+    for column in columns[1:]:
+        if np.any(column != column[:1]):
+            values = int(column.max()) + 2
+            groups = _distinct(groups.place * values + (column + np.int64(1)))
+    order, count = np.argsort(groups.first), len(groups.first)
+    rank = np.empty(count, np.int64)
+    rank[order] = np.arange(count)
+    groups = replace(groups, first=groups.first[order], place=rank.take(groups.place))
+    which = groups.place.take(figures.compute)
+
+    def sums(values: Float64s) -> Float64s:
+        return np.bincount(which, values, count).astype(np.float64)
+
+    return [column[groups.first] for column in columns], RecordFigures(
+        duration_ns=np.rint(groups.sums(figures.duration_ns)).astype(np.int64),
+        samples=groups.sums(figures.samples).astype(np.int64),
+        compute=np.arange(count),
+        cycles=sums(figures.cycles),
+        covered_ns=sums(figures.covered_ns),
+        lost=None if figures.lost is None else sums(figures.lost),
+        shared_ns=sums(figures.shared_ns),
+        own=None if figures.own is None else figures.own.summed(which, count),
+        reference_mhz=figures.reference_mhz,
+        count=np.bincount(groups.place, minlength=count),
+    )
+
+
 def group_totals(
-    column: Int32s | Int8s, figures: RecordFigures, kind: Int8s | None = None
+    column: Int32s | Int8s, figures: RecordFigures, kind: Int8s | Int32s | None = None
 ) -> GroupTotals:
     """The figures of each group of records, of at most `MOST_GROUPS` with a number of their own.
 
@@ -229,7 +290,7 @@ def group_totals(
         group=groups.number[order],
         merged=groups.merged[order],
         first=groups.first[order],
-        count=np.bincount(groups.place, minlength=len(order))[order],
+        count=np.bincount(groups.place, figures.count, len(order))[order].astype(np.int64),
         time_ns=time_ns[order],
         samples=groups.sums(figures.samples).astype(np.int64)[order],
         line_mhz=clock.line_mhz[order],
@@ -240,12 +301,16 @@ def group_totals(
     )
 
 
-def _distinct(column: Int32s | Int8s) -> _Groups:
+def _distinct(column: Int32s | Int8s | Int64s) -> _Groups:
     """The groups that occur, by their numbers.
 
     Counts where a sort would do too: groups are small numbers and records are millions.
     """
     shifted = column.astype(np.int64) + 1  # from -1 on
+    if int(shifted.max(initial=0)) > _COUNTED_RANGE * len(shifted) + _SMALL_RANGE:
+        shifted, first, place = np.unique(shifted, return_index=True, return_inverse=True)
+        none = np.zeros(len(first), np.int64)
+        return _Groups(number=shifted - 1, merged=none, first=first, place=place)
     present = np.flatnonzero(np.bincount(shifted))
     size = int(present[-1]) + 1 if len(present) else 0
     place, first = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -259,7 +324,7 @@ def _distinct(column: Int32s | Int8s) -> _Groups:
     )
 
 
-def _bounded(groups: _Groups, time_ns: Float64s, kind: Int8s | None) -> _Groups:
+def _bounded(groups: _Groups, time_ns: Float64s, kind: Int8s | Int32s | None) -> _Groups:
     """The groups with the most time, that of what is not known, and the others by their kinds."""
     known = np.flatnonzero(groups.number >= 0)
     known = known[np.argsort(-time_ns[known], kind="stable")]
@@ -303,11 +368,11 @@ def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> _ClockF
 
     covered, unknown = sums(figures.covered_ns), np.full(count, np.nan)
     line_mhz, mean_mhz, own = per(sums(figures.cycles), covered), unknown, unknown
-    if figures.own is not None:
-        samples = sums(figures.own.count)
-        own = np.where((samples >= MIN_OWN_SAMPLES) & (covered > 0), samples, 0.0)
-        mean_mhz = per(sums(figures.own.clock_mhz), own)
-    if figures.own is None or figures.lost is None or figures.reference_mhz is None:
+    its = None if figures.own is None else figures.own.summed(which, count)
+    if its is not None:
+        own = np.where((its.count >= MIN_OWN_SAMPLES) & (covered > 0), its.count, 0.0)
+        mean_mhz = per(its.clock_mhz, own)
+    if its is None or figures.lost is None or figures.reference_mhz is None:
         return _ClockFigures(
             line_mhz=line_mhz,
             line_lost_ns=unknown,
@@ -316,8 +381,8 @@ def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> _ClockF
             half_ns=unknown,
         )
     lost, shared_ns = sums(figures.lost), sums(figures.shared_ns)
-    below_mhz = per(sums(figures.own.below_mhz), own)
-    spread = np.maximum(per(sums(figures.own.below_square), own) - below_mhz**2, 0.0)
+    below_mhz = per(its.below_mhz, own)
+    spread = np.maximum(per(its.below_square, own) - below_mhz**2, 0.0)
     error_mhz = Z_95 * np.sqrt(spread / np.maximum(own - 1.0, 1.0))
     off_mhz = np.abs(below_mhz - per(lost, shared_ns))
     half_mhz = error_mhz + np.where(off_mhz > error_mhz, off_mhz, 0.0)
@@ -329,33 +394,6 @@ def _clock_figures(figures: RecordFigures, place: Int64s, count: int) -> _ClockF
         lost_ns=below_mhz * per_mhz,
         half_ns=half_mhz * per_mhz,
     )
-
-
-def _crowded(start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """Indices of the kernels that run beside another, of kernels in order of their starts."""
-    reach_ns = np.maximum.accumulate(end_ns)
-    apart = np.ones(len(start_ns) + 1, bool)
-    np.greater_equal(start_ns[1:], reach_ns[:-1], out=apart[1:-1])
-    return np.flatnonzero(~(apart[:-1] & apart[1:]))
-
-
-def _shared(done: Float64s, start_ns: Int64s, end_ns: Int64s) -> Float64s:
-    """∫ g / k over each kernel, k being how many of the kernels run at that instant: (n,).
-
-    Args:
-        done: (2 n,) float64, ∫ g up to each start, then up to each end.
-        start_ns: (n,) int64.
-        end_ns: (n,) int64.
-    """
-    count = len(start_ns)
-    order = np.argsort(np.concatenate((start_ns, end_ns)), kind="stable")
-    running = np.cumsum(np.where(order < count, 1.0, -1.0))[:-1]
-    share = np.diff(done.take(order))
-    share /= np.maximum(running, 1.0, out=running)
-    total = np.zeros(2 * count)
-    total[order[1:]] = np.cumsum(share, out=share)
-    shared: Float64s = total[count:] - total[:count]
-    return shared
 
 
 # Kernels of one normalised name taken together: count, time, clock and loss.
@@ -383,13 +421,15 @@ class FamilyTotals:
     half_ns: Float64s
 
 
-def family_totals(timeline: DeviceTimeline, figures: RecordFigures) -> FamilyTotals:
-    """The figures of each family of the device."""
-    totals = group_totals(timeline.family, figures, timeline.kernel_class)
+def family_totals(
+    family: Int32s | Int8s, kernel_class: Int32s | Int8s, figures: RecordFigures
+) -> FamilyTotals:
+    """The figures of each family, by the family and the class of each record: (n,) each."""
+    totals = group_totals(family, figures, kernel_class)
     return FamilyTotals(
         family=totals.group,
         merged=totals.merged,
-        kernel_class=timeline.kernel_class[totals.first],
+        kernel_class=kernel_class[totals.first].astype(np.int8),
         count=totals.count,
         time_ns=totals.time_ns,
         samples=totals.samples,

@@ -160,11 +160,26 @@ def split_at(a: Intervals, cuts_ns: Int64s) -> Intervals:
 
 def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
     """The time of the set that lies before each point: (n,) int64 for (n,) int64 in any order."""
-    if len(a) == 0:
-        return np.zeros(len(points_ns), np.int64)
-    lengths_ns = a.end_ns - a.start_ns
-    whole_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths_ns)))
-    at = np.searchsorted(a.start_ns, points_ns, side="right") - 1
-    part_ns = np.minimum(points_ns - a.start_ns.take(at), lengths_ns.take(at))
-    before_ns: Int64s = np.where(at < 0, 0, whole_ns.take(np.maximum(at, 0)) + part_ns)
-    return before_ns
+    return _before_ns(a, points_ns, np.searchsorted(a.start_ns, points_ns, side="right"))
+
+
+def lengths_within_ns(a: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """The time of the set inside each span [start, end), (n,) int64; soonest of rising starts."""
+    first, last = places_of_spans(a.start_ns, start_ns, end_ns, "right")
+    within_ns = _before_ns(a, end_ns, last)
+    within_ns -= _before_ns(a, start_ns, first)
+    return within_ns
+
+
+def _before_ns(a: Intervals, points_ns: Int64s, begun: Int64s) -> Int64s:
+    """The time of the set before each point, given how many of its intervals begin up to there."""
+    whole_ns = np.zeros(len(a) + 1, np.int64)
+    np.cumsum(a.end_ns - a.start_ns, out=whole_ns[1:])
+    if not len(a):
+        return whole_ns.take(begun)
+    ends_ns = np.concatenate((a.start_ns[:1], a.end_ns))  # nothing is left of what has not begun
+    left_ns = ends_ns.take(begun)
+    left_ns -= points_ns
+    np.maximum(left_ns, 0, out=left_ns)
+    left_ns[begun == 0] = 0
+    return whole_ns.take(begun) - left_ns

@@ -34,6 +34,7 @@ from chopperd.correlate.groups import (
     GroupTotals,
     family_totals,
     group_totals,
+    put_together,
     record_figures,
 )
 from chopperd.correlate.losses import (
@@ -164,44 +165,6 @@ def join_device(
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
-    clocks, work = _clocks_and_work(timeline, masks, windows, gpu_samples, reference_mhz, spec)
-    times = _row_times(timeline, activity, masks, windows)
-    traffic = traffic_of(timeline, masks.comm, collectives)
-    return JoinedDevice(
-        timeline=timeline,
-        times=times,
-        clocks=clocks,
-        families=work.families,
-        classes=work.classes,
-        operations=work.operations,
-        layers=work.layers,
-        phases=work.phases,
-        traffic=traffic,
-        efficiency=work.efficiency,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What the clocks tell of a device's records taken together, as in `JoinedDevice`."""
-
-    families: FamilyTotals
-    classes: GroupTotals
-    operations: GroupTotals
-    layers: GroupTotals
-    phases: GroupTotals
-    efficiency: EfficiencyTotals
-
-
-def _clocks_and_work(
-    timeline: DeviceTimeline,
-    masks: BusyMasks,
-    windows: Windows,
-    gpu_samples: GpuSamples | None,
-    reference_mhz: float | None,
-    spec: GpuSpec | None,
-) -> tuple[RowClocks | None, _Work]:
-    """Clocks of the rows, and of all that the records are taken together by."""
     clocks = None
     if gpu_samples is not None and len(timeline):
         clocks = _row_clocks(timeline, masks, windows, gpu_samples, reference_mhz)
@@ -209,12 +172,19 @@ def _clocks_and_work(
     sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
     sample_mhz = np.empty(0) if clocks is None else clocks.samples.clock_mhz
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns, sample_mhz)
-    return clocks, _Work(
-        families=family_totals(timeline, figures),
-        classes=group_totals(timeline.kernel_class, figures),
-        operations=group_totals(timeline.operation, figures),
-        layers=group_totals(timeline.layer, figures),
-        phases=group_totals(timeline.phase, figures),
+    numbers = timeline.family, timeline.operation, timeline.layer
+    columns, figures = put_together((timeline.kernel_class, timeline.phase, *numbers), figures)
+    kernel_class, phase, family, operation, layer = columns
+    return JoinedDevice(
+        timeline=timeline,
+        times=_row_times(timeline, activity, masks, windows),
+        clocks=clocks,
+        families=family_totals(family, kernel_class, figures),
+        classes=group_totals(kernel_class, figures),
+        operations=group_totals(operation, figures),
+        layers=group_totals(layer, figures),
+        phases=group_totals(phase, figures),
+        traffic=traffic_of(timeline, masks.comm, collectives),
         efficiency=efficiency_totals(timeline, masks.comm, pieces, spec),
     )
 

@@ -120,17 +120,17 @@ class RowSums:
     """
 
     def __init__(self, timeline: DeviceTimeline, records: Int64s) -> None:
-        self._row_count = len(timeline.windows)
         row = _row_of_steps(timeline)[timeline.step[records]]
-        own = np.flatnonzero(row >= 0)
-        self._own: Int64s | slice = (
-            own if len(own) < len(row) else slice(None)
-        )  # mostly all: nothing to copy
-        self._row = row[self._own]
+        # Neighbours are mostly of one row: numbers are added up run by run of them.
+        self._first = np.flatnonzero(np.diff(row, prepend=-2))
+        self._length = np.diff(self._first, append=len(row))
+        self._place = row[self._first] + 1  # 0: of no row
+        self._place_count = len(timeline.windows) + 1
 
     def of(self, values: Int64s | Float64s) -> Float64s:
         """(r,) float64: the sum of the values, (n,), of each row's records."""
-        of_rows = np.bincount(self._row, values[self._own], self._row_count)
+        of_runs = np.add.reduceat(values, self._first)
+        of_rows = np.bincount(self._place, of_runs, self._place_count)[1:]
         return np.append(of_rows, values.sum()).astype(np.float64, copy=False)
 
     def whole(self, values: Int64s) -> Int64s:
@@ -145,19 +145,16 @@ class RowSums:
             key_count: How many keys there are.
             values: (n,) int64, what to add up; None counts the records.
         """
-        flat = self._row * key_count + key[self._own]
-        own = None if values is None else values[self._own]
-        of_rows = np.bincount(flat, own, self._row_count * key_count)
-        of_all = np.bincount(key, values, key_count)
-        sums = np.concatenate((of_rows, of_all)).reshape(self._row_count + 1, key_count)
-        return np.rint(sums).astype(np.int64)
+        flat = np.repeat(self._place * key_count, self._length) + key
+        sums = np.bincount(flat, values, self._place_count * key_count)
+        sums = sums.reshape(self._place_count, key_count)
+        return np.rint(np.concatenate((sums[1:], [sums.sum(axis=0)]))).astype(np.int64)
 
 
 def _row_of_steps(timeline: DeviceTimeline) -> Int64s:
     """(s + 1,) int64: the row of each step that has one, -1 for others; the last is of step -1."""
-    last = max((window.step for window in timeline.windows), default=-1)
-    last = max(last, int(timeline.step.max(initial=-1)))
+    steps = np.array([window.step for window in timeline.windows], np.int64)
+    last = max(int(steps.max(initial=-1)), int(timeline.step.max(initial=-1)))
     row = np.full(last + 2, -1, np.int64)
-    for number, window in enumerate(timeline.windows):
-        row[window.step] = number
+    row[steps] = np.arange(len(steps))
     return row

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.contention import ContentionTotals, contention
+from chopperd.correlate.intervals import places_of_spans
 from chopperd.correlate.row_work import RowSums
 from chopperd.correlate.waterfall import COPY_DIRECTIONS, copy_ways, is_class
 from chopperd.model.arrays import Bools, Float64s, Int64s
@@ -247,10 +248,12 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
     counts &= is_class(timeline.kernel_class, COMPUTE_CLASSES - _PACKS)
     kernels = np.flatnonzero(counts)
     kernels = kernels[np.argsort(group[kernels], kind="stable")]
-    parts = _parts_ns(timeline, group, kernels)
+    first = np.flatnonzero(_opens(group[kernels]))
+    rows, openers = RowSums(timeline, kernels), RowSums(timeline, kernels[first])
+    sums = {name: rows.whole(each) for name, each in _parts_ns(timeline, kernels, first).items()}
+    opening = _opening_ns(timeline, group, kernels[first])
+    sums |= {name: openers.whole(each) for name, each in opening.items()}
     shared_ns = _beside_comm_ns(timeline, kernels)
-    rows = RowSums(timeline, kernels)
-    sums = {name: rows.whole(each) for name, each in parts.items()}
     beside = rows.of(shared_ns)
     unknown = np.full(len(beside), np.nan)
     time_ns = sums["kernel_ns"]
@@ -258,21 +261,34 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
     return ChopperTotals(overlap_ratio=ratio, **sums)
 
 
-def _parts_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[str, Int64s]:
-    """The figures of each kernel, (n,) int64; kernels by group, then by start."""
+def _parts_ns(timeline: DeviceTimeline, kernels: Int64s, first: Int64s) -> dict[str, Int64s]:
+    """The figures of each kernel, (n,) int64.
+
+    Args:
+        timeline: The device.
+        kernels: Which count, by group, then by start.
+        first: Which of those are the first of their group.
+    """
     start, end = timeline.start_ns[kernels], timeline.end_ns[kernels]
     call = np.minimum(timeline.call_start_ns[kernels], start)  # by the device's clock a us early
-    first = _opens(group[kernels])
     before = np.concatenate((end[:1], end[:-1]))
-    launch = np.where(first, 0, np.maximum(start - before, 0))
+    launch, prep = np.maximum(start - before, 0), np.maximum(call - before, 0)
+    launch[first] = prep[first] = 0
     return {
         "kernel_count": np.ones(len(kernels), np.int64),
         "kernel_ns": end - start,
         "launch_ns": launch,
-        "prep_ns": np.where(first, 0, np.maximum(call - before, 0)),
-        "call_ns": np.where(first, 0, np.minimum(start - call, launch)),
-        "first_launch_ns": np.where(first, start - _begins(timeline, group)[group[kernels]], 0),
-        "first_call_ns": np.where(first, start - call, 0),
+        "prep_ns": prep,
+        "call_ns": np.minimum(start - call, launch),
+    }
+
+
+def _opening_ns(timeline: DeviceTimeline, group: Int64s, kernels: Int64s) -> dict[str, Int64s]:
+    """The figures of the first kernels of groups, (n,) int64."""
+    start = timeline.start_ns[kernels]
+    return {
+        "first_launch_ns": start - _begins(timeline, group)[group[kernels]],
+        "first_call_ns": np.maximum(start - timeline.call_start_ns[kernels], 0),
     }
 
 
@@ -286,7 +302,8 @@ def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
     """(g,) int64: when each group's first kernel of any kind starts."""
     own = np.flatnonzero((group >= 0) & ~is_class(timeline.kernel_class, COPY_CLASSES))
     begins = np.zeros(int(group.max(initial=-1)) + 1, np.int64)
-    begins[group[own[::-1]]] = timeline.start_ns[own[::-1]]
+    first = own[np.flatnonzero(_opens(group[own]))][::-1]  # of several runs of a group the first
+    begins[group[first]] = timeline.start_ns[first]
     return begins
 
 
@@ -301,20 +318,19 @@ def _beside_comm_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
         return np.zeros(len(kernels), np.int64)
     began, ended = timeline.start_ns[comm], np.sort(timeline.end_ns[comm])
     base = int(timeline.start_ns[0])
-
-    def run_by(t_ns: Int64s) -> Int64s:
-        """Time that communication kernels have run for up to each instant, summed over them."""
-        return _since(began - base, t_ns - base) - _since(ended - base, t_ns - base)
-
-    beside_ns: Int64s = np.minimum(run_by(end) - run_by(start), end - start)
+    start, end = start - base, end - base
+    run_ns = _since(began - base, start, end) - _since(ended - base, start, end)
+    beside_ns: Int64s = np.minimum(run_ns, end - start)
     return beside_ns
 
 
-def _since(events_ns: Int64s, t_ns: Int64s) -> Int64s:
-    """(n,) int64: the sum over all events before each instant of the time since then."""
-    before = np.searchsorted(events_ns, t_ns, "left")
+def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """(n,) int64: by how much the time since all events before grows over each span."""
     sums_ns = np.concatenate((np.zeros(1, np.int64), np.cumsum(events_ns)))
-    since_ns: Int64s = before * t_ns - sums_ns.take(before)
+    first, last = places_of_spans(events_ns, start_ns, end_ns, "left")
+    since_ns: Int64s = last * end_ns - sums_ns.take(last)
+    since_ns -= first * start_ns
+    since_ns += sums_ns.take(first)
     return since_ns
 
 

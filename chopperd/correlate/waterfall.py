@@ -200,5 +200,4 @@ def _merge_all(sets: list[Intervals]) -> Intervals:
 
 def lengths_ns(mask: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     """(w,) int64: the time of the mask inside each window [start, end)."""
-    before_ns = intervals.length_before_ns(mask, np.concatenate((start_ns, end_ns)))
-    return before_ns[len(start_ns) :] - before_ns[: len(start_ns)]
+    return intervals.lengths_within_ns(mask, start_ns, end_ns)

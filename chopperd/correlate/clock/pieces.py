@@ -7,6 +7,7 @@ import numpy as np
 from chopperd.correlate.clock.signal import (
     ClassClock,
     MaskPositions,
+    Positions,
     Primitive,
     Spans,
     locate_spans,
@@ -108,3 +109,57 @@ class ClockPieces:
             left *= weights[0].take(self.parent)
             right *= weights[1].take(self.parent)
         return primitive(self.edges, left, right, self.base_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtOnce:
+    """Those of some kernels that run beside another, by the order of their starts and ends.
+
+    Attributes:
+        which: (n,) int64, their indices.
+        order: (2 n,) int64, which start, or n + which end, each event is.
+        positions: Where the events lie among pieces.
+        running: (2 n - 1,) float64, how many of the kernels run from each event to the next.
+    """
+
+    which: Int64s
+    order: Int64s
+    positions: Positions
+    running: Float64s
+
+    @classmethod
+    def of(cls, start_ns: Int64s, end_ns: Int64s, spans: Spans) -> "AtOnce":
+        """Those among kernels, (m,) int64 rising starts and ends, and where these lie."""
+        which = _crowded(start_ns, end_ns)
+        ends_ns = np.concatenate((start_ns.take(which), end_ns.take(which)))
+        order = np.argsort(ends_ns, kind="stable")
+        begins = np.where(order < len(which), np.int8(1), np.int8(-1))
+        running = np.cumsum(begins[:-1], dtype=np.float64)
+        start, end = spans.start.of(which), spans.end.of(which)
+        return cls(
+            which=which,
+            order=order,
+            positions=Positions(
+                piece=np.concatenate((start.piece, end.piece)).take(order),
+                into_ns=np.concatenate((start.into_ns, end.into_ns)).take(order),
+            ),
+            running=np.maximum(running, 1.0, out=running),
+        )
+
+    def shares(self, g: Primitive) -> Float64s:
+        """∫ g / k over each kernel, k being how many of the kernels run at that instant: (n,)."""
+        share = np.diff(g.at(self.positions))
+        share /= self.running
+        count = len(self.order) // 2
+        total = np.zeros(2 * count)
+        total[self.order[1:]] = np.cumsum(share, out=share)
+        shared: Float64s = total[count:] - total[:count]
+        return shared
+
+
+def _crowded(start_ns: Int64s, end_ns: Int64s) -> Int64s:
+    """Indices of the kernels that run beside another, of kernels in order of their starts."""
+    reach_ns = np.maximum.accumulate(end_ns)
+    apart = np.ones(len(start_ns) + 1, bool)
+    np.greater_equal(start_ns[1:], reach_ns[:-1], out=apart[1:-1])
+    return np.flatnonzero(~(apart[:-1] & apart[1:]))

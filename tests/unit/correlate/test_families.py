@@ -25,7 +25,7 @@ def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> FamilyTo
     times, clocks = np.arange(1001), np.full(1001, 990.0)  # a sample each ns
     timeline = device(records)
     figures = record_figures(timeline, half_clock(), reference_mhz, times, clocks)
-    return family_totals(timeline, figures)
+    return family_totals(timeline.family, timeline.kernel_class, figures)
 
 
 def test_two_kernels_at_once_carry_half_of_that_time_each() -> None:
@@ -80,7 +80,11 @@ def test_without_a_reference_there_is_a_clock_but_no_loss() -> None:
 
 def test_without_samples_there_are_counts_and_times_only() -> None:
     timeline = device([Rec(0, 100)])
-    found = family_totals(timeline, record_figures(timeline, None, 1980.0, NO_SAMPLES, NO_CLOCKS))
+    found = family_totals(
+        timeline.family,
+        timeline.kernel_class,
+        record_figures(timeline, None, 1980.0, NO_SAMPLES, NO_CLOCKS),
+    )
     assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
     assert np.isnan(found.mean_mhz).all()
     assert np.isnan(found.lost_ns).all()
@@ -89,7 +93,9 @@ def test_without_samples_there_are_counts_and_times_only() -> None:
 def test_a_device_without_records_has_no_families() -> None:
     timeline = device([])
     found = family_totals(
-        timeline, record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES, NO_CLOCKS)
+        timeline.family,
+        timeline.kernel_class,
+        record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES, NO_CLOCKS),
     )
     assert len(found.family) == 0
 

@@ -1,5 +1,6 @@
 """Groups of records: what is not known is a group, and any grouping shares the same losses."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,9 +17,11 @@ from chopperd.correlate.groups import (
     RecordFigures,
     family_totals,
     group_totals,
+    put_together,
     record_figures,
 )
 from chopperd.correlate.join import join_device
+from chopperd.model.arrays import Int8s, Int32s
 from chopperd.model.kinds import KernelClass
 from chopperd.model.timeline import DeviceTimeline, Phase
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
@@ -133,7 +136,7 @@ def test_every_grouping_sums_to_the_same_records(made: list[Rec]) -> None:
     """Counts, times and samples exactly, losses up to rounding, as their families."""
     timeline = device(made)
     found = figures(timeline)
-    families = family_totals(timeline, found)
+    families = family_totals(timeline.family, timeline.kernel_class, found)
     classes = group_totals(timeline.kernel_class, found)
     for column in (timeline.operation, timeline.layer, timeline.phase):
         totals = group_totals(column, found)
@@ -143,6 +146,40 @@ def test_every_grouping_sums_to_the_same_records(made: list[Rec]) -> None:
         assert totals.samples.sum() == families.samples.sum()
         assert np.nansum(totals.line_lost_ns) == pytest.approx(np.nansum(classes.line_lost_ns))
         assert np.all(np.diff(totals.time_ns) <= 0)
+
+
+def test_numbers_far_larger_than_records_are_many_group_alike() -> None:
+    """Layers 0 and 999,999 in turn: 100 + 50 and 20 ns, half of which is lost."""
+    records = [Rec(100, 200), Rec(300, 320, layer=999_999), Rec(400, 450)]
+    timeline = device([replace(one, layer=max(one.layer, 0)) for one in records])
+    found = figures(timeline)
+    columns, fewer = put_together((timeline.phase, timeline.family, timeline.layer), found)
+    for totals in (group_totals(timeline.layer, found), group_totals(columns[2], fewer)):
+        assert totals.group.tolist() == [0, 999_999]
+        assert totals.count.tolist() == [2, 1]
+        assert totals.time_ns.tolist() == [150, 20]
+        assert totals.line_lost_ns.tolist() == pytest.approx([75.0, 10.0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(records(), max_size=12), st.booleans())
+def test_what_agrees_in_all_columns_may_be_summed_first(made: list[Rec], sampled: bool) -> None:
+    """Totals of any grouping are those of the records one by one."""
+    timeline = device(made)
+    found = figures(timeline)
+    if not sampled:
+        found = record_figures(timeline, None, 1980.0, TIMES[:0], CLOCKS[:0])
+    columns: list[Int32s | Int8s] = [timeline.family, timeline.operation]
+    columns += [timeline.layer, timeline.phase]
+    fewer_columns, fewer = put_together(columns, found)
+    assert len(fewer.duration_ns) == len(set(zip(*columns, strict=True)))
+    for column, fewer_column in zip(columns, fewer_columns, strict=True):
+        each, summed = group_totals(column, found), group_totals(fewer_column, fewer)
+        for name in ("group", "count", "time_ns", "samples"):
+            assert getattr(each, name).tolist() == getattr(summed, name).tolist()
+        for name in ("line_mhz", "line_lost_ns", "mean_mhz", "lost_ns", "half_ns"):
+            expected = pytest.approx(getattr(summed, name), rel=1e-9, abs=1e-9, nan_ok=True)
+            assert getattr(each, name) == expected
 
 
 @pytest.mark.parametrize("unknown", [0, 1])
@@ -189,7 +226,7 @@ def test_sums_stay_whole_where_families_are_put_together_by_class(seed: int) -> 
         for at, family in enumerate(dice.choices(range(4 * MOST_GROUPS), k=3 * MOST_GROUPS))
     ]
     timeline = device(records)
-    found = family_totals(timeline, figures(timeline))
+    found = family_totals(timeline.family, timeline.kernel_class, figures(timeline))
     assert len(found.family) <= MOST_GROUPS + len(classes)
     for each in classes:
         of_class = found.kernel_class == each
