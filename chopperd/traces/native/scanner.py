@@ -1,4 +1,4 @@
-"""Scans stretches of events with the C library."""
+"""The scanner in C as Python calls it: its library, its structures, one scan at a time."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.traces.read.rows import SHAPED, Column
-from chopperd.traces.read.scanned import (
-    CALL_ROW,
-    DEVICE_SPAN_ROW,
-    FLOW_ROW,
-    RECORD_ROW,
-    SPAN_ROW,
-    Scanned,
-    Stop,
-    Texts,
-)
+from chopperd.traces.read.scanned import TABLES, TEXTS, Scanned, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -40,17 +31,13 @@ logger = logging.getLogger(__name__)
 _VERSION: Final = 6
 _STEM: Final = Path(__file__).with_name("_scanner")
 
-TABLES: Final = (RECORD_ROW, CALL_ROW, SPAN_ROW, DEVICE_SPAN_ROW, FLOW_ROW)
-"""Rows of each table, in the library's order."""
-TEXTS: Final = 6
-"""Names, threads, collectives, shapes, places, categories."""
 MORE, ENDED, STUCK = range(3)
 """How a scan ends."""
 _SHAPED: Final = b"".join(word.encode() + b"\0" for word in SHAPED) + b"\0"
 _SMALL: Final = frozenset({"kind", "is_end"})
 _UNUSED: Final = "unused"
 _END: Final = 1
-"""A NUL behind the text, which stands in no JSON value: the scanner stops there."""
+"""A NUL behind the text, which no JSON value contains: the scanner stops there."""
 _SPARE_BYTES: Final = 1 << 16
 
 
@@ -74,7 +61,7 @@ class Scan(Structure):
 
     _fields_ = [
         ("tables", Table * len(TABLES)),
-        ("texts", TextTable * TEXTS),
+        ("texts", TextTable * len(TEXTS)),
         ("category_counts", c_void_p),
         ("category_room", c_int64),
         ("consumed", c_int64),
@@ -111,7 +98,9 @@ class ScannerLibrary:
         library.scan_row_bytes.restype = c_int64
         library.scan_row_bytes.argtypes = [c_int64]
         rows_bytes = [library.scan_row_bytes(number) for number in range(len(TABLES))]
-        if library.scan_bytes() != sizeof(Scan) or rows_bytes != [one.itemsize for one in TABLES]:
+        if library.scan_bytes() != sizeof(Scan) or rows_bytes != [
+            one.itemsize for one in TABLES.values()
+        ]:
             raise OSError(f"{path} lays out its structures otherwise")
         library.scan_open.restype = POINTER(Scan)
         library.scan_open.argtypes = [c_char_p]
@@ -206,7 +195,7 @@ class Scanner:
 
     def __init__(self, library: ScannerLibrary) -> None:
         self._library = library
-        self._known: list[list[bytes]] = [[] for _ in range(TEXTS)]
+        self._known: list[list[bytes]] = [[] for _ in TEXTS]
         self._scan = library.open(_SHAPED)
         if not self._scan:
             raise MemoryError
@@ -222,7 +211,7 @@ class Scanner:
         Lets go of Python's lock while it reads.
 
         Args:
-            text: JSON text; behind `limit` it is looked at only where an element goes on there.
+            text: JSON text; text behind `limit` is read only if an element continues there.
             limit: Where to stop; `len(text)` to read all.
             final: Whether the file ends with the text.
             searched: As an earlier scan of the beginning of the text gave it.
@@ -261,23 +250,14 @@ class Scanner:
     def take(self) -> Scanned:
         """What the scans since the last call have read."""
         scan = self._scan.contents
-        names, threads, collectives, shapes, places, categories = map(
-            _texts, scan.texts, self._known
-        )
-        counts = _numbers(scan.category_counts, 0, categories.count)
-        records, calls, spans, device_spans, flows = map(_columns, scan.tables, TABLES)
+        for texts, known in zip(scan.texts, self._known, strict=True):
+            _add_new(texts, known)
+        *numbered, categories = self._known
+        counts = _numbers(scan.category_counts, 0, len(categories))
         scanned = Scanned(
-            records=records,
-            calls=calls,
-            spans=spans,
-            device_spans=device_spans,
-            flows=flows,
-            names=names,
-            threads=threads,
-            collectives=collectives,
-            shapes=shapes,
-            places=places,
-            counts={known: n for known, n in zip(categories.known, counts, strict=True) if n},
+            tables=dict(zip(TABLES, map(_columns, scan.tables, TABLES.values()), strict=True)),
+            texts=dict(zip(TEXTS[:-1], numbered, strict=True)),
+            counts={text: n for text, n in zip(categories, counts, strict=True) if n},
             damaged=scan.damaged,
             damaged_args=scan.damaged_args,
             undecodable=scan.undecodable,
@@ -301,15 +281,14 @@ def _columns(table: Table, row: "np.dtype[np.void]") -> Mapping[str, Column]:
     }
 
 
-def _texts(texts: TextTable, known: list[bytes]) -> Texts:
-    """What is known by now: those that are new are put behind the others."""
+def _add_new(texts: TextTable, known: list[bytes]) -> None:
+    """Append to the known texts those that the last scans have numbered."""
     first = len(known)
     if texts.count > first:
         ends = _numbers(texts.ends, first, texts.count)
         begin = _numbers(texts.ends, first - 1, first)[0] if first else 0
         new = bytes(_memory(texts.bytes, begin, ends[-1]))
         known += [new[a - begin : b - begin] for a, b in pairwise((begin, *ends))]
-    return Texts(known, texts.count)
 
 
 def _numbers(address: int | None, start: int, end: int) -> list[int]:

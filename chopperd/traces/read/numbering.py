@@ -182,14 +182,4 @@ _COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
 
 def _collective(*values: Part) -> Collective:
     made: Callable[..., Collective] = Collective
-    name, dtype, in_elements, out_elements, group, description, size, ranks = values
-    return made(
-        name=name,
-        dtype=dtype,
-        in_elements=in_elements,
-        out_elements=out_elements,
-        group=group,
-        group_description=description,
-        group_size=size,
-        ranks=ranks,
-    )
+    return made(**dict(zip(_COLLECTIVE, values, strict=True)))

@@ -23,37 +23,48 @@ _NULL: Final = b"null"
 Columns: TypeAlias = Mapping[str, Column]
 """Columns of one table by name, (n,) each; those that are numbered index `Texts`."""
 
-RECORD_ROW: Final = np.dtype(
+_RECORD_ROW: Final = np.dtype(
     [
         *((name, "i8") for name in ("start_ns", "end_ns", "stream", "correlation", "external_id")),
         ("copied_bytes", "i8"),
         *((name, "i4") for name in ("device", "name", "collective", "kind", "place", "unused")),
     ]
 )
-CALL_ROW: Final = np.dtype(
+_CALL_ROW: Final = np.dtype(
     [
         *((name, "i8") for name in ("start_ns", "end_ns", "correlation", "external_id")),
         ("size_bytes", "i8"),
         *((name, "i4") for name in ("thread", "name")),
     ]
 )
-SPAN_ROW: Final = np.dtype(
+_SPAN_ROW: Final = np.dtype(
     [
         *((name, "i8") for name in ("start_ns", "end_ns", "external_id", "sequence")),
         ("forward_thread", "i8"),
         *((name, "i4") for name in ("thread", "name", "kind", "shapes", "collective", "unused")),
     ]
 )
-DEVICE_SPAN_ROW: Final = np.dtype(
+_DEVICE_SPAN_ROW: Final = np.dtype(
     [
         *((name, "i8") for name in ("start_ns", "end_ns", "stream")),
         *((name, "i4") for name in ("device", "name")),
     ]
 )
-FLOW_ROW: Final = np.dtype(
+_FLOW_ROW: Final = np.dtype(
     [*((name, "i8") for name in ("flow", "t_ns")), *((name, "i4") for name in ("thread", "is_end"))]
 )
 """Rows as the scanner lays them out (scanner.h)."""
+
+TABLES: Final[Mapping[str, "np.dtype[np.void]"]] = {
+    "records": _RECORD_ROW,
+    "calls": _CALL_ROW,
+    "spans": _SPAN_ROW,
+    "device_spans": _DEVICE_SPAN_ROW,
+    "flows": _FLOW_ROW,
+}
+"""Row layouts in the scanner's order."""
+TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "category")
+"""What the scanner numbers, in its order; all but the last by the column that indexes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +73,10 @@ class Stop:
 
     Attributes:
         consumed: Offset in the text.
-        searched: How far behind it no event starts, where a damaged element stands there whose end
-            is not in sight; else 0.
-        ended: Whether the array's end was seen there.
-        stuck: Whether a damaged element stands there that no event follows.
+        searched: How far behind it no event starts, if a damaged element without an end is there;
+            else 0.
+        ended: Whether the array ends there.
+        stuck: Whether a damaged element is there that no event follows.
     """
 
     consumed: int
@@ -74,47 +85,25 @@ class Stop:
     stuck: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The texts that a scanner has numbered so far.
-
-    Attributes:
-        known: Text i has number i. It grows with each scan; what is in it stays.
-        count: How many of them the rows that come with this may index.
-    """
-
-    known: Sequence[bytes]
-    count: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
     """Some events, in file order.
 
     Attributes:
-        records, calls, spans, device_spans, flows: Valid rows only, times in ns.
-        names: JSON texts, quotes included. threads: Of process and thread, joined by `JOIN`.
-        collectives, shapes: Of each key, joined likewise; an absent one is empty.
-        places: Of the processes of records where these are not their devices.
+        tables: Columns of `TABLES`: valid rows only, times in ns. Numbered columns index `texts`.
+        texts: By name of a numbered column, all JSON texts that the scanner has numbered so far.
+            Texts of several values are joined by `JOIN`; an absent value is empty.
         counts: Events by the JSON text of their category.
         damaged: Elements that are not JSON.
-        damaged_args: Of which rows were taken nevertheless, for that is so in their arguments only.
+        damaged_args: Elements damaged in their arguments only, of which rows were taken.
         undecodable: Elements that are no events.
-        undecodable_rows: Rows left out because a time or the device is missing or absurd.
+        undecodable_rows: Rows left out because a time or the device is missing or impossible.
         invalid_records: Device records left out because of their duration.
         has_queues: Whether a device record names its HSA queue.
     """
 
-    records: Columns
-    calls: Columns
-    spans: Columns
-    device_spans: Columns
-    flows: Columns
-    names: Texts
-    threads: Texts
-    collectives: Texts
-    shapes: Texts
-    places: Texts
+    tables: Mapping[str, Columns]
+    texts: Mapping[str, Sequence[bytes]]
     counts: Mapping[bytes, int]
     damaged: int
     damaged_args: int
@@ -125,23 +114,25 @@ class Scanned:
 
 
 JOIN: Final = b"\x1f"
-"""Stands in no JSON text."""
+"""Separates texts; no JSON text contains it."""
 
 
 class ScannedRows:
-    """Takes what scans give.
+    """Takes the rows of one scanner into the rows of a trace.
 
     Args:
-        rows: Where to.
+        rows: Takes the rows.
     """
 
     def __init__(self, rows: TraceRows) -> None:
         self._rows = rows
-        self._names = _Numbers(rows.names, _texts)
-        self._threads = _Numbers(rows.threads, _threads)
-        self._collectives = _Numbers(rows.collectives, _joined)
-        self._shapes = _Numbers(rows.shapes, _shapes)
-        self._places = _Numbers(rows.places, scalars_of)
+        self._numbers: Mapping[str, Callable[[Sequence[bytes]], Int32s]] = {
+            "name": _Numbers(rows.names, _texts).of,
+            "thread": _Numbers(rows.threads, _threads).of,
+            "collective": _Numbers(rows.collectives, _joined).of,
+            "shapes": _Numbers(rows.shapes, _shapes).of,
+            "place": _Numbers(rows.places, scalars_of).of,
+        }
 
     def add(self, found: Scanned) -> None:
         """Take the rows of one scan."""
@@ -151,74 +142,51 @@ class ScannedRows:
         rows.undecodable += found.undecodable_rows
         rows.invalid_records += found.invalid_records
         rows.has_queues |= found.has_queues
-        numbers = {
-            "name": self._names.of(found.names),
-            "thread": self._threads.of(found.threads),
-            "collective": self._collectives.of(found.collectives),
-            "shapes": self._shapes.of(found.shapes),
-            "place": self._places.of(found.places),
-        }
-        _add(rows.records, found.records, numbers)
-        _add(rows.calls, found.calls, numbers)
-        _add(rows.spans, found.spans, numbers)
-        _add(rows.device_spans, found.device_spans, numbers)
-        _add(rows.flows, found.flows, numbers)
+        numbers = {name: self._numbers[name](texts) for name, texts in found.texts.items()}
+        for name, columns in found.tables.items():
+            table: ColumnParts = getattr(rows, name)
+            _add(table, columns, numbers)
 
 
 class _Numbers(Generic[KeyT]):
-    """The file's numbers of texts that each scanner numbers on its own."""
+    """Numbers of a scanner's texts as the trace's: equal values have one number.
+
+    Args:
+        interner: Numbers the values.
+        decode: The values of JSON texts.
+    """
 
     def __init__(
         self, interner: Interner[KeyT], decode: Callable[[Sequence[bytes]], Sequence[KeyT]]
     ) -> None:
         self._interner = interner
         self._decode = decode
-        self._by_scanner: dict[int, _Translation] = {}
         self._known: dict[bytes, int] = {}
+        self._count = 0
+        self._room: Int32s = np.array([ABSENT], np.int32)
 
-    def of(self, texts: Texts) -> Int32s:
-        """The number of each text, and last that of none."""
-        known = texts.known
-        translation = self._by_scanner.setdefault(id(known), _Translation(known))
-        if texts.count > translation.count:
-            translation.add(self._numbers(known[translation.count : texts.count]))
-        return translation.numbers
+    def of(self, texts: Sequence[bytes]) -> Int32s:
+        """(len(texts) + 1,) the number of each text; `ABSENT` last, which -1 indexes.
 
-    def _numbers(self, texts: Sequence[bytes]) -> list[int]:
-        """Those of new texts; of a table that is full a text is known by its bytes, or is not."""
+        Args:
+            texts: As given before, and new ones.
+        """
+        start, self._count = self._count, len(texts)
+        if self._count > start:
+            if self._count >= len(self._room):
+                self._room = np.resize(self._room, 2 * self._count + 1)
+            self._room[start : self._count] = self._numbered(texts[start:])
+            self._room[self._count] = ABSENT
+        return self._room[: self._count + 1]
+
+    def _numbered(self, texts: Sequence[bytes]) -> list[int]:
+        """Numbers of new texts; a full table knows texts by their bytes only."""
         if self._interner.is_full:
             return [self._known.get(text, BEYOND) for text in texts]
         numbers = self._interner.numbers(self._decode(texts))
         if self._interner.most is not None:
             self._known.update(zip(texts, numbers, strict=True))
         return numbers
-
-
-class _Translation:
-    """Numbers of a scanner's texts as the file's.
-
-    Attributes:
-        known: The texts; kept, so that no others take their place in memory.
-        count: How many are translated.
-    """
-
-    def __init__(self, known: Sequence[bytes]) -> None:
-        self.known = known
-        self.count = 0
-        self._room: Int32s = np.array([ABSENT], np.int32)
-
-    @property
-    def numbers(self) -> Int32s:
-        """(count + 1,) numbers, `ABSENT` last: that is where -1 leads."""
-        return self._room[: self.count + 1]
-
-    def add(self, numbers: Sequence[int]) -> None:
-        """Those of the next texts."""
-        start, self.count = self.count, self.count + len(numbers)
-        if self.count >= len(self._room):
-            self._room = np.resize(self._room, 2 * self.count + 1)
-        self._room[start : self.count] = numbers
-        self._room[self.count] = ABSENT
 
 
 def _add(table: ColumnParts, columns: Columns, numbers: dict[str, Int32s]) -> None:
@@ -232,7 +200,7 @@ def _add(table: ColumnParts, columns: Columns, numbers: dict[str, Int32s]) -> No
 
 
 def _texts(texts: Sequence[bytes]) -> list[str]:
-    """The texts that JSON values are, or stand for."""
+    """Decoded values as texts."""
     return list(map(str, values_of(texts)))
 
 
