@@ -25,7 +25,7 @@ from chopperd.report.build.clocks import (
 from chopperd.report.build.rows import dies_of
 from chopperd.report.build.trace_faults import damage_notes
 from chopperd.report.text.wording import percent, plural, whole, words
-from chopperd.traces.timeline.steps import repeating_annotation
+from chopperd.traces.timeline.host import repeating_annotation
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 #: Fewer samples of one clock may be chance.

@@ -1,4 +1,4 @@
-"""The one table of kernel classes: which words in a kernel's name tell what it does.
+"""Class of each device record: kernels by words in their names (one table), copies by kind.
 
 To teach it a kernel: find the group that its library or its word belongs to, add the word there in
 lower case, and add the kernel's real name, with where it came from, to the tables under
@@ -7,14 +7,14 @@ rule that fits counts, so a word goes behind those that must win over it.
 
 A name is asked three questions, in lower case and without what `kernel_names` drops:
 
-1. `LIBRARIES`, of the qualified name with its template arguments: who wrote it tells.
+1. `LIBRARIES`, of the qualified name with its template arguments: the library it comes from.
 2. `COMMUNICATION`, of its own name alone: a template argument may say "all reduce" of a block.
 3. `WORDS`, of its own name, then of the whole: of `reduce_kernel<..., softmax ...>` the first says
    what the kernel does, of `device_kernel<flash::...>` only the arguments do.
 
-What the classes mean beside their names: convolutions (implicit GEMM, Winograd, their offset and
+What the classes include: convolutions (implicit GEMM, Winograd, their offset and
 filter helpers) are `GEMM`, as the same units do the same work; so are the experts' products of a
-mixture. Linear attention and chunked state-space scans, which stand in attention's place, are
+mixture. Linear attention and chunked state-space scans, which replace attention, are
 `ATTENTION`. Softmax, losses, pooling, scans, sorting, sampling and expert routing are `REDUCTION`.
 Copies between layouts and dtypes, quantisation, rotary embeddings and writes to a KV cache are
 `ELEMENTWISE`. Gathers and scatters by an index are `EMBEDDING`. What only moves data between GPUs
@@ -34,7 +34,7 @@ from chopperd.model.kinds import CopyDirection, KernelClass
 from chopperd.model.trace import DeviceRecords, RecordKind
 from chopperd.traces.kernels.names import bare_name, own_name, used_names
 
-#: A site's own expressions see no more of a name, so that a slow one stays bearable.
+#: A site's own expressions are matched against no more of a name, which bounds slow ones.
 MATCHED_LENGTH: Final = 256
 
 _LONG_NUMBER: Final = re.compile(r"\d\d+")
@@ -341,8 +341,8 @@ class _Table:
         asked = [(self._libraries, whole), (self._communication, own), (self._words, own)]
         if own != whole:
             asked.append((self._words, whole))
-        told = (_first_fit(rules, text) for rules, text in asked)
-        return next((found for found in told if found is not None), KernelClass.OTHER)
+        fits = (_first_fit(rules, text) for rules, text in asked)
+        return next((found for found in fits if found is not None), KernelClass.OTHER)
 
 
 def _compiled(rules: Iterable[ClassRule], flags: int = 0) -> _Compiled:

@@ -46,7 +46,7 @@ class Work:
 
 
 class _Unknown(Exception):  # noqa: N818 (no error: what is asked is not known)
-    """An operator's work can't be told."""
+    """An operator's work is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Inputs:
         return int(text)
 
     def numbers(self, index: int, count: int) -> Dims:
-        """As many whole numbers as there are dimensions; one stands for all."""
+        """One whole number for each dimension; a single one counts for all."""
         parts = self._list(index)
         if not all(part.isdecimal() for part in parts) or len(parts) not in {1, count}:
             raise _Unknown
@@ -184,7 +184,7 @@ def _linear(inputs: _Inputs) -> Work:
 def _convolution(
     stride: int, padding: int, dilation: int | None, transposed: int | None = None
 ) -> Callable[[_Inputs], Work]:
-    """Forward convolutions whose parameters stand at these positions."""
+    """Forward convolutions with their parameters at these positions."""
 
     def count(inputs: _Inputs) -> Work:
         image, weight = inputs.shape(0), inputs.shape(1)

@@ -1,4 +1,7 @@
-"""Questions about interned names, answered once a name instead of once a row."""
+"""Names: kernels without decoration, families, frameworks, and which names match a pattern.
+
+Each name is looked up once, not once a row.
+"""
 
 import re
 import zlib
@@ -31,7 +34,7 @@ _TRITON_SIGNATURE: Final = re.compile(r"^(\w+?)_(0[dec]*1[dec\d]*)$")
 _SIGNATURE_LETTERS: Final = re.compile(r"[dec]+")
 _SHORTENED: Final = re.compile(r"~[0-9a-f]{8}$")
 _CHECKSUM_LENGTH: Final = 9
-#: Of a longer name only so much is looked at; whole names of templates end well below.
+#: Only so much of a longer name is read; names of templates are far shorter.
 LONGEST_READ: Final = 8192
 
 _CLONE: Final = re.compile(
@@ -49,14 +52,14 @@ _MANGLED_PART: Final = re.compile(r"L?(?:St|(\d{1,4}))")
 MODULE_PREFIX: Final = "nn.Module: "
 """How torch's profiler names the Python functions that are calls of modules."""
 
-#: Characters of a name that a report has, whatever a trace calls things.
+#: Most characters of a name in a report.
 LONGEST_NAME: Final = 200
 
 _LONGEST_SEARCHED: Final = 1 << 13
 
 
 def bounded(name: str) -> str:
-    """The name, cut where it is longer than `LONGEST_NAME`, a checksum telling it from its like.
+    """The name, cut at `LONGEST_NAME` characters; a checksum distinguishes it from similar ones.
 
     The middle is left out: paths of modules differ at their ends.
     """
@@ -67,14 +70,14 @@ def bounded(name: str) -> str:
 
 
 def checksum(text: str) -> str:
-    """Eight digits that tell long names apart."""
+    """Eight hexadecimal digits that distinguish long names."""
     return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
     """Which names the pattern is found in: (len(names),) bool, to be indexed by a name column.
 
-    Of names that are longer than any that people or compilers give, the beginning counts.
+    Only the beginning of extremely long names is searched.
     """
     found = (pattern.search(name, 0, _LONGEST_SEARCHED) is not None for name in names)
     return np.fromiter(found, np.bool_, count=len(names))
@@ -117,7 +120,7 @@ def own_name(bare: str) -> str:
 
 
 def _unmangled(name: str) -> str:
-    """The namespaces and the name of a mangled name, template arguments as they stand.
+    """The namespaces and the name of a mangled name, template arguments unchanged.
 
     Source: the Itanium C++ ABI, "External names": `_ZN`, then each part behind its length.
     """
@@ -183,8 +186,8 @@ def family(kernel_name: str) -> str:
     read, so that a kernel has one family in both spellings unless it is a template's.
 
     Template arguments stay, lambda numbers among them: they hold the functor and the dtype that
-    tell one elementwise kernel, and the tile that tells one GEMM from another. A name longer than
-    `LONGEST_NAME` characters is cut there and told from its like by a checksum of the whole.
+    distinguish elementwise kernels, and the tile that distinguishes GEMMs. A name longer than
+    `LONGEST_NAME` characters is cut there and gets a checksum of the whole.
 
     The family of a family is itself; a kernel without a name is of the family `UNNAMED`.
     """
@@ -203,7 +206,7 @@ def _without_numbers(name: str) -> str:
     """A name without what Inductor or Triton appended to it."""
     name = _INDUCTOR_NUMBER.sub(r"\1", name)
     signed = _TRITON_SIGNATURE.match(name)
-    # All kernels of old Inductor are called `triton_`: there the signature is all that tells them.
+    # All kernels of old Inductor are called `triton_`: only the signature distinguishes them.
     if signed is None or signed[1] == "triton_" or not _is_signature(signed[2]):
         return name
     return signed[1]
@@ -218,7 +221,7 @@ def _is_signature(text: str) -> bool:
 def framework(names: Iterable[str]) -> Framework:
     """The framework, "none" or "several", with up to three names each as evidence.
 
-    Evidence is cut before module names, which tell of the model: `FSDP::pre_forward (layers.0)`
+    Evidence is cut before module names, which reveal the model: `FSDP::pre_forward (layers.0)`
     gives "fsdp2: FSDP::pre_forward".
     """
     found: dict[str, dict[str, None]] = {}

@@ -1,6 +1,6 @@
-"""Puts events into the text of a trace as it streams by; not a byte of the trace itself changes.
+"""Insert events into the text of a trace as a stream; no byte of the trace itself changes.
 
-What is put in stands first in the event array: the order of events means nothing in this format,
+Inserted events come first in the event array: the order of events means nothing in this format,
 and so the file's own events need not be read. Only a file that was cut off loses the beginning of
 its last event, and gets the brackets that close it.
 """
@@ -26,7 +26,7 @@ Pids: TypeAlias = Mapping[int, Scalar]
 
 _CATEGORIES: Final = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
 _LOOKED_AT: Final = 64
-"""Records of a kind looked at in each piece of text."""
+"""Records of a kind that are read in each piece of text."""
 _EVENT_BYTES: Final = 16 * 1024
 """Records longer than this are passed over."""
 _BETWEEN: Final = b",\n"
@@ -118,7 +118,7 @@ class _CutEnd:
 
     Attributes:
         held: What was not given yet; it starts between two events.
-        comma: What stands between the events put in and the first of the file.
+        comma: Separates the inserted events from the first of the file.
     """
 
     def __init__(self, library: ScannerLibrary) -> None:
@@ -146,8 +146,8 @@ class _CutEnd:
             return whole, b"\n]" if bare else b"\n]}"
         if bare:
             return end, b""
-        kept, closing = _closed_keys(self.held[end:])
-        return end + kept, closing
+        whole, closing = _closed_keys(self.held[end:])
+        return end + whole, closing
 
     def _whole(self, *, final: bool) -> tuple[int, bool]:
         """Where the held text's last whole event ends, and whether the array ends there."""
@@ -164,8 +164,8 @@ def _closed_keys(keys: bytes) -> tuple[int, bytes]:
         return len(keys), b""
     commas = [comma.start() for comma in re.finditer(rb",", keys)]
     ends = (len(keys), *reversed(commas))
-    kept = next((end for end in ends if is_json(opened + keys[:end] + b"}")), 0)
-    return kept, b"}"
+    whole = next((end for end in ends if is_json(opened + keys[:end] + b"}")), 0)
+    return whole, b"}"
 
 
 def device_pids(chunks: Iterable[bytes], devices: Iterable[int]) -> Pids:

@@ -1,4 +1,4 @@
-"""Rows as read to the sorted tables of a `Trace`: valid rows only, on the final time axis."""
+"""Sorted tables of a `Trace` from its rows: valid rows only, on the final time axis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """The tables of a trace, and what making them told.
+    """The tables of a trace, and what was left out.
 
     Attributes:
         names, threads, records, calls, spans, device_spans, flows, collectives, shapes, span_ns: As
@@ -151,7 +151,7 @@ def assemble(rows: TraceRows, base_ns: int | None) -> Assembled:
 
 
 def _without_detail(rows: TraceRows) -> int:
-    """Rows whose collective or shapes are beyond those that are told apart."""
+    """Number of rows whose collective or shapes are beyond the limit of distinct ones."""
     if not (rows.collectives.is_full or rows.shapes.is_full):
         return 0
     records, spans = (

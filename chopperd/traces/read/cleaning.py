@@ -1,7 +1,9 @@
-"""Which rows can't be right by their times: those that would stretch the axis by decades.
+"""Find rows with impossible times, unless rows of another table confirm them.
 
-Rows without a start or a length that lie far outside the capture, and single rows that lie or last
-far beyond all others. Copies of rows are not meant: see `duplicates`.
+Impossible are rows without a start or a length far outside the capture, and single rows that lie or
+last far beyond all others. Damage hits single rows, or one table of a file: where a host
+call and a device record, or two nested calls, agree on a late time, that time is right. For
+duplicate rows see `duplicates`.
 
 Source: github.com/pytorch/kineto issue 109: under load the profiler writes device records with
 start 0 and length 0, and Kineto sets times before its base to 0.
@@ -20,7 +22,7 @@ Times: TypeAlias = tuple[Int64s, Int64s]
 """Starts and ends of a table's rows, (n,) int64 each, on the file's own axis."""
 
 LONGEST_WAIT_NS: Final = 86_400 * NS_PER_S
-"""No row that lasts longer than a day is right, or bears out others: no job waits so long."""
+"""A row that lasts longer than a day is wrong and confirms no other: no job waits so long."""
 
 _NEAR_NS: Final = 60 * NS_PER_S
 _FARTHEST_NS: Final = 2**62
@@ -51,8 +53,8 @@ class TimesOfTrace:
     """The times of all tables of a trace.
 
     Attributes:
-        records, device_spans: What is told of devices; spans' times are those of records.
-        calls, spans: What is told of the host.
+        records, device_spans: Device rows; spans' times are those of records.
+        calls, spans: Host rows.
         answered: For rows of `records`, (n,) int64: which nothing follows on their stream, though
             their launches are in the file.
     """
@@ -88,9 +90,9 @@ def outlying(times: TimesOfTrace) -> list[Bools]:
 
     That is farther from where the trace's rows start than that stretch is long, and than ten
     minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
-    such as records by a device's own clock, none. Rows may last into whatever stays. What another
-    row bears out stays too: a collective that hangs until the job is killed, and what runs after
-    one that hung for long.
+    such as records by a device's own clock, none. Rows may last into rows that stay. Rows that
+    another row confirms stay too: a collective that hangs until the job is killed, and what runs
+    after one that hung for long.
 
     Args:
         times: All tables of the trace.
@@ -105,8 +107,8 @@ def outlying(times: TimesOfTrace) -> list[Bools]:
     first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
     elsewhere = [_few_elsewhere(start, end, first_ns, last_ns) for start, end in tables]
     if any(mask.any() for mask in elsewhere):
-        _keep_told(elsewhere, times, begin)
-    # A row may last into another stretch of rows that stay: they tell that time went on.
+        _keep_confirmed(elsewhere, times, begin)
+    # A row may last into another stretch of rows that stay: they show that time went on.
     for (start, end), out in zip(tables, elsewhere, strict=True):
         stays = start[~out & ~_doubtful(start, end)]
         last_ns = max(last_ns, int(stays.max(initial=begin.end_ns)) + far_ns)
@@ -173,8 +175,8 @@ def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> B
     return endless
 
 
-def _keep_told(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> None:
-    """Unmarks rows far away at times of which host and device both tell, or which a row reaches."""
+def _keep_confirmed(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> None:
+    """Unmark distant rows whose time both host and device rows have, or which a row reaches."""
     host, device = (times.calls, times.spans), (times.records,)
     within = [(start >= begin.start_ns) & (start <= begin.end_ns) for start, _ in times.tables]
     reaching = [
@@ -183,7 +185,7 @@ def _keep_told(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> N
     others = (host, device, device, host)
     for mask, (start, _), other in zip(elsewhere, times.tables, others, strict=True):
         rows = np.flatnonzero(mask)
-        mask[rows[told(start[rows], (*other, *reaching))]] = False
+        mask[rows[confirmed(start[rows], (*other, *reaching))]] = False
 
 
 def _keep_awaited(endless: list[Bools], times: TimesOfTrace) -> None:
@@ -228,7 +230,7 @@ def lengths_ok(start_ns: Int64s, end_ns: Int64s) -> Bools:
     return ok
 
 
-def told(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
+def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
     """Which instants a row of the tables lies around, to the minute: (n,) bool.
 
     Args:
@@ -279,11 +281,11 @@ def last_of_stream(device: Int32s | Int64s, stream: Int64s, start_ns: Int64s) ->
 
 
 def _sound(tables: Sequence[Times]) -> Times:
-    """The rows that may bear out others."""
-    kept = [(start[ok], end[ok]) for start, end in tables if (ok := lengths_ok(start, end)).any()]
-    if not kept:
+    """The rows that may confirm others."""
+    sound = [(start[ok], end[ok]) for start, end in tables if (ok := lengths_ok(start, end)).any()]
+    if not sound:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate([start for start, _ in kept]), np.concatenate([end for _, end in kept])
+    return np.concatenate([start for start, _ in sound]), np.concatenate([end for _, end in sound])
 
 
 def _within_axis(at_ns: Int64s) -> Int64s:

@@ -1,4 +1,4 @@
-"""Where the event array opens, and the keys around it that say something of the trace, as texts.
+"""Text around the event array: where it opens, the keys that are read, events in further lists.
 
 Documents may hold megabytes of other keys, and the text may be damaged: all is passed over once,
 and no value is made of what is not read.
@@ -25,7 +25,7 @@ from chopperd.traces.read.json_text import (
 from chopperd.traces.read.rows import TraceRows
 
 _LISTS_COUNTED: Final = 8
-"""More are not looked for: each costs a look at all that is left."""
+"""Further lists are not searched for: each search reads all that is left."""
 _FIRST_PIECE_BYTES: Final = 1 << 12
 _PIECE_BYTES: Final = 1 << 20
 _BEFORE: Final = b'{"":[]'
@@ -44,12 +44,12 @@ _TEXTS: Final = msgspec.json.Decoder(
 )
 
 _ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
-"""No numbers, halves of pairs of surrogates; and what may stand there, in a text as elsewhere."""
+"""Words that are no numbers and lone surrogates, each with a valid text of the same length."""
 _ODD_BYTES: Final = 16
 """From where a parser refuses one of them to its end, or its beginning, at the most."""
 
 _MENDED_BYTES: Final = 1 << 16
-"""Longer texts are not looked through for values that are missing: it takes too long."""
+"""Longer texts are not searched for missing values: it takes too long."""
 
 _EVENTS: Final = b'"traceEvents"'
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
@@ -65,7 +65,7 @@ Texts: TypeAlias = Mapping[str, bytes]
 def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
     """The texts of the keys that are read, of a JSON object; what follows the object is ignored.
 
-    They are as they stand in the document, with whatever strict readers refuse in them.
+    Texts are unchanged, including what strict readers refuse in them.
 
     Args:
         text: The document.
@@ -159,7 +159,7 @@ def find_opening(data: bytes) -> Opening | None:
 
 
 def _keys_of_events(data: bytes, start: int) -> Iterator[re.Match[bytes]]:
-    """What looks like the key of the event array, and its colon."""
+    """Candidates for the key of the event array, with its colon."""
     while (start := data.find(_EVENTS, start)) >= 0:
         if key := _EVENTS_KEY.match(data, start):
             yield key
@@ -177,7 +177,7 @@ def is_cut_mark(data: bytes) -> bool:
 
 
 def trailing_events(tail: bytes, *, native: bool = True) -> int:
-    """How many events stand in the first few lists behind the event array.
+    """Number of events in the first few lists behind the event array.
 
     Args:
         tail: What follows the array.

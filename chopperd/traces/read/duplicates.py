@@ -1,6 +1,6 @@
-"""Which rows of a table are there twice, and which device records overlap on their stream.
+"""Find duplicate rows, and device records that overlap on their stream.
 
-A profiler's buffer that is flushed twice, or a file put together from pieces that overlap, tells
+A profiler's buffer that is flushed twice, or a file put together from pieces that overlap, reports
 the same work twice. A record that lasts far past later ones of its stream is cut. Works on sorted
 tables; what else is wrong with times is `validity`'s.
 """
@@ -26,7 +26,7 @@ TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, 
 
 
 def without_copies(table: TableT) -> tuple[TableT, int]:
-    """The table with every row once, the first in the file kept, and how many copies it had.
+    """The table without duplicate rows (the first in the file stays), and the number of duplicates.
 
     A copy is like another row in every column. The kernels of a graph launch, which share their
     correlation id, differ in their times; where times are whole microseconds, several of no length

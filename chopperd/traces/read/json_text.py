@@ -62,7 +62,7 @@ _NO_VALUE: Final = re.compile(
     + rb")|\Z)",
     re.DOTALL,
 )
-"""All up to where a value is due and none stands, or a word that is none: not in a string.
+"""All up to a missing value, or a word that is no value, outside strings.
 
 Quotes in damaged text mislead.
 """
@@ -183,7 +183,7 @@ def repaired(data: bytes, *, final: bool) -> bytes:
     """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
 
     Args:
-        data: As for `valid_text`; up to what is damaged in it, strings are told from what is not.
+        data: As for `valid_text`; strings are recognised up to the first damage.
         final: Whether nothing follows.
     """
     return with_nulls(valid_text(data, final=final))
@@ -204,7 +204,7 @@ def valid_text(data: bytes, *, final: bool) -> bytes:
 
 
 def with_nulls(text: bytes) -> bytes:
-    """`text` with null where a value is missing, or a word stands that is none.
+    """`text` with null for missing values and for words that are no values.
 
     Python's json writes NaN and Infinity, C++ nan and -inf, other tools None, True or 0x7f; torch
     has written nothing at all.

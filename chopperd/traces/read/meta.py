@@ -1,4 +1,4 @@
-"""What the document's keys beside its events say of the trace as a whole."""
+"""Keys of the trace document next to its events: rank, job, devices, runtime, base time."""
 
 import re
 import zlib
@@ -218,7 +218,7 @@ def _device(number: int, ours: Mapping[str, object], kineto: Mapping[str, object
 
 
 def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
-    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if neither tells.
+    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if unknown.
 
     Args:
         values: As read.
@@ -265,8 +265,8 @@ def device_numbers(
     Args:
         runtime: "cuda", "rocm" or None.
         call_names: Names of its runtime calls.
-        kernel_devices: Numbers of the devices that ran kernels. Copies don't tell: rocprofiler-sdk
-            gives one to the host the number of a CPU.
+        kernel_devices: Numbers of the devices that ran kernels. Copies are no evidence:
+            rocprofiler-sdk gives one to the host the number of a CPU.
         has_queues: Whether device records name their HSA queue.
 
     Of ROCm's two profilers roctracer hands on the runtime's driver node id, in which CPUs come

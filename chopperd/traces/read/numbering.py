@@ -1,4 +1,4 @@
-"""Values that columns number (names, threads, collectives, shapes), told apart and put in order.
+"""Order the values that columns number: names, threads, collectives, shapes.
 
 A file may make every one of them another: what is done for each is done for all of them at once.
 """
@@ -75,7 +75,7 @@ def _ranked(column: Sequence[Part]) -> Int64s:
 
 
 def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
-    """What each stands for; texts and whole numbers are looked at once, however often they come."""
+    """What each stands for; texts and whole numbers are converted once each."""
     if not _TOLD_APART.issuperset(map(type, raw)):
         return [plain(one) for one in raw]
     known = {one: plain(one) for one in set(raw)}

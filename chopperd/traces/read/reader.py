@@ -40,7 +40,7 @@ _DAMAGED: Final = (
     "files: install chopperd from a wheel, or reinstall it where a C compiler is"
 )
 _FIRST_BYTES: Final = 4096
-"""Of a text, by which it is told whether it may be JSON, unless all of them are blanks."""
+"""Read to decide whether a text may be JSON, unless all of them are blanks."""
 
 
 def read_trace(
@@ -51,14 +51,13 @@ def read_trace(
     name: str | None = None,
     native: bool = True,
 ) -> Trace:
-    """The trace in `path`, whatever its layout, its compression and its damage.
+    """The trace in `path`, of any layout and compression; damage is counted.
 
     Args:
         path: A file as Kineto or another tool wrote it, gzip or plain.
         limits: What to refuse.
         progress: Called with (stored bytes read, size of the file).
-        name: What the file was called where it comes from: its rank may stand there, and people
-            know it by that; None if it is still called so.
+        name: The file's original name, which may contain its rank; None if it is the current one.
         native: Whether the scanner in C may be used, if there is one. Without it only sound files
             are read, to the same trace.
 
@@ -148,7 +147,7 @@ class _Document:
         if not self._head and self._rows.counts.keys() <= _OLD_CATEGORIES and self._event_count:
             raise self._source.error(
                 "is a bare list of events without categories, as the old torch.autograd.profiler "
-                "writes: no kernel can be told; record it with torch.profiler"
+                "writes: it names no kernels; record it with torch.profiler"
             )
 
     def trace(self, path: Path) -> Trace:
@@ -176,7 +175,7 @@ class _Document:
         )
 
     def _check_places(self) -> None:
-        """Refuse a device whose records stand under several processes, stream by stream.
+        """Refuse a device whose records are of several processes, stream by stream.
 
         Source: Kineto writes a record under its device; tools that put files together change that
             number, or make it a text, and leave the one in `args`.
@@ -186,8 +185,8 @@ class _Document:
         records = self._rows.records
         device, place = records.whole("device", np.int32), records.whole("place", np.int32)
         keys = np.stack((device, records.whole("stream", np.int64), place))
-        told, counts = np.unique(keys, axis=1, return_counts=True)
-        often = told[:2, counts > 1]  # a single row may be damaged
+        distinct, counts = np.unique(keys, axis=1, return_counts=True)
+        often = distinct[:2, counts > 1]  # a single row may be damaged
         streams, processes = np.unique(often, axis=1, return_counts=True)
         if np.any(processes > 1):
             raise self._merged(int(streams[0, processes > 1][0]))
@@ -218,7 +217,7 @@ class _Document:
         self._opening += data
         if len(self._opening) < self._wanted_bytes:
             return b""
-        # A text without the array in sight is looked at again when there is far more of it.
+        # A text without the array is searched again when there is far more of it.
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
         if other := other_format(text[:_FIRST_BYTES], self._called):

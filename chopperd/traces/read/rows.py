@@ -1,4 +1,4 @@
-"""The rows of a trace as they are read, unsorted, by whichever decoder reads them."""
+"""Rows of a trace as either decoder reads them: unsorted columns, texts as numbers."""
 
 import re
 from array import array
@@ -20,7 +20,7 @@ IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
 ABSENT: Final = -1
 BEYOND: Final = -2
-"""A number that stands for a value beyond those that are told apart."""
+"""Number of all values beyond the limit of distinct ones."""
 _LONGEST_TEXT: Final = 64
 """That may be a number."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -42,7 +42,7 @@ SHAPED: Final = (
     "sdpa",
     "mha",
 )
-"""Shapes are kept of operators whose name holds one of these: those that FLOPs are counted of."""
+"""Shapes are stored of operators whose name contains one of these: FLOPs are counted of them."""
 
 _ANNOTATION_PREFIXES: Final = ("ProfilerStep#", "Iteration<", "Optimizer.")
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
@@ -54,7 +54,7 @@ class TraceRows:
     Attributes:
         names, threads, collectives, shapes: Interned; what columns number. Of the last two
             `MOST_DETAILS` each.
-        places: Interned: under which process records stand, where that is not their device.
+        places: Interned: the process of records whose process is not their device.
         counts: Events by category, "" for none.
         undecodable: Rows left out because a time or the device is missing or absurd.
         invalid_records: Device records left out because their duration is negative or missing.
@@ -129,7 +129,7 @@ class Interner(dict[KeyT, int]):
 
 
 class ColumnParts:
-    """The columns of some rows, kept as one array per block."""
+    """The columns of some rows, stored as one array per block."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Column]] = {}

@@ -1,4 +1,4 @@
-"""Tells by content whether a file is a Kineto trace, and what else it is, from its beginning."""
+"""Recognise Kineto traces, and other formats, by the beginning of their content."""
 
 import re
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ _OTHERS: Final = (
     (0, b"\x89HDF", "an HDF5 file", _EXPORT),
     (0, b"PAR1", "a Parquet file", _EXPORT),
     (257, b"ustar", "a tar archive", "unpack it first"),
-    (0, b"# chopperd-samples", "a sample file", "give it with --samples, beside a trace"),
+    (0, b"# chopperd-samples", "a sample file", "give it with --samples, next to a trace"),
 )
-"""Offset, what stands there, what such a file is, and what to do instead."""
+"""Offset, bytes there, kind of such a file, and what to do instead."""
 _NSIGHT_ENDINGS: Final = (".nsys-rep", ".qdrep")
 _PACKET: Final = 0x0A
 """How each packet of a Perfetto trace begins: field 1, a length, so many bytes."""
@@ -63,7 +63,7 @@ def other_format(text: bytes, name: str) -> str | None:
         name: What the file is called.
 
     Returns:
-        None where that can't be told.
+        None if unknown.
 
     Source: `Trace` of perfetto.protos (repeated TracePacket packet = 1).
     """
@@ -79,9 +79,9 @@ def other_format(text: bytes, name: str) -> str | None:
 
 
 def _perfetto_packets(text: bytes) -> int:
-    """How many packets stand at a text's beginning, the last perhaps cut; 0 if all is not packets.
+    """How many packets a text begins with, the last perhaps cut; 0 if all is not packets.
 
-    Only the first few are looked at. Unlike packets, text has no control bytes but blanks.
+    Only the first few are read. Unlike packets, text has no control bytes but blanks.
     """
     at = count = 0
     if not _BINARY.search(text):

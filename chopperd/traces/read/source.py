@@ -1,4 +1,4 @@
-"""The bytes of a trace file as a stream: opened by content, bounded, hashed on the way."""
+"""Bytes of a trace file as a stream: decompressed if gzip, bounded in size, hashed."""
 
 import hashlib
 import os
@@ -107,7 +107,7 @@ class TraceSource:
         os.close(self.file)
 
     def chunks(self) -> Iterator[bytes]:
-        """As `views`, but in pieces of about `block_bytes`, which may be kept."""
+        """As `views`, but as copies of about `block_bytes` each."""
         parts: list[bytes] = []
         size = 0
         for view in self.views():

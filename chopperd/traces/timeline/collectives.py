@@ -40,7 +40,7 @@ class Collectives:
 
     Attributes:
         column: (records,) int32, index into `distinct`; -1 for what does not communicate, and
-            where neither metadata nor names tell the collective.
+            if neither metadata nor names say which collective it is.
         distinct: Each with its name in one spelling (`collective_name`).
     """
 
@@ -61,10 +61,10 @@ def collective_name(text: str) -> str:
 
 
 def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectives:
-    """The collective of each communication kernel, by the first of these that tells it.
+    """The collective of each communication kernel, by the first source that has it.
 
     Its own metadata; that of the `record_param_comms` operator around its launch; the name of
-    torch's annotation around its launch; its own name. The latter two tell no group and no size.
+    torch's annotation around its launch; its own name. The latter two give no group and no size.
     Where one operator launched several kernels, how they share its size is not known.
 
     Args:
@@ -75,13 +75,13 @@ def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectiv
     comm = np.flatnonzero(kernel_class == KernelClass.COMM)
     if not len(comm):
         return Collectives(column=np.full(len(call), -1, np.int32), distinct=())
-    told = trace.records.collective[comm]
+    given = trace.records.collective[comm]
     launched = beginnings(trace.calls, call[comm])
     operator = Nesting(trace.spans, _described(trace)).innermost(launched)
-    untold = np.flatnonzero((told < 0) & (operator >= 0))
-    told[untold] = trace.spans.collective[operator[untold]]
+    unknown = np.flatnonzero((given < 0) & (operator >= 0))
+    given[unknown] = trace.spans.collective[operator[unknown]]
     found = _Numbering(trace.collectives)
-    numbers = found.described(told, crowded=_crowded(operator))
+    numbers = found.described(given, crowded=_crowded(operator))
     numbers = found.named(numbers, _names_around(trace, launched))
     numbers = found.named(numbers, _own_names(trace, trace.records.name[comm]))
     column = np.full(len(call), -1, np.int32)
@@ -126,15 +126,15 @@ class _Numbering:
     def distinct(self) -> tuple[Collective, ...]:
         return tuple(self._number_of)
 
-    def described(self, told: Int32s, *, crowded: Bools) -> Int32s:
+    def described(self, given: Int32s, *, crowded: Bools) -> Int32s:
         """Numbers of the collectives as recorded, without a size where `crowded`; -1 stays."""
-        numbers = np.full(len(told), -1, np.int32)
+        numbers = np.full(len(given), -1, np.int32)
         for several in (False, True):
             of_recorded = np.full(len(self._recorded) + 1, -1, np.int32)
-            mine = (crowded == several) & (told >= 0)
-            for index in used_names(told[mine], len(self._recorded)).tolist():
+            mine = (crowded == several) & (given >= 0)
+            for index in used_names(given[mine], len(self._recorded)).tolist():
                 of_recorded[index] = self._number(self._plain(index, sized=not several))
-            numbers[mine] = of_recorded[told[mine]]
+            numbers[mine] = of_recorded[given[mine]]
         return numbers
 
     def named(self, numbers: Int32s, names: "_Named") -> Int32s:
@@ -151,12 +151,12 @@ class _Numbering:
         return self._number_of.setdefault(collective, len(self._number_of))
 
     def _plain(self, index: int, *, sized: bool) -> Collective:
-        told = self._recorded[index]
-        called = None if told.group_description == _NOT_CALLED else told.group_description
+        given = self._recorded[index]
+        called = None if given.group_description == _NOT_CALLED else given.group_description
         plain = replace(
-            told,
-            name=bounded(collective_name(told.name)),
-            group=None if told.group is None else bounded(told.group),
+            given,
+            name=bounded(collective_name(given.name)),
+            group=None if given.group is None else bounded(given.group),
             group_description=None if called is None else bounded(called),
         )
         return plain if sized else replace(plain, in_elements=None, out_elements=None)

@@ -1,6 +1,6 @@
-"""What the operators of a trace did on the host: how long, for which layer, in which phase.
+"""Host time: when threads were in calls that explain an idle device, and what operators did.
 
-For traces without device records, of CPU jobs; a device's time is told by its own records.
+Operators' own time is for traces without device records, of CPU jobs.
 """
 
 import re
@@ -44,6 +44,9 @@ SYNC_CALL: Final = re.compile(
     r"^(?:cuda|cu|hip)(?:Device|Stream|Event|Ctx|Thread)Synchronize\w*$"
     r"|^(?:cuda|cu|hip)Memcpy(?!\w*(?:Async|Batch|Peer|DtoD))\w*$"
 )
+
+_NUMBER: Final = re.compile(r"\d+")
+_OFTEN: Final = 3
 
 
 def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
@@ -116,3 +119,21 @@ def _by_thread(rows: RuntimeCalls | HostSpans, chosen: Bools, threads: int) -> l
         intervals.union(rows.start_ns[at[a:b]], rows.end_ns[at[a:b]])
         for a, b in pairwise(edges.tolist())
     ]
+
+
+def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
+    """The annotation that comes most, by its time, and how often; None where none comes thrice.
+
+    Numbers in it are `#`: engines that serve write one each iteration, with what it worked on.
+    """
+    spans = trace.spans
+    rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)
+    count = np.bincount(spans.name[rows])
+    length_ns = np.bincount(spans.name[rows], spans.end_ns[rows] - spans.start_ns[rows])
+    found: dict[str, tuple[float, int]] = {}
+    for name in np.flatnonzero(count).tolist():
+        text = _NUMBER.sub("#", bounded(trace.names[name]))
+        before_ns, before = found.get(text, (0.0, 0))
+        found[text] = (before_ns + float(length_ns[name]), before + int(count[name]))
+    often = [(time, text, many) for text, (time, many) in found.items() if many >= _OFTEN]
+    return max(often)[1:] if often else None

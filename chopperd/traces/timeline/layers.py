@@ -138,8 +138,9 @@ class Origins:
         arrows = _arrows(trace)
         self._thread = np.full(len(spans) + 1, -1, np.int32)
         self._at_ns = np.zeros(len(spans) + 1, np.int64)
-        for told in (_by_sequence(spans), arrows):
-            self._thread[told.row], self._at_ns[told.row] = told.origin.thread, told.origin.at_ns
+        for pairs in (_by_sequence(spans), arrows):
+            self._thread[pairs.row] = pairs.origin.thread
+            self._at_ns[pairs.row] = pairs.origin.at_ns
         linked = _numbered_nodes(spans)
         linked[arrows.row] = True
         self._nodes = Nesting(spans, np.flatnonzero(linked))
@@ -189,9 +190,9 @@ def _arrows(trace: Trace) -> _Pairs:
     operators = np.flatnonzero(spans.kind == SpanKind.OP)
     there = Moments(thread=flows.thread[ends], at_ns=flows.t_ns[ends])
     row = Nesting(spans, operators).starting(there)
-    kept = np.flatnonzero(row >= 0)
-    row, which = np.unique(row[kept], return_index=True)
-    origin = starts[kept[which]]
+    known = np.flatnonzero(row >= 0)
+    row, which = np.unique(row[known], return_index=True)
+    origin = starts[known[which]]
     return _Pairs(row=row, origin=Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin]))
 
 

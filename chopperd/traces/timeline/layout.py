@@ -1,4 +1,4 @@
-"""A trace laid out for the join: what ran when on each device, for which step, launched by whom."""
+"""Timeline of a trace: what ran when on each device, for which step, launched by which call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -217,7 +217,7 @@ def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
     """The steps, with what the file lost of them as reasons why they are partial.
 
-    A file that only lacks its closing brackets has lost nothing that can be told: whole events
+    A file that only lacks its closing brackets has no known loss: whole events
     end it, and launches without a record say the rest.
 
     Args:

@@ -142,7 +142,7 @@ def merged_devices(
     """The devices whose records are not of one process for certain: several files were merged.
 
     A profiler writes a file a process. Of several in one file, each with launches, those that
-    launched on a device are told by ids that only one of them has.
+    launched on a device are identified by ids that only one of them has.
     """
     of_call = _process_of(calls, threads)
     if len(calls) == 0 or (of_call == of_call[0]).all():
@@ -151,9 +151,9 @@ def merged_devices(
     call = _call_by_correlation(
         records.correlation, calls.correlation, np.zeros(len(calls), np.bool_)
     )
-    told = call >= 0
-    device, process = records.device[told], of_call[call[told]]
-    process = np.where(shared[call[told]], -1, process)
+    linked = call >= 0
+    device, process = records.device[linked], of_call[call[linked]]
+    process = np.where(shared[call[linked]], -1, process)
     found = []
     for number in np.unique(device).tolist():
         owners, counts = np.unique(process[device == number], return_counts=True)

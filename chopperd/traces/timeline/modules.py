@@ -1,4 +1,4 @@
-"""The layer of a model that a call of a module belongs to, by the modules around the call."""
+"""Layers by name: of calls of modules (nn.Module spans), and of FSDP2's annotations."""
 
 import re
 from collections import defaultdict
@@ -104,11 +104,11 @@ def _rooted(paths: Iterable[_Path]) -> list[_Path]:
 
 
 def _layer_classes(paths: Iterable[_Path]) -> set[str]:
-    """Classes of which several instances are called side by side, containers aside."""
-    beside: dict[tuple[_Path, str], set[str]] = defaultdict(set)
+    """Classes of which several instances are called side by side, without containers."""
+    siblings: dict[tuple[_Path, str], set[str]] = defaultdict(set)
     for path in paths:
-        beside[path[:-1], _class(path[-1])].add(path[-1])
-    several = {name for (_, name), instances in beside.items() if len(instances) > 1}
+        siblings[path[:-1], _class(path[-1])].add(path[-1])
+    several = {name for (_, name), instances in siblings.items() if len(instances) > 1}
     return several - _CONTAINERS
 
 
@@ -169,14 +169,14 @@ def sharding(trace: Trace) -> Sharding:
     about = np.where(spans.kind == SpanKind.ANNOTATION, module_of[spans.name], -1)
     starts = {hook: hook_of == hook for hook in ("pre_forward", "post_forward", "pre_backward")}
     ends = np.array([hook.startswith("post_backward_") for hook in hook_of], np.bool_)
-    told = about >= 0
-    masks = {hook: told & mask[spans.name] for hook, mask in starts.items()}
+    known = about >= 0
+    masks = {hook: known & mask[spans.name] for hook, mask in starts.items()}
     return Sharding(
         modules=tuple(numbers),
         module=about.astype(np.int32),
         before_forward=masks["pre_forward"],
         forward=_stretches(trace, about, masks["pre_forward"], masks["post_forward"]),
-        backward=_stretches(trace, about, masks["pre_backward"], told & ends[spans.name]),
+        backward=_stretches(trace, about, masks["pre_backward"], known & ends[spans.name]),
     )
 
 

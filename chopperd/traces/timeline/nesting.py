@@ -2,7 +2,7 @@
 
 Spans of one thread usually nest, but nothing holds a trace to that: an annotation may end in the
 middle of an operator, and a child may end a moment after its parent. So a span is *around* a
-moment when it has begun and not yet ended, whatever other spans do; the *innermost* around a moment
+moment when it has begun and not yet ended, independent of other spans; the *innermost* around it
 is the last to begin, of those that begin together the shortest. Of well-nested spans this is what
 a stack gives.
 """

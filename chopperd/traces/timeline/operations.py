@@ -29,7 +29,7 @@ _ONE_SIDED_Z: Final = 1.6449
 _RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
 _COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
 
-#: Copies and communication keep their class, whatever launched them.
+#: Copies and communication have their own class, independent of what launched them.
 _CERTAIN: Final = (
     KernelClass.COMM,
     KernelClass.FUSED_COMM,
@@ -195,9 +195,9 @@ def with_operation_classes(
     classes = [class_by_operation(name) for name in trace.names]
     result = kernel_class.copy()
     open_ = np.flatnonzero(~(np.isin(kernel_class, _CERTAIN) | settled))
-    for told in {each for each in classes if each is not None}:
-        of_name = np.array([each is told for each in classes])
+    for each_class in {each for each in classes if each is not None}:
+        of_name = np.array([each is each_class for each in classes])
         chosen = np.flatnonzero(of_name.take(spans.name) & (spans.kind != SpanKind.MODULE))
         around = Nesting(spans, chosen).innermost(found.launched.of(open_))
-        result[open_[around >= 0]] = told
+        result[open_[around >= 0]] = each_class
     return result

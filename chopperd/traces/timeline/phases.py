@@ -6,7 +6,7 @@ computes forward operators once more (activation checkpointing).
 Nothing in a trace names the forward pass: it is what leads up to a backward pass of the same step.
 Work between backward and optimizer (clipping of gradients), or after both, is therefore of
 no phase, and so is everything in a file without backward passes: of inference, evaluation or
-a recording cut short, nothing tells which it is.
+a recording cut short, it is unknown which it is.
 """
 
 import re

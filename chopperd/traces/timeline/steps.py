@@ -14,15 +14,12 @@ from chopperd.correlate import intervals
 from chopperd.correlate.intervals import places
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import ACCUMULATION_IRREGULAR, Marker, Step, StepSource
-from chopperd.model.trace import SpanKind, Trace
-from chopperd.traces.kernels.names import bounded, names_matching
+from chopperd.model.trace import Trace
+from chopperd.traces.kernels.names import names_matching
 
 STEP_MARKER: Final = re.compile(r"^(?:ProfilerStep#|Iteration[ #<]*)(\d{1,15})>?$")
 OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 BACKWARD: Final = re.compile(r"^autograd::engine::evaluate_function|^\w+Backward\d*$")
-
-_NUMBER: Final = re.compile(r"\d+")
-_OFTEN: Final = 3
 
 STARTS_BEFORE_TRACE: Final = "starts_before_trace"
 TRACE_ENDS: Final = "trace_ends"
@@ -70,24 +67,6 @@ def mark_steps(
     tried = finders if source is None else {source: finders.get(source, lambda: NO_STEPS)}
     found = (find() for find in tried.values())
     return next((marked for marked in found if marked.steps), NO_STEPS)
-
-
-def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
-    """The annotation that comes most, by its time, and how often; None where none comes thrice.
-
-    Numbers in it are `#`: engines that serve write one each iteration, with what it worked on.
-    """
-    spans = trace.spans
-    rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)
-    count = np.bincount(spans.name[rows])
-    length_ns = np.bincount(spans.name[rows], spans.end_ns[rows] - spans.start_ns[rows])
-    found: dict[str, tuple[float, int]] = {}
-    for name in np.flatnonzero(count).tolist():
-        text = _NUMBER.sub("#", bounded(trace.names[name]))
-        before_ns, before = found.get(text, (0.0, 0))
-        found[text] = (before_ns + float(length_ns[name]), before + int(count[name]))
-    often = [(time, text, many) for text, (time, many) in found.items() if many >= _OFTEN]
-    return max(often)[1:] if often else None
 
 
 def step_at(

@@ -1,4 +1,4 @@
-"""Puts the work of operators on the device records that did it."""
+"""Work of each device record: FLOPs of its operator, bytes of its copy."""
 
 import re
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class RecordWork:
 def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) -> RecordWork:
     """The floating point operations of each record, and what its operator multiplies.
 
-    What an operator does stands on the longest of its matrix kernels, once for each call of it;
-    all of its matrix kernels have the type. An operator's kernels are those that it launched
+    An operator's FLOPs are put on the longest of its matrix kernels, once for each call; all of
+    its matrix kernels get the type. An operator's kernels are those that it launched
     itself, not through another operator, so that no work counts twice. Of an operator with a
     launch that has no record the work is unknown: what took part of its time is not in the file.
 
@@ -65,7 +65,7 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) 
     first = np.diff(owner, prepend=-1) != 0
     counts = np.array([each.flops if each else np.nan for each in work])
     flops[rows[first]] = counts[which[first]]
-    _tell_floats(trace, dtype, rows[first], np.cumsum(first) - 1, rows)
+    _name_floats(trace, dtype, rows[first], np.cumsum(first) - 1, rows)
     return RecordWork(flops=flops, matrix_dtype=dtype)
 
 
@@ -82,8 +82,8 @@ def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:
     return work, which
 
 
-def _tell_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, rows: Int64s) -> None:
-    """Replaces `FLOAT` where the name of an operator's longest kernel tells which it is.
+def _name_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, rows: Int64s) -> None:
+    """Replace `FLOAT` by the type in the name of an operator's longest kernel, if it has one.
 
     Args:
         trace: As read.
@@ -94,8 +94,8 @@ def _tell_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, row
     """
     floats = np.flatnonzero(dtype[rows] == DType.FLOAT)
     name = trace.records.name[longest[group[floats]]]
-    for told, dtypes in ((_FP32, DType.FP32), (_TF32, DType.TF32)):
-        dtype[rows[floats[names_matching(trace.names, told)[name]]]] = dtypes
+    for pattern, dtypes in ((_FP32, DType.FP32), (_TF32, DType.TF32)):
+        dtype[rows[floats[names_matching(trace.names, pattern)[name]]]] = dtypes
 
 
 def copied_bytes(
@@ -113,12 +113,12 @@ def copied_bytes(
 
     Source: `args.bytes` of Kineto's copies; ROCm 6.2 writes none there, and `size` of its calls.
     """
-    told = records.copied_bytes
+    recorded = records.copied_bytes
     copies = np.isin(kernel_class, [int(each) for each in COPY_CLASSES])
-    asked = np.flatnonzero((told < 0) & (call >= 0) & copies)
+    asked = np.flatnonzero((recorded < 0) & (call >= 0) & copies)
     if not len(asked):
-        return told
+        return recorded
     alone = np.bincount(call[call >= 0], minlength=len(calls))[call[asked]] == 1
-    sizes = told.copy()
+    sizes = recorded.copy()
     sizes[asked[alone]] = calls.size_bytes[call[asked[alone]]]
     return sizes

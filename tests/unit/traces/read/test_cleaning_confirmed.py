@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.traces.read.cleaning import LONGEST_WAIT_NS, ending, last_of_stream, told
+from chopperd.traces.read.cleaning import LONGEST_WAIT_NS, confirmed, ending, last_of_stream
 
 MINUTE_NS = 60 * 10**9
 #: Starts and lengths in steps of half a minute, so that borders are met; some last over a day.
@@ -33,7 +33,7 @@ def test_rows_around_and_rows_that_end_are_those_of_a_plain_search(
         if 0 < length * half <= LONGEST_WAIT_NS
     }
     at_ns = np.array(at, np.int64) * half
-    assert told(at_ns, tables).tolist() == [
+    assert confirmed(at_ns, tables).tolist() == [
         any(start - MINUTE_NS <= t <= end + MINUTE_NS for start, end in sound)
         for t in at_ns.tolist()
     ]

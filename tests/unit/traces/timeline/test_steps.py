@@ -4,7 +4,8 @@ import numpy as np
 
 from chopperd.model.timeline import Marker, Step, StepSource
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline.steps import mark_steps, repeating_annotation, step_at
+from chopperd.traces.timeline.host import repeating_annotation
+from chopperd.traces.timeline.steps import mark_steps, step_at
 from tests.trace_building import TraceBuilder, column
 
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
