@@ -1,7 +1,7 @@
 """Which collective each communication kernel carries out, of which process group, how large."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final
@@ -82,8 +82,8 @@ def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectiv
     given[unknown] = trace.spans.collective[operator[unknown]]
     found = _Numbering(trace.collectives)
     numbers = found.described(given, crowded=_crowded(operator))
-    numbers = found.named(numbers, _names_around(trace, launched))
-    numbers = found.named(numbers, _own_names(trace, trace.records.name[comm]))
+    numbers = found.named(numbers, *_names_around(trace, launched))
+    numbers = found.named(numbers, *_own_names(trace, trace.records.name[comm]))
     column = np.full(len(call), -1, np.int32)
     column[comm] = numbers
     return Collectives(column=column, distinct=found.distinct)
@@ -137,15 +137,19 @@ class _Numbering:
             numbers[mine] = of_recorded[given[mine]]
         return numbers
 
-    def named(self, numbers: Int32s, names: "_Named") -> Int32s:
-        """The numbers, those that are still -1 by name alone where there is one."""
-        open_ = (numbers < 0) & (names.column >= 0)
-        of_text = np.full(len(names.texts) + 1, -1, np.int32)
-        for index in used_names(names.column[open_], len(names.texts)).tolist():
-            of_text[index] = self._number(
-                Collective(name=bounded(collective_name(names.texts[index])))
-            )
-        return np.where(open_, of_text[names.column], numbers)
+    def named(self, numbers: Int32s, column: Int32s, texts: Sequence[str]) -> Int32s:
+        """The numbers, those that are still -1 by name alone where there is one.
+
+        Args:
+            numbers: (n,) int32, as of `described`.
+            column: (n,) int32, index into `texts`; -1 none.
+            texts: Names of collectives.
+        """
+        open_ = (numbers < 0) & (column >= 0)
+        of_text = np.full(len(texts) + 1, -1, np.int32)
+        for index in used_names(column[open_], len(texts)).tolist():
+            of_text[index] = self._number(Collective(name=bounded(collective_name(texts[index]))))
+        return np.where(open_, of_text[column], numbers)
 
     def _number(self, collective: Collective) -> int:
         return self._number_of.setdefault(collective, len(self._number_of))
@@ -160,14 +164,6 @@ class _Numbering:
             group_description=None if called is None else bounded(called),
         )
         return plain if sized else replace(plain, in_elements=None, out_elements=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    """A text for each kernel: (n,) int32 index into `texts`, -1 none."""
-
-    column: Int32s
-    texts: tuple[str, ...]
 
 
 def _described(trace: Trace) -> Int64s:
@@ -185,16 +181,16 @@ def _crowded(operator: Int64s) -> Bools:
     return several
 
 
-def _names_around(trace: Trace, launched: Moments) -> _Named:
+def _names_around(trace: Trace, launched: Moments) -> tuple[Int32s, Sequence[str]]:
     spans = trace.spans
     annotation = names_matching(trace.names, _ANNOTATION).take(spans.name)
     around = Nesting(spans, np.flatnonzero(annotation)).innermost(launched)
     column = np.full(len(around), -1, np.int32)
     column[around >= 0] = spans.name[around[around >= 0]]
-    return _Named(column=column, texts=trace.names)
+    return column, trace.names
 
 
-def _own_names(trace: Trace, name: Int32s) -> _Named:
+def _own_names(trace: Trace, name: Int32s) -> tuple[Int32s, Sequence[str]]:
     """The collectives that kernels' own names say."""
     texts: list[str] = []
     of_name = np.full(len(trace.names), -1, np.int32)
@@ -202,4 +198,4 @@ def _own_names(trace: Trace, name: Int32s) -> _Named:
         if says := _TELLING.search(trace.names[index]):
             of_name[index] = len(texts)
             texts.append(next(filter(None, says.groups())))
-    return _Named(column=of_name.take(name), texts=tuple(texts))
+    return of_name.take(name), texts

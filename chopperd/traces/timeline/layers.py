@@ -15,8 +15,6 @@ Modules and FSDP2 name a layer differently. Where a file has both, FSDP2's names
 the path of the module whose hook ran.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
@@ -138,11 +136,10 @@ class Origins:
         arrows = _arrows(trace)
         self._thread = np.full(len(spans) + 1, -1, np.int32)
         self._at_ns = np.zeros(len(spans) + 1, np.int64)
-        for pairs in (_by_sequence(spans), arrows):
-            self._thread[pairs.row] = pairs.origin.thread
-            self._at_ns[pairs.row] = pairs.origin.at_ns
+        for row, origin in (_by_sequence(spans), arrows):
+            self._thread[row], self._at_ns[row] = origin.thread, origin.at_ns
         linked = _numbered_nodes(spans)
-        linked[arrows.row] = True
+        linked[arrows[0]] = True
         self._nodes = Nesting(spans, np.flatnonzero(linked))
 
     def of(self, moments: Moments) -> Moments:
@@ -154,19 +151,6 @@ class Origins:
         return Moments(thread=self._thread[node], at_ns=self._at_ns[node])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pairs:
-    """Backward operators with their forward operators.
-
-    Attributes:
-        row: (n,) int64, backward operators, rising, as indices in `Trace.spans`.
-        origin: (n,) when their forward operators began.
-    """
-
-    row: Int64s
-    origin: Moments
-
-
 def _numbered_nodes(spans: HostSpans) -> Bools:
     """Backward operators with the number of a forward operator: (spans,) bool."""
     numbered: Bools = (spans.sequence >= 0) & (spans.forward_thread > 0)
@@ -174,8 +158,8 @@ def _numbered_nodes(spans: HostSpans) -> Bools:
     return numbered
 
 
-def _arrows(trace: Trace) -> _Pairs:
-    """The arrows of the trace whose two ends are known.
+def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
+    """Backward operators with an arrow, rising indices of spans; when their forward ones began.
 
     An end is the start of a backward operator. Of several that start there it is the outermost.
     """
@@ -193,11 +177,11 @@ def _arrows(trace: Trace) -> _Pairs:
     known = np.flatnonzero(row >= 0)
     row, which = np.unique(row[known], return_index=True)
     origin = starts[known[which]]
-    return _Pairs(row=row, origin=Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin]))
+    return row, Moments(thread=flows.thread[origin], at_ns=flows.t_ns[origin])
 
 
-def _by_sequence(spans: HostSpans) -> _Pairs:
-    """Nodes and forward operators of one sequence number, where no other can be meant.
+def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
+    """As `_arrows`, by sequence number if only one forward operator can be meant.
 
     Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which
     names none of the trace: a number says something where only one thread has it. The operator that
@@ -214,7 +198,5 @@ def _by_sequence(spans: HostSpans) -> _Pairs:
     nodes, first, last = nodes[known], first[known], last[known]
     maker = makers[last]
     fits = (thread[first] == thread[last]) & (maker < nodes)
-    return _Pairs(
-        row=nodes[fits],
-        origin=Moments(thread=spans.thread[maker[fits]], at_ns=spans.start_ns[maker[fits]]),
-    )
+    maker = maker[fits]
+    return nodes[fits], Moments(thread=spans.thread[maker], at_ns=spans.start_ns[maker])

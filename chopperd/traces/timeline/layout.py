@@ -9,7 +9,7 @@ import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.clock_drift import clock_drift
-from chopperd.model.arrays import Bools, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
     DeviceTimeline,
@@ -42,7 +42,7 @@ from chopperd.traces.timeline.operations import (
 )
 from chopperd.traces.timeline.phases import phases
 from chopperd.traces.timeline.steps import TRACE_ENDS, MarkedSteps, mark_steps, step_at
-from chopperd.traces.timeline.work import RecordWork, copied_bytes, record_work
+from chopperd.traces.timeline.work import copied_bytes, record_work
 
 _NEVER_NS: Final = np.iinfo(np.int64).max
 LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"
@@ -77,7 +77,8 @@ class _Work:
     operations: tuple[str, ...]
     operation: Int32s
     copied_bytes: Int64s
-    counted: RecordWork
+    flops: Float64s
+    matrix_dtype: Int8s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +153,7 @@ def _work(
     kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
     collectives = collectives_of(trace, links.call, kernel_class)
     families, family_column = _families(trace, collectives)
+    flops, matrix_dtype = record_work(trace, kernel_class, attribution.op, links.missing)
     return _Work(
         kernel_class=kernel_class,
         copy_direction=copy_directions(trace.records, trace.names),
@@ -161,7 +163,8 @@ def _work(
         operations=operations,
         operation=operation,
         copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
-        counted=record_work(trace, kernel_class, attribution.op, links.missing),
+        flops=flops,
+        matrix_dtype=matrix_dtype,
     )
 
 
@@ -298,8 +301,8 @@ def _device(
         operation=work.operation[rows],
         layer=place.layer[rows],
         phase=place.phase[rows],
-        flops=work.counted.flops[rows],
-        matrix_dtype=work.counted.matrix_dtype[rows],
+        flops=work.flops[rows],
+        matrix_dtype=work.matrix_dtype[rows],
         main_stream=main,
         windows=device_windows(
             step=step,

@@ -1,7 +1,6 @@
 """Work of each device record: FLOPs of its operator, bytes of its copy."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,16 +19,10 @@ _TF32: Final = re.compile(r"tf32|s1688")
 _FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWork:
-    """The work of each record, (n,) each, as `DeviceTimeline` has it."""
-
-    flops: Float64s
-    matrix_dtype: Int8s
-
-
-def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) -> RecordWork:
-    """The floating point operations of each record, and what its operator multiplies.
+def record_work(
+    trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s
+) -> tuple[Float64s, Int8s]:
+    """(n,) float64 FLOPs of each record; (n,) int8 what its operator multiplies, `DType`.
 
     An operator's FLOPs are put on the longest of its matrix kernels, once for each call; all of
     its matrix kernels get the type. An operator's kernels are those that it launched
@@ -54,7 +47,7 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) 
         lacking = operators.innermost(beginnings(trace.calls, missing))
         rows = rows[~np.isin(op[rows], lacking)]
     if not len(rows):
-        return RecordWork(flops=flops, matrix_dtype=dtype)
+        return flops, dtype
     # By operator, longest kernel first; of equal ones the first.
     duration_ns = records.end_ns[rows] - records.start_ns[rows]
     rows = rows[np.lexsort((-duration_ns, op[rows]))]
@@ -66,7 +59,7 @@ def record_work(trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s) 
     counts = np.array([each.flops if each else np.nan for each in work])
     flops[rows[first]] = counts[which[first]]
     _name_floats(trace, dtype, rows[first], np.cumsum(first) - 1, rows)
-    return RecordWork(flops=flops, matrix_dtype=dtype)
+    return flops, dtype
 
 
 def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:

@@ -29,11 +29,11 @@ def found(
     trace: Trace, classes: list[KernelClass], op: list[int]
 ) -> tuple[list[float | None], list[DType]]:
     """The work of each record, None unknown, and what it multiplies."""
-    work = record_work(
+    counted, matrix_dtype = record_work(
         trace, np.array(classes, np.int8), np.array(op, np.int64), np.empty(0, np.int64)
     )
-    flops = [None if np.isnan(each) else float(each) for each in work.flops]
-    return flops, [DType(each) for each in work.matrix_dtype]
+    flops = [None if np.isnan(each) else float(each) for each in counted]
+    return flops, [DType(each) for each in matrix_dtype]
 
 
 def test_the_longest_matrix_kernel_of_an_operator_has_its_work() -> None:
