@@ -53,7 +53,7 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
             "invalid_records": rows.invalid_records,
         },
         has_queues=rows.has_queues,
-        tail=None if tail is None else repaired(tail, final=True).strip(),
+        tail=None if tail is None else repaired(tail).strip(),
         truncated=array.truncated,
     )
 

@@ -129,4 +129,4 @@ def unlike(one: ArrayReading, other: ArrayReading) -> str:
 
 
 def _bare(ending: bytes | None) -> bytes | None:
-    return None if ending is None else repaired(ending, final=True).strip()
+    return None if ending is None else repaired(ending).strip()

@@ -169,7 +169,7 @@ def _array_end(data: bytes) -> int | None:
 
 def _closes(rest: bytes) -> bool:
     """Whether a text that begins with the array's bracket closes the document."""
-    return is_json(b'{"":[' + repaired(rest, final=True)) or not rest[1:].strip()
+    return is_json(b'{"":[' + repaired(rest)) or not rest[1:].strip()
 
 
 class DamagedTextError(Exception):

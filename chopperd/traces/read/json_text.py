@@ -1,6 +1,5 @@
 """JSON texts: their values, why a text has none, and repair of what strict readers refuse."""
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,7 +135,7 @@ def values_of(texts: Sequence[bytes]) -> Sequence[object]:
     try:
         values: Sequence[object] = ANY_VALUE.decode(array)
     except REFUSALS:
-        values = ANY_VALUE.decode(with_floats(repaired(array, final=True)))
+        values = ANY_VALUE.decode(with_floats(repaired(array)))
     return values
 
 
@@ -179,28 +178,16 @@ def refusal_of(error: Exception, size_bytes: int) -> Refusal:
     return Refusal(Fault.MALFORMED, offset)
 
 
-def repaired(data: bytes, *, final: bool) -> bytes:
-    """Valid text without NaN and infinities: `valid_text` and `with_nulls` in one.
+def repaired(text: bytes) -> bytes:
+    """Valid text for strict readers, as far as strings are recognised before damage.
 
-    Args:
-        data: As for `valid_text`; strings are recognised up to the first damage.
-        final: Whether nothing follows.
+    U+FFFD replaces stray bytes and lone surrogate escapes, null what is no value (`with_nulls`).
     """
-    return with_nulls(valid_text(data, final=final))
-
-
-def valid_text(data: bytes, *, final: bool) -> bytes:
-    """`data` as valid UTF-8, U+FFFD in place of stray bytes and of lone surrogate escapes.
-
-    Args:
-        data: Text that may end inside a character or an escape, when it is not the last.
-        final: Whether nothing follows.
-    """
-    text, rest = (data, b"") if data.isascii() else _valid(data, final=final)
+    if not text.isascii():
+        text = text.decode("utf-8", "replace").encode()
     if rb"\ud" in text or rb"\uD" in text:
-        end = len(text) if final else max(len(text) - 2 * _ESCAPE_BYTES, 0)
-        text = _without_lone_surrogates(text, end)
-    return text + rest
+        text = _without_lone_surrogates(text)
+    return with_nulls(text)
 
 
 def with_nulls(text: bytes) -> bytes:
@@ -226,14 +213,6 @@ def _with_float(found: re.Match[bytes]) -> bytes:
     return found[0] + _NO_EXPONENT if found["digits"] else found[0]
 
 
-def _valid(data: bytes, *, final: bool) -> tuple[bytes, bytes]:
-    """Valid UTF-8, and the beginning of a character that is left."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data, final).encode()
-    rest, _ = decoder.getstate()
-    return text, rest
-
-
 def _with_null(found: re.Match[bytes]) -> bytes:
     word: bytes | None = found["word"]
     if word is not None:
@@ -241,8 +220,8 @@ def _with_null(found: re.Match[bytes]) -> bytes:
     return found[0] if found["gap"] is None else found[0] + _NULL
 
 
-def _without_lone_surrogates(text: bytes, end: int) -> bytes:
-    """`text` with U+FFFD for the lone surrogates whose escapes begin before `end`."""
+def _without_lone_surrogates(text: bytes) -> bytes:
+    """`text` with U+FFFD for escapes of lone surrogates."""
     codes, digits = np.frombuffer(text, np.uint8), _nibbles()
     slashes = np.flatnonzero(codes == _BACKSLASH)
     # The first of a run of backslashes begins an escape, and every other one after it.
@@ -255,7 +234,7 @@ def _without_lone_surrogates(text: bytes, end: int) -> bytes:
     ]
     low = digits[codes[at + 3]] >= 0xC
     pairs = np.flatnonzero(~low[:-1] & low[1:] & (np.diff(at) == _ESCAPE_BYTES))
-    lone = at < end
+    lone = np.ones(len(at), np.bool_)
     lone[pairs] = lone[pairs + 1] = False
     valid = codes.copy()
     valid[at[lone][:, None] + np.arange(2, _ESCAPE_BYTES)] = _REPLACEMENT

@@ -108,14 +108,14 @@ def _value(text: bytes) -> object:
         return None
     found = first_value(_PLAIN, memoryview(text))
     if isinstance(found, Refusal):
-        found = first_value(_PLAIN, memoryview(repaired(text, final=True)))
+        found = first_value(_PLAIN, memoryview(repaired(text)))
     return None if isinstance(found, Refusal) else found[0]
 
 
 def _job(text: bytes) -> object:
     found = first_value(_JOBS, memoryview(text))
     if isinstance(found, Refusal):
-        found = first_value(_JOBS, memoryview(repaired(text, final=True)))
+        found = first_value(_JOBS, memoryview(repaired(text)))
     if isinstance(found, Refusal):
         return None
     members = msgspec.structs.asdict(found[0])

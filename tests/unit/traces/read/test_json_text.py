@@ -18,35 +18,27 @@ from chopperd.traces.read.json_text import (
 
 
 def test_stray_bytes_become_the_replacement_character() -> None:
-    assert repaired(b'"a\xff_x"', final=True).decode() == '"a\ufffd_x"'
-
-
-def test_a_character_cut_by_the_end_of_a_piece_is_kept_for_the_next() -> None:
-    whole = "é".encode()
-    assert repaired(b"a" + whole[:1], final=False) == b"a" + whole[:1]
-    assert repaired(b"a" + whole[:1], final=True).decode() == "a\ufffd"
+    assert repaired(b'"a\xff_x"').decode() == '"a\ufffd_x"'
 
 
 def test_lone_surrogate_escapes_become_valid_and_pairs_stay() -> None:
     text = rb'"\udcff \ud83d\ude00 \\ud800 \u0041\ude00 \ud800"'
-    assert json.loads(repaired(text, final=True)) == "\ufffd \U0001f600 \\ud800 A\ufffd \ufffd"
+    assert json.loads(repaired(text)) == "\ufffd \U0001f600 \\ud800 A\ufffd \ufffd"
 
 
-def test_an_escape_that_may_go_on_in_the_next_piece_is_left() -> None:
-    assert repaired(rb'"\ud83d', final=False) == rb'"\ud83d'
-    assert repaired(rb'"\ud83d\ud', final=False) == rb'"\ud83d\ud'
-    assert repaired(rb'"\ud83d"', final=True) == rb'"\ufffd"'
+def test_a_cut_surrogate_escape_is_a_lone_one() -> None:
+    assert repaired(rb'"\ud83d"') == rb'"\ufffd"'
 
 
 def test_numbers_that_are_none_become_null_but_not_inside_strings() -> None:
     text = rb'{"a": NaN, "b": [-Infinity, Infinity], "NaN": "\"NaN, Infinity"}'
     expected = {"a": None, "b": [None, None], "NaN": '"NaN, Infinity'}
-    assert json.loads(repaired(text, final=True)) == expected
+    assert json.loads(repaired(text)) == expected
 
 
 @pytest.mark.parametrize("start", [b'{"name": "a NaN', b'{"name": "a NaN \\', b'"NaN \\" NaN'])
 def test_a_string_that_the_piece_cuts_is_left(start: bytes) -> None:
-    assert repaired(start, final=False) == start
+    assert repaired(start) == start
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,13 +46,13 @@ def test_a_string_that_the_piece_cuts_is_left(start: bytes) -> None:
 def test_valid_json_text_is_left_as_it_is(text: str) -> None:
     clean = text.encode("utf-8", "replace").decode()
     for data in (json.dumps(clean).encode(), json.dumps(clean, ensure_ascii=False).encode()):
-        assert repaired(data, final=True) == data
+        assert repaired(data) == data
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.text(alphabet=st.characters(codec=None)))
 def test_whatever_python_dumps_is_readable_after_repair(text: str) -> None:
-    data = repaired(json.dumps(text).encode(), final=True)
+    data = repaired(json.dumps(text).encode())
     json.loads(data).encode()
 
 
