@@ -14,7 +14,7 @@ PARTS := e2e integration-sampling integration-reports e2e-agent integration-agen
   integration-traces integration-rest
 
 .PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) golden compat bench fuzz format \
-  schema dashboards metrics-table compiler prometheus systemd clean
+  schema dashboards reference docs compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -65,10 +65,21 @@ schema: $(VENV)/.ready-dev
 dashboards: $(VENV)/.ready-dev
 	$(PY) -m dashboards
 
-# The README's table of metrics and the shape of a scrape that the tests expect.
-metrics-table: $(VENV)/.ready-dev
-	$(PY) -m chopperd.export.catalogue
+# The generated parts of docs/, and the shape of a scrape that the tests expect.
+reference: $(VENV)/.ready-dev
+	$(PY) -m tests.reference_docs
 	$(PY) -m tests.scrape_shape
+
+# The pages as a site in build/site; mkdocs has an environment of its own.
+DOCS_VENV := $(VENV)/docs
+MKDOCS := mkdocs==1.6.1
+$(DOCS_VENV)/.ready-$(MKDOCS):
+	test -x $(DOCS_VENV)/bin/python || python3 -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check -q install '$(MKDOCS)'
+	touch $@
+
+docs: reference $(DOCS_VENV)/.ready-$(MKDOCS)
+	$(DOCS_VENV)/bin/mkdocs build -q -f .mkdocs.yml
 
 # Targets that run next to each other, longest first. Each shows its output whole when it is done; all
 # come to their end whatever the others do, and where one fails so does this.

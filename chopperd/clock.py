@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from chopperd.units import NS_PER_S, TimeTriple
+from chopperd.model.samples import TimeTriple
+from chopperd.units import NS_PER_S
 
 _REPEAT_EVERY_NS: Final = 60 * NS_PER_S
 

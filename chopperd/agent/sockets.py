@@ -8,14 +8,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from chopperd.api.access import AccessPolicy, host_names, read_token
 from chopperd.api.binding import bind_tcp, bind_unix
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
-
-if TYPE_CHECKING:
-    from chopperd.api.access import AccessPolicy
 
 SOCKET_NAME: Final = "api.sock"
 #: Longest path that fits a Unix socket address.
@@ -129,15 +127,15 @@ def _url(address: tuple[str, int]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def access_policy(config: Config) -> "AccessPolicy":
+# Who may ask the agent for what, by its configuration.
+
+
+def access_policy(config: Config) -> AccessPolicy:
     """Who may ask for what.
 
     Raises:
         ConfigError: The token's file can't be used.
     """
-    # Imports the model of reports and numpy with it: only once the sampler has started.
-    from chopperd.api.access import AccessPolicy, host_names, read_token
-
     token_file = config.api.token_file
     return AccessPolicy(
         agent_uid=os.geteuid(),

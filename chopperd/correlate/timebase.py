@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.units import TimeTriple
+from chopperd.model.samples import TimeTriple
 
 #: A steady rate of the wall clock against MONOTONIC is told from a step from so many intervals on.
 _RATE_INTERVALS: Final = 3

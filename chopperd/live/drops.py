@@ -8,12 +8,12 @@ import numpy as np
 
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector
-from chopperd.model.captures import ClockDrop, GpuDrop
+from chopperd.model.captures import ClockDrop, DropTotals, GpuDrop
 from chopperd.model.devices import GpuInfo
-from chopperd.model.live import DropTotals
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.integrals import BusyRatio, GapRule
 from chopperd.sampling.memory.layout import Records
-from chopperd.units import NS_PER_S, TimeTriple
+from chopperd.units import NS_PER_S
 
 #: The clock of a GPU that is idle for most of the time is not that of its work.
 _LEAST_BUSY_RATIO: Final = 0.5

@@ -11,12 +11,13 @@ from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import RECORD, GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, Integrated, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.orders import LONGEST_NS
 from chopperd.sampling.pace import LongestPeriod
-from chopperd.units import NS_PER_S, TimeTriple, seconds_from_ns
+from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A driver call that lasts longer is named.
 _HUNG_NS: Final = 5 * NS_PER_S

@@ -18,13 +18,13 @@ from chopperd.model.arrays import Float64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
 from chopperd.sampling.supervisor import SamplerSupervisor
-from chopperd.units import NS_PER_S, TimeTriple
+from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """A clock that stands still until a test moves it."""
 
-from chopperd.units import NS_PER_S, TimeTriple
+from chopperd.model.samples import TimeTriple
+from chopperd.units import NS_PER_S
 
 
 class ScriptedClock:

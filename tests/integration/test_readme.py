@@ -1,6 +1,5 @@
-"""What the README says of settings and commands is so."""
+"""The README and the pages of docs/ agree with the program."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,25 +7,32 @@ import click
 import pytest
 
 from chopperd.cli.commands import app
-from chopperd.config.table import SETTINGS, Setting
-from chopperd.model.report_rows import LostKind
+from tests.reference_docs import DOCS, PARTS, generated
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
-def test_every_setting_is_listed_with_its_default(setting: Setting) -> None:
-    (line,) = [line for line in README.splitlines() if line.startswith(f"| `{setting.key}` |")]
-    shown = "not set" if setting.default is None else f"`{json.dumps(setting.default)}`"
-    assert line.split("|")[2].strip() == shown
-    assert setting.help in line
+@pytest.mark.parametrize("page", PARTS)
+def test_generated_parts_of_the_pages_are_up_to_date(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert generated(page, text) == text, "generate them again: make reference"
 
 
-def test_every_kind_of_loss_is_listed_with_its_meaning() -> None:
-    rows = [line for line in README.splitlines() if line.startswith("| `")]
-    for kind in LostKind:
-        assert f"| `{kind.value}` | {kind.meaning} |" in rows
+def test_a_page_without_its_marks_is_refused() -> None:
+    with pytest.raises(ValueError, match="the marks of metrics are missing"):
+        generated("metrics.md", "# Metrics\n")
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 8_000
+
+
+def test_every_link_between_pages_leads_to_a_file() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_every_command_is_mentioned_and_those_mentioned_exist() -> None:
@@ -66,6 +72,6 @@ def _commands() -> dict[str, click.Command]:
 
 
 def _code() -> list[str]:
-    """What stands between backquotes, and in blocks of code."""
-    block = re.compile(r"```\n(.*?)```", re.DOTALL)
-    return [*block.findall(README), *re.findall(r"`([^`\n]+)`", block.sub("", README))]
+    """Text between backquotes, and in blocks of code."""
+    block = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+    return [*block.findall(TEXT), *re.findall(r"`([^`\n]+)`", block.sub("", TEXT))]

@@ -10,6 +10,7 @@ import numpy as np
 from chopperd.errors import StoreError
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import LiveTotals
+from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import (
     HEADER,
     LAYOUT_VERSION,
@@ -29,7 +30,6 @@ from chopperd.sampling.memory.layout import (
     live_totals,
 )
 from chopperd.sampling.memory.slow_state import GpuAside, aside_of
-from chopperd.units import TimeTriple
 
 #: How often a block that the writer keeps changing is read anew.
 _ATTEMPTS: Final = 100

@@ -9,16 +9,10 @@ from math import nan
 import pytest
 
 from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
-from chopperd.model.live import (
-    DropTotals,
-    GpuLive,
-    HungCall,
-    NodeSnapshot,
-    SamplerCondition,
-    SamplerLive,
-)
+from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.integrals import LiveIntegrals
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
