@@ -208,7 +208,7 @@ WORDS: Final = (
     ClassRule(
         KernelClass.ELEMENTWISE,
         r"quant|cast_?transpose|act_and_mul|(?:lstm|gru)_(?:cell|elementwise)",
-        "also those that do more beside",
+        "also those that do more than that",
     ),
     ClassRule(
         KernelClass.REDUCTION,

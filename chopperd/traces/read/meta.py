@@ -270,8 +270,8 @@ def device_numbers(
         has_queues: Whether device records name their HSA queue.
 
     Of ROCm's two profilers roctracer hands on the runtime's driver node id, in which CPUs come
-    first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header tells
-    nothing: builds on rocprofiler-sdk may write it too.
+    first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header is no
+    evidence: builds on rocprofiler-sdk may write it too.
 
     Source: device_id of CLR's activity records (driverNodeId_); RocprofLogger.cpp of Kineto
         (logical_node_type_id, the calls that it omits) and its "hsa_queue", of June 2026.
