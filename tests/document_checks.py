@@ -11,8 +11,8 @@ from io import StringIO
 import jsonschema
 import msgspec
 
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_parts import PARTS_BY
+from chopperd.model.report import PARTS_BY, ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.report.forms.schema import SCHEMA_FILE, formatted
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None

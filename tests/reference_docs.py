@@ -14,7 +14,7 @@ from chopperd.cli.commands import app
 from chopperd.config.table import SETTINGS
 from chopperd.export.catalogue import CATALOGUE
 from chopperd.export.metric import Metric
-from chopperd.model.report_rows import LostKind
+from chopperd.model.report import LostKind
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -28,7 +28,7 @@ from chopperd.model.live import (
     SelfTestLive,
     StoreLive,
 )
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S
 
 T = TypeVar("T")

@@ -38,8 +38,8 @@ from chopperd.api.routing import (
 )
 from chopperd.errors import IngestError, IngestReason
 from chopperd.model.captures import DeviceKernels, StepQuery, TraceEntry
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_parts import PARTS_BY, without_parts
+from chopperd.model.report import PARTS_BY, ReportDocument, without_parts
+from chopperd.model.report_rows import Row
 from chopperd.model.services import Upload
 
 _MAX_INT32: Final = 2**31 - 1

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from chopperd.cli.options import Format
-    from chopperd.model.report import ReportDocument
-    from chopperd.model.row_parts import By
+    from chopperd.model.report import By, ReportDocument
 
 
 _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE

@@ -23,8 +23,7 @@ from chopperd.errors import AgentUnreachableError, ChopperdError, ConfigError
 from chopperd.model.run import device_map_of
 
 if TYPE_CHECKING:
-    from chopperd.model.report import ReportDocument
-    from chopperd.model.row_parts import By
+    from chopperd.model.report import By, ReportDocument
     from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
 
@@ -170,7 +169,7 @@ def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> Non
     """Say on stderr why a CSV has no lines, as it can't itself; other forms can."""
     if form != "csv" or by is None:
         return
-    from chopperd.model.row_parts import has_parts
+    from chopperd.model.report import has_parts
 
     if not has_parts(document, by):
         from chopperd.report.text.tables import why_none

@@ -13,7 +13,8 @@ from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
 from chopperd.model.captures import GpuDrop, JobEntry, StepQuery, TraceEntry
 from chopperd.model.live import NodeSnapshot
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 
 Answer = TypeVar("Answer")
 

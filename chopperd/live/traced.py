@@ -11,7 +11,8 @@ from chopperd.live.counters import sum_by_key
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import CAUSE_BY_LABEL
 from chopperd.model.live import TracedTotals
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A capture stands for now until so long after its end.

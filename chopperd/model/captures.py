@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from chopperd.model.kinds import Cause
-from chopperd.model.report import Family, Row
-from chopperd.model.report_rows import Part
+from chopperd.model.report_rows import Family, Part, Row
 from chopperd.model.run import RunIdentity
 
 # Traces that the agent took in, and the captures that they form.

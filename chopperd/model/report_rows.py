@@ -1,13 +1,13 @@
-"""Parts of the report document: the clocks, the work and the lists of a row, and its trace file."""
+"""The rows of a report: a step of one device, or a device's whole file, and the lists in a row.
+
+As of `model.report`: names are the published ones, units at their end, `None` is unknown.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, Literal
 
-from chopperd.model.trace import MOST_DETAILS
-
-# What a row of a report says of its work beside its time: by whom, how much, how fast.
+import msgspec
 
 #: `Part.name` of the records of which the operation, layer or phase is not known.
 UNKNOWN_PART: Final = "(unknown)"
@@ -39,29 +39,63 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostPart:
-    """Operators on the host that share a name, a layer or a phase.
+class Contention:
+    """How much longer a family's kernels take beside communication.
 
-    `host_ns` sums for how long each ran while no operator in it did, over all threads. "(unknown)",
-    "(other)" and `merged` are as of `Part`.
+    `factor` is the median duration of those with at least the median overlap over that of the
+    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio. `count` is
+    the number of kernels that they are of; `reason` says why the factor or its interval is missing.
+    """
+
+    factor: float | None
+    low: float | None
+    high: float | None
+    chopper_e50_e0: float | None
+    count: int
+    reason: str | None = None
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of one normalised name; `time_ns` is their sum, not a union.
+
+    `mean_mhz` and `lost_ns`, with its 95 % interval, are by the clock samples that fell into it;
+    unknown with fewer than 30. `merged` is how many families "(other)" holds, of its class those
+    with the least time of very many; 0 for all others.
+
+    A `msgspec.Struct`, as the published name `class` is a keyword of Python.
     """
 
     name: str
+    class_: str = msgspec.field(name="class")
     count: int
-    host_ns: int
+    time_ns: int
+    mean_mhz: float | None
+    samples: int
+    lost_ns: int | None
+    beta: float | None = None
+    beta_low: float | None = None
+    beta_high: float | None = None
+    beta_reason: str | None = None
+    contention: Contention | None = None
     merged: int = 0
+    lost_low_ns: int | None = None
+    lost_high_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostTime:
-    """Host time of a trace without device work, longest first; each list is of all operators."""
+class ClassTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """All records of one class, of a whole file; `total_ns` is their sum, not a union.
 
-    job: str | None
-    run: str | None
-    rank: int | None
-    by_operation: tuple[HostPart, ...] = ()
-    by_layer: tuple[HostPart, ...] = ()
-    by_phase: tuple[HostPart, ...] = ()
+    Clock and loss are as of `Family`.
+    """
+
+    class_: str = msgspec.field(name="class")
+    count: int
+    total_ns: int
+    mean_mhz: float | None
+    samples: int
+    lost_ns: int | None
+    lost_low_ns: int | None
+    lost_high_ns: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,23 +137,6 @@ class CollectiveTraffic:
     bytes: int | None
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contention:
-    """How much longer a family's kernels take beside communication.
-
-    `factor` is the median duration of those with at least the median overlap over that of the
-    tenth with the least, with its 95 % interval; `chopper_e50_e0` is Chopper's ratio. `count` is
-    the number of kernels that they are of; `reason` says why the factor or its interval is missing.
-    """
-
-    factor: float | None
-    low: float | None
-    high: float | None
-    chopper_e50_e0: float | None
-    count: int
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +213,6 @@ class Efficiency:
     reason: str | None = None
 
 
-# The clocks of a row of the report document, a part of what `report` publishes.
-
 ClockBasis = Literal["in_class", "mixed", "all"]
 
 
@@ -250,92 +265,169 @@ class RowClock:
     dies: ClockDies | None = None
 
 
-# What a report says of a trace file itself, and what the file had lost.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dvfs:
+    """What the clock cost a row; everything None where no compute was covered or no reference.
 
-
-class LostKind(StrEnum):
-    """What a trace may lack or hold in vain: the keys of `TraceSummary.lost`.
-
-    Attributes:
-        meaning: What is counted, and what that does to figures; schema and README have it from
-            here.
+    `resolved` says whether lost / window is shown as a figure: whether its 95 % interval, by the
+    sampling error of the whole recording, is no wider than two points to either side.
     """
 
-    meaning: str
-
-    DAMAGED_EVENTS = "damaged_events", "Events that are no JSON: left out"
-    DAMAGED_ARGS = (
-        "damaged_args",
-        "Events that are no JSON in their details (args): kept with name and times; "
-        "what they communicated, or their launch, may be unknown",
-    )
-    UNDECODABLE_EVENTS = (
-        "undecodable_events",
-        "JSON that is no event, and rows of the host that can't be right: left out",
-    )
-    FURTHER_EVENTS = (
-        "further_events",
-        "Events of a second list or document in the file: left out",
-    )
-    NEGATIVE_RECORDS = (
-        "negative_records",
-        "Device records with a negative duration or none: left out; their launches count as "
-        "without record",
-    )
-    ZEROED_RECORDS = (
-        "zeroed_records",
-        "Device records with neither start nor length, outside the capture: left out likewise",
-    )
-    OUTLYING_RECORDS = (
-        "outlying_records",
-        "Device records far beyond all other rows: left out likewise",
-    )
-    DUPLICATE_RECORDS = "duplicate_records", "Device records that are there twice: counted once"
-    DUPLICATE_ROWS = "duplicate_rows", "Rows of the host that are there twice: counted once"
-    CUT_RECORDS = (
-        "cut_records",
-        "Device records that last far past later ones of their stream, by a late end: cut to the "
-        "start of the next",
-    )
-    ROWS_WITHOUT_DETAIL = (
-        "rows_without_detail",
-        f"Rows whose collective or shapes are unlike the first {MOST_DETAILS:,} of the file: kept, "
-        "but what they communicated, or their FLOPs, are unknown",
-    )
-    LAUNCHES_WITHOUT_RECORD = (
-        "launches_without_record",
-        "Launches whose records the profiler dropped, or that are lost by the kinds above: the "
-        "time in which they may have run is unknown",
-    )
-
-    def __new__(cls, value: str, meaning: str) -> "LostKind":
-        """A kind with what it means."""
-        kind = str.__new__(cls, value)
-        kind._value_ = value
-        kind.meaning = meaning
-        return kind
+    method: str | None = None
+    gap_ratio: float | None = None
+    gap_low: float | None = None
+    gap_high: float | None = None
+    lost_ns: int | None = None
+    excess_ns: int | None = None
+    excess_low_ns: int | None = None
+    excess_high_ns: int | None = None
+    lost_measured_low_ns: int | None = None
+    lost_measured_high_ns: int | None = None
+    measured_share: float | None = None
+    overhead_factor: float | None = None
+    by_cause_ns: Mapping[str, int] | None = None
+    resolution: str | None = None
+    resolved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
-    """One trace file as read; `lost` counts what is missing or was left out of it, by `LostKind`.
+class Peers:
+    """The same model's GPUs in the same job and step, this one included.
 
-    `overrun_records` is how many device records, all in the figures, ended after the next one of
-    their stream had started.
+    Where they `disagree` (two groups more than 5 % apart) `median_mhz` is the upper group's.
     """
 
-    path: str
-    sha256: str
+    n: int
+    median_mhz: float | None
+    disagree: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """Where a row's time went; the rows sum to the window (None counts as 0)."""
+
+    compute_at_ref: int | None
+    dvfs_loss: int | None
+    compute_unsampled: int
+    exposed_comm: int
+    exposed_copy: int
+    unknown: int
+    idle_launch_call: int
+    idle_allocator: int
+    idle_data: int
+    idle_sync: int
+    idle_launch_prep: int
+    idle_other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedComm:
+    """Split of exposed communication; None until all ranks are known."""
+
+    wait: int | None = None
+    transfer: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedCopy:
+    """Exposed copies by direction."""
+
+    h2d: int
+    d2h: int
+    d2d: int
+    memset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperature:
+    """GPU temperature over a row's samples."""
+
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroStep:
+    """One marker of an accumulated step."""
+
+    step: int
+    marker_start_unix_ns: int | None
+    marker_ns: int
+    busy_ns: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Busy time of what each phase launched, in a row's window; None where no record tells of it.
+
+    A union over streams. Phases may overlap, and work of unknown phase is in none of them: beside
+    such work in the window a phase is None where else it would be 0.
+    """
+
+    forward: int | None
+    backward: int | None
+    optimizer: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One step of one device, or (in `totals`, with `step` None) the whole file of one device.
+
+    `run` is `chopperd_run` of the trace; else None, unless several runs of one job have one time:
+    then a number in a report on files, and in the agent the time at which the run became known.
+    `power_w` is the mean over the window; `power_source` is what it was taken from:
+    "energy_counter", or the kind of its readings as in `GpuInfo`.
+    """
+
     job: str | None
     run: str | None
     rank: int | None
-    rank_source: str | None
-    world_size: int | None
-    base_time_unix_ns: int | None
-    complete: bool
-    events: int
-    damaged_events: int
-    invalid_records: int
-    unlinked_kernels: int
-    lost: Mapping[str, int] = field(default_factory=dict)
-    overrun_records: int = 0
+    step: int | None
+    step_source: str
+    device: int | None
+    gpu: str | None
+    partial: bool
+    partial_reasons: tuple[str, ...]
+    host_only: bool
+    tail: bool = False
+    accumulation: int | None = None
+    micro_steps: tuple[MicroStep, ...] = ()
+    marker_start_unix_ns: int | None = None
+    marker_ns: int | None = None
+    start_unix_ns: int | None = None
+    start: str | None = None
+    window_ns: int | None = None
+    busy_ns: int | None = None
+    compute_ns: int | None = None
+    comm_ns: int | None = None
+    copy_ns: int | None = None
+    overlap_ns: int | None = None
+    overlap_ratio: float | None = None
+    launched_ns: int | None = None
+    foreign_ns: int | None = None
+    clock: RowClock | None = None
+    mem_clock_mhz: float | None = None
+    dvfs: Dvfs = field(default_factory=Dvfs)
+    peers: Peers | None = None
+    waterfall_ns: Waterfall | None = None
+    exposed_comm_ns: ExposedComm | None = None
+    exposed_copy_ns: ExposedCopy | None = None
+    energy_j: float | None = None
+    energy_error_j: float | None = None
+    power_w: float | None = None
+    power_source: str | None = None
+    power_limit_w: float | None = None
+    temperature_c: Temperature | None = None
+    tokens: int | None = None
+    is_critical: bool | None = None
+    memory: None = None
+    phases: Phases | None = None
+    copies: tuple[CopyTraffic, ...] = ()
+    collectives: tuple[CollectiveTraffic, ...] = ()
+    chopper: ChopperTimes | None = None
+    efficiency: Efficiency | None = None
+    families: tuple[Family, ...] = ()
+    classes: tuple[ClassTotal, ...] = ()
+    by_operation: tuple[Part, ...] = ()
+    by_layer: tuple[Part, ...] = ()
+    by_phase: tuple[Part, ...] = ()

@@ -18,7 +18,8 @@ from chopperd.model.captures import (
     Viewer,
 )
 from chopperd.model.live import NodeSnapshot, Pause
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.samples import SampleSet
 
 

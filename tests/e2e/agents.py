@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chopperd.api.models import Steps, Traces
 from chopperd.model.captures import TraceEntry
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.simulation.presets import SimulationSpec
 from tests.agent_http import ask
 from tests.e2e.running import PYTHON, Chopperd

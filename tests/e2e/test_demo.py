@@ -7,7 +7,7 @@ from io import StringIO
 import numpy as np
 import pytest
 
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec

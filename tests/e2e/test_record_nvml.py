@@ -16,7 +16,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import pytest
 
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.samples.files import read_samples
 from chopperd.units import NS_PER_MS, NS_PER_S

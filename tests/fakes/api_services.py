@@ -28,8 +28,8 @@ from chopperd.model.live import (
     SamplerCondition,
     SamplerLive,
 )
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_parts import FIELDS
+from chopperd.model.report import FIELDS, ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.samples import SampleSet
 from chopperd.model.services import Upload
 from tests.fakes.clock import ScriptedClock

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.build.clocked_device import JoinOptions

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from tests.integration import reference_reader as plain
 
 TOP_MHZ = 1980.0  # of the builder's GPU

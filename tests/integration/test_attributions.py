@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from chopperd.correlate.waterfall import busy_masks, idle_masks, lengths_ns
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.timeline import Phase, Timeline
 from chopperd.model.trace import Trace
 from chopperd.pipeline.reports import ReportOptions, report_files

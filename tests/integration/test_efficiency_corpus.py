@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.report_rows import Efficiency
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Efficiency, Row
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.traces.kernels.flops import work_of
 from chopperd.traces.kernels.names import family

@@ -17,8 +17,8 @@ import chopperd
 from chopperd import cli
 from chopperd.cli import report_commands
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.report import MicroStep, ReportDocument, Row
-from chopperd.model.report_rows import CopyTraffic, Part
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import CopyTraffic, MicroStep, Part, Row
 from chopperd.report.forms.columns import columns_of, lists_of, render_list_csv
 from chopperd.report.forms.frames import Report
 from chopperd.report.forms.parquet import parquet_bytes

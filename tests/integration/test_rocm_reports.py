@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from chopperd.model.devices import Vendor
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.sampling.memory.layout import RECORD
 from chopperd.store.recorder.chunk import Origin, SampleChunk, decoded_chunk, encoded_chunk

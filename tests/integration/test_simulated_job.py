@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from chopperd.model.arrays import Float64s
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.pipeline.reports import ReportOptions, report_files
 from tests.fakes.simulated_job import SimulatedJob, play
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.report_rows import CollectiveTraffic
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import CollectiveTraffic, Row
 from chopperd.model.trace import RecordKind
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.traces.kernels.names import family

@@ -13,14 +13,18 @@ from chopperd.correlate.losses import CeilingLoss
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import Vendor
 from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
-from chopperd.model.report import ClassTotal, Dvfs, Family, Reference, Temperature
+from chopperd.model.report import Reference
 from chopperd.model.report_rows import (
     OTHER_PARTS,
     UNKNOWN_PART,
+    ClassTotal,
     ClockBasis,
     ClockStats,
+    Dvfs,
+    Family,
     Part,
     RowClock,
+    Temperature,
 )
 from chopperd.model.samples import GpuSamples
 from chopperd.report.text.wording import brief_milliseconds, percent, plural

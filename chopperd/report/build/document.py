@@ -17,9 +17,9 @@ from chopperd.model.report import (
     Profiler,
     Reference,
     ReportDocument,
-    Row,
     Sampling,
 )
+from chopperd.model.report_rows import Row
 from chopperd.report.build.processes import clocks_apart_ns, first_step, processes, rank_conflicts
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from chopperd.model.report import Family, FrameworkSummary, Note, ReportDocument, Row
-from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, HostPart, HostTime, Part
+from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note, ReportDocument
+from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
 from chopperd.report.build.notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.trace_report import TraceReport

@@ -14,7 +14,8 @@ from chopperd.correlate.clock.signal import RunningClass
 from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.correlate.row_work import marker_busy_ns
 from chopperd.model.kinds import CopyDirection
-from chopperd.model.report import (
+from chopperd.model.report_rows import (
+    ClockDies,
     ExposedComm,
     ExposedCopy,
     MicroStep,
@@ -22,7 +23,6 @@ from chopperd.model.report import (
     Row,
     Waterfall,
 )
-from chopperd.model.report_rows import ClockDies
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, Timeline

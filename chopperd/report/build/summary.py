@@ -10,7 +10,8 @@ import numpy as np
 from chopperd.correlate.peers import peers_of, wander_ratio
 from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import Cause
-from chopperd.model.report import CauseShare, GpuLine, Peers, Reference, Row, Summary
+from chopperd.model.report import CauseShare, GpuLine, Reference, Summary
+from chopperd.model.report_rows import Peers, Row
 from chopperd.report.build.rows import DraftRow
 
 # What only rows of several devices tell together: peers, excess, and the critical device.

@@ -5,8 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.report import Note
-from chopperd.model.report_rows import LostKind
+from chopperd.model.report import LostKind, Note
 from chopperd.model.timeline import ClockDrift, DeviceTimeline, Timeline
 from chopperd.model.trace import MOST_DETAILS, Damage
 from chopperd.report.text.wording import count, percent, plural

@@ -15,15 +15,15 @@ from chopperd.correlate.groups import FamilyTotals, GroupTotals, RecordFigures, 
 from chopperd.correlate.traffic import CollectiveTotals, CopyTotals, Traffic, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
 from chopperd.model.arrays import Int8s, Int32s
-from chopperd.model.report import Family, Row
+from chopperd.model.report import HostPart, HostTime
 from chopperd.model.report_rows import (
     ChopperTimes,
     CollectiveTraffic,
     Contention,
     CopyTraffic,
     Efficiency,
-    HostPart,
-    HostTime,
+    Family,
+    Row,
 )
 from chopperd.model.spec import DType, GpuSpec, Peak, peak_of
 from chopperd.model.timeline import PHASE_LABELS, HostWork

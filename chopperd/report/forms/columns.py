@@ -16,8 +16,8 @@ from typing import Final, Literal, TypeAlias, get_args, get_origin, get_type_hin
 import msgspec
 
 from chopperd.model.kinds import CAUSES
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.report_rows import HostPart, HostTime
+from chopperd.model.report import HostPart, HostTime, ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.safe_text import csv_text
 
 Value: TypeAlias = int | float | bool | str | None

@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from chopperd.errors import ConfigError, StoreError
-from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument
-from chopperd.model.report_rows import TraceSummary
+from chopperd.model.report import DeviceSummary, GpuLine, Note, ReportDocument, TraceSummary
 from chopperd.report.forms.columns import KEYS, Table, Value, host_table, record_table
 from chopperd.report.forms.parquet import PARQUET_MAGIC, ReportTables, read_parquet, tables_of
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from chopperd.errors import StoreError
-from chopperd.model.report import SCHEMA, ReportDocument, Row
+from chopperd.model.report import SCHEMA, ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.report.forms.columns import (
     KEYS,
     Kind,

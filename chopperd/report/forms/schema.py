@@ -6,9 +6,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from chopperd.model.report import SCHEMA, ReportDocument
-from chopperd.model.report_rows import LostKind
-from chopperd.model.row_parts import FIELDS, By
+from chopperd.model.report import FIELDS, SCHEMA, By, LostKind, ReportDocument
 from chopperd.model.safe_text import visible_json
 
 SCHEMA_FILE: Final = "report.schema.json"

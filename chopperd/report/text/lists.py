@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from chopperd.model.captures import GpuDrop, JobEntry, TraceEntry
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from chopperd.report.text.report import simulated_mark
 from chopperd.report.text.sections import STEP_CAPTION, STEP_COLUMNS, step_cells, table
 from chopperd.report.text.wording import (

@@ -11,8 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from chopperd.model.report import ReportDocument
-from chopperd.model.row_parts import By
+from chopperd.model.report import By, ReportDocument
 from chopperd.model.safe_text import visible_lines
 from chopperd.report.text import sections
 from chopperd.report.text.headline import HeadlineRow, headline

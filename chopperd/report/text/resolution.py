@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chopperd.model.report import Row, Summary
+from chopperd.model.report import Summary
+from chopperd.model.report_rows import Row
 from chopperd.report.build.clocks import RESOLVED_HALF_WIDTH_RATIO
 from chopperd.report.text.wording import known, percent
 

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, Row
-from chopperd.model.report_rows import TraceSummary
+from chopperd.model.report import DeviceSummary, GpuLine, ReportDocument, TraceSummary
+from chopperd.model.report_rows import Row
 from chopperd.model.safe_text import visible
 from chopperd.report.text.headline import gpu_name, unresolved
 from chopperd.report.text.resolution import pooled_share, row_share

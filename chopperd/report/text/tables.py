@@ -7,9 +7,8 @@ from typing import Final
 
 from rich.console import Group
 
-from chopperd.model.report import ClassTotal, Family, ReportDocument, Row
-from chopperd.model.report_rows import UNKNOWN_PART, HostPart, Part
-from chopperd.model.row_parts import By, PartsBy
+from chopperd.model.report import By, HostPart, PartsBy, ReportDocument
+from chopperd.model.report_rows import UNKNOWN_PART, ClassTotal, Family, Part, Row
 from chopperd.report.text.sections import table
 from chopperd.report.text.wording import (
     UNKNOWN,

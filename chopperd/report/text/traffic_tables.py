@@ -5,8 +5,15 @@ from typing import Final, TypeVar
 
 from rich.console import Group
 
-from chopperd.model.report import Family, ReportDocument, Row
-from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffic, Efficiency
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import (
+    CollectiveTraffic,
+    Contention,
+    CopyTraffic,
+    Efficiency,
+    Family,
+    Row,
+)
 from chopperd.report.text.sections import table
 from chopperd.report.text.wording import (
     UNKNOWN,

@@ -22,7 +22,8 @@ from chopperd.model.captures import (
     Viewer,
 )
 from chopperd.model.live import StoreLive
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.store.captures import queries, retention, rows
 from chopperd.store.captures.database import LOG_BYTES, Database
 from chopperd.store.captures.filing import file_trace, filed_captures

@@ -18,7 +18,8 @@ from chopperd.model.captures import (
     TraceState,
     Viewer,
 )
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.store.captures.rows import document_of, row_of
 
 #: A step number may occur in every capture; only the newest so many rows are read.

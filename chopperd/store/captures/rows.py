@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from chopperd.model.captures import DropQuery, DropState, GpuDrop
-from chopperd.model.report import ReportDocument, Row
-from chopperd.model.row_parts import without_parts
+from chopperd.model.report import ReportDocument, without_parts
+from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from chopperd.errors import AgentUnreachableError
 from chopperd.model.captures import StepQuery
 from chopperd.model.kinds import Cause
 from chopperd.model.live import SamplerCondition
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from tests.fakes import api_answers
 from tests.fakes.http_agent import FakeAgent, Reply, as_json, serving
 from tests.unit.report.documents import eight_gpus, row

@@ -7,7 +7,8 @@ import pytest
 from chopperd.live.traced import RECENT_NS, TracedLedger
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import Cause
-from chopperd.model.report import Dvfs, Family, ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Dvfs, Family, Row
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import (

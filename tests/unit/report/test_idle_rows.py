@@ -1,6 +1,6 @@
 """Why a device was idle, from the calls and spans of a trace to the rows of its report."""
 
-from chopperd.model.report import Waterfall
+from chopperd.model.report_rows import Waterfall
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.trace_report import report_trace
 from chopperd.traces.timeline.layout import lay_out

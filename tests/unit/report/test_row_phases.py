@@ -1,6 +1,6 @@
 """Phases of a report's rows, from a trace whose times are round."""
 
-from chopperd.model.report import Phases
+from chopperd.model.report_rows import Phases
 from chopperd.report.build.clocked_device import JoinOptions
 from chopperd.report.build.trace_report import report_trace
 from chopperd.traces.timeline.layout import lay_out

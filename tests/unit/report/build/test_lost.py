@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import msgspec
 
-from chopperd.model.report_rows import LostKind
+from chopperd.model.report import LostKind
 from chopperd.model.trace import Damage
 from chopperd.report.build.trace_faults import damage_notes, lost_by_kind
 from chopperd.report.forms.schema import encode_schema

@@ -6,8 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from chopperd.model.report import Family, ReportDocument, Row
-from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, CollectiveTraffic, Family, Row
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.privacy import Names, trace_with_names, with_names
 from chopperd.report.forms.schema import encode_json

@@ -4,8 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from chopperd.model.report import Row
-from chopperd.model.report_rows import UNKNOWN_PART
+from chopperd.model.report_rows import UNKNOWN_PART, Row
 from chopperd.report.build.rows import rfc3339
 from tests.document_checks import check_document, check_row, leaves
 from tests.unit.report.traced import MS, T0_NS, Job, document, reported, sample_set, sampled

@@ -6,15 +6,16 @@ from math import hypot, nan, pi, sqrt
 
 import pytest
 
-from chopperd.model.report import (
+from chopperd.model.report import Reference
+from chopperd.model.report_rows import (
+    ClockStats,
     Dvfs,
     Peers,
-    Reference,
     Row,
+    RowClock,
     Temperature,
     Waterfall,
 )
-from chopperd.model.report_rows import ClockStats, RowClock
 from chopperd.report.build.rows import DraftRow, without_intervals
 from chopperd.report.build.summary import across_devices, summarise
 

@@ -9,8 +9,7 @@ from chopperd.correlate.belonging import Belonging
 from chopperd.correlate.clock.lag import LagEstimate
 from chopperd.model.devices import Vendor
 from chopperd.model.kinds import Cause
-from chopperd.model.report import ClassTotal, Family
-from chopperd.model.report_rows import Part
+from chopperd.model.report_rows import ClassTotal, Family, Part
 from chopperd.model.run import device_map_of
 from chopperd.model.samples import GpuSamples, ProcessRow, TimeTriple
 from chopperd.model.trace import Damage

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.report import Family, ReportDocument
-from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffic
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import CollectiveTraffic, Contention, CopyTraffic, Family
 from chopperd.model.trace import Collective, RecordKind
 from chopperd.pipeline.reports import FileReport, composed
 from chopperd.report.build.clocked_device import JoinOptions

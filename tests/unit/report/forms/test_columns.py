@@ -1,7 +1,7 @@
 from dataclasses import dataclass, replace
 
-from chopperd.model.report import Row
-from chopperd.model.report_rows import TraceSummary
+from chopperd.model.report import TraceSummary
+from chopperd.model.report_rows import Row
 from chopperd.report.forms.columns import (
     KEYS,
     columns_of,

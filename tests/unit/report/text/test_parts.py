@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.model.report import ReportDocument
-from chopperd.model.report_rows import UNKNOWN_PART, HostPart, HostTime, Part
-from chopperd.model.row_parts import PARTS_BY, By, has_parts, without_parts
+from chopperd.model.report import (
+    PARTS_BY,
+    By,
+    HostPart,
+    HostTime,
+    ReportDocument,
+    has_parts,
+    without_parts,
+)
+from chopperd.model.report_rows import UNKNOWN_PART, Part
 from chopperd.report.text.report import render_text
 from tests.unit.report.documents import MS, eight_gpus, host_only, part, single_gpu
 

@@ -7,8 +7,7 @@ from functools import cache
 
 import pytest
 
-from chopperd.model.report import Note, ReportDocument, Summary
-from chopperd.model.row_parts import By
+from chopperd.model.report import By, Note, ReportDocument, Summary
 from chopperd.report.text.report import render_text
 from tests.unit.report.documents import (
     MS,

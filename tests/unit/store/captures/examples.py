@@ -13,7 +13,8 @@ from chopperd.model.captures import (
     TraceState,
     Viewer,
 )
-from chopperd.model.report import ReportDocument, Row
+from chopperd.model.report import ReportDocument
+from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.retention import StoreLimits

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.model.captures import StepQuery
-from chopperd.model.report import Row
+from chopperd.model.report_rows import Row
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.queries import cursor_of, key_of
 from tests.unit.store.captures.examples import (
