@@ -20,7 +20,7 @@ from chopperd.model.kinds import Cause
 from chopperd.model.report import Reference
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
-from chopperd.report.build.notes import doubt_notes
+from chopperd.report.build.device_notes import doubt_notes
 from chopperd.simulation.scenario import SCENARIO_PRESETS, Scenario, observe, scenario, step_truth
 from chopperd.simulation.schedule import Chunks, draw_records
 from chopperd.simulation.track import ClockTruth, StepFunction

@@ -1,4 +1,4 @@
-"""A traced device with the samples of its GPU: which that is, and its reference clock."""
+"""A traced device joined with the samples of its GPU: which GPU that is, and its reference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,62 +21,48 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.spec import GpuSpec, spec_of
 from chopperd.model.timeline import DeviceTimeline, Timeline
 from chopperd.model.trace import DeviceNumbers, Trace, TraceDevice
-from chopperd.report.build.notes import doubt_notes
+from chopperd.report.build.device_notes import doubt_notes
 
-#: Rules of mapping that mean nothing where trace and samples are of two machines.
+#: Mapping rules that hold only where trace and samples are of one machine.
 _RULES_OF_ONE_HOST: Final = frozenset({"kfd_node", "unique_name", "only_one"})
-#: The rule that tells a GPU by its samples.
+#: The rule that finds a GPU by its samples.
 BY_SIGNAL: Final = "signal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """What the user says about the join.
-
-    Attributes:
-        device_map: Which GPU each trace device is.
-        guess: Whether rules may tell a GPU that are wrong where two ranks are given one.
-        in_agent: Whether the agent makes the report, so that what a note says to do is its.
-        reference_mhz: The reference clock of all GPUs; None takes the next.
-        model_references_mhz: Reference clocks by product name; others take the next.
-        default_reference_mhz: That of models without one; None takes the device's maximum.
-        limit_mhz: A standing limit (locked clock) on all GPUs; None takes the driver's.
-        by_signal: Of devices that no other rule maps the GPU that their samples tell, None if they
-            do not, and then why.
-    """
+    """Options of the join."""
 
     device_map: DeviceMap = field(default_factory=DeviceMap)
-    guess: bool = True
-    in_agent: bool = False
+    guess: bool = True  # whether rules may choose a GPU that are wrong where two ranks get one
+    in_agent: bool = False  # decides which remedies notes name
+    # Reference clocks: of all GPUs, else by product name, else of the rest, else the device's
+    # maximum.
     reference_mhz: float | None = None
     model_references_mhz: Mapping[str, float] = field(default_factory=dict)
     default_reference_mhz: float | None = None
-    limit_mhz: float | None = None
+    limit_mhz: float | None = None  # a standing limit (locked clock); None takes the driver's
+    # For devices that no other rule maps: the GPU that fits by its samples, or None and why.
     by_signal: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedDevice:
-    """A traced device, the GPU that it is, and both joined.
-
-    Attributes:
-        mapped: The GPU and the rule that found it.
-        samples: The GPU's, with the clock of its governing die; None without a GPU.
-        reference: The reference clock.
-        summary: What samples and trace say of it.
-        spec: What its vendor states; None if unknown, for `no_spec`.
-        joined: The device's figures.
-        doubts: Why the figures may be wrong by more than any interval says.
-    """
+    """A traced device, its GPU, and both joined."""
 
     mapped: Mapped
-    samples: GpuSamples | None
-    reference: Reference
+    samples: GpuSamples | None  # with the clock of the governing die; None without a GPU
     summary: DeviceSummary
-    spec: GpuSpec | None
+    spec: GpuSpec | None  # what its vendor states; None if unknown, for `no_spec`
     no_spec: str
     joined: JoinedDevice
-    doubts: tuple[Note, ...] = ()
+    doubts: tuple[Note, ...] = ()  # why figures may be wrong by more than any interval covers
+
+    @property
+    def model(self) -> str | None:
+        """The product name, by which GPUs are peers; None for a part: its card has one clock."""
+        is_part = self.samples is not None and self.samples.gpu.parent
+        return None if is_part else self.summary.name
 
 
 def clocked_device(
@@ -88,40 +74,28 @@ def clocked_device(
 ) -> ClockedDevice:
     """One device of a trace joined with the samples of its GPU.
 
-    Args:
-        device: One of the timeline's.
-        timeline: As laid out.
-        trace: As read.
-        samples: Of the node, on the trace's time axis; None if there are none.
-        options: What the user says.
+    `samples` are those of the node, on the trace's time axis; None if there are none.
     """
     mapped = _mapped(device, timeline, trace, samples, options)
     mine = _samples_of(mapped, samples, options.limit_mhz)
-    reference = _reference(mine, options)
-    said = _said(device.device, timeline, trace)
-    summary = _device_summary(said, trace, mapped, reference)
+    traced = _traced_device(device.device, timeline, trace)
+    summary = _device_summary(traced, trace, mapped, _reference(mine, options))
     is_part = mapped.gpu is not None and mapped.gpu.parent is not None
-    spec, no_spec = spec_of(summary.name, units=said.units, is_part=is_part)
+    spec, no_spec = spec_of(summary.name, units=traced.units, is_part=is_part)
+    reference_mhz = summary.reference.sm_clock_mhz
     joined = join_device(
-        device,
-        timeline.host_activity,
-        mine,
-        reference.sm_clock_mhz,
-        timeline.collectives,
-        spec,
+        device, timeline.host_activity, mine, reference_mhz, timeline.collectives, spec
     )
     sampled = () if samples is None or mine is None else samples.gpus
     same_model = [each for each in sampled if mine and each.gpu.name == mine.gpu.name]
-    doubts = doubt_notes(joined, mine, reference, same_model)
     return ClockedDevice(
         mapped=mapped,
         samples=mine,
-        reference=reference,
         summary=summary,
         spec=spec,
         no_spec=no_spec,
         joined=joined,
-        doubts=tuple(doubts),
+        doubts=tuple(doubt_notes(joined, mine, summary.reference, same_model)),
     )
 
 
@@ -156,7 +130,7 @@ def _mapped(
 
 
 def _elsewhere(host: str | None, samples: SampleSet) -> str | None:
-    """Why samples can't be of a trace's machine, by what both call it; None where they can."""
+    """Why samples can't be of a trace's host, by the host names of both; None where they can."""
     if not host or not samples.node:
         return None
     known = {samples.node, *(name for row in samples.processes for name in row.hosts)}
@@ -172,10 +146,7 @@ def _short(host: str) -> str:
 def fits_by_signal(
     timeline: Timeline, trace: Trace, samples: SampleSet | None, options: JoinOptions
 ) -> dict[int, Agreement]:
-    """How well each device that no rule maps fits each GPU that it may be, by its samples.
-
-    Arguments are as of `clocked_device`.
-    """
+    """How well each device that no rule maps fits each GPU that it may be, by its samples."""
     if samples is None or not trace.meta.anchored:
         return {}
     if not options.in_agent and _elsewhere(trace.meta.host_name, samples) is not None:
@@ -186,25 +157,20 @@ def fits_by_signal(
         if _mapped(device, timeline, trace, samples, options).gpu is None
         and options.device_map.named(trace.meta.rank, device.device, any_rank=True) is None
     ]
+    # GPUs that share their clock and power with others can't be distinguished by them.
+    shared = {each.gpu.parent for each in samples.gpus} - {None}
+    apart = [each for each in samples.gpus if not each.gpu.parent and each.gpu.gpu not in shared]
+    names = {each.device: _traced_device(each.device, timeline, trace).name for each in unmapped}
     return {
-        device.device: agreement(
-            _ran(device), _may_be(_said(device.device, timeline, trace).name, samples)
+        number: agreement(
+            _signal(device), [each for each in apart if names[number] in (None, each.gpu.name)]
         )
         for device in unmapped
+        for number in (device.device,)
     }
 
 
-def _may_be(name: str | None, samples: SampleSet) -> list[GpuSamples]:
-    """GPUs of a model, without those that share their clock and power with others."""
-    shared = {each.gpu.parent for each in samples.gpus} - {None}
-    return [
-        each
-        for each in samples.gpus
-        if each.gpu.parent is None and each.gpu.gpu not in shared and name in (None, each.gpu.name)
-    ]
-
-
-def _ran(device: DeviceTimeline) -> TracedDevice:
+def _signal(device: DeviceTimeline) -> TracedDevice:
     compute = is_class(device.kernel_class, COMPUTE_CLASSES)
     return TracedDevice(
         busy=union(device.start_ns, device.end_ns),
@@ -214,35 +180,33 @@ def _ran(device: DeviceTimeline) -> TracedDevice:
 
 
 def _traced(trace: Trace, used: Sequence[int]) -> Traced:
-    """What a trace says that tells which GPUs its devices are."""
+    """What a trace says about its devices, by which they are mapped to GPUs."""
     meta = trace.meta
-    process = TracedProcess(
-        pid=_pid(trace),
-        host=meta.host_name,
-        span_ns=trace.span_ns if meta.anchored else None,
-        used_count=len(used),
-        counts_visible=meta.device_numbers is DeviceNumbers.PROPERTIES,
-    )
     return Traced(
         devices=meta.devices,
         used=used,
         numbers=meta.device_numbers,
         rank=meta.rank,
-        process=process,
+        process=TracedProcess(
+            pid=_pid(trace),
+            host=meta.host_name,
+            span_ns=trace.span_ns if meta.anchored else None,
+            used_count=len(used),
+            counts_visible=meta.device_numbers is DeviceNumbers.PROPERTIES,
+        ),
     )
 
 
 def _reference(mine: GpuSamples | None, options: JoinOptions) -> Reference:
-    configured_mhz = options.reference_mhz
-    if configured_mhz is None and mine is not None:
-        configured_mhz = options.model_references_mhz.get(mine.gpu.name)
-    if configured_mhz is None:
-        configured_mhz = options.default_reference_mhz
-    if configured_mhz is not None:
-        return Reference(sm_clock_mhz=configured_mhz, source="configured")
-    if mine is not None and mine.gpu.sm_clock_max_mhz is not None:
-        return Reference(sm_clock_mhz=mine.gpu.sm_clock_max_mhz, source="device_max")
-    return Reference(sm_clock_mhz=None, source=None)
+    gpu = None if mine is None else mine.gpu
+    found = (
+        (options.reference_mhz, "configured"),
+        (options.model_references_mhz.get(gpu.name) if gpu else None, "configured"),
+        (options.default_reference_mhz, "configured"),
+        (gpu.sm_clock_max_mhz if gpu else None, "device_max"),
+    )
+    clock_mhz, source = next((each for each in found if each[0] is not None), (None, None))
+    return Reference(sm_clock_mhz=clock_mhz, source=source)
 
 
 def _samples_of(
@@ -252,17 +216,13 @@ def _samples_of(
     if samples is None or mapped.gpu is None:
         return None
     own = next(each for each in samples.gpus if each.gpu is mapped.gpu)
-    mine = _with_true_causes(governed(_with_card(own, samples)))
-    if limit_mhz is None:
-        return mine
-    return replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))
-
-
-def _with_true_causes(mine: GpuSamples) -> GpuSamples:
-    """The samples without limits that are set whatever the GPU does."""
-    false = false_causes(mine)
-    counted = {cause: each for cause, each in mine.limited_ns.items() if not cause.bit & false}
-    return replace(mine, causes=mine.causes & ~false, limited_ns=counted) if false else mine
+    mine = governed(_with_card(own, samples))
+    if false := false_causes(mine):  # limits that are set whether the GPU is limited or not
+        counted = {cause: each for cause, each in mine.limited_ns.items() if not cause.bit & false}
+        mine = replace(mine, causes=mine.causes & ~false, limited_ns=counted)
+    if limit_mhz is not None:
+        mine = replace(mine, gpu=replace(mine.gpu, sm_clock_limit_mhz=limit_mhz))
+    return mine
 
 
 def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
@@ -277,8 +237,8 @@ def _with_card(mine: GpuSamples, samples: SampleSet) -> GpuSamples:
     return replace(card, gpu=info, energy_j=np.full_like(card.energy_j, np.nan))
 
 
-def _said(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
-    """What the trace says of a device."""
+def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
+    """What the trace says about a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
     said = said_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
@@ -286,16 +246,16 @@ def _said(device: int, timeline: Timeline, trace: Trace) -> TraceDevice:
 
 
 def _device_summary(
-    said: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
+    traced: TraceDevice, trace: Trace, mapped: Mapped, reference: Reference
 ) -> DeviceSummary:
-    """What samples and, where they don't say, the trace tell of a device."""
+    """The device by its samples, and by the trace where they don't say."""
     gpu = mapped.gpu
     return DeviceSummary(
-        device=said.device,
+        device=traced.device,
         rank=trace.meta.rank,
         gpu=None if gpu is None else gpu.gpu,
-        uuid=(gpu and gpu.uuid) or said.uuid or None,
-        name=(gpu and gpu.name) or said.name or None,
+        uuid=(gpu and gpu.uuid) or traced.uuid or None,
+        name=(gpu and gpu.name) or traced.name or None,
         vendor=None if gpu is None else gpu.vendor.value,
         mapping=mapped.rule,
         pid=_pid(trace),
@@ -304,7 +264,7 @@ def _device_summary(
 
 
 def _pid(trace: Trace) -> int | None:
-    """The process that launched all that the trace holds; None if it can't be told."""
+    """The process that launched everything in the trace; None if unknown."""
     used = np.unique(trace.calls.thread)
     pids = {trace.threads[thread][0] for thread in used.tolist()}
     pid = next(iter(pids)) if len(pids) == 1 else None

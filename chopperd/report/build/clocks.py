@@ -1,59 +1,39 @@
-"""The clock part of a row: statistics, loss by cause, energy, kernels; NaN becomes None here."""
+"""The clock figures of a row: means with intervals, loss by cause, power, temperature, dies.
+
+They come from the columns of a joined device, at the row's index; NaN becomes None here.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Final, TypeVar
 
 import numpy as np
 
+from chopperd.correlate.clock.governing import are_gated, are_running
 from chopperd.correlate.clock.signal import RunningClass
-from chopperd.correlate.groups import OTHER, FamilyTotals, GroupTotals
-from chopperd.correlate.join import JoinedDevice, RowClocks
-from chopperd.correlate.losses import CeilingLoss
+from chopperd.correlate.join import RowClocks
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.devices import Vendor
-from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
-from chopperd.model.report import Reference
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.report_rows import (
-    OTHER_PARTS,
-    UNKNOWN_PART,
-    ClassTotal,
     ClockBasis,
+    ClockDies,
     ClockStats,
     Dvfs,
-    Family,
-    Part,
     RowClock,
     Temperature,
 )
 from chopperd.model.samples import GpuSamples
-from chopperd.report.text.wording import brief_milliseconds, percent, plural
 from chopperd.units import NS_PER_S
 
-_METHOD = "sampled"
-#: From this share of the clock on a blur of it is worth a note.
-_NOTED_BLUR_RATIO: Final = 0.005
 #: Half-width above which a share is not printed as a figure (two points).
 RESOLVED_HALF_WIDTH_RATIO: Final = 0.02
-_ENERGY_COUNTER = "energy_counter"
-#: `GpuInfo.power_source` of a reading that is the mean of the last second, or of a time that
-#: nobody states, which is taken for as much.
-AVERAGES = ("average_1s", "average", "card")
-#: So few readings of an instant say nothing of a mean.
-_MIN_INSTANTS = 5
-_MOSTLY = 0.9
+#: `GpuInfo.power_source` of a reading that is the mean of the last second, or of an unknown time,
+#: which is taken as one second.
+AVERAGES: Final = ("average_1s", "average", "card")
+#: Fewer readings of an instant than this give no mean.
+_MIN_INSTANTS: Final = 5
+_MOSTLY: Final = 0.9
 
-#: A reference clock this many times the highest sample is hardly the GPU's. AMD states boost clocks
-#: far above those of matrix products (MI300X in FP16: 1115 of 2100 MHz); a GPU that a limit holds
-#: may be at the lowest that hardware brakes go to (345 of 1980 MHz).
-_FAR_ABOVE: Final = 1.5
-_FAR_ABOVE_ON_AMD: Final = 2.5
-_FAR_ABOVE_WHERE_HELD: Final = 6.0
-_NO_LIMIT_BITS: Final = sum(
-    cause.bit for cause in (Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN)
-)
-#: Clocks differ from the maximum by up to a step of theirs.
-_CLOCK_STEP_MHZ: Final = 15.0
+T = TypeVar("T")
 
 
 def known_or_none(value: float) -> float | None:
@@ -61,56 +41,54 @@ def known_or_none(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
+def filled(target: type[T], columns: object, index: int | tuple[int, int], **other: object) -> T:
+    """A record of the document from the columns of the same names at an index, and other fields."""
+    values = dict(other)
+    for name in target.__annotations__:
+        if name not in other and hasattr(columns, name):
+            value = getattr(columns, name)[index].item()
+            values[name] = known_or_none(value) if isinstance(value, float) else value
+    return target(**values)
+
+
 def row_samples(clocks: RowClocks, index: int) -> slice:
     """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.kept`)."""
-    return _inside(clocks.samples.t_ns, clocks, index)
+    return inside(clocks.samples.t_ns, clocks, index)
 
 
-def reads_inside(samples: GpuSamples, clocks: RowClocks, index: int) -> slice:
-    """The row's reads, clock or not: a slice of `samples`."""
-    return _inside(samples.t_unix_ns, clocks, index)
-
-
-def _inside(t_ns: Int64s, clocks: RowClocks, index: int) -> slice:
+def inside(t_ns: Int64s, clocks: RowClocks, index: int) -> slice:
+    """The times, in rising order, that lie in the row's window."""
     windows = clocks.windows
-    first = int(np.searchsorted(t_ns, windows.start_ns[index], "left"))
-    return slice(first, int(np.searchsorted(t_ns, windows.end_ns[index], "left")))
+    edges = windows.start_ns[index], windows.end_ns[index]
+    return slice(*np.searchsorted(t_ns, edges, "left").tolist())
 
 
-def class_samples(clocks: RowClocks, index: int) -> Float64s:
-    """Clocks of the row's samples that fell into compute, MHz."""
-    inside = row_samples(clocks, index)
-    compute = clocks.samples.label[inside] == RunningClass.COMPUTE
-    chosen: Float64s = clocks.samples.clock_mhz[inside][compute]
-    return chosen
+def compute_rows(clocks: RowClocks, index: int | None = None) -> Int64s:
+    """Indices of the samples while compute ran; with an index those in that row only."""
+    within = slice(0, None) if index is None else row_samples(clocks, index)
+    return np.flatnonzero(clocks.samples.label[within] == RunningClass.COMPUTE) + within.start
 
 
-def clock_of(clocks: RowClocks, index: int) -> RowClock:
-    """The row's clocks over compute and over busy time."""
-    compute, busy = clocks.compute, clocks.busy
-    in_mask_ns, covered_ns = int(compute.in_mask_ns[index]), int(compute.covered_ns[index])
-    inside = row_samples(clocks, index)
-    busy_samples = clocks.samples.clock_mhz[inside][
-        clocks.samples.label[inside] != RunningClass.IDLE
-    ]
+def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -> RowClock:
+    """The row's clocks over compute and over busy time, and those of its dies."""
+    compute, samples_mhz = clocks.compute, clocks.samples.clock_mhz
+    covered_ns, in_mask_ns = int(compute.covered_ns[index]), int(compute.in_mask_ns[index])
+    in_class_ns, within = int(compute.in_class_ns[index]), row_samples(clocks, index)
+    busy_mhz = samples_mhz[within][clocks.samples.label[within] != RunningClass.IDLE]
+    basis: ClockBasis | None = None
+    if covered_ns:
+        basis = "in_class" if in_class_ns == covered_ns else "mixed" if in_class_ns else "all"
     return RowClock(
-        basis=_basis(covered_ns, int(compute.in_class_ns[index])),
+        basis=basis,
         compute=_stats(
-            float(compute.mean_mhz[index]),
-            float(compute.half_width_mhz[index]),
-            class_samples(clocks, index),
+            compute.mean_mhz[index],
+            compute.half_width_mhz[index],
+            samples_mhz[compute_rows(clocks, index)],
         ),
-        busy=_stats(float(busy.mean_mhz[index]), float(busy.half_width_mhz[index]), busy_samples),
+        busy=_stats(clocks.busy.mean_mhz[index], clocks.busy.half_width_mhz[index], busy_mhz),
         coverage_ratio=covered_ns / in_mask_ns if in_mask_ns else None,
+        dies=None if samples is None else dies_of(samples, clocks, index),
     )
-
-
-def _basis(covered_ns: int, in_class_ns: int) -> ClockBasis | None:
-    if not covered_ns:
-        return None
-    if in_class_ns == covered_ns:
-        return "in_class"
-    return "mixed" if in_class_ns else "all"
 
 
 def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> ClockStats | None:
@@ -119,7 +97,7 @@ def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> Clo
         return None
     some = len(samples_mhz) > 0
     return ClockStats(
-        mean_mhz=mean_mhz,
+        mean_mhz=float(mean_mhz),
         low_mhz=known_or_none(mean_mhz - half_width_mhz),
         high_mhz=known_or_none(mean_mhz + half_width_mhz),
         p05_mhz=float(np.quantile(samples_mhz, 0.05)) if some else None,
@@ -129,49 +107,55 @@ def _stats(mean_mhz: float, half_width_mhz: float, samples_mhz: Float64s) -> Clo
     )
 
 
-def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
-    """The row's ceiling loss; all None where no compute is covered or there is no reference."""
-    covered_ns, loss = int(clocks.compute.covered_ns[index]), clocks.loss
-    if not covered_ns or loss is None or reference_mhz is None:
-        return Dvfs()
-    lost_ns = int(loss.lost_ns[index])
-    gap_ratio = lost_ns / covered_ns
-    half_ratio = float(clocks.compute.half_width_mhz[index]) / reference_mhz
-    return Dvfs(
-        method=_METHOD,
-        gap_ratio=gap_ratio,
-        gap_low=known_or_none(max(0.0, gap_ratio - half_ratio) if half_ratio >= 0 else math.nan),
-        gap_high=known_or_none(min(1.0, gap_ratio + half_ratio) if half_ratio >= 0 else math.nan),
-        lost_ns=lost_ns,
-        overhead_factor=reference_mhz / float(clocks.compute.mean_mhz[index]),
-        by_cause_ns=_by_cause(loss, index),
-        resolution="coarse" if loss.coarse[index] else None,
-        resolved=_resolved(clocks, reference_mhz, index),
+def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | None:
+    """The row's figures of the dies; None without dies, or where none ran at a sample in compute.
+
+    Args:
+        samples: As they were joined: their clock is the governing die's.
+        clocks: The joined rows.
+        index: The row.
+    """
+    if samples.die_clocks_mhz is None or not clocks.compute.covered_ns[index]:
+        return None
+    rows = clocks.kept[compute_rows(clocks, index)]
+    dies_mhz = samples.die_clocks_mhz[rows]
+    ran = are_running(dies_mhz)
+    if not ran.any():
+        return None
+    running_mhz = np.where(ran, dies_mhz, np.nan)
+    means_mhz = np.nanmean(running_mhz[:, ran.any(axis=0)], axis=0)
+    at_all = ran.any(axis=1)
+    above_mhz = np.nanmean(running_mhz[at_all], axis=1) - samples.sm_clock_mhz[rows][at_all]
+    return ClockDies(
+        running=len(means_mhz),
+        gated=int(are_gated(dies_mhz).any(axis=0).sum()),
+        mean_mhz=float(clocks.compute.mean_mhz[index] + above_mhz.mean()),
+        spread_mhz=float(np.ptp(means_mhz)) if len(means_mhz) > 1 else None,
+        governing=int(np.flatnonzero(ran.any(axis=0))[means_mhz.argmin()]),
     )
 
 
-def _resolved(clocks: RowClocks, reference_mhz: float, index: int) -> bool | None:
-    """Whether the rate resolves the row's lost / window; None without an interval."""
-    windows = clocks.windows
-    lost_mhz = float(clocks.compute.pooled_mhz[index] * clocks.compute.covered_ns[index])
-    if math.isnan(lost_mhz):
-        return None
+def dvfs_of(clocks: RowClocks, reference_mhz: float | None, index: int) -> Dvfs:
+    """The row's ceiling loss; all None where no compute is covered or there is no reference."""
+    compute, loss, windows = clocks.compute, clocks.loss, clocks.windows
+    covered_ns = int(compute.covered_ns[index])
+    if not covered_ns or loss is None or reference_mhz is None:
+        return Dvfs()
+    lost_ns, by_cause_ns = int(loss.lost_ns[index]), loss.by_cause_ns[index]
+    gap_ratio = lost_ns / covered_ns
+    half = known_or_none(compute.half_width_mhz[index] / reference_mhz)
+    pooled_ns = known_or_none(compute.pooled_mhz[index] * covered_ns / reference_mhz)
     window_ns = int(windows.end_ns[index] - windows.start_ns[index])
-    return lost_mhz / reference_mhz <= RESOLVED_HALF_WIDTH_RATIO * window_ns
-
-
-def _by_cause(loss: CeilingLoss, index: int) -> dict[str, int]:
-    """Loss by cause, causes without loss left out; sums to the loss."""
-    parts = loss.by_cause_ns[index]
-    return {cause.label: int(parts[cause]) for cause in CAUSES if parts[cause]}
-
-
-def energy_of(clocks: RowClocks, index: int) -> tuple[float | None, float | None]:
-    """The row's energy and its error, J."""
-    energy = clocks.energy
-    return (
-        known_or_none(float(energy.energy_j[index])),
-        known_or_none(float(energy.energy_error_j[index])),
+    return Dvfs(
+        method="sampled",
+        gap_ratio=gap_ratio,
+        gap_low=None if half is None else max(0.0, gap_ratio - half),
+        gap_high=None if half is None else min(1.0, gap_ratio + half),
+        lost_ns=lost_ns,
+        overhead_factor=reference_mhz / float(compute.mean_mhz[index]),
+        by_cause_ns={each.label: int(by_cause_ns[each]) for each in CAUSES if by_cause_ns[each]},
+        resolution="coarse" if loss.coarse[index] else None,
+        resolved=None if pooled_ns is None else pooled_ns <= RESOLVED_HALF_WIDTH_RATIO * window_ns,
     )
 
 
@@ -186,7 +170,7 @@ def power_of(
     windows, energy_j = clocks.windows, float(clocks.energy.energy_j[index])
     start_ns, end_ns = int(windows.start_ns[index]), int(windows.end_ns[index])
     if not math.isnan(energy_j) and end_ns > start_ns:
-        return energy_j * NS_PER_S / (end_ns - start_ns), _ENERGY_COUNTER
+        return energy_j * NS_PER_S / (end_ns - start_ns), "energy_counter"
     source = samples.gpu.power_source
     if source is None:
         return None, None
@@ -206,10 +190,9 @@ def capped_w(samples: GpuSamples, clocks: RowClocks, index: int) -> float | None
     is_all_compute = int(clocks.compute.in_mask_ns[index]) >= _MOSTLY * window_ns
     if samples.gpu.power_source in AVERAGES and not is_all_compute:
         return None
-    inside = row_samples(clocks, index)
-    kept = clocks.kept[inside][clocks.samples.label[inside] == RunningClass.COMPUTE]
-    is_capped = (samples.causes[kept] & Cause.POWER_CAP.bit) != 0
-    return mean_of_samples(samples.power_w[kept][is_capped])
+    rows = clocks.kept[compute_rows(clocks, index)]
+    is_capped = (samples.causes[rows] & Cause.POWER_CAP.bit) != 0
+    return mean_of_samples(samples.power_w[rows][is_capped])
 
 
 def mean_of_samples(values: Float64s) -> float | None:
@@ -221,159 +204,4 @@ def mean_of_samples(values: Float64s) -> float | None:
 def temperature_of(temperature_c: Float64s) -> Temperature | None:
     """Mean and maximum of the known temperatures; None without any."""
     known = temperature_c[np.isfinite(temperature_c)]
-    if not len(known):
-        return None
-    return Temperature(mean=float(known.mean()), max=float(known.max()))
-
-
-def families_of(totals: FamilyTotals, names: tuple[str, ...]) -> tuple[Family, ...]:
-    """The families, longest first."""
-    return tuple(
-        Family(
-            name=group_name(int(totals.family[f]), names),
-            class_=KERNEL_CLASSES[int(totals.kernel_class[f])].label,
-            count=int(totals.count[f]),
-            time_ns=int(totals.time_ns[f]),
-            mean_mhz=known_or_none(float(totals.mean_mhz[f])),
-            samples=int(totals.samples[f]),
-            **_lost(totals, f),
-            beta_reason="not measured in this version",
-            merged=int(totals.merged[f]),
-        )
-        for f in range(len(totals.family))
-    )
-
-
-def classes_of(totals: GroupTotals) -> tuple[ClassTotal, ...]:
-    """The classes, longest first."""
-    return tuple(
-        ClassTotal(
-            class_=KERNEL_CLASSES[int(totals.group[g])].label,
-            count=int(totals.count[g]),
-            total_ns=int(totals.time_ns[g]),
-            mean_mhz=known_or_none(float(totals.mean_mhz[g])),
-            samples=int(totals.samples[g]),
-            **_lost(totals, g),
-        )
-        for g in range(len(totals.group))
-    )
-
-
-class _Lost(TypedDict):
-    lost_ns: int | None
-    lost_low_ns: int | None
-    lost_high_ns: int | None
-
-
-def _lost(totals: FamilyTotals | GroupTotals, index: int) -> _Lost:
-    """The loss of one group with its interval, at least 0."""
-    lost_ns, half_ns = float(totals.lost_ns[index]), float(totals.half_ns[index])
-    low_ns = lost_ns - half_ns
-    return _Lost(
-        lost_ns=_whole_or_none(lost_ns),
-        lost_low_ns=_whole_or_none(0.0 if low_ns < 0 else low_ns),
-        lost_high_ns=_whole_or_none(lost_ns + half_ns),
-    )
-
-
-def parts_of(totals: GroupTotals, names: Sequence[str]) -> tuple[Part, ...]:
-    """The groups, longest first; what is of none is `UNKNOWN_PART`, of several `OTHER_PARTS`.
-
-    Args:
-        totals: The groups.
-        names: What their numbers index.
-    """
-    return tuple(
-        Part(
-            name=group_name(int(totals.group[g]), names),
-            count=int(totals.count[g]),
-            time_ns=int(totals.time_ns[g]),
-            mean_mhz=known_or_none(float(totals.mean_mhz[g])),
-            samples=int(totals.samples[g]),
-            **_lost(totals, g),
-            merged=int(totals.merged[g]),
-        )
-        for g in range(len(totals.group))
-    )
-
-
-def group_name(group: int, names: Sequence[str]) -> str:
-    """What a group of `GroupTotals` is called."""
-    if group < 0:
-        return OTHER_PARTS if group == OTHER else UNKNOWN_PART
-    return names[group]
-
-
-def sensor_conditions(
-    joined: JoinedDevice, samples: GpuSamples
-) -> tuple[tuple[bool, str, str], ...]:
-    """What the interval of the clock holds of its sensor and reads: (condition, code, text)."""
-    clocks, gpu = joined.clocks, samples.gpu.gpu
-    if clocks is None:
-        return ()
-    timing, mean_mhz = clocks.timing, float(clocks.compute.mean_mhz[-1])
-    blur_ratio = float(clocks.compute.blur_mhz[-1]) / mean_mhz
-    over_ms = brief_milliseconds(timing.settling_ns)
-    points = f" {timing.distinct_reads:.0f}" if math.isfinite(timing.distinct_reads) else ""
-    return (
-        (
-            blur_ratio >= _NOTED_BLUR_RATIO,
-            "clock_blurred",
-            f"the clock of GPU {gpu} follows what runs only over {over_ms} ms or more: its sensor "
-            "averages or the clock settles so slowly, which can't be told apart; the intervals "
-            f"hold both, {percent(blur_ratio)} % of the clock to either side are for that",
-        ),
-        (
-            clocks.regular_reads,
-            "regular_reads",
-            f"the clock of GPU {gpu} was read at regular intervals, as by nvidia-smi -lms: what "
-            f"repeats with them is hidden, and the run's interval counts{points} different points "
-            "of the step, not reads; chopperd record reads at random",
-        ),
-    )
-
-
-def reference_doubt(
-    clocks: RowClocks,
-    mine: GpuSamples,
-    same_model: Sequence[GpuSamples],
-    reference_mhz: float | None,
-) -> str:
-    """What speaks against a reference clock; empty where nothing does."""
-    if reference_mhz is None:
-        return ""
-    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
-    rows = compute_rows(clocks)
-    median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
-    limits = mine.causes[clocks.kept[rows]] & ~_NO_LIMIT_BITS
-    far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
-    if 2 * np.count_nonzero(limits) > len(rows):
-        far_above = _FAR_ABOVE_WHERE_HELD
-    if reference_mhz > far_above * highest_mhz:
-        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
-    if reference_mhz < median_mhz:
-        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
-    return ""
-
-
-def compute_rows(clocks: RowClocks) -> Int64s:
-    """The samples while compute ran."""
-    return np.flatnonzero(clocks.samples.label == RunningClass.COMPUTE)
-
-
-def above_reference(clocks: RowClocks | None, reference: Reference) -> str:
-    """How many samples are above the reference clock; empty where none is."""
-    if clocks is None or reference.sm_clock_mhz is None:
-        return ""
-    of_compute = clocks.samples.clock_mhz[compute_rows(clocks)]
-    above = of_compute[of_compute > reference.sm_clock_mhz + _CLOCK_STEP_MHZ]
-    if not len(above):
-        return ""
-    return (
-        f"{len(above)} of {plural(len(of_compute), 'sample')} in compute are above the reference "
-        f"clock of {reference.sm_clock_mhz:.0f} MHz, up to {above.max():.0f}: no loss there"
-    )
-
-
-def _whole_or_none(value: float) -> int | None:
-    return None if math.isnan(value) else round(value)
+    return Temperature(mean=float(known.mean()), max=float(known.max())) if len(known) else None

@@ -9,8 +9,8 @@ import msgspec
 
 from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note, ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
-from chopperd.report.build.notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.rows import DraftRow
+from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.trace_report import TraceReport
 
 PartT = TypeVar("PartT", Part, HostPart)

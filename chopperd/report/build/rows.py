@@ -1,249 +1,159 @@
-"""Rows of a report from the columns of a joined device; unknown numbers become None here."""
+"""The rows of a report, filled from the columns of a joined device: a step each, and the file."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-import numpy as np
 
-from chopperd.correlate.clock.governing import are_gated, are_running
-from chopperd.correlate.clock.signal import RunningClass
-from chopperd.correlate.join import JoinedDevice, RowClocks
+from chopperd.correlate.join import JoinedDevice
 from chopperd.correlate.row_work import marker_busy_ns
+from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.report_rows import (
-    ClockDies,
     ExposedComm,
     ExposedCopy,
     MicroStep,
+    Part,
     Phases,
     Row,
     Waterfall,
 )
-from chopperd.model.samples import GpuSamples
-from chopperd.model.spec import GpuSpec
 from chopperd.model.timeline import PHASE_LABELS, DeviceTimeline, Phase, Step, Timeline
+from chopperd.model.trace import TraceMeta
+from chopperd.report.build.clocked_device import ClockedDevice
 from chopperd.report.build.clocks import (
     capped_w,
-    class_samples,
-    classes_of,
     clock_of,
+    compute_rows,
     dvfs_of,
-    energy_of,
-    families_of,
+    inside,
+    known_or_none,
     mean_of_samples,
-    parts_of,
     power_of,
-    reads_inside,
-    row_samples,
     temperature_of,
 )
-from chopperd.report.build.work import efficiency_of, with_contention, with_traffic
+from chopperd.report.build.work import (
+    chopper_of,
+    classes_of,
+    collectives_of,
+    copies_of,
+    efficiency_of,
+    families_of,
+    parts_of,
+)
 from chopperd.units import NS_PER_S
 
-# How the dies of a GPU ran beside the governing one, over a row; unknown is None.
-
-
-def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | None:
-    """The row's figures of the dies; None without dies, or where none ran at a sample in compute.
-
-    Args:
-        samples: As they were joined: their clock is the governing die's.
-        clocks: The joined rows.
-        index: The row.
-    """
-    if samples.die_clocks_mhz is None or not clocks.compute.covered_ns[index]:
-        return None
-    inside = row_samples(clocks, index)
-    rows = clocks.kept[inside][clocks.samples.label[inside] == RunningClass.COMPUTE]
-    dies_mhz = samples.die_clocks_mhz[rows]
-    ran = are_running(dies_mhz)
-    if not ran.any():
-        return None
-    running_mhz = np.where(ran, dies_mhz, np.nan)
-    means_mhz = np.nanmean(running_mhz[:, ran.any(axis=0)], axis=0)
-    at_all = ran.any(axis=1)
-    above_mhz = np.nanmean(running_mhz[at_all], axis=1) - samples.sm_clock_mhz[rows][at_all]
-    return ClockDies(
-        running=len(means_mhz),
-        gated=int(are_gated(dies_mhz).any(axis=0).sum()),
-        mean_mhz=float(clocks.compute.mean_mhz[index] + above_mhz.mean()),
-        spread_mhz=float(np.ptp(means_mhz)) if len(means_mhz) > 1 else None,
-        governing=int(np.flatnonzero(ran.any(axis=0))[means_mhz.argmin()]),
-    )
-
-
+#: Columns of `RowTimes` that a row has under the same names.
+_LENGTHS: Final = tuple(
+    ["busy_ns", "compute_ns", "comm_ns", "copy_ns", "overlap_ns", "launched_ns", "foreign_ns"]
+)
 _NO_INTERVAL: Final = {"lost_low_ns": None, "lost_high_ns": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowContext:
-    """What a device's rows share.
-
-    Attributes:
-        job, run, rank: Identity of the trace.
-        gpu: Label of the GPU; None if not mapped.
-        model: Product name; None if not known.
-        anchored: Whether the trace's times are Unix times.
-        reference_mhz: f_ref; None if unknown.
-        samples: The GPU's samples; None if there are none.
-        spec: What the GPU's vendor states; None if unknown, for `no_spec`.
-    """
-
-    job: str | None
-    run: str | None
-    rank: int | None
-    gpu: str | None
-    model: str | None
-    anchored: bool
-    reference_mhz: float | None
-    samples: GpuSamples | None
-    spec: GpuSpec | None = None
-    no_spec: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftRow:
-    """A row, and what it takes to pool it with others.
+    """A row, and what is needed to pool it with others; NaN and None are unknown."""
 
-    Attributes:
-        row: The row, without what only other devices' rows tell.
-        model: Product name of its GPU; None if not known.
-        process: Number of the process that the trace is of; devices are numbered within one.
-        first_step: First step of its file, by which files of one process pair up with others'.
-        covered_ns: Compute covered by samples.
-        samples_in_compute: Clock samples that fell into compute.
-        capped_w: Mean power while it computes under its power cap; None if not known.
-        random_mhz, bias_mhz: Parts of the half width of the mean compute clock's 95 % interval that
-            do and do not average out over steps; NaN unknown.
-        random_ns, bias_ns: Parts of the half width of the loss's 95 % interval that do and do not
-            average out over steps; NaN unknown.
-        is_peer: Whether others are compared with its clock: not where that may be another GPU's, or
-            that of another time.
-    """
-
-    row: Row
-    model: str | None = None
-    process: int = 0
-    first_step: int | None = None
-    covered_ns: int = 0
+    row: Row  # without what takes rows of other devices
+    model: str | None = None  # product name of its GPU; None also for a part of a card
+    process: int = 0  # number of the trace's process; devices are numbered within one
+    first_step: int | None = None  # of its file, by which files of one process pair up with others'
+    covered_ns: int = 0  # compute covered by samples
     samples_in_compute: int = 0
-    capped_w: float | None = None
+    capped_w: float | None = None  # mean power while it computes under its power cap
+    # Half of the 95 % interval of the mean compute clock, and of the loss: the part that averages
+    # out over steps, and the part that does not.
     random_mhz: float = math.nan
     bias_mhz: float = math.nan
     random_ns: float = math.nan
     bias_ns: float = math.nan
+    # Whether others are compared with its clock: not where that may be another GPU's or time's.
     is_peer: bool = True
 
 
 def device_rows(
-    joined: JoinedDevice, timeline: Timeline, context: RowContext
+    clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta
 ) -> tuple[list[DraftRow], DraftRow]:
     """The step rows of a device in order, and its row of totals."""
-    drafts = [
-        _draft(joined, timeline, context, index) for index in range(len(joined.times.windows))
-    ]
-    return drafts[:-1], drafts[-1]
+    indices = range(len(clocked.joined.times.windows))
+    *steps, totals = (_draft(clocked, timeline, meta, index) for index in indices)
+    return steps, totals
 
 
-def host_rows(timeline: Timeline, used: Collection[int], context: RowContext) -> list[Row]:
+def host_rows(timeline: Timeline, used: Collection[int], meta: TraceMeta) -> list[Row]:
     """Rows of the steps (by index) that left no record on any device."""
     return [
         replace(
-            _identified(timeline, index, context),
-            gpu=None,
+            _identified(timeline, index, meta),
             host_only=True,
-            micro_steps=_micro_steps(step, None, context),
+            micro_steps=_micro_steps(step, None, meta),
         )
         for index, step in enumerate(timeline.steps)
         if index not in used
     ]
 
 
-def _draft(joined: JoinedDevice, timeline: Timeline, context: RowContext, index: int) -> DraftRow:
+def _draft(clocked: ClockedDevice, timeline: Timeline, meta: TraceMeta, index: int) -> DraftRow:
     """Row `index` of the device; the last is the whole file."""
-    windows = joined.timeline.windows
-    window = windows[index] if index < len(windows) else None
-    row = _identified(timeline, None if window is None else window.step, context)
-    row = _with_lengths(replace(row, device=joined.timeline.device), joined, context, index)
-    row = with_traffic(row, joined.traffic, index)
-    efficiency = efficiency_of(joined.efficiency, index, context.spec, context.no_spec)
-    row = replace(row, efficiency=efficiency)
-    if window is None:
-        row = _with_parts(replace(row, launched_ns=None, foreign_ns=None), joined, timeline)
-    else:
-        micro_steps = _micro_steps(timeline.steps[window.step], joined.timeline, context)
-        row = replace(row, tail=window.tail, micro_steps=micro_steps)
-    if joined.clocks is None:
-        return DraftRow(row=row, model=context.model)
-    return _with_clocks(row, joined.clocks, context, index)
-
-
-def _with_parts(row: Row, joined: JoinedDevice, timeline: Timeline) -> Row:
-    """The row of the whole file with what each family, operation, layer and phase has of it."""
-    families = families_of(joined.families, timeline.families)
-    return replace(
-        row,
-        families=with_contention(families, joined.families, joined.traffic.contention),
-        classes=classes_of(joined.classes),
-        by_operation=parts_of(joined.operations, timeline.operations),
-        by_layer=parts_of(joined.layers, timeline.layers),
-        by_phase=parts_of(joined.phases, PHASE_LABELS),
-    )
-
-
-def _identified(timeline: Timeline, step: int | None, context: RowContext) -> Row:
-    """A row that says whose it is and what its markers say, and measures nothing yet."""
-    row = Row(
-        job=context.job,
-        run=context.run,
-        rank=context.rank,
-        step=None,
-        step_source=timeline.step_source.value,
-        device=None,
-        gpu=context.gpu,
-        partial=False,
-        partial_reasons=(),
-        host_only=False,
-        accumulation=timeline.accumulation,
-    )
-    if step is None:
-        return row
-    marked = timeline.steps[step]
-    return replace(
-        row,
-        step=marked.step,
-        partial=bool(marked.partial_reasons),
-        partial_reasons=marked.partial_reasons,
-        marker_start_unix_ns=marked.start_ns if context.anchored else None,
-        marker_ns=marked.end_ns - marked.start_ns,
-    )
-
-
-def _with_lengths(row: Row, joined: JoinedDevice, context: RowContext, index: int) -> Row:
-    times = joined.times
-    start_ns = int(times.windows.start_ns[index])
-    comm_ns, overlap_ns = int(times.comm_ns[index]), int(times.overlap_ns[index])
-    return replace(
-        row,
-        start_unix_ns=start_ns if context.anchored else None,
-        start=rfc3339(start_ns) if context.anchored else None,
+    joined = clocked.joined
+    device, times, traffic = joined.timeline, joined.times, joined.traffic
+    window = device.windows[index] if index < len(device.windows) else None
+    start_ns, comm_ns = int(times.windows.start_ns[index]), int(times.comm_ns[index])
+    row = replace(
+        _identified(timeline, None if window is None else window.step, meta),
+        device=device.device,
+        gpu=clocked.summary.gpu,
+        start_unix_ns=start_ns if meta.anchored else None,
+        start=rfc3339(start_ns) if meta.anchored else None,
         window_ns=int(times.windows.end_ns[index]) - start_ns,
-        busy_ns=int(times.busy_ns[index]),
-        compute_ns=int(times.compute_ns[index]),
-        comm_ns=comm_ns,
-        copy_ns=int(times.copy_ns[index]),
-        overlap_ns=overlap_ns,
-        overlap_ratio=overlap_ns / comm_ns if comm_ns else None,
-        launched_ns=int(times.launched_ns[index]),
-        foreign_ns=int(times.foreign_ns[index]),
+        **{name: getattr(times, name)[index].item() for name in _LENGTHS},
+        overlap_ratio=int(times.overlap_ns[index]) / comm_ns if comm_ns else None,
         waterfall_ns=_waterfall(joined, index),
         exposed_comm_ns=ExposedComm(),
-        exposed_copy_ns=_exposed_copy(joined, index),
+        exposed_copy_ns=_exposed_copy(times.exposed_copy_ns, index),
         phases=_phases(joined, index),
+        copies=copies_of(traffic.copies, index),
+        collectives=collectives_of(traffic.collectives, index),
+        chopper=chopper_of(traffic, index),
+        efficiency=efficiency_of(joined.efficiency, index, clocked.spec, clocked.no_spec),
+    )
+    if window is None:
+        row = replace(
+            row,
+            launched_ns=None,
+            foreign_ns=None,
+            families=families_of(joined.families, timeline.families, traffic.contention),
+            classes=classes_of(joined.classes),
+            by_operation=parts_of(joined.operations, timeline.operations),
+            by_layer=parts_of(joined.layers, timeline.layers),
+            by_phase=parts_of(joined.phases, PHASE_LABELS),
+        )
+    else:
+        micro_steps = _micro_steps(timeline.steps[window.step], device, meta)
+        row = replace(row, tail=window.tail, micro_steps=micro_steps)
+    return _with_clocks(row, clocked, index)
+
+
+def _identified(timeline: Timeline, step: int | None, meta: TraceMeta) -> Row:
+    """A row with its identity and its markers, but no measurement yet."""
+    marked = None if step is None else timeline.steps[step]
+    return Row(
+        job=meta.job,
+        run=meta.run,
+        rank=meta.rank,
+        step=None if marked is None else marked.step,
+        step_source=timeline.step_source.value,
+        device=None,
+        gpu=None,
+        partial=bool(marked and marked.partial_reasons),
+        partial_reasons=marked.partial_reasons if marked else (),
+        host_only=False,
+        accumulation=timeline.accumulation,
+        marker_start_unix_ns=marked.start_ns if marked and meta.anchored else None,
+        marker_ns=marked.end_ns - marked.start_ns if marked else None,
     )
 
 
@@ -255,47 +165,39 @@ def _waterfall(joined: JoinedDevice, index: int) -> Waterfall:
     if clocks is not None and clocks.loss is not None and clocks.compute.covered_ns[index]:
         covered_ns = int(clocks.compute.covered_ns[index])
         lost_ns = int(clocks.loss.lost_ns[index])
-    copies_ns = sum(int(each[index]) for each in times.exposed_copy_ns.values())
-    idle_ns = {name: int(each[index]) for name, each in times.idle_ns.items()}
     return Waterfall(
         compute_at_ref=None if covered_ns is None else covered_ns - (lost_ns or 0),
         dvfs_loss=lost_ns,
         compute_unsampled=compute_ns - (covered_ns or 0),
         exposed_comm=int(times.exposed_comm_ns[index]),
-        exposed_copy=copies_ns,
-        **idle_ns,
+        exposed_copy=sum(int(each[index]) for each in times.exposed_copy_ns.values()),
+        **{name: int(each[index]) for name, each in times.idle_ns.items()},
     )
 
 
-def _exposed_copy(joined: JoinedDevice, index: int) -> ExposedCopy:
-    by_way = {way: int(each[index]) for way, each in joined.times.exposed_copy_ns.items()}
-    return ExposedCopy(
-        h2d=by_way[CopyDirection.H2D],
-        d2h=by_way[CopyDirection.D2H],
-        d2d=by_way[CopyDirection.D2D],
-        memset=by_way[CopyDirection.MEMSET],
-    )
+def _exposed_copy(exposed_ns: Mapping[CopyDirection, Int64s], index: int) -> ExposedCopy:
+    return ExposedCopy(**{way.label: int(each[index]) for way, each in exposed_ns.items()})
 
 
 def _phases(joined: JoinedDevice, index: int) -> Phases | None:
-    """None where nothing in the row's window is known to be of a phase.
+    """None where no work in the row's window has a known phase.
 
-    No time is 0 only if work of unknown phase, which might be of this one, took none either.
+    A phase without work is 0 only if no work of unknown phase, which may be of it, took time.
     """
     found_ns = {phase: int(each[index]) for phase, each in joined.times.phase_ns.items()}
-    untold_ns = found_ns.pop(Phase.UNKNOWN, 0)
-    told_ns = {phase: each for phase, each in found_ns.items() if each or not untold_ns}
-    if not any(told_ns.values()):
+    unknown_ns = found_ns.pop(Phase.UNKNOWN, 0)
+    known_ns = {phase: each for phase, each in found_ns.items() if each or not unknown_ns}
+    if not any(known_ns.values()):
         return None
     return Phases(
-        forward=told_ns.get(Phase.FORWARD),
-        backward=told_ns.get(Phase.BACKWARD),
-        optimizer=told_ns.get(Phase.OPTIMIZER),
+        forward=known_ns.get(Phase.FORWARD),
+        backward=known_ns.get(Phase.BACKWARD),
+        optimizer=known_ns.get(Phase.OPTIMIZER),
     )
 
 
 def _micro_steps(
-    step: Step, device: DeviceTimeline | None, context: RowContext
+    step: Step, device: DeviceTimeline | None, meta: TraceMeta
 ) -> tuple[MicroStep, ...]:
     """The markers of an accumulated step; nothing for a step of one marker."""
     if len(step.markers) < 2:
@@ -303,7 +205,7 @@ def _micro_steps(
     return tuple(
         MicroStep(
             step=marker.step,
-            marker_start_unix_ns=marker.start_ns if context.anchored else None,
+            marker_start_unix_ns=marker.start_ns if meta.anchored else None,
             marker_ns=marker.end_ns - marker.start_ns,
             busy_ns=None if device is None else marker_busy_ns(device, marker),
         )
@@ -311,62 +213,60 @@ def _micro_steps(
     )
 
 
-def _with_clocks(row: Row, clocks: RowClocks, context: RowContext, index: int) -> DraftRow:
-    energy_j, energy_error_j = energy_of(clocks, index)
+def _with_clocks(row: Row, clocked: ClockedDevice, index: int) -> DraftRow:
+    """The row with its clock, loss, energy and power, where its GPU's samples are known."""
+    clocks, samples = clocked.joined.clocks, clocked.samples
+    if clocks is None or samples is None:
+        return DraftRow(row=row, model=clocked.model)
+    reference_mhz = clocked.summary.reference.sm_clock_mhz
+    within = inside(samples.t_unix_ns, clocks, index)
+    power_w, power_source = power_of(samples, clocks, index)
     row = replace(
         row,
-        clock=clock_of(clocks, index),
-        dvfs=dvfs_of(clocks, context.reference_mhz, index),
-        energy_j=energy_j,
-        energy_error_j=energy_error_j,
+        clock=clock_of(clocks, index, samples),
+        dvfs=dvfs_of(clocks, reference_mhz, index),
+        energy_j=known_or_none(clocks.energy.energy_j[index]),
+        energy_error_j=known_or_none(clocks.energy.energy_error_j[index]),
+        power_w=power_w,
+        power_source=power_source,
+        mem_clock_mhz=mean_of_samples(samples.mem_clock_mhz[within]),
+        power_limit_w=samples.gpu.power_limit_w,
+        temperature_c=temperature_of(samples.temperature_c[within]),
     )
-    if context.samples is not None:
-        inside = reads_inside(context.samples, clocks, index)
-        power_w, power_source = power_of(context.samples, clocks, index)
-        row = replace(
-            row,
-            clock=replace(clock_of(clocks, index), dies=dies_of(context.samples, clocks, index)),
-            power_w=power_w,
-            power_source=power_source,
-            mem_clock_mhz=mean_of_samples(context.samples.mem_clock_mhz[inside]),
-            power_limit_w=context.samples.gpu.power_limit_w,
-            temperature_c=temperature_of(context.samples.temperature_c[inside]),
-        )
-    half_mhz, bias_mhz = clocks.compute.half_width_mhz[index], clocks.compute.bias_mhz[index]
-    covered_ns = int(clocks.compute.covered_ns[index])
-    ns_per_mhz = covered_ns / context.reference_mhz if context.reference_mhz else math.nan
+    compute, covered_ns = clocks.compute, int(clocks.compute.covered_ns[index])
+    bias_mhz = float(compute.bias_mhz[index])
+    random_mhz = float(compute.half_width_mhz[index] - compute.bias_mhz[index])
+    ns_per_mhz = covered_ns / reference_mhz if reference_mhz else math.nan
     return DraftRow(
         row=row,
-        model=context.model,
+        model=clocked.model,
         covered_ns=covered_ns,
-        samples_in_compute=len(class_samples(clocks, index)),
-        capped_w=None if context.samples is None else capped_w(context.samples, clocks, index),
-        random_mhz=float(half_mhz - bias_mhz),
-        bias_mhz=float(bias_mhz),
-        random_ns=float(half_mhz - bias_mhz) * ns_per_mhz,
-        bias_ns=float(bias_mhz) * ns_per_mhz,
+        samples_in_compute=len(compute_rows(clocks, index)),
+        capped_w=capped_w(samples, clocks, index),
+        random_mhz=random_mhz,
+        bias_mhz=bias_mhz,
+        random_ns=random_mhz * ns_per_mhz,
+        bias_ns=bias_mhz * ns_per_mhz,
     )
 
 
 def without_loss_interval(draft: DraftRow) -> DraftRow:
     """The row with no interval of its loss, nor of any part of it."""
     row = draft.row
-    families = [msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.families]
-    classes = [msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.classes]
-    by_operation, by_layer, by_phase = (
-        tuple(replace(each, lost_low_ns=None, lost_high_ns=None) for each in those)
-        for those in (row.by_operation, row.by_layer, row.by_phase)
-    )
     row = replace(
         row,
         dvfs=replace(row.dvfs, gap_low=None, gap_high=None),
-        families=tuple(families),
-        classes=tuple(classes),
-        by_operation=by_operation,
-        by_layer=by_layer,
-        by_phase=by_phase,
+        families=tuple(msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.families),
+        classes=tuple(msgspec.structs.replace(each, **_NO_INTERVAL) for each in row.classes),
+        by_operation=_bare(row.by_operation),
+        by_layer=_bare(row.by_layer),
+        by_phase=_bare(row.by_phase),
     )
     return replace(draft, row=row, random_ns=math.nan, bias_ns=math.nan)
+
+
+def _bare(parts: Sequence[Part]) -> tuple[Part, ...]:
+    return tuple(replace(each, lost_low_ns=None, lost_high_ns=None) for each in parts)
 
 
 def without_intervals(draft: DraftRow) -> DraftRow:

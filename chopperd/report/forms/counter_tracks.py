@@ -161,7 +161,7 @@ def _losses(
     clocked: ClockedDevice, clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]
 ) -> list[CounterTrack]:
     """Loss in % of the covered compute between each two samples; 0 where there is none."""
-    reference_mhz = clocked.reference.sm_clock_mhz
+    reference_mhz = clocked.summary.reference.sm_clock_mhz
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
     t_ns = clocks.samples.t_ns[taken]
     if reference_mhz is None or len(t_ns) < 2:

@@ -14,7 +14,7 @@ import pytest
 from chopperd.model.kinds import KERNEL_CLASSES, CopyDirection, KernelClass
 from chopperd.model.timeline import Timeline
 from chopperd.model.trace import Damage, DeviceNumbers, Trace
-from chopperd.report.build.trace_faults import rocm_notes
+from chopperd.report.build.trace_notes import rocm_notes
 from chopperd.traces.read.reader import read_trace
 from chopperd.traces.timeline.host import ALLOCATOR_CALL, SYNC_CALL
 from chopperd.traces.timeline.layout import lay_out

@@ -10,15 +10,14 @@ from chopperd.correlate.groups import FamilyTotals
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.kinds import Cause
 from chopperd.report.build.clocks import (
-    class_samples,
     clock_of,
+    compute_rows,
     dvfs_of,
-    energy_of,
-    families_of,
     known_or_none,
     mean_of_samples,
     temperature_of,
 )
+from chopperd.report.build.work import families_of
 from tests.unit.correlate.builders import MS, Rec, device, gpu_samples
 
 
@@ -26,16 +25,13 @@ def joined(
     clock_mhz: list[float],
     *,
     causes: list[int] | None = None,
-    energy_j: list[float] | None = None,
-    first_ms: int = 0,
 ) -> RowClocks:
     """A device that computes for 100 ms in one window, sampled every 10 ms."""
     timeline = device([Rec(0, 100 * MS)], windows=[(0, 100 * MS)])
     samples = gpu_samples(
-        [(first_ms + 10 * k) * MS for k in range(len(clock_mhz))],
+        [10 * k * MS for k in range(len(clock_mhz))],
         clock_mhz,
         causes=causes,
-        energy_j=energy_j,
     )
     clocks = join_device(timeline, (), samples, 1980.0).clocks
     assert clocks is not None
@@ -52,7 +48,9 @@ def test_percentiles_are_those_of_the_samples_in_compute() -> None:
     row = clock_of(clocks, 0)
     assert row.compute is not None
     # Samples at 0, 10, ... 90 ms: the one at 100 ms lies behind the window.
-    assert class_samples(clocks, 0).tolist() == [1000.0 + 10 * k for k in range(10)]
+    assert clocks.samples.clock_mhz[compute_rows(clocks, 0)].tolist() == [
+        1000.0 + 10 * k for k in range(10)
+    ]
     assert row.compute.samples == 10
     assert row.compute.p05_mhz == pytest.approx(1004.5)
     assert row.compute.p95_mhz == pytest.approx(1085.5)
@@ -90,18 +88,6 @@ def test_without_a_reference_every_figure_of_the_loss_is_none() -> None:
     assert {getattr(dvfs, name) for name in dvfs.__slots__} == {None}
 
 
-def test_energy_without_a_counter_is_none() -> None:
-    assert energy_of(joined([990.0] * 11), 0) == (None, None)
-
-
-def test_energy_is_the_counters_difference() -> None:
-    # 5 J every 10 ms, and the window's edges are on reads: 50 J, and nothing to err by.
-    counter_j = [5.0 * k for k in range(16)]
-    energy_j, error_j = energy_of(joined([990.0] * 16, energy_j=counter_j, first_ms=-20), 0)
-    assert energy_j == pytest.approx(50.0)
-    assert error_j == pytest.approx(0.0)
-
-
 def test_means_of_samples_leave_out_what_was_not_read() -> None:
     assert mean_of_samples(np.array([nan, 2600.0, 2620.0])) == 2610.0
     assert mean_of_samples(np.array([nan])) is None
@@ -124,7 +110,7 @@ def test_families_that_were_not_sampled_have_no_clock_and_no_loss() -> None:
         lost_ns=np.array([40.4, nan]),
         half_ns=np.array([50.0, nan]),
     )
-    gemm, comm = families_of(totals, ("ncclKernel", "gemm"))
+    gemm, comm = families_of(totals, ("ncclKernel", "gemm"), None)
     assert (gemm.name, gemm.class_, gemm.count, gemm.time_ns) == ("gemm", "gemm", 2, 200)
     assert (gemm.mean_mhz, gemm.lost_ns) == (1500.0, 40)
     assert (gemm.lost_low_ns, gemm.lost_high_ns) == (0, 90)

@@ -7,7 +7,7 @@ import msgspec
 
 from chopperd.model.report import LostKind
 from chopperd.model.trace import Damage
-from chopperd.report.build.trace_faults import damage_notes, lost_by_kind
+from chopperd.report.build.trace_notes import damage_notes, lost_by_kind
 from chopperd.report.forms.schema import encode_schema
 from chopperd.traces.timeline.layout import lay_out
 from tests.trace_building import TraceBuilder

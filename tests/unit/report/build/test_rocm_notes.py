@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from chopperd.model.timeline import ClockDrift, DeviceTimeline
-from chopperd.report.build.trace_faults import rocm_notes
+from chopperd.report.build.trace_notes import rocm_notes
 from tests.unit.correlate.builders import Rec, device
 
 DRIFT = ClockDrift(

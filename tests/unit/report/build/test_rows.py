@@ -1,7 +1,8 @@
 """Rows of one trace: identities, lengths, clocks, and None for all that is not known."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from chopperd.model.report_rows import UNKNOWN_PART, Row
@@ -153,3 +154,12 @@ def test_nothing_sensed_is_shown_as_zero_without_samples() -> None:
     assert (line.mean_mhz, line.gap_ratio, line.excess_ns_per_step) == (None, None, None)
     assert (made.sampling.asked_hz, made.sampling.kept_hz) == (None, None)
     assert (made.alignment.realtime_step, made.alignment.offset_uncertainty_ns) == (None, None)
+
+
+def test_energy_of_a_row_is_the_rise_of_the_counter_over_its_window() -> None:
+    """5 J every 10 ms, so 50 J in a step of 100 ms; the window's edges lie 1 us past a read."""
+    samples = sampled()
+    counting = replace(samples, energy_j=np.linspace(0.0, 5.0 * (len(samples) - 1), len(samples)))
+    row = reported(Job(), sample_set(counting)).steps[0].row
+    assert row.energy_j == pytest.approx(50.0)
+    assert row.energy_error_j == pytest.approx(0.0, abs=1.0)

@@ -14,7 +14,7 @@ from chopperd.model.run import device_map_of
 from chopperd.model.samples import GpuSamples, ProcessRow, TimeTriple
 from chopperd.model.trace import Damage
 from chopperd.report.build.clocked_device import JoinOptions, clocked_device
-from chopperd.report.build.notes import doubt_notes
+from chopperd.report.build.device_notes import doubt_notes
 from chopperd.report.build.privacy import trace_with_names
 from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline.layout import lay_out
@@ -392,12 +392,11 @@ def test_what_is_wrong_with_samples_is_said(
     assert clocked.joined.clocks is not None
     lag = LagEstimate(lag_ns=None if lag_ms is None else lag_ms * MS)
     clocks = replace(clocked.joined.clocks, belonging=found, lag=lag)
-    (note,) = doubt_notes(
-        replace(clocked.joined, clocks=clocks), clocked.samples, clocked.reference
-    )
+    reference = clocked.summary.reference
+    (note,) = doubt_notes(replace(clocked.joined, clocks=clocks), clocked.samples, reference)
     assert note.code == ("samples_contradict_trace" if found.says else "time_axes_differ")
     assert says in note.text
-    assert doubt_notes(clocked.joined, None, clocked.reference) == []
+    assert doubt_notes(clocked.joined, None, reference) == []
 
 
 @pytest.mark.parametrize(

@@ -1,169 +1,37 @@
-"""What must be said of one trace and its devices: why something is missing or to be doubted."""
+"""Notes on a traced device and its GPU: why figures are missing or in doubt."""
 
-import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from chopperd.correlate.causes import false_causes
-from chopperd.correlate.join import JoinedDevice
+from chopperd.correlate.join import JoinedDevice, RowClocks
 from chopperd.model.devices import Vendor
-from chopperd.model.kinds import CAUSES
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.report import Note, Reference
 from chopperd.model.samples import GpuSamples, SampleSet
-from chopperd.model.timeline import ACCUMULATION_IRREGULAR, StepSource, Timeline
-from chopperd.model.trace import Damage, Trace
-from chopperd.report.build.clocks import (
-    AVERAGES,
-    above_reference,
-    compute_rows,
-    reference_doubt,
-    sensor_conditions,
-)
-from chopperd.report.build.rows import dies_of
-from chopperd.report.build.trace_faults import damage_notes
-from chopperd.report.text.wording import percent, plural, whole, words
-from chopperd.traces.timeline.host import repeating_annotation
+from chopperd.report.build.clocks import AVERAGES, compute_rows, dies_of
+from chopperd.report.build.trace_notes import noted
+from chopperd.report.text.wording import brief_milliseconds, percent, plural, whole, words
 from chopperd.units import NS_PER_MS, NS_PER_S
 
+#: From this share of the clock on, a blur of it gets a note.
+_NOTED_BLUR_RATIO: Final = 0.005
+#: A reference clock this many times the highest sample is hardly the GPU's. AMD states boost clocks
+#: far above those of matrix products (MI300X in FP16: 1115 of 2100 MHz); a GPU that a limit holds
+#: may be at the lowest that hardware brakes go to (345 of 1980 MHz).
+_FAR_ABOVE: Final = 1.5
+_FAR_ABOVE_ON_AMD: Final = 2.5
+_FAR_ABOVE_WHERE_HELD: Final = 6.0
+_NO_LIMIT_BITS: Final = sum(
+    cause.bit for cause in (Cause.LOW_UTILIZATION, Cause.UNEXPLAINED, Cause.UNKNOWN)
+)
+#: Clocks differ from the maximum by up to a step of theirs.
+_CLOCK_STEP_MHZ: Final = 15.0
 #: Fewer samples of one clock may be chance.
 _MIN_LOCKED_SAMPLES: Final = 30
-PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
-REPEATING_ANNOTATIONS: Final = "repeating_annotations"
-
-
-def trace_notes(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
-) -> list[Note]:
-    """Notes of one trace, the most basic first.
-
-    Args:
-        trace: As read.
-        timeline: As laid out.
-        samples: Of the node; None if there are none.
-        stepped: Whether the wall clock stepped inside the trace.
-    """
-    return [
-        *_basic_notes(trace, timeline, samples, stepped=stepped),
-        *damage_notes(trace.damage),
-        *_timeline_notes(timeline, trace.damage),
-        *_launch_notes(trace, timeline),
-    ]
-
-
-def _noted(conditions: Iterable[tuple[bool, str, str]]) -> list[Note]:
-    """A note for each condition that holds: (condition, code, text)."""
-    return [Note(code=code, text=text) for holds, code, text in conditions if holds]
-
-
-def _basic_notes(
-    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
-) -> list[Note]:
-    """What decides whether there are figures and clocks at all."""
-    return _noted(
-        (
-            (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
-            (samples is None, "no_samples", "no clock samples of its time"),
-            (
-                trace.meta.rank is None and bool(PLACE_IN_JOB.search(Path(trace.meta.path).name)),
-                "rank_unknown",
-                "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, "
-                "not a rank; the rank is known where the name has rank0, rank1, ...",
-            ),
-            (
-                not trace.meta.anchored,
-                "no_timebase",
-                "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
-            ),
-            (
-                stepped,
-                "time_axes_differ",
-                "the wall clock stepped inside the trace: clocks lie on another time axis there; "
-                "no interval",
-            ),
-        )
-    )
-
-
-def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
-    """What the events lack of steps and links."""
-    cut = damage.truncated or damage.still_written
-    cycles = max((step.cycle for step in timeline.steps), default=0)
-    owners = {step.process for step in timeline.steps}
-    irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
-    read_less = cut or damage.invalid_records or damage.damaged_events or damage.damaged_args
-    why_lost = "" if read_less else ": dropped by the profiler"
-    lost_count = timeline.launch_count - timeline.recorded_launch_count
-    return _noted(
-        (
-            (
-                timeline.step_source is StepSource.NONE,
-                "no_steps",
-                "no step markers in the trace" + (": totals only" if timeline.devices else ""),
-            ),
-            (
-                timeline.step_source is StepSource.GPU_ROWS,
-                "approximate_steps",
-                "steps are cut at GPU-side rows: approximate",
-            ),
-            (
-                bool(cycles),
-                "step_numbers_again",
-                f"step numbers come again: {cycles + 1} profiler cycles in the file; later cycles "
-                "are numbered on from the one before",
-            ),
-            (
-                irregular > 0,
-                "accumulation_irregular",
-                f"{plural(irregular, 'step')} of more micro-steps than others, as where fp16 skips "
-                "the optimizer: left out of step times",
-            ),
-            (
-                len(owners) > 1,
-                "several_processes",
-                f"{len(owners)} processes with steps in the file: each has its own steps; the rank "
-                "is the file's",
-            ),
-            (
-                bool(timeline.unlinked_records),
-                "unlinked_records",
-                f"{plural(timeline.unlinked_records, 'device record')} without a launch in the "
-                "file: counted by time only",
-            ),
-            (
-                lost_count > 0,
-                "launches_without_record",
-                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}; "
-                "the time in which their work may have run is unknown, not idle",
-            ),
-        )
-    )
-
-
-def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
-    """What annotations and graph launches tell, and what not."""
-    stepless = timeline.devices and timeline.step_source is StepSource.NONE
-    repeats = repeating_annotation(trace) if stepless else None
-    name, times = repeats or ("", 0)
-    of_graphs = timeline.graph_records
-    return _noted(
-        (
-            (
-                repeats is not None,
-                REPEATING_ANNOTATIONS,
-                f"the annotation {name} comes {times} times, perhaps once a step: steps are told "
-                "by ProfilerStep and Optimizer.step only",
-            ),
-            (
-                of_graphs > 0,
-                "graph_launches",
-                f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of "
-                "is not known",
-            ),
-        )
-    )
 
 
 def doubt_notes(
@@ -188,8 +56,8 @@ def doubt_notes(
     apart_ns = found.apart_ns or 0
     is_moved = apart_ns and apart_ns == clocks.lag.lag_ns
     opposite = "idle" if found.says == "busy" else "busy"
-    doubt = reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
-    return _noted(
+    doubt = _reference_doubt(clocks, mine, (mine, *same_model), reference.sm_clock_mhz)
+    return noted(
         (
             (
                 found.apart_ns is not None,
@@ -240,7 +108,7 @@ def device_notes(
         text = f"device {device} of the trace is not mapped to a sampled GPU"
         text += f": {why_unmapped}" if why_unmapped else ""
         return [Note(code="device_unmapped", text=f"{text}; {_remedy(device, samples, in_agent)}")]
-    above = above_reference(joined.clocks, reference)
+    above = _above_reference(joined.clocks, reference)
     conditions = (
         (bool(above), "clock_above_reference", above),
         (joined.clocks is None, "no_overlap", _why_apart(joined, mine)),
@@ -264,7 +132,7 @@ def device_notes(
         "temperature are those of the whole card; the part's energy is not known",
     )
     return [
-        *_noted((*conditions, *sensor_conditions(joined, mine), *_power_conditions(mine), shared)),
+        *noted((*conditions, *_sensor_conditions(joined, mine), *_power_conditions(mine), shared)),
         *_false_cause_notes(samples, mine),
         *_lock_notes(joined, mine, reference),
         *_dies_notes(joined, mine),
@@ -372,3 +240,69 @@ def _seconds(time_ns: int) -> str:
     """Three digits, or all whole seconds where there are more."""
     time_s = time_ns / NS_PER_S
     return f"{time_s:.3g} s" if time_s < 999.5 else f"{time_s:,.0f} s"
+
+
+def _sensor_conditions(
+    joined: JoinedDevice, samples: GpuSamples
+) -> tuple[tuple[bool, str, str], ...]:
+    """What the interval of the clock holds of its sensor and reads: (condition, code, text)."""
+    clocks, gpu = joined.clocks, samples.gpu.gpu
+    if clocks is None:
+        return ()
+    timing, mean_mhz = clocks.timing, float(clocks.compute.mean_mhz[-1])
+    blur_ratio = float(clocks.compute.blur_mhz[-1]) / mean_mhz
+    over_ms = brief_milliseconds(timing.settling_ns)
+    points = f" {timing.distinct_reads:.0f}" if math.isfinite(timing.distinct_reads) else ""
+    return (
+        (
+            blur_ratio >= _NOTED_BLUR_RATIO,
+            "clock_blurred",
+            f"the clock of GPU {gpu} follows what runs only over {over_ms} ms or more: its sensor "
+            "averages or the clock settles so slowly, which can't be told apart; the intervals "
+            f"hold both, {percent(blur_ratio)} % of the clock to either side are for that",
+        ),
+        (
+            clocks.regular_reads,
+            "regular_reads",
+            f"the clock of GPU {gpu} was read at regular intervals, as by nvidia-smi -lms: what "
+            f"repeats with them is hidden, and the run's interval counts{points} different points "
+            "of the step, not reads; chopperd record reads at random",
+        ),
+    )
+
+
+def _reference_doubt(
+    clocks: RowClocks,
+    mine: GpuSamples,
+    same_model: Sequence[GpuSamples],
+    reference_mhz: float | None,
+) -> str:
+    """What speaks against a reference clock; empty where nothing does."""
+    if reference_mhz is None:
+        return ""
+    highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
+    rows = compute_rows(clocks)
+    median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
+    limits = mine.causes[clocks.kept[rows]] & ~_NO_LIMIT_BITS
+    far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
+    if 2 * np.count_nonzero(limits) > len(rows):
+        far_above = _FAR_ABOVE_WHERE_HELD
+    if reference_mhz > far_above * highest_mhz:
+        return f"is {reference_mhz:.0f} MHz, though no sample is above {highest_mhz:.0f} MHz"
+    if reference_mhz < median_mhz:
+        return f"is {reference_mhz:.0f} MHz, below the median sample of {median_mhz:.0f} MHz"
+    return ""
+
+
+def _above_reference(clocks: RowClocks | None, reference: Reference) -> str:
+    """How many samples are above the reference clock; empty where none is."""
+    if clocks is None or reference.sm_clock_mhz is None:
+        return ""
+    of_compute = clocks.samples.clock_mhz[compute_rows(clocks)]
+    above = of_compute[of_compute > reference.sm_clock_mhz + _CLOCK_STEP_MHZ]
+    if not len(above):
+        return ""
+    return (
+        f"{len(above)} of {plural(len(of_compute), 'sample')} in compute are above the reference "
+        f"clock of {reference.sm_clock_mhz:.0f} MHz, up to {above.max():.0f}: no loss there"
+    )

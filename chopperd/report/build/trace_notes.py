@@ -1,0 +1,308 @@
+"""Notes on a trace file: what it lacks, what it lost, and which of its times are doubtful."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chopperd.model.report import LostKind, Note
+from chopperd.model.samples import SampleSet
+from chopperd.model.timeline import (
+    ACCUMULATION_IRREGULAR,
+    ClockDrift,
+    DeviceTimeline,
+    StepSource,
+    Timeline,
+)
+from chopperd.model.trace import MOST_DETAILS, Damage, Trace
+from chopperd.report.text.wording import count, percent, plural
+from chopperd.traces.timeline.host import repeating_annotation
+from chopperd.units import NS_PER_MS
+
+PLACE_IN_JOB: Final = re.compile(r"(?<![a-z])[tdpec]p[-_]?\d", re.IGNORECASE)
+REPEATING_ANNOTATIONS: Final = "repeating_annotations"
+
+
+def trace_notes(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
+) -> list[Note]:
+    """Notes of one trace, the most basic first; `stepped`: the wall clock stepped inside it."""
+    return [
+        *_basic_notes(trace, timeline, samples, stepped=stepped),
+        *damage_notes(trace.damage),
+        *_timeline_notes(timeline, trace.damage),
+        *_launch_notes(trace, timeline),
+    ]
+
+
+def _basic_notes(
+    trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
+) -> list[Note]:
+    """What decides whether there are figures and clocks at all."""
+    return noted(
+        (
+            (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
+            (samples is None, "no_samples", "no clock samples of its time"),
+            (
+                trace.meta.rank is None and bool(PLACE_IN_JOB.search(Path(trace.meta.path).name)),
+                "rank_unknown",
+                "rank unknown: TP, DP, PP or EP in a file's name is a place in the job's layout, "
+                "not a rank; the rank is known where the name has rank0, rank1, ...",
+            ),
+            (
+                not trace.meta.anchored,
+                "no_timebase",
+                "no wall-clock anchor in the trace (baseTimeNanoseconds): clocks can't be joined",
+            ),
+            (
+                stepped,
+                "time_axes_differ",
+                "the wall clock stepped inside the trace: clocks lie on another time axis there; "
+                "no interval",
+            ),
+        )
+    )
+
+
+def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
+    """What the events lack of steps and links."""
+    cut = damage.truncated or damage.still_written
+    cycles = max((step.cycle for step in timeline.steps), default=0)
+    owners = {step.process for step in timeline.steps}
+    irregular = sum(ACCUMULATION_IRREGULAR in step.partial_reasons for step in timeline.steps)
+    read_less = cut or damage.invalid_records or damage.damaged_events or damage.damaged_args
+    why_lost = "" if read_less else ": dropped by the profiler"
+    lost_count = timeline.launch_count - timeline.recorded_launch_count
+    return noted(
+        (
+            (
+                timeline.step_source is StepSource.NONE,
+                "no_steps",
+                "no step markers in the trace" + (": totals only" if timeline.devices else ""),
+            ),
+            (
+                timeline.step_source is StepSource.GPU_ROWS,
+                "approximate_steps",
+                "steps are cut at GPU-side rows: approximate",
+            ),
+            (
+                bool(cycles),
+                "step_numbers_again",
+                f"step numbers come again: {cycles + 1} profiler cycles in the file; later cycles "
+                "are numbered on from the one before",
+            ),
+            (
+                irregular > 0,
+                "accumulation_irregular",
+                f"{plural(irregular, 'step')} of more micro-steps than others, as where fp16 skips "
+                "the optimizer: left out of step times",
+            ),
+            (
+                len(owners) > 1,
+                "several_processes",
+                f"{len(owners)} processes with steps in the file: each has its own steps; the rank "
+                "is the file's",
+            ),
+            (
+                bool(timeline.unlinked_records),
+                "unlinked_records",
+                f"{plural(timeline.unlinked_records, 'device record')} without a launch in the "
+                "file: counted by time only",
+            ),
+            (
+                lost_count > 0,
+                "launches_without_record",
+                f"{lost_count} of {timeline.launch_count} launches left no record{why_lost}; "
+                "the time in which their work may have run is unknown, not idle",
+            ),
+        )
+    )
+
+
+def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
+    """What annotations and graph launches tell, and what not."""
+    stepless = timeline.devices and timeline.step_source is StepSource.NONE
+    repeats = repeating_annotation(trace) if stepless else None
+    name, times = repeats or ("", 0)
+    of_graphs = timeline.graph_records
+    return noted(
+        (
+            (
+                repeats is not None,
+                REPEATING_ANNOTATIONS,
+                f"the annotation {name} comes {times} times, perhaps once a step: steps are told "
+                "by ProfilerStep and Optimizer.step only",
+            ),
+            (
+                of_graphs > 0,
+                "graph_launches",
+                f"{plural(of_graphs, 'device record')} of graph launches: which layers they are of "
+                "is not known",
+            ),
+        )
+    )
+
+
+def noted(conditions: Iterable[tuple[bool, str, str]]) -> list[Note]:
+    """A note for each condition that holds: (condition, code, text)."""
+    return [Note(code=code, text=text) for holds, code, text in conditions if holds]
+
+
+def lost_by_kind(damage: Damage, timeline: Timeline) -> Mapping[str, int]:
+    """The number of losses by `LostKind`, without kinds of which there are none.
+
+    Launches without a record are those that the profiler lost, or reading did.
+    """
+    derived = {
+        **_invalid_records(damage),
+        LostKind.LAUNCHES_WITHOUT_RECORD: timeline.launch_count - timeline.recorded_launch_count,
+    }
+    # Other kinds have the names of the counts in `Damage`.
+    numbers = {
+        kind.value: derived[kind] if kind in derived else getattr(damage, kind.value)
+        for kind in LostKind
+    }
+    return {kind: number for kind, number in numbers.items() if number}
+
+
+#: What is noted of each count of `Damage`: the noun, and what follows the count; code is the name.
+_DAMAGE: Final = {
+    "damaged_events": (
+        "event",
+        "that can't be read: left out; work of which they told is in no figure",
+    ),
+    "damaged_args": (
+        "event",
+        "with details (args) that can't be read: kept with name and times; what they communicated, "
+        "or their launch, may be unknown",
+    ),
+    "undecodable_events": ("event", "with impossible values: left out of all figures"),
+    "further_events": (
+        "event",
+        "in further lists or documents of the file: only the first list is read",
+    ),
+    "invalid_records": (
+        "device record",
+        "with impossible times{which}: left out of all figures; their launches count as without "
+        "record",
+    ),
+    "duplicate_records": ("device record", "there twice: counted once"),
+    "duplicate_rows": ("row", "of the host there twice: counted once"),
+    "rows_without_detail": (
+        "row",
+        f"with a collective or shapes beyond the {count(MOST_DETAILS)} that are told apart: what "
+        "they communicated, or their FLOPs, are unknown",
+    ),
+    "cut_records": (
+        "device record",
+        "lasted far past later ones of the stream, which runs one at a time: ends stamped late, "
+        "cut to the start of the next",
+    ),
+    "overrun_records": (
+        "device record",
+        "ended after the next of the stream had started: busy time counts that once, families' "
+        "times count it twice",
+    ),
+}
+
+
+def damage_notes(damage: Damage) -> list[Note]:
+    """What the file lost, and what that does to the figures."""
+    cut = damage.truncated or damage.still_written
+    rows = []
+    for code, (noun, text) in _DAMAGE.items():
+        number, which = getattr(damage, code), _of_which(damage)
+        rows.append((bool(number), code, f"{plural(number, noun)} {text.format(which=which)}"))
+    return noted(
+        (
+            (cut, "incomplete", "the file is cut short: whole events were used"),
+            (damage.unclosed and not cut, "not_closed", "the file lacks its closing brackets"),
+            (
+                damage.unreadable_keys,
+                "unreadable_keys",
+                "what the file says of itself can't all be read: rank or time base may be missing",
+            ),
+            *rows,
+        )
+    )
+
+
+def _invalid_records(damage: Damage) -> dict[LostKind, int]:
+    """The records left out for their times, by what is wrong with them."""
+    known = damage.zeroed_records + damage.outlying_records
+    return {
+        LostKind.NEGATIVE_RECORDS: damage.invalid_records - known,
+        LostKind.ZEROED_RECORDS: damage.zeroed_records,
+        LostKind.OUTLYING_RECORDS: damage.outlying_records,
+    }
+
+
+def _of_which(damage: Damage) -> str:
+    words = {
+        LostKind.NEGATIVE_RECORDS: "with a negative duration or none",
+        LostKind.ZEROED_RECORDS: "with neither start nor length",
+        LostKind.OUTLYING_RECORDS: "far beyond all other rows",
+    }
+    parts = [
+        f"{count(number)} {words[kind]}"
+        for kind, number in _invalid_records(damage).items()
+        if number
+    ]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+#: The end of one record is the start of the next to this much: Kineto's times are cut to ns.
+_TOUCH_NS: Final = 1
+#: Fewer neighbours, or a smaller share of them, get no note.
+_FEWEST: Final = 10
+_NOTABLE_RATIO: Final = 0.2
+_PER_MILLION: Final = 1e6
+
+
+def rocm_notes(device: DeviceTimeline, runtime: str | None) -> list[Note]:
+    """Notes on the times of a device of a ROCm trace; none on others.
+
+    Source: MI300X firmware before ROCm 6.4.2 gave wrong times (ROCm/legacy-rocm-build#4079,
+        ROCm/roctracer#105: kernels end as the next begins); a real trace of HIP 7.2 has them too.
+    """
+    if runtime != "rocm":
+        return []
+    notes = []
+    if device.drift is not None and device.drift.misleads:
+        text = _drift(device.device, device.drift, device.early_count)
+        notes.append(Note(code="rocm_clock_drift", text=text))
+    touching, neighbours = _touching(device)
+    if neighbours >= _FEWEST and touching >= _NOTABLE_RATIO * neighbours:
+        text = (
+            f"{percent(touching / neighbours)} % of {count(neighbours)} records on device "
+            f"{device.device} end as the next begins: their ends are not measured, and idle time "
+            "between kernels is counted as busy"
+        )
+        notes.append(Note(code="rocm_touching_kernels", text=text))
+    return notes
+
+
+def _drift(device: int, drift: ClockDrift, early_count: int) -> str:
+    rate, low, high = (
+        f"{ratio * _PER_MILLION:+.3g}" for ratio in (drift.ratio, drift.low_ratio, drift.high_ratio)
+    )
+    early = f"; {plural(early_count, 'record')} before the launch" if early_count else ""
+    return (
+        f"launches and kernels of device {device} drift apart by {rate} ppm [{low}, {high}], "
+        f"{drift.apart_ns / NS_PER_MS:.3g} ms over the file{early}: which of the two is off is not "
+        "known and nothing is corrected; idle time told by launches, and the join, are uncertain "
+        "by that"
+    )
+
+
+def _touching(device: DeviceTimeline) -> tuple[int, int]:
+    """Records that end as the next on their stream begins, and how many have a next."""
+    order = np.lexsort((device.end_ns, device.start_ns, device.stream))
+    stream, start_ns, end_ns = (
+        column[order] for column in (device.stream, device.start_ns, device.end_ns)
+    )
+    same = stream[1:] == stream[:-1]
+    gap_ns = start_ns[1:] - end_ns[:-1]
+    return int(np.count_nonzero(same & (abs(gap_ns) <= _TOUCH_NS))), int(np.count_nonzero(same))
