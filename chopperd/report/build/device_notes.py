@@ -40,14 +40,14 @@ def doubt_notes(
     reference: Reference,
     same_model: Sequence[GpuSamples] = (),
 ) -> list[Note]:
-    """Why a device's figures may be wrong by more than any interval says; none where they are not.
+    """Why a device's figures may be wrong by more than any interval covers; none where they aren't.
 
     Args:
         joined: The device with its GPU's samples.
         mine: The samples of its GPU.
         reference: Its reference clock.
-        same_model: Samples of the GPUs of its model: one that is held low next to others that run
-            higher says nothing against the reference.
+        same_model: Samples of the GPUs of its model: a GPU that is held low does not contradict the
+            reference while others of its model run higher.
     """
     clocks = joined.clocks
     if clocks is None or mine is None:
@@ -98,7 +98,7 @@ def device_notes(
         samples: Of the node, where they can be joined; None if not.
         mine: The samples of its GPU; None if it was not mapped to one.
         reference: Its reference clock.
-        why_unmapped: What kept it from being mapped, in words, where that can be said.
+        why_unmapped: Why it was not mapped, in words, where known.
         in_agent: Whether the agent makes the report.
     """
     if samples is None:
@@ -140,7 +140,7 @@ def device_notes(
 
 
 def _false_cause_notes(samples: SampleSet, mine: GpuSamples) -> list[Note]:
-    """Which limits were left out since they are set whatever the GPU does."""
+    """The limits left out because they are set whether the GPU is limited or not."""
     whose = mine.gpu.parent or mine.gpu.gpu
     false = [false_causes(each) for each in samples.gpus if each.gpu.gpu == whose]
     names = " and ".join(words(c.label) for c in CAUSES if any(c.bit & bits for bits in false))
@@ -152,7 +152,7 @@ def _false_cause_notes(samples: SampleSet, mine: GpuSamples) -> list[Note]:
 
 
 def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) -> list[Note]:
-    """The hint that a clock is locked: no driver has a call that gives it."""
+    """The hint that a clock is locked, for which no driver has a call."""
     clocks, top_mhz = joined.clocks, reference.sm_clock_mhz
     if clocks is None or top_mhz is None or mine.gpu.sm_clock_limit_mhz is not None:
         return []
@@ -171,7 +171,7 @@ def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) ->
 
 
 def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
-    """What to do about a device that is not mapped, where the report is made."""
+    """What the user can do about a device that is not mapped."""
     gpus = f"sampled: {', '.join(each.gpu.gpu for each in samples.gpus) or 'none'}"
     if not in_agent:
         return f"say which it is with --device-map [RANK:]{device}=GPU ({gpus})"
@@ -182,7 +182,7 @@ def _remedy(device: int, samples: SampleSet, in_agent: bool) -> str:
 
 
 def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:
-    """What the power of a GPU is not."""
+    """The limits of a GPU's power readings."""
     gpu = mine.gpu
     over = "1 s" if gpu.power_source == "average_1s" else "a time that is not known"
     return (
@@ -201,7 +201,7 @@ def _power_conditions(mine: GpuSamples) -> tuple[tuple[bool, str, str], ...]:
 
 
 def _dies_notes(joined: JoinedDevice, mine: GpuSamples) -> list[Note]:
-    """Whose clock it is, of a GPU whose dies have clocks of their own."""
+    """Which die's clock is shown for a GPU whose dies have clocks of their own."""
     clocks = joined.clocks
     if clocks is None:
         return []
@@ -221,7 +221,7 @@ def _dies_notes(joined: JoinedDevice, mine: GpuSamples) -> list[Note]:
 
 
 def _why_apart(joined: JoinedDevice, mine: GpuSamples) -> str:
-    """How the samples of a GPU and the trace miss one another."""
+    """Why the samples of a GPU and the trace don't overlap."""
     whose = f"of GPU {mine.gpu.gpu}"
     clocked_ns = mine.t_unix_ns[np.isfinite(mine.sm_clock_mhz)]
     if not len(clocked_ns):
@@ -245,7 +245,7 @@ def _seconds(time_ns: int) -> str:
 def _sensor_conditions(
     joined: JoinedDevice, samples: GpuSamples
 ) -> tuple[tuple[bool, str, str], ...]:
-    """What the interval of the clock holds of its sensor and reads: (condition, code, text)."""
+    """What the clock's interval includes for its sensor and reads: (condition, code, text)."""
     clocks, gpu = joined.clocks, samples.gpu.gpu
     if clocks is None:
         return ()
@@ -277,7 +277,7 @@ def _reference_doubt(
     same_model: Sequence[GpuSamples],
     reference_mhz: float | None,
 ) -> str:
-    """What speaks against a reference clock; empty where nothing does."""
+    """What contradicts a reference clock; empty where nothing does."""
     if reference_mhz is None:
         return ""
     highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)

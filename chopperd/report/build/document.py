@@ -1,4 +1,4 @@
-"""The report document: traces of one job, joined, set beside one another and summed up."""
+"""The report document: the joined traces of one job, compared with each other and summarised."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -35,15 +35,10 @@ _STRETCHES_NAMED: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSelection:
-    """Which step rows a document shows; its summary is over all.
+    """Which step rows a document shows; its summary is over all."""
 
-    Attributes:
-        step: Only this step number; None for all.
-        last: Only the last so many steps; None for all.
-    """
-
-    step: int | None = None
-    last: int | None = None
+    step: int | None = None  # only this step number; None for all
+    last: int | None = None  # only so many of the last steps; None for all
 
 
 def build_document(
@@ -54,14 +49,7 @@ def build_document(
     selection: StepSelection,
     notes: Sequence[Note] = (),
 ) -> ReportDocument:
-    """The document of at least one trace report.
-
-    Args:
-        reports: One a trace, of one job.
-        version: Of this program.
-        time: Now, RFC 3339.
-        selection: Which steps to show.
-        notes: What else is to be said.
+    """The document of at least one trace report, all of one job; `time` is now in RFC 3339.
 
     Raises:
         StepNotFoundError: There is no step of the number asked for.
@@ -101,7 +89,7 @@ def build_document(
 
 
 def _of_another_clock(report: TraceReport, apart_ns: int) -> TraceReport:
-    """A report whose join with samples of other hosts is wrong by that much: no interval."""
+    """A report whose join with samples of other hosts is wrong by `apart_ns`: no interval."""
     side = "after" if apart_ns > 0 else "before"
     text = (
         f"its steps begin {abs(apart_ns) / NS_PER_S:.1f} s {side} those of the other ranks: the "
@@ -246,7 +234,7 @@ def _notes(reports: Sequence[TraceReport], totals: Sequence[DraftRow]) -> list[N
 
 
 def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    """Ranks that two files claim which can't be of one process."""
+    """Ranks claimed by two files that can't be of one process."""
     return [
         Note(
             code="rank_conflict",
@@ -258,7 +246,7 @@ def _conflict_notes(reports: Sequence[TraceReport]) -> list[Note]:
 
 
 def _trace_notes(reports: Sequence[TraceReport]) -> list[Note]:
-    """The traces' notes; of several, each line says whose it is unless all traces have it."""
+    """The traces' notes; each names its ranks unless all traces have it."""
     whose: defaultdict[Note, list[TraceReport]] = defaultdict(list)
     for report in reports:
         for note in dict.fromkeys(report.notes):
@@ -278,7 +266,7 @@ def _names(reports: Sequence[TraceReport]) -> str:
 
 
 def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
-    """Says so where a GPU's clock is known and its peers' is not, or where peers disagree."""
+    """Notes where a GPU's clock is known and its peers' is not, and where peers disagree."""
     clocked = [each.row for each in totals if each.row.clock is not None]
     peers = [row.peers for row in clocked if row.peers is not None]
     apart_mhz = [each.median_mhz for each in peers if each.disagree and each.median_mhz is not None]
@@ -298,7 +286,7 @@ def _peer_notes(totals: Sequence[DraftRow]) -> list[Note]:
 
 
 def _no_step(wanted: int, numbers: Sequence[int]) -> str:
-    """Which steps there are instead of the one asked for, stretches of them in short."""
+    """The error for a missing step: it lists the steps that exist, consecutive ones in short."""
     if not numbers:
         return f"there is no step {wanted}: no steps are marked in what the traces hold"
     breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]

@@ -1,4 +1,4 @@
-"""What a report shows of names, which reveal architectures: all, hashes, or classes only."""
+"""Names in a report, which reveal architectures: shown in full, as hashes, or not at all."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ import msgspec
 
 from chopperd.model.report import FrameworkSummary, HostPart, HostTime, Note, ReportDocument
 from chopperd.model.report_rows import OTHER_PARTS, UNKNOWN_PART, Family, Part, Row
-from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.trace_notes import REPEATING_ANNOTATIONS
 from chopperd.report.build.trace_report import TraceReport
 
@@ -32,7 +31,6 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
     """
     if names == "full":
         return document
-
     return replace(
         document,
         notes=_without_names(document.notes),
@@ -44,24 +42,21 @@ def with_names(document: ReportDocument, names: Names) -> ReportDocument:
 
 
 def _without_names(notes: Sequence[Note]) -> tuple[Note, ...]:
-    """The notes but those that hold what a program calls its work."""
+    """The notes without those that quote names from the program."""
     return tuple(note for note in notes if note.code != REPEATING_ANNOTATIONS)
 
 
 def trace_with_names(report: TraceReport, names: Names) -> TraceReport:
-    """The report on one trace, as `with_names`: a document made of such reports shows the same."""
+    """The report on one trace with names as by `with_names`."""
     if names == "full":
         return report
-
-    def covered(draft: DraftRow) -> DraftRow:
-        return replace(draft, row=_covered(draft.row, names))
 
     return replace(
         report,
         notes=_without_names(report.notes),
         framework=_bare(report.framework),
-        totals=tuple(covered(draft) for draft in report.totals),
-        steps=tuple(covered(draft) for draft in report.steps),
+        totals=tuple(replace(each, row=_covered(each.row, names)) for each in report.totals),
+        steps=tuple(replace(each, row=_covered(each.row, names)) for each in report.steps),
         host=None if report.host is None else _covered_host(report.host, names),
     )
 
@@ -87,7 +82,7 @@ def _covered_host(host: HostTime, names: Literal["hashed", "classes"]) -> HostTi
 
 
 def _bare(framework: FrameworkSummary) -> FrameworkSummary:
-    """Without the names that it was told by."""
+    """Without its evidence, which is names."""
     return replace(framework, evidence=())
 
 
@@ -103,7 +98,7 @@ def _hashed(families: Sequence[Family]) -> tuple[Family, ...]:
 def _parts(
     parts: Sequence[PartT], what: str, names: Literal["hashed", "classes"]
 ) -> tuple[PartT, ...]:
-    """Operations or layers with hashes for names; none at all beside classes."""
+    """Operations or layers with hashes for names; none at all for "classes"."""
     if names == "classes":
         return ()
     return tuple(
@@ -119,7 +114,7 @@ def _digest(name: str) -> str:
 
 
 def _classes(row: Row) -> tuple[Family, ...]:
-    """One family a class, longest first, with the clock and the loss of the class."""
+    """One family for each class, longest first, with the clock and the loss of the class."""
     reasons = {family.class_: family.beta_reason for family in row.families}
     return tuple(
         Family(

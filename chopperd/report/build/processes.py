@@ -1,4 +1,4 @@
-"""Which trace files are of one run or process, which contradict, which claim one GPU twice."""
+"""Trace files by run and process: which belong together, contradict, or claim the same GPU."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ _MOST_STEPS: Final = 32
 def processes(reports: Sequence[TraceReport]) -> list[int]:
     """For each trace the number of its process: the index of that process's first trace.
 
-    A profiler writes a file a cycle: files of one rank whose steps or times lie apart are of one
-    process. Files that tell of the same step or time are not, whatever rank they claim.
+    A profiler writes a file each cycle: files of one rank whose steps or times lie apart are of
+    one process. Files with the same step or time are not, even if they claim the same rank.
     """
     members: dict[int, list[int]] = {}
     numbers = []
@@ -51,7 +51,7 @@ def rank_conflicts(reports: Sequence[TraceReport]) -> list[tuple[int, int]]:
 
 
 def guessed_twice(reports: Sequence[TraceReport]) -> list[int]:
-    """Traces of which a GPU was told by an uncertain rule that another had at the same time."""
+    """Traces with a GPU by an uncertain rule that another trace used at the same time."""
     return sorted(
         {
             index
@@ -72,7 +72,7 @@ def _of_one_process(a: TraceReport, b: TraceReport) -> bool:
 
 
 def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
-    """A GPU that a user's map gives to several traces of one time, and which; None if none."""
+    """A GPU that a user's map gives to several traces at one time, and those; None if none."""
     given = [_gpus_by(report, {"device_map"}) for report in reports]
     for a, b in combinations(range(len(reports)), 2):
         if _of_one_process(reports[a], reports[b]):
@@ -84,7 +84,7 @@ def given_twice(reports: Sequence[TraceReport]) -> tuple[str, list[int]] | None:
 
 
 def guessed_gpus(report: TraceReport) -> set[str]:
-    """Labels of the GPUs of a trace that were told by an uncertain rule."""
+    """Labels of a trace's GPUs that an uncertain rule found."""
     return _gpus_by(report, UNCERTAIN_RULES)
 
 
@@ -95,11 +95,11 @@ def _gpus_by(report: TraceReport, rules: Collection[str]) -> set[str]:
 def unconfirmed(
     reports: Sequence[TraceReport], fits: Sequence[Mapping[int, Agreement]]
 ) -> list[int]:
-    """Traces of which a GPU was told by its samples, and that all of their time do not confirm.
+    """Traces with a GPU found by its samples that the other traces of their time don't confirm.
 
     Args:
-        reports: Each with its own best.
-        fits: Of each the devices that may be told so.
+        reports: Each with its own best GPUs.
+        fits: For each, the devices that may be mapped by samples.
     """
     left = {index for index, each in enumerate(fits) if each}
     wrong: list[int] = []
@@ -129,14 +129,13 @@ def _unconfirmed_of(
         for gpu in _claimed(report) - _gpus_by(report, {BY_SIGNAL})
     }
     rows = [(index, device) for index in those for device in fits[index]]
-    told = dict(
-        zip(rows, assigned([fits[index][device] for index, device in rows], taken), strict=True)
-    )
+    found = assigned([fits[index][device] for index, device in rows], taken)
+    gpus = dict(zip(rows, found, strict=True))
     return [
         index
         for index in those
         if any(
-            each.mapping == BY_SIGNAL and told.get((index, each.device)) != each.gpu
+            each.mapping == BY_SIGNAL and gpus.get((index, each.device)) != each.gpu
             for each in reports[index].devices
         )
     ]
@@ -160,7 +159,7 @@ def span_ns(report: TraceReport) -> tuple[int, int] | None:
 
 
 def identity(report: TraceReport) -> RunIdentity:
-    """What a trace says of its run, with the times and the job's own steps of its rows."""
+    """What a trace says about its run, with the times and the job's own steps of its rows."""
     span = span_ns(report) or (None, None)
     return replace(
         report.said, begin_unix_ns=span[0], end_unix_ns=span[1], steps=_numbered_steps(report)
@@ -204,7 +203,7 @@ def _offset_ns(starts: Mapping[int, int], every: Iterable[Mapping[int, int]]) ->
 
 
 def unrelated(reports: Sequence[TraceReport]) -> str | None:
-    """Which file is not of the same job as the most others, and why, in words; None if all are."""
+    """A message on the file that is not of the same job as most others; None if all are."""
     identities = [identity(report) for report in reports]
     groups: list[list[int]] = []
     for index, one in enumerate(identities):
@@ -232,12 +231,7 @@ def unrelated(reports: Sequence[TraceReport]) -> str | None:
 
 
 def of_runs(reports: Sequence[TraceReport], name: str | None) -> list[TraceReport]:
-    """The reports, each under its run's name.
-
-    Args:
-        reports: Of one job.
-        name: The run's; None if it has none, or the reports are of several: these get numbers.
-    """
+    """The reports of one job, each under its run's name; several runs get numbers for names."""
     number = [0] * len(reports)
     if unrelated(reports) is not None:
         number = runs_of([identity(report) for report in reports], is_told=True)
@@ -263,7 +257,7 @@ def _of_run(report: TraceReport, run: str | None) -> TraceReport:
 
 
 def _numbered_steps(report: TraceReport) -> tuple[tuple[int, int], ...]:
-    """Some of the job's steps, thinned, and the end of the last; none that a file numbers."""
+    """Some of the steps that the job itself numbers, and the end of the last."""
     rows = [each.row for each in report.steps] or list(report.host_steps)
     starts: dict[int, int] = {}
     end_ns = 0
@@ -293,7 +287,7 @@ def _identity(report: TraceReport) -> tuple[str | None, int | None]:
 
 
 def _apart(a: TraceReport, b: TraceReport) -> bool:
-    """Whether two traces are known to tell of different steps and times."""
+    """Whether two traces are known to cover different steps and times."""
     steps_a, steps_b = _steps(a), _steps(b)
     if steps_a & steps_b or _overlap(a, b):
         return False

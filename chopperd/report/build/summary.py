@@ -1,4 +1,4 @@
-"""The run in one look, pooled from its rows."""
+"""The summary of a run: peers, excess and critical devices of its rows, then pooled figures."""
 
 import math
 from collections import Counter, defaultdict
@@ -14,18 +14,13 @@ from chopperd.model.report import CauseShare, GpuLine, Reference, Summary
 from chopperd.model.report_rows import Peers, Row
 from chopperd.report.build.rows import DraftRow
 
-# What only rows of several devices tell together: peers, excess, and the critical device.
-
 
 def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
     """The rows with peers, excess and `is_critical`, in the same order.
 
     Peers are the same model's GPUs in the same job, run and step (for totals: in files that begin
     with the same step); the critical device is the one with the largest window less exposed
-    communication.
-
-    Args:
-        drafts: Rows of all devices of a job: its steps, or its totals.
+    communication. `drafts` are the rows of all devices of a job: its steps, or its totals.
     """
     rows = list(drafts)
     for group in _groups(rows, lambda draft: (*_when(draft), draft.model)):
@@ -39,7 +34,7 @@ def across_devices(drafts: Sequence[DraftRow]) -> list[DraftRow]:
 
 
 def _when(draft: DraftRow) -> tuple[str | None, str | None, int | None, int | None]:
-    """What rows that are set beside one another have in common."""
+    """The key of rows that are compared with each other."""
     row = draft.row
     return row.job, row.run, row.step, draft.first_step if row.step is None else None
 
@@ -102,23 +97,17 @@ def _or_nan(value: float | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExcess:
-    """Loss against peers by the mean clocks of a run, a row (step) in ns; None where not known.
-
-    Attributes:
-        excess_ns, low_ns, high_ns: With its 95 % interval.
-        stands_out: Whether the low end passes the margin.
-        peers_mhz: What the clock is compared with.
-    """
+    """Loss against peers by the mean clocks of a run, in ns for each row; None where unknown."""
 
     excess_ns: float | None = None
-    low_ns: float | None = None
+    low_ns: float | None = None  # of its 95 % interval
     high_ns: float | None = None
-    stands_out: bool | None = None
-    peers_mhz: float | None = None
+    stands_out: bool | None = None  # whether the low end passes the margin
+    peers_mhz: float | None = None  # what the clock is compared with
 
 
 class RunPeers:
-    """Compares devices by their mean clocks over a run, those of one job, run and model.
+    """Compares devices of one job, run and model by their mean clocks over the run.
 
     Args:
         devices: The rows of each device.
@@ -140,11 +129,7 @@ class RunPeers:
         }
 
     def excess(self, rows: Sequence[DraftRow]) -> RunExcess:
-        """What the rows, at least one, lost against the peers.
-
-        Args:
-            rows: Of one device, or one of each step, all of GPUs of one model.
-        """
+        """The loss of rows of one model against the peers: of one device, or one of each step."""
         clock = _run_clock(rows)
         peers = self._peers.get(_who(rows[0]))
         if clock is None or peers is None:
@@ -203,15 +188,10 @@ def _run_clock(rows: Sequence[DraftRow]) -> _RunClock | None:
 def summarise(
     steps: Sequence[DraftRow], totals: Sequence[DraftRow], reference: Reference
 ) -> Summary | None:
-    """The summary; None where no device has a record.
+    """The summary of rows that `across_devices` completed; None where no device has a record.
 
     Means are over the critical device of each complete, non-tail step whose clock is known (of
     all such steps, if none is); where there is no such step, over that of the whole files.
-
-    Args:
-        steps: Step rows of all devices, with peers and critical devices set.
-        totals: Rows of the whole files.
-        reference: The reference clock that the losses were taken against.
     """
     complete = _with_clocks([each for each in steps if is_complete(each.row)])
     used = complete or list(totals)

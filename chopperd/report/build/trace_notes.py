@@ -40,7 +40,7 @@ def trace_notes(
 def _basic_notes(
     trace: Trace, timeline: Timeline, samples: SampleSet | None, *, stepped: bool
 ) -> list[Note]:
-    """What decides whether there are figures and clocks at all."""
+    """The preconditions of any figures and clocks."""
     return noted(
         (
             (not timeline.devices, "no_device_records", "no kernel or copy of a GPU in the trace"),
@@ -122,7 +122,7 @@ def _timeline_notes(timeline: Timeline, damage: Damage) -> list[Note]:
 
 
 def _launch_notes(trace: Trace, timeline: Timeline) -> list[Note]:
-    """What annotations and graph launches tell, and what not."""
+    """Notes on annotations and graph launches."""
     stepless = timeline.devices and timeline.step_source is StepSource.NONE
     repeats = repeating_annotation(trace) if stepless else None
     name, times = repeats or ("", 0)

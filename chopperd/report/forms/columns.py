@@ -5,7 +5,7 @@ are tables of their own, each line with the key of its row.
 """
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -22,7 +22,7 @@ from chopperd.model.safe_text import csv_text
 
 Value: TypeAlias = int | float | bool | str | None
 Kind: TypeAlias = type[int] | type[float] | type[bool] | type[str]
-#: What tells the rows of a report apart.
+#: The columns that identify a row of a report.
 KEYS: Final = ("row", "job", "run", "rank", "step", "device", "gpu")
 
 
@@ -31,22 +31,16 @@ _BY_CAUSE: Final = "by_cause_ns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Where a value lies under a record, and what it is; unknown is None whatever it is.
+    """A value under a record: its path and its kind; unknown is None for all kinds."""
 
-    Attributes:
-        name: The published names on the way, joined by `_`.
-        path: The attributes on the way.
-        kind: Lists of texts are texts, joined by `+`; so are counts by name ("damaged:3+cut:1").
-    """
-
-    name: str
-    path: tuple[str, ...]
-    kind: Kind
+    name: str  # the published names on the path, joined by `_`
+    path: tuple[str, ...]  # attributes
+    kind: Kind  # lists of texts are texts, joined by `+`, as are counts by name ("damaged:3+cut:1")
 
     def of(self, record: object) -> Value:
-        """The value under a record; None as soon as something on the way is unknown.
+        """The value under a record; None if anything on the path is unknown.
 
-        A cause that a known split does not name has lost 0 ns, as the causes sum to the loss.
+        A cause that is missing from a known split has lost 0 ns, as the causes sum to the loss.
         """
         value = record
         for name in self.path:
@@ -90,64 +84,64 @@ def row_table(document: ReportDocument) -> Table:
 
 
 def rows_table(rows: Sequence[tuple[str, Row]], *, simulated: bool | None) -> Table:
-    """Rows with the word for what each is; `simulated` None is unknown."""
-    wanted = columns_of(Row)
-    return Table(
-        kinds={"row": str, "simulated": bool, **{column.name: column.kind for column in wanted}},
-        columns={
-            "row": [word for word, _ in rows],
-            "simulated": [simulated] * len(rows),
-            **{column.name: [column.of(row) for _, row in rows] for column in wanted},
-        },
+    """Rows with the word for the kind of each; `simulated` None is unknown."""
+    head = Table(
+        kinds={"row": str, "simulated": bool},
+        columns={"row": [word for word, _ in rows], "simulated": [simulated] * len(rows)},
     )
+    return _joined(head, record_table([row for _, row in rows], Row))
 
 
 def list_table(document: ReportDocument, field: str) -> Table:
-    """The items of a list in all rows, one a line, each with the key of its row."""
-    rows = _rows(document)
-    items = [(number, item) for number, (_, row) in enumerate(rows) for item in getattr(row, field)]
-    keys = {column.name: column for column in columns_of(Row) if column.name in KEYS}
-    own = columns_of(lists_of(Row)[field])
-    key_kinds: dict[str, Kind] = {"row": str, **{name: key.kind for name, key in keys.items()}}
-    return Table(
-        kinds={**key_kinds, **{own_name(column.name): column.kind for column in own}},
-        columns={
-            "row": [rows[number][0] for number, _ in items],
-            **{name: [key.of(rows[n][1]) for n, _ in items] for name, key in keys.items()},
-            **{own_name(column.name): [column.of(item) for _, item in items] for column in own},
-        },
+    """The items of a list in all rows, one per line, each with the key of its row."""
+    items = [(word, row, each) for word, row in _rows(document) for each in getattr(row, field)]
+    keys = [column for column in columns_of(Row) if column.name in KEYS]
+    words: list[Value] = [word for word, _, _ in items]
+    return _joined(
+        Table(kinds={"row": str}, columns={"row": words}),
+        _table([row for _, row, _ in items], keys),
+        _table([each for _, _, each in items], columns_of(lists_of(Row)[field]), own_name),
     )
 
 
 def host_table(document: ReportDocument, field: str) -> Table:
-    """Host time of the traces without device work, one part a line, each with whose it is.
+    """Host time of the traces without device work, one part per line, with its job, run and rank.
 
-    Args:
-        document: The report.
-        field: A list of `HostTime` ("by_layer").
+    `field` is a list of `HostTime` ("by_layer").
     """
     items = [(host, part) for host in document.host for part in getattr(host, field)]
-    whose, own = columns_of(HostTime), columns_of(HostPart)
-    return Table(
-        kinds={column.name: column.kind for column in (*whose, *own)},
-        columns={
-            **{column.name: [column.of(host) for host, _ in items] for column in whose},
-            **{column.name: [column.of(part) for _, part in items] for column in own},
-        },
+    return _joined(
+        record_table([host for host, _ in items], HostTime),
+        record_table([part for _, part in items], HostPart),
     )
 
 
 def record_table(records: Sequence[object], record: type) -> Table:
-    """Records of one class, one a line."""
-    wanted = columns_of(record)
+    """Records of one class, one per line."""
+    return _table(records, columns_of(record))
+
+
+def _table(
+    records: Sequence[object], columns: Iterable[Column], name: Callable[[str], str] = str
+) -> Table:
+    """Records, one per line, in columns whose names may be changed."""
+    named = {name(column.name): column for column in columns}
     return Table(
-        kinds={column.name: column.kind for column in wanted},
-        columns={column.name: [column.of(each) for each in records] for column in wanted},
+        kinds={each: column.kind for each, column in named.items()},
+        columns={each: [column.of(record) for record in records] for each, column in named.items()},
+    )
+
+
+def _joined(*tables: Table) -> Table:
+    """Tables of equal length as one."""
+    return Table(
+        kinds={name: kind for each in tables for name, kind in each.kinds.items()},
+        columns={name: values for each in tables for name, values in each.columns.items()},
     )
 
 
 def own_name(name: str) -> str:
-    """The name of an item's column where its row's key has the same: a micro-step's `step`."""
+    """The name of an item's column, changed where its row has a key of the same: `step`."""
     return f"item_{name}" if name in KEYS else name
 
 
@@ -164,7 +158,7 @@ def _columns(record: type, path: tuple[str, ...], names: tuple[str, ...]) -> Ite
 
 
 def _under(kind: object, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Column]:
-    """What lies under a field: records and the closed set of causes unfolded.
+    """The columns under a field: records and the closed set of causes unfolded.
 
     A field that can only be None has no column yet.
     """
@@ -200,7 +194,7 @@ def _is_record(kind: object) -> bool:
 
 
 def _published_names(record: type) -> Mapping[str, str]:
-    """The names outside by those of the attributes, which differ where one is a Python keyword."""
+    """Published names by attribute; they differ where one is a Python keyword."""
     if issubclass(record, msgspec.Struct):
         return {field.name: field.encode_name for field in msgspec.structs.fields(record)}
     if not is_dataclass(record):
@@ -236,13 +230,9 @@ def render_steps_csv(steps: Sequence[Row], *, simulated: bool | None) -> str:
 
 
 def render_list_csv(document: ReportDocument, field: str) -> str:
-    """A list in the rows as a table: a line an item, each with the key of its row.
+    """A list in the rows ("families") as a table: a line per item, each with the key of its row.
 
-    Where there is no device work but the host's is known, that: `host_ns` instead of `time_ns`.
-
-    Args:
-        document: The report.
-        field: The field of a row that holds it ("families").
+    Without device work the host's time is listed, if known: `host_ns` instead of `time_ns`.
     """
     if not document.totals and any(getattr(host, field, ()) for host in document.host):
         return _csv(host_table(document, field))

@@ -1,7 +1,7 @@
-"""What a viewer shows of a GPU beside its streams: clock, power, temperature, causes, loss.
+"""Counter tracks of a GPU for trace viewers: clock, power, temperature, causes, loss.
 
-A counter holds its value until its next one, and none can be left empty. So what is not known is
-told by tracks of its own, named `unknown`: where one stands at 1, the track it is of means nothing.
+A counter holds its value until its next one, and can't be empty. So a further track, `unknown`, is
+1 for each track while that one's value has no meaning.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ import numpy as np
 
 from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
 from chopperd.correlate.join import RowClocks
-from chopperd.correlate.losses import CeilingLoss, Windows, ceiling_loss
+from chopperd.correlate.losses import Windows, ceiling_loss
 from chopperd.correlate.waterfall import lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
@@ -28,19 +28,12 @@ _NO_CAUSE: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterTrack:
-    """Values over time; of several series, all have one at each time.
-
-    Attributes:
-        name: What is counted.
-        series: Names of the columns, a unit where there is one.
-        t_ns: (n,) int64 on the trace's time axis, strictly rising.
-        values: (n, series) float64, no NaN.
-    """
+    """Values over time; all series have a value at each time."""
 
     name: str
-    series: tuple[str, ...]
-    t_ns: Int64s
-    values: Float64s
+    series: tuple[str, ...]  # names of the columns: the unit where there is one series
+    t_ns: Int64s  # (n,) on the trace's time axis, strictly rising
+    values: Float64s  # (n, series), no NaN
 
     def __len__(self) -> int:
         """The number of times."""
@@ -53,14 +46,11 @@ def counter_tracks(clocked: ClockedDevice, span_ns: tuple[int, int]) -> tuple[Co
     Tracks: `SM clock`, `power`, `temperature` as sampled; `clock limited by`, 1 for each limit that
     the driver reported at a sample; `clock loss`, by how many % the clock was below the reference
     while compute ran, between two samples, and `clock loss by`, the same by cause, whose sum over
-    covered compute is the loss that a report states; `unknown`, 1 where another has no value.
+    covered compute is the loss in a report; `unknown`, 1 where another track has no value.
 
     Times are those of the join: the clock's have the sensor's lag subtracted. Clocks, limits and
-    loss reach as far as the join takes samples: 2 s around the device's records.
-
-    Args:
-        clocked: The device joined with its GPU's samples.
-        span_ns: The trace's own time. Of samples outside, only the next on either side is shown.
+    loss reach as far as the join takes samples: 2 s around the device's records. Outside of
+    `span_ns`, the trace's own time, only the next sample on either side is shown.
     """
     clocks, samples = clocked.joined.clocks, clocked.samples
     if clocks is None or samples is None:
@@ -91,19 +81,19 @@ class _Readings:
 
     @classmethod
     def of_clock(cls, clocks: RowClocks) -> "_Readings":
-        """The clock's, as the join has them."""
+        """The clock readings that the join uses."""
         samples = clocks.samples
         return cls("MHz", samples.t_ns, samples.clock_mhz, samples.max_gap_ns)
 
     @classmethod
     def of(cls, unit: str, t_ns: Int64s, values: Float64s) -> "_Readings":
-        """Those that are known; they may be read less often than others."""
+        """The known readings of a quantity, which may be read less often than others."""
         known = np.isfinite(values)
         period_ns = achieved_period_ns(t_ns[known])
         return cls(unit, t_ns[known], values[known], MAX_GAP_PERIODS * period_ns)
 
     def within(self, span_ns: tuple[int, int]) -> "_Readings":
-        """Those of the span, and the next on either side that is no further than a gap."""
+        """The readings in the span, and the next on either side within a gap."""
         taken = _within(self.t_ns, span_ns, self.max_gap_ns)
         return replace(self, t_ns=self.t_ns[taken], values=self.values[taken])
 
@@ -140,17 +130,17 @@ def _within(t_ns: Int64s, span_ns: tuple[int, int], max_gap_ns: int) -> slice:
 def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) -> list[CounterTrack]:
     """What the driver reported at each sample of the clock; no track where it never could.
 
-    As counters, not slices: slices on a stream's row would be taken for work of the GPU by tools
-    that read the file again, and a reading tells nothing of when a limit began.
+    As counters, not slices: tools would take slices on a stream's row for work of the GPU, and a
+    reading does not show when a limit began.
     """
     shown_clock = _Readings.of_clock(clocks).within(span_ns)
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
     bits = samples.causes[clocks.kept][taken]
     if (bits == Cause.UNKNOWN.bit).all():
         return []
-    told = {cause.label: (bits & cause.bit) != 0 for cause in REPORTED_CAUSES}
-    told[_NO_CAUSE] = bits == 0
-    shown = {label: mask for label, mask in told.items() if mask.any()}
+    masks = {cause.label: (bits & cause.bit) != 0 for cause in REPORTED_CAUSES}
+    masks[_NO_CAUSE] = bits == 0
+    shown = {label: mask for label, mask in masks.items() if mask.any()}
     track = _flags("clock limited by", clocks.samples.t_ns[taken], shown)
     lasts = shown_clock.lasts(span_ns[1])
     t_ns, values = _ended(track.t_ns, track.values, lasts)
@@ -168,7 +158,14 @@ def _losses(
         return []
     pieces = Windows(start_ns=t_ns[:-1], end_ns=t_ns[1:])
     covered_ns = lengths_ns(clocks.compute.covered, pieces.start_ns, pieces.end_ns)
-    lost = _lost(clocks, samples, pieces, covered_ns, reference_mhz)
+    lost = ceiling_loss(
+        replace(clocks.compute, covered_ns=covered_ns),
+        pieces,
+        reference_mhz,
+        samples.gpu.sm_clock_limit_mhz,
+        samples.causes[clocks.kept],
+        {cause: counter[clocks.kept] for cause, counter in samples.limited_ns.items()},
+    )
     ratio = np.divide(
         lost.by_cause_ns.T, covered_ns, out=np.zeros(lost.by_cause_ns.T.shape), where=covered_ns > 0
     )
@@ -186,28 +183,10 @@ def _losses(
     return [total, by_cause]
 
 
-def _lost(
-    clocks: RowClocks,
-    samples: GpuSamples,
-    pieces: Windows,
-    covered_ns: Int64s,
-    reference_mhz: float,
-) -> CeilingLoss:
-    """The report's loss and its causes, over each piece of time instead of each step."""
-    return ceiling_loss(
-        replace(clocks.compute, covered_ns=covered_ns),
-        pieces,
-        reference_mhz,
-        samples.gpu.sm_clock_limit_mhz,
-        samples.causes[clocks.kept],
-        {cause: counter[clocks.kept] for cause, counter in samples.limited_ns.items()},
-    )
-
-
 def _unknown(shown: Mapping[str, _Readings], span_ns: tuple[int, int]) -> list[CounterTrack]:
-    """When each of the readings tells nothing, for those that ever do not; none if all always do.
+    """When each of the readings has no value, for those with gaps; none if no reading has any.
 
-    Before a track's first value there is nothing to see, which needs no telling.
+    The time before a track's first value is empty in the viewer anyway.
     """
     start_ns, end_ns = span_ns
     gaps = {name: (one, one.lasts(end_ns)) for name, one in shown.items()}
@@ -232,8 +211,6 @@ def _flags(name: str, t_ns: Int64s, states: Mapping[str, Bools]) -> CounterTrack
     return CounterTrack(name=name, series=tuple(states), t_ns=t_ns, values=values)
 
 
-# Counter tracks as events of Chrome's trace format, which Perfetto draws beside the streams.
-
 #: The category that marks our events in a trace.
 CATEGORY: Final = "chopperd"
 _SIMULATED: Final = " (simulated)"
@@ -249,9 +226,9 @@ def counter_events(
 
     Args:
         track: The values.
-        pid: Of the device's records, so that the track stands beside its streams.
+        pid: Of the device's records, so that the viewer shows the track next to its streams.
         base_ns: Unix time that the file's times count from; 0 where they are Unix time.
-        simulated: Whether the name says that the values are.
+        simulated: Whether the name marks the values as simulated.
 
     Source: Chrome's "Trace Event Format", counter events: `ph` C, `args` maps series to numbers,
     one counter for each process and name.

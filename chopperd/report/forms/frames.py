@@ -1,4 +1,4 @@
-"""A finished report as pandas DataFrames, for notebooks; the running agent knows nothing of them.
+"""A finished report as pandas DataFrames, for notebooks; the agent does not use it.
 
 Numbers that may be unknown have pandas' nullable types: whole ns stay whole, and unknown is NA.
 """
@@ -33,9 +33,9 @@ MISSING: Final = "needs pandas and pyarrow: pip install 'chopperd[analysis]'"
 class Report:
     """A report as DataFrames, each made when it is first asked for.
 
-    Rows are told apart by the columns `row` ("step" or "total"), `job`, `run`, `rank`, `step`,
+    Rows are identified by the columns `row` ("step" or "total"), `job`, `run`, `rank`, `step`,
     `device`, `gpu`; other columns are named as in the CSV, units at their end. A time in ns
-    (`..._unix_ns`) has a column of UTC times beside it, named without that end.
+    (`..._unix_ns`) has a further column of UTC times, named without that end.
 
     Attributes:
         document: The report's document, without its rows.

@@ -1,7 +1,7 @@
 """A report as one Parquet file: a line a step and device, then a line a device in total.
 
 Columns are those of the CSV, with their types; lists in a row are lists of structures. All else of
-the document stands in the file's metadata, so that nothing is lost but what was only in text.
+the document is in the file's metadata, so that nothing is lost.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,11 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTables:
-    """A report in pieces: its rows, the lists in them, and all else.
+    """A report in pieces: its rows, the lists in them, and all else."""
 
-    Attributes:
-        rows: As of `row_table`.
-        lists: By the field of a row, as of `list_table`.
-        document: The rest, with no rows.
-    """
-
-    rows: Table
-    lists: Mapping[str, Table]
-    document: ReportDocument
+    rows: Table  # as of `row_table`
+    lists: Mapping[str, Table]  # by the field of a row, as of `list_table`
+    document: ReportDocument  # the rest, with no rows
 
 
 def tables_of(document: ReportDocument) -> ReportTables:
