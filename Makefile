@@ -30,7 +30,7 @@ $(VENV)/.ready-dev: pyproject.toml
 
 # The parts of the sampler and of the trace reader that are C, which an installation without a
 # compiler goes without.
-NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c dies.c integrals.c) \
+NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c) \
   $(addprefix chopperd/traces/native/,between.h scanner.h text.h between.c file.c json.c keys.c names.c numbers.c rows.c scan.c strings.c)
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
 	$(PIP) install --force-reinstall --no-deps -e .

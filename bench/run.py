@@ -63,12 +63,6 @@ PARTS: Final = (
         quick_arguments=("--seconds", "5", "--starts", "2"),
     ),
     Part(
-        title="Ticks with dies",
-        module="bench.die_ticks",
-        arguments=("--runs", "5"),
-        quick_arguments=("--runs", "2"),
-    ),
-    Part(
         title="Join",
         module="bench.join",
         arguments=("--runs", "5"),

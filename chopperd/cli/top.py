@@ -166,7 +166,6 @@ _CONDITIONS: Final = {
     SupervisorState.DOWN: SamplerCondition.HUNG,
 }
 _HZ: Final = 10.0
-_TOTALS_EVERY_S: Final = 1.0
 _LOOK_EVERY_NS: Final = 500 * NS_PER_MS
 _STOP_S: Final = 2.0
 
@@ -185,7 +184,6 @@ def own_snapshots(
         slow_hz=config.sampling.slow_hz,
         # Somebody is watching, as under `record`; there is no driver to spare in a simulation.
         budget_ratio=1.0 if backend == SIMULATED else config.sampling.record_driver_budget_ratio,
-        totals_every_s=_TOTALS_EVERY_S,
     )
     node = LiveNode(
         clock,

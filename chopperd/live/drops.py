@@ -8,10 +8,10 @@ import numpy as np
 
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector
+from chopperd.live.integrals import BusyRatio, GapRule
 from chopperd.model.captures import ClockDrop, DropTotals, GpuDrop
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import TimeTriple
-from chopperd.sampling.integrals import BusyRatio, GapRule
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 

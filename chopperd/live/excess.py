@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.live.integrals import LiveIntegrals
 from chopperd.model.devices import GpuInfo
-from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.memory.layout import Records, live_totals
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
 #: Means are taken over windows of this length before GPUs are compared: momentary clocks would
@@ -61,9 +61,9 @@ class BusyClocks:
         records = np.concatenate(self._pending)
         inside = records["t_mono_ns"] < end_mono_ns
         self._pending = [records[~inside]]
-        before = live_totals(self._integrals.totals.tolist())
+        before = self._integrals.totals()
         self._integrals.add(records[inside], period_ns)
-        after = live_totals(self._integrals.totals.tolist())
+        after = self._integrals.totals()
         busy_s = (after.busy_sampled_s or 0.0) - (before.busy_sampled_s or 0.0)
         cycles = (after.busy_sm_cycles or 0.0) - (before.busy_sm_cycles or 0.0)
         if busy_s < _LEAST_BUSY_S:

@@ -3,20 +3,18 @@
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from chopperd.live.counters import GpuCounters, counters_of
 from chopperd.live.drops import GpuDrops
 from chopperd.live.excess import BusyClock, BusyClocks
+from chopperd.live.integrals import LiveIntegrals, LongestPeriod
 from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall
 from chopperd.model.samples import TimeTriple
-from chopperd.sampling.memory.layout import RECORD, GpuState, Pace, Records
-from chopperd.sampling.memory.ring_reader import GpuStatus, Integrated, RingReader
+from chopperd.sampling.memory.layout import GpuState, Pace, Records
+from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.orders import LONGEST_NS
-from chopperd.sampling.pace import LongestPeriod
 from chopperd.units import NS_PER_S, seconds_from_ns
 
 #: A driver call that lasts longer is named.
@@ -53,9 +51,8 @@ class GpuTrack:
         self._dies = DieClocks()
         self._busy = BusyClocks(info)
         self._residency = ClockResidency(info)
-        self._unintegrated: Records = np.zeros(0, RECORD)
-        # What is worked out at a time of its own has gaps of its own to judge.
-        self._polled, self._integrated, self._windowed = (LongestPeriod() for _ in range(3))
+        self._integrals = LiveIntegrals(info)
+        self._polled, self._windowed = LongestPeriod(), LongestPeriod()
         self._excess_s: float | None = None
         self._excess_ratio: float | None = None
         self._is_compared = False
@@ -69,7 +66,9 @@ class GpuTrack:
         was_unknown = not self.info.name
         self._tells_limit &= info.power_limit_w == self.info.power_limit_w
         self.info = info
+        self._integrals.know(info)
         if was_unknown:
+            self._integrals = LiveIntegrals(info)
             self.drops = GpuDrops(info)
             self._busy = BusyClocks(info)
             self._residency = ClockResidency(info)
@@ -78,7 +77,7 @@ class GpuTrack:
         """Forget the ring that it was read from, and let its counts go on over the next one."""
         self._earlier = self._earlier.plus(self._present)
         self._present = GpuCounters()
-        self._unintegrated = np.zeros(0, RECORD)
+        self._integrals = LiveIntegrals(self.info)
         self._position = 0
         self._status = None
         self._aside = GpuAside()
@@ -89,33 +88,24 @@ class GpuTrack:
         self._status = reader.status(slot)
         self._aside = reader.aside(slot)
         self._tells_limit |= "power_limit_w" in self._aside.state
-        for longest in (self._polled, self._integrated, self._windowed):
-            longest.note(self._status.period_ns)
+        self._polled.note(self._status.period_ns)
+        self._windowed.note(self._status.period_ns)
         drained = reader.drain(slot, self._position)
         self._position = drained.position
-        self._integrate(reader.integrated(slot), drained.records, self._status)
-        longest_ns = self._polled.taken_ns()
-        if not len(drained.records):
-            return
-        self._last_mono_ns = int(drained.records["t_mono_ns"][-1])
-        self._newest.take(drained.records)
-        self._dies.add(drained.records)
-        self._busy.add(drained.records)
-        self.drops.add(drained.records, longest_ns)
+        if len(drained.records):
+            self._add(drained.records, self._polled.taken_ns())
+        totals = self._integrals.totals() if self._position else None
+        self._present = counters_of(self._status, self._aside, totals)
 
-    def _integrate(
-        self, integrated: Integrated | None, records: Records, status: GpuStatus
-    ) -> None:
-        """Take over the integrals, and the residency of the very records that they cover."""
-        self._unintegrated = np.concatenate([self._unintegrated, records])
-        totals = integrated.totals if integrated else self._present.totals
-        self._present = counters_of(status, self._aside, totals)
-        if integrated is not None:
-            is_covered = self._unintegrated["sequence"] <= integrated.records_count
-            if is_covered.any():
-                longest_ns = self._integrated.taken_ns()
-                self._residency.add(self._unintegrated[is_covered], longest_ns)
-            self._unintegrated = self._unintegrated[~is_covered]
+    def _add(self, records: Records, longest_ns: int) -> None:
+        """Go on over new records, between which this was the longest period."""
+        self._last_mono_ns = int(records["t_mono_ns"][-1])
+        self._newest.take(records)
+        self._integrals.add(records, longest_ns)
+        self._residency.add(records, longest_ns)
+        self._dies.add(records)
+        self._busy.add(records)
+        self.drops.add(records, longest_ns)
 
     def close_window(self, end_mono_ns: int) -> BusyClock | None:
         """Its busy clock over the window that ends then; see `BusyClocks`."""

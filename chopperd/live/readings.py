@@ -7,15 +7,14 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.governing import are_gated, are_running
+from chopperd.live.integrals import GapRule
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.live import DiesLive
 from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.sampling.governing import WINDOW_NS
-from chopperd.sampling.integrals import GapRule
 from chopperd.sampling.memory.layout import Records
-from chopperd.sampling.recording import die_clocks_mhz
+from chopperd.sampling.memory.records import DIE_WINDOW_NS, die_clocks_mhz
 from chopperd.units import NS_PER_S
 
 #: A value stands for so many of its periods, and at least for so long.
@@ -177,7 +176,7 @@ class DieClocks:
         if self._dies_mhz is not None:
             t_ns = np.concatenate([self._t_ns, t_ns])
             dies_mhz = np.concatenate([self._dies_mhz, dies_mhz])
-        kept = t_ns > t_ns[-1] - WINDOW_NS
+        kept = t_ns > t_ns[-1] - DIE_WINDOW_NS
         self._t_ns, self._dies_mhz = t_ns[kept], dies_mhz[kept]
 
     def live(self, since_mono_ns: int) -> DiesLive | None:

@@ -103,8 +103,6 @@ class EnergyCounter:
     nothing. If the counter goes on from there for half a second, it has restarted and counts from
     there on; if it comes back before, that was a dip or a torn number. What is not known is never
     added: the energy between the last good reading and a restart is left out.
-
-    `native/integrals.c` does the same.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,6 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
-from chopperd.sampling.integrals import PythonTotals, RunningTotals
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState, Pace
 from chopperd.sampling.memory.slow_state import GpuSideWriter
@@ -153,13 +152,11 @@ class LoopParts:
         place: Which of how many GPUs, so that their reads do not coincide.
         side: Takes values that are no part of a sample; None: they are dropped.
         ticks: Waits for ticks, and makes looks where it can; None: Python.
-        totals: Integrates; None: Python.
     """
 
     place: tuple[int, int] = (0, 1)
     side: GpuSideWriter | None = None
     ticks: TickRunner | None = None
-    totals: RunningTotals | None = None
 
 
 class DeviceLoop:
@@ -202,19 +199,15 @@ class DeviceLoop:
         self._is_lost = False
         parts = parts or LoopParts()
         self._place = parts.place
-        totals_every_ns = round(settings.totals_every_s * NS_PER_S)
         self._side = parts.side
         self._signs = StopSigns(gpu, clock, stop)
         self._ticks = parts.ticks or PythonTicks(gpu, clock, self._signs, self._pacer.has_news)
-        self._totals = parts.totals or PythonTotals(device, gpu, totals_every_ns)
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
-        self._totals.resume()
         self._gpu.set_state(GpuState.UP)
         while self._goes_on():
             pass
-        self._totals.update(self._clock.mono_ns())
 
     def _goes_on(self) -> bool:
         """Sample by one schedule; False if told to stop. A fault of our own costs a rest only."""
@@ -241,7 +234,6 @@ class DeviceLoop:
                 now_ns = self._take(look)
             if self._is_lost:
                 return self._wait_until_found()
-            self._totals.update_if_due(now_ns)
             self._pacer.judge(now_ns, self._gpu.driver_ns)
         return True
 
@@ -329,10 +321,7 @@ class DeviceLoop:
         """
         while True:
             now_ns = self._clock.mono_ns()
-            before_ns = self._pacer.kept.period_ns
             kept = self._pacer.decide(now_ns)
-            if kept.period_ns != before_ns:
-                self._totals.update(now_ns)  # what was read before has its own gaps
             self._publish(kept)
             if kept.pace is not Pace.QUIET:
                 return True

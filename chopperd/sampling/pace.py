@@ -326,27 +326,6 @@ class Pacer:
         )
 
 
-class LongestPeriod:
-    """The longest period kept since it was last taken: what a gap is measured by.
-
-    Where the rate has changed between two samples, the slower one tells how far apart they may lie.
-    """
-
-    def __init__(self) -> None:
-        self._present_ns = 0
-        self._longest_ns = 0
-
-    def note(self, period_ns: int) -> None:
-        """From now on this period is kept."""
-        self._present_ns = period_ns
-        self._longest_ns = max(self._longest_ns, period_ns)
-
-    def taken_ns(self) -> int:
-        """The longest since the last call, that of now included."""
-        longest_ns, self._longest_ns = self._longest_ns, self._present_ns
-        return longest_ns
-
-
 def _manner(pace: Pace) -> Pace:
     """What a budget tells apart: its own slowing down is none of it."""
     return Pace.ASKED if pace is Pace.BUDGET else pace

@@ -144,9 +144,9 @@ def run_sampler(
 ) -> None:
     """Sample all GPUs of a back end until told to stop, or until another sampler took over.
 
-    The calling thread takes the clock triples, one a second and one at the end. Returns when all
-    threads have ended; one that is inside a driver call ends when the call returns. Sampling that
-    ends by itself says so through `ending`.
+    The calling thread takes the clock triples, one a second and one at the end.
+    Returns when all threads have ended; one that is inside a driver call ends when the call
+    returns. Sampling that ends by itself says so through `ending`.
     """
     orders, ending = orders or OrderBook(), ending or Ending(stop)
     gpus = _watched(backend, ring)
@@ -259,7 +259,7 @@ def _loops(
         kept = settings if device.parent is None else _slow_only(settings)
         parts = LoopParts(place=(position, len(gpus)), side=each.side)
         if library is not None:
-            parts = with_native(parts, library, backend, device, gpu, kept, clock, orders.interrupt)
+            parts = with_native(parts, library, backend, device, gpu, clock, orders.interrupt)
         loop = DeviceLoop(backend, device, gpu, kept, clock, stop, orders=orders, parts=parts)
         yield each.label, loop
 

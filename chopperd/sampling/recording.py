@@ -14,12 +14,12 @@ from chopperd.clock import Clock
 from chopperd.correlate.clock.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet, TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
+from chopperd.sampling.memory.records import die_clocks_mhz
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
@@ -224,12 +224,6 @@ def recorded_gpu(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
     if gpu.power_limit_w is None or found.power_limit_w == gpu.power_limit_w:
         return found
     return replace(found, power_limit_w=None)
-
-
-def die_clocks_mhz(records: Records) -> Float64s:
-    """(n, `MOST_DIES`) the clocks of the dies, NaN where there is none, of (n,) of `RECORD`."""
-    whole = records["die_clocks_mhz"]
-    return np.where(whole == NO_DIE, np.nan, whole.astype(np.float64))
 
 
 def _notes(

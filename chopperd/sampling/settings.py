@@ -25,8 +25,6 @@ class SamplerSettings:
         burst_hz: Highest rate of the bursts that may be ordered; None: there are none.
         burst_budget_ratio: As `budget_ratio`, in a burst.
         history_s: How long the ring keeps samples for a reader that is late.
-        totals_every_s: How often the live integrals are brought up to date. Each time costs about
-            as much as two reads, whatever the rate.
         probe_every_s: How often a lost GPU is looked for.
         sensors_every_s: How often sensors whose update period is not known yet are looked at; None:
             never.
@@ -43,7 +41,6 @@ class SamplerSettings:
     burst_hz: float | None = None
     burst_budget_ratio: float = 0.02
     history_s: float = 30.0
-    totals_every_s: float = 2.0
     probe_every_s: float = 60.0
     sensors_every_s: float | None = 600.0
     seed: int = 0
@@ -62,7 +59,6 @@ class SamplerSettings:
                 ("burst_hz", self.burst_hz or 100.0, LOWEST_HZ, 1000.0),
                 ("burst_budget_ratio", self.burst_budget_ratio, 0.0001, 1.0),
                 ("history_s", self.history_s, 1.0, 3600.0),
-                ("totals_every_s", self.totals_every_s, 0.1, 60.0),
                 ("probe_every_s", self.probe_every_s, 0.1, 3600.0),
                 ("sensors_every_s", self.sensors_every_s or 600.0, 1.0, 86_400.0),
                 ("processes_every_s", self.processes_every_s, 0.1, 3600.0),

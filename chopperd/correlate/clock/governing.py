@@ -36,10 +36,31 @@ def governed(samples: GpuSamples) -> GpuSamples:
     dies_mhz = samples.die_clocks_mhz
     if dies_mhz is None or not len(samples):
         return samples
-    clock_mhz = _governing_mhz(samples.t_unix_ns, dies_mhz)
-    asleep = np.flatnonzero(np.isnan(clock_mhz))
-    clock_mhz[asleep] = _asleep_mhz(dies_mhz[asleep], samples.sm_clock_mhz[asleep])
+    clock_mhz = governing_mhz(samples.t_unix_ns, dies_mhz, samples.sm_clock_mhz)
     return replace(samples, sm_clock_mhz=clock_mhz)
+
+
+def governing_mhz(
+    t_ns: Int64s,
+    dies_mhz: Float64s,
+    own_mhz: Float64s,
+    *,
+    before_ns: int = HALF_WINDOW_NS,
+    after_ns: int = HALF_WINDOW_NS,
+) -> Float64s:
+    """The clock of the governing die at each sample, (n,), by the rule of `governed`.
+
+    Args:
+        t_ns: (n,) times, rising.
+        dies_mhz: (n, dies) clocks, NaN where a die reports none.
+        own_mhz: (n,) what stays where no die is reported.
+        before_ns: How far back the means reach, that time included.
+        after_ns: How far ahead.
+    """
+    clock_mhz = _of_running_mhz(t_ns, dies_mhz, t_ns - before_ns, t_ns + after_ns)
+    asleep = np.flatnonzero(np.isnan(clock_mhz))
+    clock_mhz[asleep] = _asleep_mhz(dies_mhz[asleep], own_mhz[asleep])
+    return clock_mhz
 
 
 def are_running(dies_mhz: Float64s) -> Bools:
@@ -60,10 +81,10 @@ def reported_dies(dies_mhz: Float64s) -> Float64s | None:
     return np.ascontiguousarray(dies_mhz[:, : known[-1] + 1]) if len(known) else None
 
 
-def _governing_mhz(t_ns: Int64s, dies_mhz: Float64s) -> Float64s:
-    """(n,) by the rule of `governed`, NaN where no die runs; one die after the other."""
-    begin = np.searchsorted(t_ns, t_ns - HALF_WINDOW_NS, side="left")
-    end = np.searchsorted(t_ns, t_ns + HALF_WINDOW_NS, side="right")
+def _of_running_mhz(t_ns: Int64s, dies_mhz: Float64s, from_ns: Int64s, to_ns: Int64s) -> Float64s:
+    """The governing die's clock by its means over `[from_ns, to_ns]`; NaN where no die runs."""
+    begin = np.searchsorted(t_ns, from_ns, side="left")
+    end = np.searchsorted(t_ns, to_ns, side="right")
     lowest_mean = np.full(len(t_ns), np.inf)
     governing_mhz = np.full(len(t_ns), np.nan)
     for die in range(dies_mhz.shape[1]):

@@ -13,18 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.model.arrays import Float64s
 from chopperd.model.devices import MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.samples import VALUE_COLUMNS
-from chopperd.sampling.governing import GoverningDie
 from chopperd.sampling.memory.layout import (
     HEADER,
     NO_DIE,
     RECORD,
     STATUS,
     STATUS_HEAD_COUNT,
-    TOTAL_COUNT,
     GpuState,
     Pace,
     Records,
@@ -36,7 +33,6 @@ _RECORD_BODY: Final = Struct(f"=5q{len(VALUE_COLUMNS)}d{len(CAUSES)}d{MOST_DIES}
 _RECORD_BYTES: Final = RECORD.itemsize
 _HEAD_NAMES: Final = (STATUS.names or ())[:STATUS_HEAD_COUNT]
 _HEAD_BYTES: Final = 8 * STATUS_HEAD_COUNT
-_TOTALS: Final = Struct(f"=q{TOTAL_COUNT}d")
 _NO_LIMITS: Final = (nan,) * len(CAUSES)
 _NO_DIES: Final = (NO_DIE,) * MOST_DIES
 
@@ -121,7 +117,6 @@ class GpuWriter:
         self._capacity = capacity
         self._bits_by_causes: dict[frozenset[Cause], int] = {}
         self._failure: tuple[int, str] | None = None
-        self._governing = GoverningDie()
         self.head = array("q", bytes(memory[status_offset : status_offset + _HEAD_BYTES]))
         self.head[0] = self.head[1] = 0  # no call is in progress
         self._head_words = memoryview(self.head)
@@ -163,12 +158,8 @@ class GpuWriter:
         if words[_GENERATION] != self._generation:
             return
         written = self._written
-        dies_mhz = _dies(reading.die_clocks_mhz)
-        sm_clock_mhz = (
-            self._governing.clock_mhz(self._ring(), written, dies_mhz, t_mono_ns)
-            if reading.die_clocks_mhz
-            else _or_nan(reading.sm_clock_mhz)
-        )
+        # Of several dies, readers work out which governs (`whole_records`).
+        sm_clock_mhz = nan if reading.die_clocks_mhz else _or_nan(reading.sm_clock_mhz)
         offset = self._records_offset + written % self._capacity * _RECORD_BYTES
         words[offset >> 3] = 0
         _RECORD_BODY.pack_into(
@@ -182,7 +173,7 @@ class GpuWriter:
             sm_clock_mhz,
             *_values(reading),
             *_limits(reading),
-            *dies_mhz,
+            *_dies(reading.die_clocks_mhz),
         )
         self._written = words[offset >> 3] = written + 1
         self._last_mono_ns = t_mono_ns
@@ -237,39 +228,6 @@ class GpuWriter:
             return ring[first : first + count]
         return np.concatenate([ring[first:], ring[:end]])
 
-    def integrated_records(self) -> Records:
-        """The records that the published totals cover, as far as the ring still holds them."""
-        held = self.records(0)
-        unseen_count = self._written - self.totals()[0]
-        return held[: max(0, len(held) - unseen_count)]
-
-    def write_totals(self, totals: Float64s, integrated_count: int) -> None:
-        """Publish the live integrals.
-
-        Args:
-            totals: (TOTAL_COUNT,) float64, NaN where never known.
-            integrated_count: How many records they cover.
-        """
-        words = self._words
-        if words[_GENERATION] != self._generation:
-            return
-        sequence = words[self._totals_word] + 1
-        _TOTALS.pack_into(
-            self._map, self._totals_offset(sequence), integrated_count, *totals.tolist()
-        )
-        words[self._totals_word] = sequence
-
-    def totals(self) -> tuple[int, Float64s | None]:
-        """How many records the live integrals cover, and the integrals; (0, None) if none do.
-
-        Also those that an earlier writer left.
-        """
-        sequence = self._words[self._totals_word]
-        if sequence == 0:
-            return 0, None
-        integrated_count, *totals = _TOTALS.unpack_from(self._map, self._totals_offset(sequence))
-        return integrated_count, np.array(totals)
-
     def places(self) -> GpuPlaces:
         """Where all this is; good while the memory is mapped."""
         start: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
@@ -282,17 +240,9 @@ class GpuWriter:
             generation=self._generation,
         )
 
-    @property
-    def _totals_word(self) -> int:
-        return self._call_word + _HEAD_BYTES // 8
-
     def _ring(self) -> Records:
-        """All of the ring, as a view; not to be kept, as the memory could not be closed then."""
+        """All of the ring, as a view; drop it soon, else the memory can't be closed."""
         return np.ndarray(self._capacity, RECORD, self._map, self._records_offset)
-
-    def _totals_offset(self, sequence: int) -> int:
-        """Where the copy with a number begins, in bytes."""
-        return self._status_offset + _HEAD_BYTES + 8 + sequence % 2 * _TOTALS.size
 
     def _count_call(self, span_ns: int, scope: ReadScope) -> None:
         self.ticks_count += 1

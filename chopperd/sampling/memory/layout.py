@@ -7,7 +7,6 @@ records a GPU.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from math import isnan
 from typing import Final, TypeAlias
 
 import msgspec
@@ -15,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.devices import MOST_DIES, STATE_FIELDS, GpuInfo, ReadScope
-from chopperd.model.kinds import CAUSES, Cause
-from chopperd.model.live import LiveTotals
+from chopperd.model.kinds import CAUSES
 from chopperd.model.samples import VALUE_COLUMNS
 
 Records: TypeAlias = npt.NDArray[np.void]
 
 MAGIC: Final = int.from_bytes(b"chopprng", "little")
-LAYOUT_VERSION: Final = 6
+LAYOUT_VERSION: Final = 7
 
 #: Room for the description; 100 GPUs need about 35 KiB.
 DESCRIPTION_BYTES: Final = 128 * 1024
@@ -99,7 +97,8 @@ TRIPLE: Final = np.dtype(
 NO_DIE: Final = 65_535
 
 #: `t_mono_ns` is the middle of the driver call, `late_ns` how long after its deadline it began.
-#: Where there are clocks of dies, `sm_clock_mhz` is that of the one that governs (`governing`).
+#: With clocks of dies, `sm_clock_mhz` is NaN here; readers get that of the governing die
+#: (`records.whole_records`).
 RECORD: Final = np.dtype(
     [
         *(
@@ -112,25 +111,7 @@ RECORD: Final = np.dtype(
     ]
 )
 
-#: Live integrals of a GPU before those by cause.
-TOTAL_NAMES: Final = (
-    "sm_cycles",
-    "sampled_s",
-    "busy_s",
-    "busy_sm_cycles",
-    "busy_sampled_s",
-    "energy_j",
-)
-TOTAL_COUNT: Final = len(TOTAL_NAMES) + 2 * len(CAUSES)
-#: First of the totals by cause: time limited by the driver's counters, and live loss.
-LIMITED_FIRST: Final = len(TOTAL_NAMES)
-LOST_FIRST: Final = LIMITED_FIRST + len(CAUSES)
-
-TOTALS: Final = np.dtype([("integrated_count", np.int64), ("values", np.float64, (TOTAL_COUNT,))])
-
-#: `call_started_mono_ns` is 0 while no driver call is in progress. Of the two copies of the totals
-#: the one numbered `totals_sequence` % 2 holds; the other may be being written, and whoever dies
-#: writing it leaves the first one whole.
+#: `call_started_mono_ns` is 0 while no driver call is in progress.
 _STATUS_HEAD: Final = (
     "call_started_mono_ns",
     "call_scope",
@@ -179,8 +160,6 @@ SIDE: Final = np.dtype(
 STATUS: Final = np.dtype(
     [
         *((name, np.int64) for name in _STATUS_HEAD),
-        ("totals_sequence", np.int64),
-        ("totals", TOTALS, (2,)),
         ("side", SIDE),
     ]
 )
@@ -255,23 +234,3 @@ class RingDescription:
     def decoded(data: bytes) -> "RingDescription":
         """The description from the bytes of `encoded`."""
         return msgspec.json.decode(data, type=RingDescription)
-
-
-def live_totals(values: list[float]) -> LiveTotals:
-    """The totals of a status block; NaN becomes None or an absent cause."""
-    known = [None if isnan(value) else value for value in values]
-    single = dict(zip(TOTAL_NAMES, known, strict=False))
-    return LiveTotals(
-        sm_cycles=single["sm_cycles"],
-        sampled_s=single["sampled_s"],
-        busy_s=single["busy_s"],
-        busy_sm_cycles=single["busy_sm_cycles"],
-        busy_sampled_s=single["busy_sampled_s"],
-        energy_j=single["energy_j"],
-        limited_s=_by_cause(known[LIMITED_FIRST:LOST_FIRST]),
-        lost_s=_by_cause(known[LOST_FIRST:]),
-    )
-
-
-def _by_cause(values: list[float | None]) -> dict[Cause, float]:
-    return {cause: value for cause, value in zip(CAUSES, values, strict=True) if value is not None}

@@ -9,7 +9,6 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import ReadScope
-from chopperd.model.live import LiveTotals
 from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import (
     HEADER,
@@ -27,8 +26,8 @@ from chopperd.sampling.memory.layout import (
     RingDescription,
     RingLayout,
     SamplerState,
-    live_totals,
 )
+from chopperd.sampling.memory.records import whole_records
 from chopperd.sampling.memory.slow_state import GpuAside, aside_of
 
 #: How often a block that the writer keeps changing is read anew.
@@ -48,14 +47,6 @@ class Drained:
     records: Records
     overwritten_count: int
     position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Integrated:
-    """Live integrals, and how many records since the ring was made they cover."""
-
-    totals: LiveTotals
-    records_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +174,10 @@ class RingReader:
         """The whole records of a GPU from a position on (0: the oldest that is left)."""
         written = int(self._status["written"][slot])
         first = max(position, written - self.capacity)
-        numbers = np.arange(first, written)
-        places = numbers % self.capacity
-        records = self._records[slot, places]
-        # A slot that the writer began to fill anew meanwhile shows another sequence now.
-        now = self._records["sequence"][slot, places]
-        whole = (records["sequence"] == numbers + 1) & (now == numbers + 1)
+        records = whole_records(self._records[slot], first, written)
         return Drained(
-            records=records[whole],
-            overwritten_count=first - position + int((~whole).sum()),
+            records=records,
+            overwritten_count=written - position - len(records),
             position=written,
         )
 
@@ -240,20 +226,6 @@ class RingReader:
         """
         side = self._status["side"]
         return int(side["sequence"][slot]), int(side["state_sequence"][slot])
-
-    def totals(self, slot: int) -> LiveTotals | None:
-        """The live integrals of a GPU; None before its first sample."""
-        integrated = self.integrated(slot)
-        return integrated.totals if integrated else None
-
-    def integrated(self, slot: int) -> Integrated | None:
-        """The live integrals of a GPU and what they cover; None before its first sample."""
-        for _ in range(_ATTEMPTS):
-            sequence = int(self._status["totals_sequence"][slot])
-            count, values = self._status["totals"][slot, sequence % 2].tolist()
-            if sequence == int(self._status["totals_sequence"][slot]):
-                return Integrated(live_totals(values.tolist()), count) if sequence else None
-        return None
 
 
 def is_laid_out(fd: int) -> bool:

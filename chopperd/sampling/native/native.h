@@ -1,4 +1,4 @@
-/* What the C side of sampling shares with Python: one GPU's memory, plans, ticks, integrals.
+/* What the C side of sampling shares with Python: one GPU's memory, plans, ticks.
  *
  * Everything here is laid out once more in Python (`chopperd/sampling/memory/layout.py`, `library.py`),
  * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
@@ -12,31 +12,17 @@
 #include <stdint.h>
 
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 5
+#define NATIVE_VERSION 6
 #endif
 
 #define CAUSES 10
 #define VALUES 7
 #define STATES 4
-#define TOTALS (6 + 2 * CAUSES)
-#define SPACINGS 32
 #define DIES 8
 #define NO_DIE 65535
 #define NS_PER_S 1000000000LL
 
-/* The causes that are told apart here. */
-enum {
-    USER_LIMIT = 0,
-    POWER_CAP = 1,
-    THERMAL = 2,
-    HW_THERMAL = 3,
-    POWER_BRAKE = 4,
-    HW_SLOWDOWN = 5,
-    LOW_UTILIZATION = 7,
-    UNEXPLAINED = 8,
-    UNKNOWN = 9
-};
-#define BIT(cause) (1LL << (cause))
+#define UNKNOWN_BIT (1LL << 9) /* of `Cause.UNKNOWN` */
 
 /* ---- shared memory (layout.py) ---------------------------------------------------------- */
 
@@ -56,16 +42,9 @@ typedef struct {
 } head_t;
 #define HEAD_WORDS ((int64_t)(sizeof(head_t) / 8))
 
-typedef struct {
-    int64_t integrated_count;
-    double values[TOTALS];
-} totals_t;
-
 /* A status block as far as it is written here. */
 typedef struct {
     head_t head;
-    int64_t totals_sequence;
-    totals_t totals[2];
     int64_t side_sequence; /* of what Python alone writes */
     int64_t state_sequence, state_mono_ns;
     double state[STATES];
@@ -80,55 +59,6 @@ typedef struct {
     const int64_t *generation_word;
     int64_t generation;
 } memory_t;
-
-/* ---- live integrals (integrals.c) ------------------------------------------------------- */
-
-/* A reading of a counter of energy. */
-typedef struct {
-    int64_t t_mono_ns;
-    double energy_j;
-} energy_t;
-
-/* What is kept between two batches of records; NaN: none yet, or not reported. */
-typedef struct {
-    double totals[TOTALS];
-    double reference_mhz, limit_mhz;
-    int64_t has_idle_bit;
-    energy_t energy_good;                           /* the last that was believed */
-    energy_t energy_other_first, energy_other_last; /* those since that can't follow on it */
-    double limited_ns[CAUSES];
-    int64_t limited_mono_ns[CAUSES];
-    int64_t activity_mono_ns;
-    double activity_ratio;
-    int64_t is_idle_bit_wrong; /* it was set with that activity */
-    int64_t records_count, last_mono_ns, last_causes;
-    double last_sm_clock_mhz, last_busy_ratio;
-    int64_t spacings_count, spacings_ns[SPACINGS];
-    int64_t *scratch; /* room for `SPACINGS` + the records of a batch */
-    int64_t scratch_count;
-} integrals_t;
-
-/* When which records are integrated, and where the totals go. */
-typedef struct {
-    const memory_t *memory;
-    integrals_t *integrals;
-    int64_t integrated_count, every_ns, due_mono_ns;
-    int64_t period_ns; /* that was kept at the last time */
-} integrator_t;
-
-int64_t native_add(integrals_t *integrals, const record_t *ring, int64_t capacity, int64_t first,
-                   int64_t count, int64_t period_ns);
-int64_t native_integrate(integrator_t *integrator, int64_t now_mono_ns);
-
-/* ---- dies (dies.c) ---------------------------------------------------------------------- */
-
-/* Sums over the records from `first` to `next` of the clocks of the dies that ran. */
-typedef struct {
-    int64_t first, next;
-    int64_t sums_mhz[DIES], counts[DIES];
-} dies_t;
-
-double native_governing_mhz(dies_t *dies, const memory_t *memory, const record_t *now);
 
 /* ---- plans and ticks (plans.c, ticks.c) ------------------------------------------------- */
 
@@ -172,7 +102,6 @@ typedef struct {
     int64_t checks_count;
     int64_t causes_call, causes_offset, causes_kind; /* the call is -1: not readable */
     int64_t causes_by_bit[64];
-    int64_t has_dies;
     int64_t stamp_call, stamp_offset, stamp_kind, stamp_still_ns; /* the call is -1: none */
 } plan_t;
 
@@ -186,7 +115,6 @@ enum why {
 
 typedef struct {
     const memory_t *memory;
-    integrator_t *integrator;
     const plan_t *plans[2]; /* of fast and of full reads; none: they are the caller's */
     const int64_t *deadlines_mono_ns, *ends_mono_ns, *are_full;
     int64_t count, next;
@@ -199,7 +127,6 @@ typedef struct {
     int64_t handed_deadline_mono_ns, handed_full;
     uint64_t stamp; /* what was measured last, and when it was first seen; 0: nothing yet */
     int64_t stamp_mono_ns;
-    dies_t dies;
 } loop_t;
 
 int native_taken(const plan_t *plan, record_t *record, double *state);

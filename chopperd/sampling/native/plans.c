@@ -169,7 +169,7 @@ static int placed(const plan_t *plan, const number_t *number, record_t *record, 
 
 static int causes_found(const plan_t *plan, int64_t *causes)
 {
-    *causes = BIT(UNKNOWN);
+    *causes = UNKNOWN_BIT;
     if (plan->causes_call < 0)
         return 1;
     int64_t bytes = bytes_of(plan->causes_kind);

@@ -90,7 +90,6 @@ class NativePlan:
             checks=addressof(self._checks),
             checks_count=len(self._checks),
             causes_call=-1,
-            has_dies=any(value.name.startswith("die_clocks_mhz.") for value in source.values),
             stamp_call=-1,
         )
         if source.stamp is not None:

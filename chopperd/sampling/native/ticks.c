@@ -111,8 +111,6 @@ static int look(loop_t *loop, int64_t deadline_ns, int64_t started_ns, int64_t f
     is_planned = is_planned && native_is_fresh(loop, loop->plans[full], ended_ns);
     if (is_planned) {
         record.t_mono_ns = (started_ns + ended_ns) / 2;
-        if (loop->plans[full]->has_dies)
-            record.sm_clock_mhz = native_governing_mhz(&loop->dies, memory, &record);
         record.span_ns = ended_ns - started_ns;
         record.late_ns = started_ns - deadline_ns;
         record.scope = full;
@@ -161,8 +159,6 @@ int64_t native_carry_out(loop_t *loop)
             return is_current(loop->memory) ? handed(loop, deadline_ns, full) : WHY_INTERRUPTED;
         loop->carried_count[full]++;
         int64_t now_ns = mono_ns();
-        if (now_ns >= loop->integrator->due_mono_ns)
-            native_integrate(loop->integrator, now_ns);
         if (now_ns >= loop->return_mono_ns
             || loop->memory->head->driver_ns >= loop->return_driver_ns)
             return WHY_DUE;
@@ -177,22 +173,16 @@ int64_t native_sizes(int64_t *sizes, int64_t count)
         NATIVE_VERSION,
         sizeof(record_t),
         sizeof(head_t),
-        sizeof(totals_t),
-        offsetof(status_t, totals_sequence),
-        offsetof(status_t, totals),
         offsetof(status_t, side_sequence),
         offsetof(status_t, state_sequence),
         offsetof(status_t, state_mono_ns),
         offsetof(status_t, state),
         STATES,
         sizeof(memory_t),
-        sizeof(integrals_t),
-        sizeof(integrator_t),
         sizeof(call_t),
         sizeof(number_t),
         sizeof(check_t),
         sizeof(plan_t),
-        sizeof(dies_t),
         sizeof(loop_t),
     };
     const int64_t own_count = sizeof(own) / sizeof(own[0]);

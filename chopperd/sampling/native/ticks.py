@@ -1,7 +1,7 @@
 """Sampling ticks and live integrals by the C library, without Python between two ticks."""
 
 import logging
-from ctypes import addressof, c_int64
+from ctypes import addressof
 from dataclasses import replace
 from enum import IntEnum
 from typing import Final
@@ -11,118 +11,21 @@ import numpy as np
 from chopperd.clock import Clock, RepeatLimiter, SystemClock
 from chopperd.devices.base import DeviceBackend, PlansReads
 from chopperd.errors import DeviceError
-from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.devices import GpuInfo, ReadScope, Vendor
+from chopperd.model.arrays import Int64s
+from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.sampling.device_loop import Look, LoopParts
 from chopperd.sampling.memory.gpu_writer import GpuWriter
-from chopperd.sampling.memory.layout import SCOPES, TOTAL_COUNT, Records
+from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.native.library import (
-    SPACINGS,
-    Integrals,
-    Integrator,
     Loop,
     Memory,
     NativeLibrary,
     memory_of,
-    new_integrals,
 )
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
 from chopperd.sampling.orders import Interrupt
 from chopperd.sampling.schedule import Schedule
-from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
-
-# Live integrals by the C library: `RunningTotals`, brought up to date between two ticks.
-
-
-class NativeIntegrals:
-    """What `LiveIntegrals` does, in C.
-
-    Args:
-        library: The library.
-        info: The GPU.
-        most_records: Records that may come at once.
-    """
-
-    def __init__(self, library: NativeLibrary, info: GpuInfo, most_records: int) -> None:
-        self._library = library
-        self._scratch = (c_int64 * (most_records + SPACINGS))()
-        self.kept: Integrals = new_integrals(
-            reference_mhz=info.sm_clock_max_mhz,
-            limit_mhz=info.sm_clock_limit_mhz,
-            has_idle_bit=info.vendor is Vendor.NVIDIA,
-            scratch=self._scratch,
-        )
-
-    @property
-    def totals(self) -> list[float]:
-        """The `TOTAL_COUNT` totals, see `layout`."""
-        return list(self.kept.totals)
-
-    def resume(self, totals: Float64s, seen: Records) -> None:
-        """Go on from another sampler's totals, which already hold the records `seen`."""
-        self.add(seen, 0)
-        self.kept.totals[:TOTAL_COUNT] = totals.tolist()
-
-    def add(self, records: Records, period_ns: int) -> None:
-        """Integrate on over new records; see `LiveIntegrals.add`."""
-        if not len(records):
-            return
-        whole = records.copy()  # without gaps in memory, and for as long as the call lasts
-        is_added = self._library.add(
-            self.kept,
-            whole.__array_interface__["data"][0],
-            capacity=len(whole),
-            first=0,
-            count=len(whole),
-            period_ns=period_ns,
-        )
-        if not is_added:
-            raise ValueError(f"{len(whole)} records are too many at once")
-
-
-class NativeTotals:
-    """One GPU's totals; `integrator` may be used by the library between two calls of this.
-
-    Args:
-        library: The library.
-        info: The GPU.
-        gpu: Its part of the shared memory.
-        memory: The same for the library.
-        every_ns: How often they are brought up to date.
-    """
-
-    def __init__(
-        self,
-        library: NativeLibrary,
-        info: GpuInfo,
-        gpu: GpuWriter,
-        memory: Memory,
-        every_ns: int,
-    ) -> None:
-        self._library = library
-        self._gpu = gpu
-        self._memory = memory
-        self._integrals = NativeIntegrals(library, info, memory.capacity)
-        self.integrator = Integrator(
-            memory=addressof(memory), integrals=addressof(self._integrals.kept), every_ns=every_ns
-        )
-
-    def resume(self) -> None:
-        """Go on from the totals of the sampler before this one, if there was one."""
-        self.integrator.integrated_count, totals = self._gpu.totals()
-        if totals is not None:
-            self._integrals.resume(totals, self._gpu.integrated_records())
-
-    def update_if_due(self, now_mono_ns: int) -> None:
-        """Bring them up to the newest record where that was last done long enough ago."""
-        if now_mono_ns >= self.integrator.due_mono_ns:
-            self.update(now_mono_ns)
-
-    def update(self, now_mono_ns: int) -> None:
-        """Bring them up to the newest record and publish them."""
-        self._library.integrate(self.integrator, now_mono_ns)
-
 
 # Ticks without Python: the C library waits and makes the looks that go as planned.
 
@@ -202,7 +105,6 @@ class NativeTicks:
         backend: Says how it reads the GPU.
         device: The GPU.
         memory: The GPU's part of the shared memory.
-        totals: Integrates between two ticks.
         interrupt: Cuts waits short.
         clock: Tells the time; must be the machine's.
 
@@ -216,14 +118,13 @@ class NativeTicks:
         backend: PlansReads,
         device: GpuInfo,
         memory: Memory,
-        totals: NativeTotals,
         interrupt: Interrupt,
         clock: Clock,
     ) -> None:
         self._library = library
         self._backend = backend
         self._device = device
-        self._held = memory, totals
+        self._memory = memory
         self._interrupt = interrupt
         self._clock = clock
         self.own_read_every_ns = _OWN_READ_EVERY_NS
@@ -236,7 +137,6 @@ class NativeTicks:
         self._columns: tuple[Int64s, ...] = ()
         self._loop = Loop(
             memory=addressof(memory),
-            integrator=addressof(totals.integrator),
             interrupt_word=interrupt.address,
             interrupt=interrupt.count,
         )
@@ -309,27 +209,17 @@ class NativeTicks:
         loop.next, loop.count = 0, count
 
 
-# What of one GPU's loop the C library takes over, where it is there.
-
-
 def with_native(
     parts: LoopParts,
     library: NativeLibrary,
     backend: DeviceBackend,
     device: GpuInfo,
     gpu: GpuWriter,
-    settings: SamplerSettings,
     clock: Clock,
     interrupt: Interrupt,
 ) -> LoopParts:
-    """The parts of one GPU's loop, some of them taken over by the library.
-
-    The totals are. The ticks are too, where the back end has plans and time is the machine's.
-    """
+    """The parts with ticks by the library, if the back end has plans and time is the machine's."""
+    if not (isinstance(backend, PlansReads) and isinstance(clock, SystemClock)):
+        return parts
     memory = memory_of(gpu.places())
-    every_ns = round(settings.totals_every_s * NS_PER_S)
-    totals = NativeTotals(library, device, gpu, memory, every_ns)
-    ticks: NativeTicks | None = None
-    if isinstance(backend, PlansReads) and isinstance(clock, SystemClock):
-        ticks = NativeTicks(library, backend, device, memory, totals, interrupt, clock)
-    return replace(parts, ticks=ticks, totals=totals)
+    return replace(parts, ticks=NativeTicks(library, backend, device, memory, interrupt, clock))

@@ -13,8 +13,6 @@ from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
 from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
-from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
@@ -63,7 +61,6 @@ class Rig:
         self.writer = RingWriter(self.fd, RingDescription(gpus=gpus, backend="scripted"), 300)
         self._opened.append(self.writer)
         self.writer.set_state(SamplerState.RUNNING)
-        self.integrals = {gpu.uuid: LiveIntegrals(gpu) for gpu in gpus}
         for gpu in gpus:
             to = self.writer.gpu(self.slot(gpu))
             to.set_state(GpuState.UP)
@@ -76,14 +73,6 @@ class Rig:
 
     def sample(self, seconds: float, **clocks_mhz: float) -> None:
         """Let time pass with a sample of each GPU each period, at the clock given by its label."""
-        for gpu, to in self.take_samples(seconds, **clocks_mhz).items():
-            totals = self.integrals[gpu.uuid]
-            done, _ = to.totals()
-            totals.add(to.records(done), PERIOD_NS)
-            to.write_totals(totals.totals, to.written_count)
-
-    def take_samples(self, seconds: float, **clocks_mhz: float) -> dict[GpuInfo, GpuWriter]:
-        """The same, not yet integrated; the writers."""
         writers = {gpu: self.writer.gpu(self.slot(gpu)) for gpu in self.gpus}
         for _ in range(round(seconds * 10)):
             self.clock.advance(PERIOD_NS)
@@ -96,7 +85,6 @@ class Rig:
                     late_ns=0,
                     scope=ReadScope.FULL,
                 )
-        return writers
 
     def now(self, facts: AgentFacts = RUNNING) -> NodeSnapshot:
         return self.node.snapshot(facts)
@@ -122,18 +110,14 @@ def rig_of_five() -> Iterator[Rig]:
     made.close()
 
 
-def sample_slowly(rig: Rig, seconds: int, period_ns: int = NS_PER_S) -> None:
-    """Samples of GPU 0 a second apart, integrated as by a sampler that keeps this period."""
+def sample_slowly(rig: Rig, seconds: int) -> None:
+    """Samples of GPU 0 a second apart."""
     to = rig.writer.gpu(0)
     for _ in range(seconds):
         rig.clock.advance(NS_PER_S)
         to.write(
             STEADY, t_mono_ns=rig.clock.mono_ns(), span_ns=1000, late_ns=0, scope=ReadScope.FULL
         )
-    totals = rig.integrals[rig.gpus[0].uuid]
-    done, _ = to.totals()
-    totals.add(to.records(done), period_ns)
-    to.write_totals(totals.totals, to.written_count)
 
 
 def cycles(gpu: GpuLive) -> float:
@@ -169,20 +153,15 @@ def test_a_gpu_that_samples_is_up_with_its_values_and_totals(rig: Rig) -> None:
     assert zero.excess_s is None  # two GPUs of a model have no peers
 
 
-def test_residency_sums_to_the_sampled_time_also_between_two_integrations(rig: Rig) -> None:
-    rig.sample(2.0, gpu0=990.0)
-    before = rig.now().gpus[0]
-    rig.take_samples(0.7, gpu0=1980.0)  # not yet integrated by the sampler
-    between = rig.now().gpus[0]
-    assert between.last_sample_unix_ns == rig.clock.unix_ns()
-    rig.sample(0.1, gpu0=1980.0)
-    after = rig.now().gpus[0]
-    for gpu, seconds in ((before, 1.9), (between, 1.9), (after, 2.7)):
+def test_residency_sums_to_the_sampled_time(rig: Rig) -> None:
+    for seconds, clock_mhz, sampled_s in ((2.0, 990.0, 1.9), (0.8, 1980.0, 2.7)):
+        rig.sample(seconds, gpu0=clock_mhz)
+        gpu = rig.now().gpus[0]
         assert gpu.totals is not None
-        assert gpu.totals.sampled_s == pytest.approx(seconds)
-        assert sum(gpu.residency_s.values()) == pytest.approx(seconds)
-    # The last second but half an interval was at the top clock.
-    assert after.residency_s[1980.0] == pytest.approx(0.75)
+        assert gpu.totals.sampled_s == pytest.approx(sampled_s)
+        assert sum(gpu.residency_s.values()) == pytest.approx(sampled_s)
+    # The last 0.8 s but half an interval were at the top clock.
+    assert gpu.residency_s[1980.0] == pytest.approx(0.75)
 
 
 def test_silence_makes_a_gpu_go_down_after_three_seconds_and_its_totals_stay(rig: Rig) -> None:

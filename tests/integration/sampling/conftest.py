@@ -54,7 +54,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., SamplerSupervisor]]:
         gpu_count: int = 2, hz: float = 100.0, policy: RestartPolicy = QUICK
     ) -> SamplerSupervisor:
         command = [sys.executable, str(SCRIPT), "--gpus", str(gpu_count), "--folder", str(tmp_path)]
-        settings = SamplerSettings(hz=hz, totals_every_s=0.2, probe_every_s=0.2, budget_ratio=1.0)
+        settings = SamplerSettings(hz=hz, probe_every_s=0.2, budget_ratio=1.0)
         made.append(SamplerSupervisor(command, settings, CLOCK, policy))
         return made[-1]
 

@@ -6,17 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
-from chopperd.sampling.memory.layout import RECORD
 from chopperd.sampling.native.library import NativeLibrary
-from chopperd.sampling.native.ticks import NativeIntegrals
 from tests.fakes.file_gpu import FileGpu
 from tests.fakes.nvml.scenario import NOT_SUPPORTED, SUCCESS, Scenario
 from tests.integration.sampling.one_gpu import QUICK, CountedNvml, one_gpu
 
 #: What it prints when all went well.
-BUILT = "sampled, and integrated"
+BUILT = "sampled"
 
 
 def sample_blocks(library: NativeLibrary, path: Path) -> None:
@@ -49,12 +45,6 @@ def main(library: NativeLibrary, scenario: Scenario) -> None:
         assert backend.read_count < sampled.status.written / 2
     with TemporaryDirectory() as folder:
         sample_blocks(library, Path(folder, "block"))
-    integrals = NativeIntegrals(library, backend.devices()[0], 1000)
-    records = np.zeros(1000, RECORD)
-    records["t_mono_ns"] = np.random.default_rng(1).integers(0, 2**62, 1000)  # in no order
-    records["causes"] = np.random.default_rng(2).integers(-(2**63), 2**63 - 1, 1000)
-    for end in (1, 2, 40, 1000):
-        integrals.add(records[:end], 10**8)
     backend.close()
     print(BUILT)
 

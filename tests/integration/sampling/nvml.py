@@ -20,7 +20,6 @@ BUSY = SamplerSettings(
     hz=50.0,
     slow_hz=5.0,
     budget_ratio=1.0,
-    totals_every_s=0.2,
     probe_every_s=0.2,
     processes_every_s=0.2,
     watch_every_s=0.5,

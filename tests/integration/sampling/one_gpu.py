@@ -25,9 +25,7 @@ from tests.fakes.nvml.fixtures import BelievedEnergy
 from tests.waiting import wait_for
 
 CLOCK = SystemClock()
-QUICK = SamplerSettings(
-    hz=200.0, slow_hz=10.0, budget_ratio=1.0, totals_every_s=0.1, probe_every_s=0.1
-)
+QUICK = SamplerSettings(hz=200.0, slow_hz=10.0, budget_ratio=1.0, probe_every_s=0.1)
 
 
 class CountedNvml(NvmlBackend):
@@ -48,7 +46,7 @@ class OneGpu:
     """A loop that runs, and what it has written.
 
     Attributes:
-        ring, reader: Its memory.
+        ring, gpu, reader: Its memory.
         orders: What it is asked for meanwhile.
     """
 
@@ -65,10 +63,11 @@ class OneGpu:
         self.ring = RingWriter(fd, RingDescription(gpus=devices), settings.capacity)
         self.reader = RingReader(fd)
         self._stop, self.orders = threading.Event(), OrderBook()
-        gpu, parts = self.ring.gpu(0), LoopParts(side=self.ring.side(0))
+        self.gpu = gpu = self.ring.gpu(0)
+        parts = LoopParts(side=self.ring.side(0))
         if library is not None:
             parts = with_native(
-                parts, library, backend, devices[0], gpu, settings, CLOCK, self.orders.interrupt
+                parts, library, backend, devices[0], gpu, CLOCK, self.orders.interrupt
             )
         if own_read_every_ns is not None:
             assert isinstance(parts.ticks, NativeTicks)

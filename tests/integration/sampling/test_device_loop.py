@@ -11,7 +11,6 @@ import pytest
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceLostError, TransientDeviceError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.model.kinds import Cause
 from chopperd.model.samples import TimeTriple
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.memory.layout import GpuState, RingDescription
@@ -278,21 +277,6 @@ def test_a_rate_that_swings_is_logged_once_a_minute(
     with caplog.at_level(logging.WARNING):
         bench.run()
     assert len(caplog.records) == 3
-
-
-def test_totals_are_published_while_it_runs_and_at_the_end(make: Callable[..., Bench]) -> None:
-    bench = make(10)
-    bench.driver.answer = lambda _: DeviceReading(
-        sm_clock_mhz=1000.0, causes=frozenset({Cause.THERMAL})
-    )
-    bench.run()
-    totals = bench.reader.totals(0)
-    records = bench.reader.drain(0).records
-    covered_s = (records["t_mono_ns"][-1] - records["t_mono_ns"][0]) / SECOND
-    assert totals is not None
-    assert totals.sampled_s == pytest.approx(covered_s)
-    assert totals.sm_cycles == pytest.approx(covered_s * 1e9)
-    assert totals.lost_s[Cause.THERMAL] == pytest.approx(covered_s / 2)
 
 
 def test_a_loop_ends_when_another_process_has_taken_over(make: Callable[..., Bench]) -> None:

@@ -14,7 +14,7 @@ from tests.fakes.nvml.fixtures import FakeNvml
 from tests.integration.sampling.native_run import BUILT
 
 FOLDER = Path(native_package.__file__).parent
-SOURCES = [str(FOLDER / name) for name in ("plans.c", "ticks.c", "dies.c", "integrals.c")]
+SOURCES = [str(FOLDER / name) for name in ("plans.c", "ticks.c")]
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-fPIC"]
 RUN = "tests.integration.sampling.native_run"
 ROOT = Path(__file__).parents[3]

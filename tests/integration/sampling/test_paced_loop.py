@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from chopperd.errors import DeviceLostError
+from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
@@ -54,10 +55,13 @@ def phases(seed: int, *, idle_s: float, busy_s: float | None, total_s: float) ->
 class PacedBench:
     """A loop that is told orders, over a GPU that does what the test says of each time.
 
+    An agent follows it each second.
+
     Attributes:
         orders: What it is told; by `at` at a time.
         watches_pace: Whether to note what it says of its pace at each read.
         paces: What it said.
+        track: What the agent knows of it.
     """
 
     def __init__(self, seconds: float, settings: SamplerSettings) -> None:
@@ -68,6 +72,8 @@ class PacedBench:
         self.at: dict[float, Burst | Quiet] = {}
         self.watches_pace = False
         self.paces: list[Pace] = []
+        self.track = GpuTrack(GPU, SECOND)
+        self._followed_ns = 0
 
     def run(self) -> None:
         bench, stop = self.bench, self.bench.stop
@@ -77,6 +83,9 @@ class PacedBench:
         def told_and_slept(deadline_mono_ns: int) -> None:
             sleep(deadline_mono_ns)
             self._tell()
+            if bench.clock.now_ns - self._followed_ns > SECOND:
+                self._followed_ns = bench.clock.now_ns
+                self.track.follow(bench.reader, 0)
 
         bench.clock.sleep_until = told_and_slept  # type: ignore[method-assign]
         gpu = bench.ring.gpu(0)
@@ -84,6 +93,7 @@ class PacedBench:
             bench.driver, GPU, gpu, self.settings, bench.clock, stop, orders=self.orders
         )
         loop.run()
+        self.track.follow(bench.reader, 0)
 
     def _tell(self) -> None:
         now_ns = self.bench.clock.now_ns
@@ -103,7 +113,8 @@ class PacedBench:
 
     @property
     def totals(self) -> LiveTotals:
-        totals = self.bench.reader.totals(0)
+        now = self.bench.clock.triple()
+        totals = self.track.live(now, has_driver=True, has_process=True).totals
         assert totals is not None
         return totals
 

@@ -16,7 +16,6 @@ from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     RECORD,
-    TOTAL_COUNT,
     TRIPLE_CAPACITY,
     GpuState,
     RingDescription,
@@ -176,35 +175,17 @@ def test_a_driver_call_in_progress_is_visible(writer: RingWriter, reader: RingRe
     assert (reader.status(1).driver_ns, reader.status(1).driver_full_ns) == (57, 50)
 
 
-def test_totals_are_none_until_published_and_then_whole(
-    writer: RingWriter, reader: RingReader
-) -> None:
-    to = writer.gpu(0)
-    assert reader.totals(0) is None
-    values = np.full(TOTAL_COUNT, np.nan)
-    values[0] = 5.0
-    for turn in range(3):
-        values[1] = turn
-        to.write_totals(values, turn)
-        totals = reader.totals(0)
-        assert totals is not None
-        assert (totals.sm_cycles, totals.sampled_s, totals.busy_s) == (5.0, turn, None)
-        assert totals.lost_s == {}
-
-
 def test_a_successor_goes_on_where_its_predecessor_stopped(
     fd: int, writer: RingWriter, reader: RingReader
 ) -> None:
     old = writer.gpu(0)
     write(old, 1, 2)
-    old.write_totals(np.ones(TOTAL_COUNT), 2)
     old.begin_call(3, ReadScope.FAST)
     successor = RingWriter(fd, described(gpu(0), gpu(1)), 99)
     try:
         assert reader.status(0).call_started_mono_ns is None
         assert reader.status(0).state is GpuState.UNSEEN
         new = successor.gpu(0)
-        assert new.totals()[0] == 2
         write(new, 3)
         assert reader.drain(0).records["t_mono_ns"].tolist() == [1, 2, 3]
         assert reader.status(0).ticks_count == 3
@@ -225,7 +206,6 @@ def test_a_superseded_writer_changes_nothing_any_more(
         old.begin_call(5, ReadScope.FAST)
         old.end_call(1, ReadScope.FAST)
         old.set_state(GpuState.LOST)
-        old.write_totals(np.ones(TOTAL_COUNT), 1)
         writer.set_state(SamplerState.STOPPED)
         writer.write_triple(TimeTriple(unix_ns=1, mono_ns=1, boot_ns=1))
         assert os.pread(fd, os.fstat(fd).st_size, 0) == before

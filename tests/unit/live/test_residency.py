@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopperd.live.integrals import LiveIntegrals
 from chopperd.live.readings import ClockResidency
-from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.memory.layout import Records, live_totals
+from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_MS
 from tests.fakes.records import records
 from tests.fakes.samples import gpu_info
@@ -82,5 +82,5 @@ def test_buckets_sum_to_the_sampled_time_of_the_integrals(
     for part in (made[:cut], made[cut:]):
         residency.add(part, PERIOD_NS)
         integrals.add(part, PERIOD_NS)
-    sampled_s = live_totals(integrals.totals.tolist()).sampled_s or 0.0
+    sampled_s = integrals.totals().sampled_s or 0.0
     assert sum(residency.seconds().values()) == pytest.approx(sampled_s)

@@ -10,7 +10,7 @@ from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import RECORD, Pace, Records
 from chopperd.sampling.orders import Burst, OrderBook, Quiet
-from chopperd.sampling.pace import IdleStretch, LongestPeriod, Pacer
+from chopperd.sampling.pace import IdleStretch, Pacer
 from chopperd.sampling.settings import SamplerSettings
 
 MS = 1_000_000
@@ -278,18 +278,6 @@ def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
     looks.look(IDLE, 30)
     assert looks.kept[0] is Pace.IDLE
     assert pacer.look_at_mono_ns < looks.now_ns  # after each read
-
-
-def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays() -> None:
-    longest = LongestPeriod()
-    longest.note(100)
-    longest.note(1000)
-    longest.note(100)
-    assert longest.taken_ns() == 1000
-    assert longest.taken_ns() == 100
-    longest.note(0)
-    assert longest.taken_ns() == 100
-    assert longest.taken_ns() == 0
 
 
 def test_an_idle_bit_beside_activity_is_not_idle() -> None:

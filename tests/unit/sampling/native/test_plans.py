@@ -116,14 +116,14 @@ def test_dies_counters_that_add_up_a_lock_and_a_stamp_are_taken_over() -> None:
     )
     plan = NativePlan(source)
     native = Plan.from_address(plan.address)
-    assert (native.has_dies, native.stamp_call, native.stamp_still_ns) == (1, 0, 10**9)
+    assert (native.stamp_call, native.stamp_still_ns) == (0, 10**9)
     assert PlanCall.from_address(native.calls).lock == lock.address
     placed = [(n.place, n.multiplier, n.addend, n.is_counted) for n in numbers_of(plan)]
     thermal = 13 + Cause.THERMAL
     assert placed == [(34, 1.0, 0.0, 0), (thermal, 1.0, 0.0, 1), (thermal, 10.0, 5e9, 1)]
     bare = NativePlan(PLAN)
     native = Plan.from_address(bare.address)
-    assert (native.has_dies, native.stamp_call) == (0, -1)
+    assert native.stamp_call == -1
 
 
 @pytest.mark.parametrize("offset", [-1, 9])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chopperd.live.integrals import LiveIntegrals, LongestPeriod
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import LiveTotals
-from chopperd.sampling.integrals import LiveIntegrals
-from chopperd.sampling.memory.layout import RECORD, Records, live_totals
+from chopperd.sampling.memory.layout import RECORD, Records
 
 MS = 1_000_000
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA, sm_clock_max_mhz=2000.0)
@@ -41,7 +41,7 @@ CAUSES_BY_LABEL = {cause.label: cause for cause in CAUSES}
 def totals_of(made: Records, gpu: GpuInfo = GPU, period_ms: int = 100) -> LiveTotals:
     integrals = LiveIntegrals(gpu)
     integrals.add(made, period_ms * MS)
-    return live_totals(integrals.totals.tolist())
+    return integrals.totals()
 
 
 def test_cycles_are_the_trapezoid_of_the_clock() -> None:
@@ -264,17 +264,28 @@ def test_a_counter_that_comes_back_from_garbage_does_not_count_all_that_it_ever_
     assert totals.limited_s == {Cause.POWER_CAP: pytest.approx(0.150)}
 
 
-def test_totals_go_on_from_those_of_an_earlier_sampler() -> None:
-    rows = [{"sm_clock_mhz": 1000 + 10 * n, "energy_j": float(n)} for n in range(10)]
-    made = records(*rows)
-    whole = LiveIntegrals(GPU)
-    whole.add(made, 100 * MS)
-    first = LiveIntegrals(GPU)
-    first.add(made[:6], 100 * MS)
-    second = LiveIntegrals(GPU)
-    second.resume(first.totals, made[2:6])
-    second.add(made[6:], 100 * MS)
-    np.testing.assert_allclose(second.totals, whole.totals)
+def test_what_a_newer_sampler_says_of_the_gpu_splits_the_losses_from_then_on() -> None:
+    """By hand, at 1000 of 2000 MHz, a half of the time is lost: down to 1500 MHz to the user."""
+    rows = [{"sm_clock_mhz": 1000.0, "causes": Cause.POWER_CAP.bit}] * 3
+    integrals, made = LiveIntegrals(GPU), records(*rows)
+    integrals.add(made[:2], 100 * MS)
+    integrals.know(replace(GPU, sm_clock_limit_mhz=1500.0))
+    integrals.add(made[2:], 100 * MS)
+    lost_s = integrals.totals().lost_s
+    assert lost_s[Cause.POWER_CAP] == pytest.approx(0.05 + 0.025)
+    assert lost_s[Cause.USER_LIMIT] == pytest.approx(0.025)
+
+
+def test_the_longest_period_counts_until_it_is_taken_and_the_present_one_stays() -> None:
+    longest = LongestPeriod()
+    longest.note(100)
+    longest.note(1000)
+    longest.note(100)
+    assert longest.taken_ns() == 1000
+    assert longest.taken_ns() == 100
+    longest.note(0)
+    assert longest.taken_ns() == 100
+    assert longest.taken_ns() == 0
 
 
 def brute_force(made: Records, period_ns: int) -> dict[str, float]:
@@ -338,8 +349,10 @@ def test_integrals_equal_a_plain_loop_over_the_intervals(made: Records) -> None:
 def test_totals_never_fall_whatever_comes(made: Records, cut: int) -> None:
     integrals = LiveIntegrals(GPU)
     integrals.add(made[:cut], 100 * MS)
-    before = integrals.totals.copy()
+    before = integrals.totals()
     integrals.add(made[cut:], 100 * MS)
-    after = integrals.totals
-    assert not (np.isnan(after) & ~np.isnan(before)).any()
-    assert (np.nan_to_num(after) >= np.nan_to_num(before)).all()
+    after = integrals.totals()
+    for name in ("sm_cycles", "sampled_s", "busy_s", "busy_sm_cycles", "busy_sampled_s"):
+        assert (getattr(after, name) or 0.0) >= (getattr(before, name) or 0.0)
+    for cause, lost_s in before.lost_s.items():
+        assert after.lost_s[cause] >= lost_s
