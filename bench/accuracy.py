@@ -13,13 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.join import JoinedDevice, join_device
-from chopperd.correlate.losses import CeilingLoss
-from chopperd.model.arrays import Bools, Float64s
-from chopperd.model.kinds import Cause, CopyDirection
-from chopperd.model.spec import DType
-from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
-from chopperd.simulation.scenario import (
+from bench.scenarios import (
     SCENARIO_PRESETS,
     Scenario,
     StepTruth,
@@ -27,6 +21,12 @@ from chopperd.simulation.scenario import (
     scenario,
     step_truth,
 )
+from chopperd.correlate.join import JoinedDevice, join_device
+from chopperd.correlate.losses import CeilingLoss
+from chopperd.model.arrays import Bools, Float64s
+from chopperd.model.kinds import Cause, CopyDirection
+from chopperd.model.spec import DType
+from chopperd.model.timeline import DeviceTimeline, DeviceWindow, Intervals
 from chopperd.units import NS_PER_MS
 
 STEPS_S: Final = (0.3, 1.0, 5.0)

@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 
 from bench.accuracy import READ_SPAN_NS, scenario_timeline
+from bench.scenarios import REFERENCE_MHZ, Scenario, observe, scenario
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.model.report import Reference, Summary
 from chopperd.model.report_rows import Row
 from chopperd.report.build.clocks import clock_of, dvfs_of
 from chopperd.report.build.rows import DraftRow
 from chopperd.report.build.summary import across_devices, summarise
-from chopperd.simulation.scenario import REFERENCE_MHZ, Scenario, observe, scenario
 from chopperd.simulation.track import ClockTruth, StepFunction
 
 GPUS: Final = 8

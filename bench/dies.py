@@ -14,13 +14,12 @@ from typing import Final
 import numpy as np
 
 from bench.accuracy import Outcome, held_against, scenario_timeline
+from bench.scenarios import Scenario, observe, scenario, step_truth
 from chopperd.correlate.clock.governing import governed
 from chopperd.correlate.join import join_device
 from chopperd.model.arrays import Float64s
 from chopperd.model.samples import GpuSamples
-from chopperd.simulation.presets import DieModel, Dies
-from chopperd.simulation.processes import generator
-from chopperd.simulation.scenario import Scenario, observe, scenario, step_truth
+from chopperd.simulation.presets import DieModel, Dies, generator
 from chopperd.units import NS_PER_S
 
 _DIES_KEY: Final = 21

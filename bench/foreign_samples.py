@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 
 from bench.accuracy import READ_SPAN_NS, held_against, scenario_timeline
+from bench.scenario_draws import Chunks, draw_records
+from bench.scenarios import SCENARIO_PRESETS, Scenario, observe, scenario, step_truth
 from chopperd.correlate.join import join_device
 from chopperd.model.kinds import Cause
 from chopperd.model.report import Reference
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
 from chopperd.report.build.device_notes import doubt_notes
-from chopperd.simulation.scenario import SCENARIO_PRESETS, Scenario, observe, scenario, step_truth
-from chopperd.simulation.schedule import Chunks, draw_records
 from chopperd.simulation.track import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 

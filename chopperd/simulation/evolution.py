@@ -8,7 +8,7 @@ import numpy as np
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import Cause
 from chopperd.simulation.physics import Silicon
-from chopperd.simulation.processes import generator
+from chopperd.simulation.presets import generator
 from chopperd.simulation.program import Program
 from chopperd.simulation.step import (
     ClockTargets,

@@ -10,7 +10,7 @@ from chopperd.model.devices import GpuInfo
 from chopperd.simulation.annotations import stall_template, step_template
 from chopperd.simulation.job import kernel_columns, rank_step
 from chopperd.simulation.node import SimulatedNode
-from chopperd.simulation.processes import generator
+from chopperd.simulation.presets import generator
 from chopperd.simulation.program import Program, Stream, Thread
 from chopperd.simulation.step_events import time_column
 from chopperd.simulation.template import RankProcess, StepTemplate, rank_process

@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Float64s
-from chopperd.simulation.presets import GpuModel, NodePreset
-from chopperd.simulation.processes import generator
+from chopperd.simulation.presets import GpuModel, NodePreset, generator
 
 _VOLTAGE_AT_ZERO: Final = 0.62
 _LEAKAGE_FROM_C: Final = 30.0

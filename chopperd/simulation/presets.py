@@ -19,6 +19,11 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 # What names a simulation; everything else about it follows.
 
 
+def generator(*key: int) -> np.random.Generator:
+    """A random stream of its own for each key; equal keys give equal streams."""
+    return np.random.Generator(np.random.PCG64(list(key)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
     """Which simulated node: everything about it follows from the first three.

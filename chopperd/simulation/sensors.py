@@ -11,8 +11,7 @@ import numpy as np
 from chopperd.model.devices import DEEP_SLEEP_MHZ, DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.simulation.evolution import COUNTED
-from chopperd.simulation.presets import Dies, GpuModel, NodePreset
-from chopperd.simulation.processes import generator
+from chopperd.simulation.presets import Dies, GpuModel, NodePreset, generator
 from chopperd.simulation.track import Track
 from chopperd.units import NS_PER_S
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.simulation.physics import Silicon
-from chopperd.simulation.presets import GpuModel
-from chopperd.simulation.processes import generator
+from chopperd.simulation.presets import GpuModel, generator
 from chopperd.simulation.program import Block, Program, Stream
 
 Floats: TypeAlias = list[float]

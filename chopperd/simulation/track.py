@@ -76,10 +76,6 @@ class ClockTruth:
         duration_ns = int((intervals.end_ns - intervals.start_ns).sum())
         return float(self.clock.over(intervals).sum() / duration_ns)
 
-    def cycles(self, intervals: Intervals) -> Float64s:
-        """The SM cycles in each interval, (n,)."""
-        return self.clock.over(intervals) / 1_000
-
     def lost_ns(self, intervals: Intervals, reference_mhz: float) -> Float64s:
         """The ceiling loss in each interval, (n,) ns: the integral of max(0, 1 - f/reference)."""
         return self._with(np.maximum(0.0, 1 - self.clock.value / reference_mhz)).over(intervals)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.scenarios import Scenario, observe, scenario
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
 from chopperd.correlate.clock.lag import LagEstimate, measure_lag
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
-from chopperd.simulation.scenario import Scenario, observe, scenario
 from tests.unit.correlate.builders import MS, spans
 
 SECOND = 1000 * MS

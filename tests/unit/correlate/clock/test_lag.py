@@ -5,11 +5,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
+from bench.scenarios import observe, scenario
 from chopperd.correlate import intervals
 from chopperd.correlate.clock.lag import ASSUMED_LAG_NS, UNMEASURED_LAG_NS, LagEstimate, measure_lag
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.timeline import Intervals
-from chopperd.simulation.scenario import observe, scenario
 from tests.unit.correlate.builders import MS, spans
 
 

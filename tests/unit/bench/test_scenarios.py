@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from chopperd.model.kinds import Cause, KernelClass
-from chopperd.simulation.scenario import (
+from bench.scenarios import (
     SCENARIO_PRESETS,
     Scenario,
     observe,
     scenario,
     step_truth,
 )
+from chopperd.model.kinds import Cause, KernelClass
 
 START_NS = 1_790_857_026_000_000_000
 

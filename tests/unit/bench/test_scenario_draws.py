@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from chopperd.simulation.processes import (
+from bench.scenario_draws import (
     dwell_edges,
     exponential_filter,
-    generator,
     relaxation,
     stratified_ticks,
     wander,
 )
+from chopperd.simulation.presets import generator
 
 
 @pytest.mark.parametrize("decay", [0.05, 0.9, 0.9995])

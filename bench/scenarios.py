@@ -12,19 +12,22 @@ from typing import Final
 
 import numpy as np
 
+from bench.scenario_draws import (
+    Chunks,
+    Records,
+    draw_chunks,
+    draw_records,
+    dwell_edges,
+    relaxation,
+    stratified_ticks,
+    wander,
+)
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import COMPUTE_CLASSES, Cause
 from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
-from chopperd.simulation.processes import (
-    dwell_edges,
-    generator,
-    relaxation,
-    stratified_ticks,
-    wander,
-)
-from chopperd.simulation.schedule import Chunks, Records, draw_chunks, draw_records
+from chopperd.simulation.presets import generator
 from chopperd.simulation.track import ClockTruth, StepFunction
 from chopperd.units import NS_PER_MS, NS_PER_S
 
