@@ -124,6 +124,21 @@ def test_samples_around_the_time_are_not_in_it() -> None:
     assert found.causes == {"power_cap": [1.0, None], "unknown": [0.0, 1.0]}
 
 
+def test_a_time_between_two_samples_has_none() -> None:
+    class Around(Held):
+        """Gives the samples on either side as well, as a recorder's chunks hold them."""
+
+        def between(
+            self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
+        ) -> SampleSet | None:
+            second = 10**9
+            return super().between(from_unix_ns - second, to_unix_ns + second, gpus)
+
+    begin = START_UNIX_NS + 110_000_000
+    found = history(Around(track()), "0", begin, begin + 50_000_000, 100)
+    assert (found.samples, found.t_unix_ns, found.values, found.causes) == (0, [], {}, {})
+
+
 def test_other_gpus_of_a_set_are_left_out() -> None:
     class Both:
         def between(self, *_asked: object) -> SampleSet | None:
