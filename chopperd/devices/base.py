@@ -1,4 +1,4 @@
-"""The seam to a driver: what every back end gives, and what opening one may be told."""
+"""The protocol of a back end, the optional protocols beside it, and the options to open one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProces
 from chopperd.model.samples import SampleSet
 from chopperd.simulation.presets import SimulationSpec
 
-#: Reads one sensor; None where this read failed. Never raises for what a driver does.
+#: Reads one sensor; None where this read failed. Never raises for a driver's error.
 SensorRead: TypeAlias = Callable[[], float | None]
 
 
 class DeviceBackend(Protocol):
-    """Reads the GPUs of one driver (or of a simulation, or of a recording).
+    """Reads the GPUs of one driver, of a simulation or of a recording.
 
-    `read` is called by one thread a device, possibly at once for different devices.
+    `read` is called by one thread per device, for several devices at the same time.
     """
 
     @property
@@ -26,7 +26,7 @@ class DeviceBackend(Protocol):
 
     @property
     def driver(self) -> str | None:
-        """Driver version, where there is one."""
+        """Driver version; None where there is none or it is not known."""
         ...
 
     @property
@@ -39,26 +39,21 @@ class DeviceBackend(Protocol):
         ...
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """One look at a device; fields that it does not report are None.
+        """One read of a device; fields that it does not report are None.
 
         Raises:
-            TransientDeviceError: This look failed; the next may succeed.
+            TransientDeviceError: This read failed; the next may succeed.
             DeviceLostError: The device is gone until it is found again.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the driver; `read` is a DeviceError from now on, a second call does nothing."""
+        """Release the driver; a later `read` is a DeviceError, a second call does nothing."""
         ...
 
 
 class Choice(NamedTuple):
-    """An open back end.
-
-    Attributes:
-        backend: The back end.
-        reason: Why "auto" took it and no other, for people; None where it was named.
-    """
+    """An open back end, and why "auto" chose it (None where it was named)."""
 
     backend: DeviceBackend
     reason: str | None = None
@@ -66,10 +61,10 @@ class Choice(NamedTuple):
 
 @runtime_checkable
 class ListsProcesses(Protocol):
-    """A back end that knows who uses a GPU."""
+    """A back end that lists the processes on a GPU."""
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes on a device; None where the driver does not say. Takes long: ask rarely.
+        """The processes on a device; None where the driver does not report them. Slow.
 
         Raises:
             DeviceError: The call failed.
@@ -82,37 +77,37 @@ class CountsImplausible(Protocol):
     """A back end that drops values outside of their bounds, and counts them."""
 
     def implausible_total(self) -> dict[tuple[str, str], int]:
-        """Values dropped since the start, by GPU label and field; asks no driver."""
+        """Values dropped since the start, by GPU label and field; makes no driver call."""
         ...
 
 
 @runtime_checkable
 class ExplainsTrouble(Protocol):
-    """A back end that can say what the driver knows of a device's trouble (XID, ECC, reset due)."""
+    """A back end that reports known faults of a device (XID, ECC, reset required)."""
 
     def trouble(self, device: GpuInfo) -> str | None:
-        """What is known to be wrong, in a line for people; None if nothing is. Never raises."""
+        """Known faults of a device in one line of text; None if there are none. Never raises."""
         ...
 
 
 @runtime_checkable
 class NoticesChanges(Protocol):
-    """A back end that sees GPUs or partitions come and go after it was opened."""
+    """A back end that notices GPUs or partitions that appear or disappear while it is open."""
 
     def changed(self) -> str | None:
-        """What came or went since it was opened, for people; None if nothing did. Never raises.
+        """What has appeared or disappeared since it was opened; None if nothing. Never raises.
 
-        The process that asked starts anew then: labels, handles and memory are of the old set.
+        The sampler process is then restarted: labels, handles and memory are of the old set.
         """
         ...
 
 
 @runtime_checkable
 class PlansReads(Protocol):
-    """A back end whose settled reads can be made without it, by a plan."""
+    """A back end that describes its reads as plans, to be carried out without it."""
 
     def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
-        """How to read a device, from what answered at its last `read`; None if `read` must.
+        """The plan of a read, from what answered at the last `read`; None if `read` is needed.
 
         The same object as before while nothing changed.
         """
@@ -121,10 +116,10 @@ class PlansReads(Protocol):
 
 @runtime_checkable
 class ProbesFields(Protocol):
-    """A back end that can say field by field what a GPU answers, and at what price."""
+    """A back end that reports, field by field, what a GPU answers and what each call costs."""
 
     def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
-        """What each call for a GPU gives now; for people who look, not for a loop.
+        """What each call for a GPU answers now; takes long.
 
         Raises:
             DeviceLostError: The GPU is gone.
@@ -132,7 +127,7 @@ class ProbesFields(Protocol):
         ...
 
     def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
-        """How far apart the values of a field are that the driver keeps itself; None if it doesn't.
+        """Period of the samples of a field that the driver itself stores; None if it does not.
 
         Never raises.
 
@@ -145,28 +140,28 @@ class ProbesFields(Protocol):
 
 @runtime_checkable
 class KnowsItsShortfall(Protocol):
-    """A back end that knows when it can tell less of a GPU than another might."""
+    """A back end that knows when another one might report more of a GPU."""
 
     def shortfall(self) -> str | None:
-        """What it can't tell, for people; None if nothing. Never raises."""
+        """What it can't report, as text; None if nothing is missing. Never raises."""
         ...
 
 
 @runtime_checkable
 class ReadsSensors(Protocol):
-    """A back end that can read one sensor alone, fast enough to see it change."""
+    """A back end that reads single sensors, fast enough to observe their update period."""
 
     def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
-        """How to read the sensors of a GPU, by field of `DeviceReading`; none where it is gone.
+        """Functions that read one sensor each, by field of `DeviceReading`; empty if it is gone.
 
-        For any thread, but one at a time; the reads that `read` makes go on beside.
+        For any thread, one at a time, also while another thread calls `read`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """What opening a back end may need beyond its name."""
+    """What a back end may need besides its name: a simulation's spec, or a recording."""
 
     simulation: SimulationSpec | None = None
     replay: SampleSet | None = None

@@ -1,154 +1,35 @@
-"""Driver calls of one device that may be absent, fail or hang; nothing vendor-specific."""
+"""One field of one device: read by the best call that answers, absent until it does."""
 
 import logging
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Protocol
 
-from chopperd.clock import Clock
-from chopperd.errors import (
-    DeviceError,
-    DeviceLostError,
-    TransientDeviceError,
-    UnsupportedFieldError,
-)
-from chopperd.model.devices import GpuProcess
-from chopperd.model.plausible import PID, Bounds
+from chopperd.devices.faults import CallFailedError, DeviceFaults
+from chopperd.errors import DeviceError, DeviceLostError
+from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.model.plausible import Bounds
 from chopperd.units import NS_PER_S
-
-# Driver calls that may be absent or fail, one device's each; nothing vendor-specific.
 
 logger = logging.getLogger(__name__)
 
-#: An absent field is asked for again after this long: drivers learn fields when settings change.
+#: Time after which an absent field is probed again: drivers gain fields when settings change.
 PROBE_INTERVAL_NS: Final = 60 * NS_PER_S
 _NEVER_NS: Final = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorErrors:
-    """How a binding raises: its base class, and what one of its errors means for the caller."""
-
-    base: type[Exception]
-    classify: Callable[[Exception, str, int], DeviceError]
-
-
-class CallFailedError(Exception):
-    """The driver call that brings a number along with others failed, which is already counted.
-
-    Attributes:
-        is_absent: Whether the device does not have the call.
-    """
-
-    def __init__(self, *, is_absent: bool) -> None:
-        super().__init__()
-        self.is_absent = is_absent
-
-
-@dataclass(slots=True)
-class Choices:
-    """Which call gives each field of one device, as found by asking.
-
-    Attributes:
-        kept: The operation that a field is read by for good, by field.
-        revision: Rises with every change in what answers.
-    """
-
-    kept: dict[str, str] = field(default_factory=dict)
-    revision: int = 0
-
-    def keep(self, name: str, operation: str) -> None:
-        """Read a field by an operation from now on."""
-        self.kept[name] = operation
-        self.revision += 1
-
-
-class DeviceFaults:
-    """What goes wrong on one device: classed, counted, and logged the first time.
-
-    Attributes:
-        clock: Times the next probe of absent fields.
-        choices: Which of several ways each field is read by.
-        vendor_error: The class that the binding raises.
-        failed_total: Failed calls by operation, absent fields apart.
-        implausible_total: Dropped values by field.
-        transient: The last failure of the look in progress; None if there was none.
-    """
-
-    def __init__(self, device_index: int, vendor: VendorErrors, clock: Clock) -> None:
-        self.clock = clock
-        self.choices = Choices()
-        self.vendor_error = vendor.base
-        self.failed_total: Counter[str] = Counter()
-        self.implausible_total: Counter[str] = Counter()
-        self.transient: TransientDeviceError | None = None
-        self._classify = vendor.classify
-        self._device_index = device_index
-        self._told: set[tuple[str, type[DeviceError]]] = set()
-
-    def begin_look(self) -> None:
-        """Forget the failures of the look before."""
-        self.transient = None
-
-    def classified(self, error: Exception, operation: str) -> DeviceError:
-        """What a vendor error means, not yet raised, counted or logged."""
-        return self._classify(error, operation, self._device_index)
-
-    def lost(self, text: str, operation: str) -> DeviceLostError:
-        """The loss of the device for a reason of ours, not yet raised."""
-        return DeviceLostError(
-            f"GPU {self._device_index}: {text}",
-            operation=operation,
-            device_index=self._device_index,
-        )
-
-    def absent(self, error: Exception, operation: str) -> bool:
-        """Take a vendor error: True if it says that the device does not have this field.
-
-        Raises:
-            DeviceLostError: The error says that the device is gone.
-        """
-        failure = self.classified(error, operation)
-        failure.__cause__ = error
-        self._tell_once(failure)
-        if isinstance(failure, UnsupportedFieldError):
-            return True
-        self.failed_total[operation] += 1
-        if isinstance(failure, DeviceLostError):
-            raise failure
-        if isinstance(failure, TransientDeviceError):
-            self.transient = failure
-        return False
-
-    def plausible_processes(self, found: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-        """The processes but for those that are none; these are counted."""
-        listed = tuple(found)
-        kept = tuple(one for one in listed if one.pid in PID)
-        if len(kept) < len(listed):
-            self.implausible_total["processes"] += len(listed) - len(kept)
-        return kept
-
-    def _tell_once(self, failure: DeviceError) -> None:
-        key = (failure.operation, type(failure))
-        if key in self._told:
-            return
-        self._told.add(key)
-        level = logging.INFO if isinstance(failure, UnsupportedFieldError) else logging.WARNING
-        logger.log(level, "%s", failure)
+#: Reads at the start after which a source that has not answered stays unknown.
+_FIRST_READS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One way to ask a driver for a number.
+    """One way to read a number from a driver.
 
     Attributes:
-        operation: The vendor's name of the call, for errors and counts; tells the ways of one
-            field apart.
-        read: Asks; the number in the field's unit. Raises the vendor's error, or
+        operation: The vendor's name of the call, for errors and counts; unique within a field.
+        read: Returns the number in the field's unit; raises the vendor's error or
             `CallFailedError`.
-        source: What tells users this way from its alternatives ("v2", "instant").
+        source: Name of this way where a field has several ("v2", "instant").
     """
 
     operation: str
@@ -157,70 +38,60 @@ class Call:
 
 
 class Channel:
-    """A number of one device that may be absent, with the ways to ask for it, best first.
+    """A field of one device that may be absent, with the calls that give it, best first.
 
-    The first way that gives a believable value is kept for good: two sources of one number differ
-    (memory v1 counts the driver's reserve), and a change between samples would look like an event.
-    The choice is in `DeviceFaults.choices` and outlives this object. A way that has given nothing
-    but absurd values for a minute makes room for the next. With no way at all it stays absent.
+    The first call that gives a plausible value is used from then on: two sources of one number
+    differ (memory v1 includes the driver's reserve), and a change of source would look like an
+    event. The selection is stored in `DeviceFaults` and outlives this object. Before it is made, a
+    call that gives only implausible values for a minute is passed over for the next one.
     """
 
     def __init__(self, faults: DeviceFaults, field: str, bounds: Bounds, *calls: Call) -> None:
-        kept = faults.choices.kept.get(field)
+        operation = faults.selected.get(field)
+        selected = tuple(call for call in calls if call.operation == operation)
         self._faults = faults
-        self._field = field
-        self._bounds = bounds
+        self.field = field
+        self.bounds = bounds
         self._low, self._high = bounds.low, bounds.high
-        kept_calls = tuple(call for call in calls if call.operation == kept)
-        self._calls = kept_calls or calls
-        self._is_kept = bool(kept_calls)
+        self._calls = selected or calls
+        self._is_selected = bool(selected)
         self._is_settled = False
         self._absent_until_ns: int | None = None if calls else _NEVER_NS
-        self._absurd_since_ns: int | None = None
-
-    @property
-    def field(self) -> str:
-        """The field of a reading that this is."""
-        return self._field
-
-    @property
-    def bounds(self) -> Bounds:
-        """Outside of which a value is absurd."""
-        return self._bounds
+        self._implausible_since_ns: int | None = None
 
     @property
     def source(self) -> str | None:
-        """Which way is kept; None until one is."""
-        return self._calls[0].source if self._is_kept else None
+        """Name of the selected call; None until one is selected."""
+        return self._calls[0].source if self._is_selected else None
 
     @property
-    def asked_calls(self) -> tuple[Call, ...]:
-        """The ways that the next `value` may try; none while the number is absent."""
+    def next_calls(self) -> tuple[Call, ...]:
+        """The calls that the next `value` may make; none while the field is absent."""
         return () if self._absent_until_ns is not None else self._calls
 
     @property
     def settled_call(self) -> Call | None:
-        """The way that gave the last value; None if the last try gave none."""
+        """The call that gave the last value; None if the last read gave none."""
         return self._calls[0] if self._is_settled else None
 
     @property
     def absent_until_ns(self) -> int | None:
-        """When the number is to be asked for again; None if it is not absent, or for good."""
+        """When the field is probed again; None if it is not absent, or absent for good."""
         return self._absent_until_ns if self._calls else None
 
     @property
     def is_absent(self) -> bool:
-        """Whether the device is known to lack the number."""
+        """Whether the device is known not to have the field."""
         return self._absent_until_ns is not None
 
     def reopen(self, now_mono_ns: int) -> None:
-        """Let an absent number be asked for again, if its time has come."""
+        """Allow the next probe of an absent field, if it is due."""
         if self._absent_until_ns is not None and now_mono_ns >= self._absent_until_ns:
             self._absent_until_ns = None
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
 
     def value(self) -> float | None:
-        """Ask the driver; None while absent, when this call failed, or where it is absurd.
+        """Read the field; None while it is absent, if the call failed, or if it is implausible.
 
         Raises:
             DeviceLostError: The driver says that the device is gone.
@@ -232,7 +103,7 @@ class Channel:
             try:
                 value = call.read()
             except faults.vendor_error as error:
-                if faults.absent(error, call.operation):
+                if faults.is_absent(error, call.operation):
                     continue
                 break
             except CallFailedError as failure:
@@ -243,106 +114,141 @@ class Channel:
                 if not self._is_settled:
                     self._settle(call)
                 return value
-            self._count_absurd(value)
-            if not self._has_waited_long():
+            self._count_implausible(value)
+            if not self._may_try_next():
                 break
         else:
             self._absent_until_ns = faults.clock.mono_ns() + PROBE_INTERVAL_NS
-            faults.choices.revision += 1
+            faults.revision += 1
         self._unsettle()
         return None
-
-    def _count_absurd(self, value: float) -> None:
-        """Count a value; not a 0 before any other, as a sensor reads that is not there."""
-        if value or self._is_kept:
-            self._faults.implausible_total[self._field] += 1
-
-    def _has_waited_long(self) -> bool:
-        """Whether the first way that answers has been absurd for so long that others may try."""
-        if self._is_kept or len(self._calls) == 1:
-            return False
-        now_ns = self._faults.clock.mono_ns()
-        if self._absurd_since_ns is None:
-            self._absurd_since_ns = now_ns
-        return now_ns - self._absurd_since_ns >= PROBE_INTERVAL_NS
-
-    def _settle(self, call: Call) -> None:
-        self._calls = (call,)
-        self._is_settled = self._is_kept = True
-        self._faults.choices.keep(self._field, call.operation)
 
     def _unsettle(self) -> None:
         if self._is_settled:
             self._is_settled = False
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
+
+    def _count_implausible(self, value: float) -> None:
+        """Count a value; a 0 before any other is a sensor that is not there, and is not counted."""
+        if value or self._is_selected:
+            self._faults.implausible_total[self.field] += 1
+
+    def _may_try_next(self) -> bool:
+        """Whether the first call that answers has been implausible for a minute."""
+        if self._is_selected or len(self._calls) == 1:
+            return False
+        now_ns = self._faults.clock.mono_ns()
+        if self._implausible_since_ns is None:
+            self._implausible_since_ns = now_ns
+        return now_ns - self._implausible_since_ns >= PROBE_INTERVAL_NS
+
+    def _settle(self, call: Call) -> None:
+        self._calls = (call,)
+        self._is_settled = self._is_selected = True
+        self._faults.select(self.field, call.operation)
 
 
-# Driver calls for one GPU, made so that one that hangs does not hold up the others.
-
-T = TypeVar("T")
-
-
-class CallsHangError(Exception):
-    """The calls for a GPU do not return."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a GPU is waited for.
-
-    Attributes:
-        first_s: While none has hung.
-        later_s: Once another one has: all of it together has to fit into the time of the whole.
-    """
-
-    first_s: float
-    later_s: float
-
-
-class PatientCalls:
-    """Makes the calls for each GPU in a thread of its own; by one thread.
-
-    Args:
-        what: Names the calls, for people.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._hung: list[threading.Thread] = []
+class Sensors(Protocol):
+    """Reads one GPU through its channels."""
 
     @property
-    def hang(self) -> bool:
-        """Whether any that were given up have still not returned; for any thread."""
-        return any(thread.is_alive() for thread in self._hung)
+    def is_settled(self) -> bool:
+        """Whether the sources of power (and memory) are known, or known to be absent."""
+        ...
 
-    def answer(self, ask: Callable[[], T], patience: Patience) -> T:
-        """What the calls give; what they still give after they were given up is of no use.
+    def read(self, scope: ReadScope) -> DeviceReading:
+        """One read of the GPU."""
+        ...
 
-        Raises:
-            CallsHangError: They do not return.
-            Exception: What they raise.
-        """
-        answers: list[T] = []
-        errors: list[BaseException] = []
 
-        def run() -> None:
-            try:
-                answers.append(ask())
-            except BaseException as error:  # noqa: BLE001 - raised below, by who asked
-                errors.append(error)
+def settle(sensors: Sensors) -> DeviceLostError | None:
+    """Read a GPU until its sources are known, three times at most; the loss if it is lost.
 
-        # Not a daemon: the process must not end inside a driver call.
-        thread = threading.Thread(target=run, name="chopperd-patient-calls")
-        thread.start()
-        thread.join(patience.later_s if self._hung else patience.first_s)
-        if thread.is_alive():
-            self._hung.append(thread)
-            raise CallsHangError(f"{self._what} do not return")
-        for error in errors:
-            raise error
-        return answers[0]
+    The first call on a GPU that slept may fail.
+    """
+    for _ in range(_FIRST_READS):
+        try:
+            sensors.read(ReadScope.FULL)
+        except DeviceError as error:
+            logger.warning("first read failed: %s", error)
+            if isinstance(error, DeviceLostError):
+                return error
+        if sensors.is_settled:
+            break
+    return None
 
-    def wait(self) -> None:
-        """Wait until all have returned."""
-        for thread in self._hung:
-            thread.join()
+
+#: One comparison covers at least this time, and this energy by the power.
+_LONG_ENOUGH_NS: Final = 2 * NS_PER_S
+_ENOUGH_J: Final = 10.0
+#: Two reads further apart than this say nothing about the power between them.
+_GAP_NS: Final = 3 * NS_PER_S
+#: Accepted ratio of counted to expected energy. It is wide because the power may be a mean over an
+#: unknown time; a counter that does not move, or is in another unit, is far outside.
+_AGREE: Final = (0.6, 1.6)
+#: Failed comparisons in a row that reject a counter: one may fail while the load changes.
+_FAILURES: Final = 5
+
+
+class Verdict(Enum):
+    """The result of an `EnergyCheck` so far."""
+
+    OPEN = auto()
+    RIGHT = auto()
+    WRONG = auto()
+
+
+class EnergyCheck:
+    """Checks an energy counter against the power reported with it before the counter is used.
+
+    Counters that do not move (MI100), or run at another rate than their unit says, have been seen;
+    on a module of processor and GPU the counter may cover both.
+
+    Source: ROCm/amdsmi issues 38 and 115, ml-energy/zeus issue 113.
+
+    Args:
+        label: The GPU, for the log.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._last: tuple[int, float, float] | None = None
+        self._failed_count = 0
+        self.verdict = Verdict.OPEN
+        self._restart()
+
+    def take(self, mono_ns: int, energy_j: float | None, power_w: float | None) -> Verdict:
+        """Add one read; return the verdict after it."""
+        if self.verdict is not Verdict.OPEN or energy_j is None or power_w is None:
+            return self.verdict
+        last, self._last = self._last, (mono_ns, energy_j, power_w)
+        if last is None or mono_ns - last[0] > _GAP_NS or energy_j < last[1]:
+            self._restart()
+            return self.verdict
+        self._passed_ns += mono_ns - last[0]
+        self._counted_j += energy_j - last[1]
+        self._expected_j += (power_w + last[2]) / 2 * (mono_ns - last[0]) / NS_PER_S
+        if self._passed_ns >= _LONG_ENOUGH_NS and self._expected_j >= _ENOUGH_J:
+            self._judge()
+        return self.verdict
+
+    def _restart(self) -> None:
+        self._passed_ns = 0
+        self._counted_j = 0.0
+        self._expected_j = 0.0
+
+    def _judge(self) -> None:
+        if _AGREE[0] <= self._counted_j / self._expected_j <= _AGREE[1]:
+            self.verdict = Verdict.RIGHT
+            return
+        self._failed_count += 1
+        if self._failed_count < _FAILURES:
+            self._restart()
+            return
+        self.verdict = Verdict.WRONG
+        logger.warning(
+            "GPU %s: its counter of energy rises by %.3g J while its power makes %.3g J; not used",
+            self._label,
+            self._counted_j,
+            self._expected_j,
+        )

@@ -1,9 +1,8 @@
-"""A device's reads as data: which entry points to call, and where each number of a sample is.
+"""A device's read as data: which entry points to call, and where each number of a sample is.
 
-A plan is made by a back end for the fields that answered, and carried out by whoever samples, in
-Python or without it. It covers the plain case only: whatever is not as planned (a return code, a
-value outside its bounds, another type) ends it, and the back end's own `read` takes over, which
-knows what that means.
+A back end makes a plan of the fields that answered; the sampler carries it out, in Python or
+native code. A plan covers the normal case only: anything unexpected (a return code, a value out of
+bounds, another type) ends it, and the back end's own `read` takes over.
 """
 
 import ctypes
@@ -12,42 +11,41 @@ from ctypes import Array, Structure, c_char
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
+from struct import Struct
 from typing import Final, TypeAlias
 
-# A lock that Python and C can both take: for drivers that one thread may call at a time.
-
-#: Room for a `pthread_mutex_t` of any C library; all zeros is an unlocked one on Linux.
-_BYTES: Final = 64
+#: Enough for a `pthread_mutex_t` of any C library; on Linux all zeros is an unlocked mutex.
+_MUTEX_BYTES: Final = 64
 
 
 class SharedLock:
-    """A mutex of the C library's, in memory of its own.
+    """A C mutex that Python and native code can both take.
 
-    A driver call that never returns leaves it taken: whoever takes it then waits as long.
+    It serialises drivers that only one thread may call at a time. A driver call that never returns
+    leaves it locked.
     """
 
     def __init__(self) -> None:
-        self._memory = ctypes.create_string_buffer(_BYTES)
-        # Made once: it is taken for each driver call.
+        self._memory = ctypes.create_string_buffer(_MUTEX_BYTES)
         self._mutex = ctypes.c_void_p(self.address)
-        self._lock, self._unlock = _library().pthread_mutex_lock, _library().pthread_mutex_unlock
+        self._lock, self._unlock = _libc().pthread_mutex_lock, _libc().pthread_mutex_unlock
 
     @property
     def address(self) -> int:
-        """Of the `pthread_mutex_t`."""
+        """Address of the `pthread_mutex_t`."""
         return ctypes.addressof(self._memory)
 
     def __enter__(self) -> None:
-        """Take it, with the GIL released meanwhile."""
+        """Lock it; the GIL is released while waiting."""
         self._lock(self._mutex)
 
     def __exit__(self, *_error: object) -> None:
-        """Let go of it."""
+        """Unlock it."""
         self._unlock(self._mutex)
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
@@ -57,10 +55,10 @@ Buffer: TypeAlias = Array[c_char] | Array[Structure] | Structure
 class CallShape(IntEnum):
     """How an entry point is called; each returns an int, 0 for success.
 
-    `BUFFER`: f(handle, buffer). `OF`: f(handle, argument, buffer). `COUNT`: the same, the argument
-    being the number of entries in the buffer. `FILE`: no entry point; from the beginning of the
-    open file that `handle` is exactly `argument` bytes are read into the buffer. `TEXT`: the same
-    of up to `argument` bytes, at least one, with a zero after them.
+    `BUFFER`: f(handle, buffer). `OF`: f(handle, argument, buffer). `COUNT`: f(handle, number of
+    entries in the buffer, buffer). `FILE`: no entry point; reads exactly `argument` bytes from the
+    start of the open file `handle` into the buffer. `TEXT`: reads 1 to `argument` bytes from the
+    start of that file and adds a zero byte.
     """
 
     BUFFER = 0
@@ -71,9 +69,9 @@ class CallShape(IntEnum):
 
 
 class NumberKind(IntEnum):
-    """How a number stands in a buffer (little-endian, as everywhere here).
+    """How a number is encoded in a buffer; binary numbers are little-endian.
 
-    `DECIMAL`: a whole number, not negative, in digits up to the end of the line or of the text.
+    `DECIMAL`: a non-negative whole number in digits, up to the end of the line or of the text.
     """
 
     UINT16 = 0
@@ -85,46 +83,50 @@ class NumberKind(IntEnum):
     DECIMAL = 6
 
 
+#: How each binary kind is decoded, and the unsigned kinds by their size in bytes.
+FORMAT_BY_KIND: Final[Mapping[NumberKind, Struct]] = {
+    NumberKind.UINT16: Struct("<H"),
+    NumberKind.UINT32: Struct("<I"),
+    NumberKind.UINT64: Struct("<Q"),
+    NumberKind.INT32: Struct("<i"),
+    NumberKind.INT64: Struct("<q"),
+    NumberKind.FLOAT64: Struct("<d"),
+}
+UNSIGNED_BY_BYTES: Final[Mapping[int, NumberKind]] = {
+    2: NumberKind.UINT16,
+    4: NumberKind.UINT32,
+    8: NumberKind.UINT64,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCall:
-    """One driver call into a buffer that is used again.
+    """One driver call into a reused buffer."""
 
-    Attributes:
-        operation: The vendor's name of the call.
-        address: Of the entry point; 0 where there is none.
-        shape: How it is called.
-        handle: Its first argument.
-        buffer: Where it writes; kept alive by the plan. What a call must find there (a version)
-            is there and stays.
-        argument: Its second argument, by shape.
-        lock: Held during the call, where the library can't be called by two threads at once; each
-            call of that library's has the same, planned or not.
-    """
-
-    operation: str
-    address: int
+    operation: str  # the vendor's name of the call
+    address: int  # of the entry point; 0 where there is none
     shape: CallShape
-    handle: int
-    buffer: Buffer
-    argument: int = 0
+    handle: int  # first argument
+    buffer: Buffer  # the output, kept alive by the plan; required input (a version) is in it
+    argument: int = 0  # second argument, by shape
+    #: Held during the call. All calls of a library that allows one thread have the same.
     lock: SharedLock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValue:
-    """One number that a call leaves in its buffer.
+    """One number in the buffer of a call.
 
     Attributes:
-        call: Which call of the plan.
-        offset: Bytes from the start of its buffer.
-        kind: How it stands there.
-        name: The field of `DeviceReading` that it is, of a number; "die_clocks_mhz.3" is that of
-            the fourth die.
-        scale: What to multiply it with for the field's unit; one over a whole number (0.001) is a
-            division by that, which rounds once only.
-        low, high: Bounds after scaling; outside, it is absurd.
-        checks: Words (uint32) of the same buffer that must have a value, by offset: a return code
-            of its own, its type.
+        call: Index of the call in the plan.
+        offset: Bytes from the start of the buffer.
+        kind: Encoding.
+        name: The field of `DeviceReading`; "die_clocks_mhz.3" is the clock of the fourth die.
+        scale: Factor to the field's unit; the inverse of a whole number (0.001) is applied as a
+            division, which rounds only once.
+        low, high: Bounds after scaling; a value outside is implausible.
+        checks: Words (uint32) of the same buffer that must have a value, by offset, such as the
+            number's own return code and type.
     """
 
     call: int
@@ -139,25 +141,20 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCauses:
-    """The limits in force as a vendor's bits.
-
-    Attributes:
-        call, offset, kind: Where the bits are, as in `PlannedValue`.
-        causes: For each of 64 bits, the bit set of `Cause` that it stands for.
-    """
+    """The limits in force as a vendor's bits: `causes[n]` is the bit set of `Cause` of bit n."""
 
     call: int
     offset: int
     kind: NumberKind
-    causes: tuple[int, ...]
+    causes: tuple[int, ...]  # of 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCounter:
-    """A cumulative time under a limit; several of one cause add up.
+    """A cumulative time under a limit; counters of the same cause are added.
 
-    Attributes as in `PlannedValue`; `low` and `high` are bounds of the number as it stands there,
-    which times `scale` plus `addend` is ns. A counter that wraps falls below its `low`.
+    The time in ns is the raw number times `scale` plus `addend`; `low` and `high` are bounds of the
+    raw number. A counter that wraps falls below its `low`. The rest is as in `PlannedValue`.
     """
 
     call: int
@@ -173,13 +170,9 @@ class PlannedCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStamp:
-    """A number that changes whenever what is read was measured anew.
+    """A number that changes with each new measurement; the same in both plans of a device.
 
-    It is the same one in both plans of a device, of fast and of full reads.
-
-    Attributes:
-        call, offset, kind: Where it is, as in `PlannedValue`.
-        still_ns: Once it has stood still for so long, what is read is stale: not as planned.
+    If it has not changed for `still_ns`, the data are stale and the plan fails.
     """
 
     call: int
@@ -190,18 +183,10 @@ class PlannedStamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """All that one read of a device takes; what is not in it is not reported.
+    """One read of a device; a field that is not in it is not reported."""
 
-    Attributes:
-        calls: In the order in which they are made.
-        values: Numbers of the reading; a name occurs once.
-        causes: The limits in force; None: not readable.
-        counters: Cumulative times under limits.
-        stamp: Tells what is stale; None: nothing does.
-    """
-
-    calls: tuple[PlannedCall, ...]
-    values: tuple[PlannedValue, ...]
-    causes: PlannedCauses | None = None
+    calls: tuple[PlannedCall, ...]  # in the order in which they are made
+    values: tuple[PlannedValue, ...]  # each name once
+    causes: PlannedCauses | None = None  # None: limits in force can't be read
     counters: tuple[PlannedCounter, ...] = ()
     stamp: PlannedStamp | None = None

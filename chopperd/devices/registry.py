@@ -1,4 +1,4 @@
-"""Which back ends there are, and opening one by name or by what works here."""
+"""Known back ends, and opening one by name or the best that works on this machine."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ AUTO: Final = "auto"
 ENTRY_POINT_GROUP: Final = "chopperd.backends"
 DEFAULT_OPTIONS: Final = BackendOptions()
 
-#: The back ends of this package: a source tree without installed metadata has them too.
+#: Built in, so that they are also found in a source tree without installed metadata.
 _BUILT_IN: Final[Mapping[str, str]] = {
     "nvml": "chopperd.devices.nvml.backend",
     "amdgpu": "chopperd.devices.amd.kernel.backend",
@@ -28,26 +28,26 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "simulated": "chopperd.devices.simulated",
     "replay": "chopperd.devices.replay",
 }
-#: In this order the first that falls short of nothing is taken, else the first that opens. For AMD
-#: the kernel's files come before AMD SMI: both hand on the same block of metrics, but the files
-#: need no library, no device node and no lock around the calls for all GPUs, under which one that
-#: hangs holds up the others. Where a block is of a version that is not known, AMD SMI may know it.
+#: Order of "auto": the first without a shortfall, else the first that opens. The kernel's files
+#: come before AMD SMI: both give the same metrics, but the files need no library, no device node
+#: and no lock, under which one call that hangs blocks all GPUs. AMD SMI may know a version of the
+#: metrics that is not known here.
 _PREFERRED: Final = ("nvml", "amdgpu", "amdsmi")
 _ONLY_BY_NAME: Final = frozenset({"simulated", "replay"})
 
 
 def open_backend(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> DeviceBackend:
-    """An open back end; "auto" takes what answers best here, never an invented GPU.
+    """Open a back end; "auto" takes the best that works here, never a simulated one.
 
     Raises:
         ConfigError: No back end has this name.
-        BackendUnavailableError: It can't be used here; for "auto", none can, and why each.
+        BackendUnavailableError: It can't be used here; for "auto", why each can't.
     """
     return choose(name, options).backend
 
 
 def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
-    """`open_backend` with the reason."""
+    """Open a back end as `open_backend` does, with the reason for the choice."""
     built_in = {known: _module_loader(module) for known, module in _BUILT_IN.items()}
     if name in built_in:
         return Choice(open_from(built_in, name, options))
@@ -57,8 +57,8 @@ def choose(name: str, options: BackendOptions = DEFAULT_OPTIONS) -> Choice:
 
 
 def loaders() -> dict[str, Loader]:
-    """How to load each known back end's factory, by name: built in, then installed."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes long, is seldom needed
+    """Functions that load each known back end's factory, by name; built-in ones take precedence."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, rarely needed
 
     known: dict[str, Loader] = {
         entry_point.name: _entry_point_loader(entry_point)
@@ -82,9 +82,9 @@ def open_from(known: Mapping[str, Loader], name: str, options: BackendOptions) -
 
 
 def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
-    """The back ends to try: what is installed is looked for only where no built-in one will do.
+    """The back ends to try, in order.
 
-    That takes longer than all else before the first sample.
+    Installed ones are listed last: that takes longer than all else before the first sample.
     """
     tried = [name for name in _PREFERRED if name in built_in]
     for name in tried:
@@ -94,7 +94,7 @@ def _automatic(built_in: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
 
 
 def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> Choice:
-    """The first that falls short of nothing; else the first that opens."""
+    """The first without a shortfall; else the first that opens."""
     passed: list[str] = []
     held: DeviceBackend | None = None
     for name, load in candidates:
@@ -120,7 +120,7 @@ def _best(candidates: Iterable[tuple[str, Loader]], options: BackendOptions) -> 
 
 
 def _reads_as_many(backend: DeviceBackend, held: DeviceBackend) -> bool:
-    """Whether one back end may stand in for another: it lists no fewer GPUs."""
+    """Whether a back end may replace the one held: it lists no fewer GPUs."""
     return len(backend.devices()) >= len(held.devices())
 
 
@@ -138,7 +138,7 @@ def _in_order(known: Mapping[str, Loader]) -> Iterator[tuple[str, Loader]]:
 
 
 def _open(load: Loader, options: BackendOptions) -> DeviceBackend:
-    """Load and open a back end; a broken plug-in counts as one that can't be used here."""
+    """Load and open a back end; a broken plug-in is a back end that can't be used here."""
     try:
         return load()(options)
     except (BackendUnavailableError, ConfigError):

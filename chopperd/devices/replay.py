@@ -1,4 +1,4 @@
-"""Recorded samples read back at the pace at which they were taken."""
+"""Back end "replay": recorded samples, at the pace at which they were recorded."""
 
 import math
 from dataclasses import replace
@@ -15,12 +15,12 @@ from chopperd.model.kinds import REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.units import NS_PER_S
 
-#: Fields of the slow loop are NaN between its turns; a full look finds the last within this.
+#: Fields of the slow loop are NaN between its ticks; a full read takes the last one within this.
 _HOLD_NS: Final = 2 * NS_PER_S
 
 
 def open_backend(options: BackendOptions) -> "ReplayBackend":
-    """A back end over `options.replay`, whose first sample is now.
+    """Replay `options.replay`; its first sample is read now.
 
     Raises:
         BackendUnavailableError: No recording was given, or it holds no sample.
@@ -31,7 +31,7 @@ def open_backend(options: BackendOptions) -> "ReplayBackend":
 
 
 class ReplayBackend:
-    """Plays a recording: each look gives the sample that was the latest at that point of it."""
+    """Replays a recording: each read gives the latest sample at that point of the recording."""
 
     name = "replay"
 
@@ -53,7 +53,7 @@ class ReplayBackend:
         return tuple(track.gpu for track in self._tracks.values())
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """The recorded values at this point of the recording.
+        """The values at this point of the recording.
 
         Raises:
             TransientDeviceError: The recording has ended, or has not begun for this GPU.
@@ -70,7 +70,7 @@ class ReplayBackend:
         return _reading(track, self._row(track), scope)
 
     def close(self) -> None:
-        """End the replay; a second call does nothing."""
+        """Close the replay; a second call does nothing."""
         self._open = False
 
     def _row(self, track: GpuSamples) -> int:
@@ -87,7 +87,7 @@ class ReplayBackend:
 
 
 def _end_unix_ns(track: GpuSamples) -> int:
-    """The last sample stands for one usual period."""
+    """End of the recording: the last sample holds for one median period."""
     period_ns = int(np.median(np.diff(track.t_unix_ns))) if len(track) > 1 else 1
     return int(track.t_unix_ns[-1]) + period_ns
 
@@ -126,7 +126,7 @@ def _number(value: float) -> float | None:
 
 
 def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
-    """The column's last reported value, not older than the slow loop explains."""
+    """The column's last reported value within `_HOLD_NS`."""
     oldest_unix_ns = int(track.t_unix_ns[row]) - _HOLD_NS
     first = int(np.searchsorted(track.t_unix_ns, oldest_unix_ns, side="left"))
     recent = column[first : row + 1]
@@ -135,7 +135,7 @@ def _held(track: GpuSamples, column: Float64s, row: int) -> float | None:
 
 
 def _causes(bits: int) -> frozenset[Cause] | None:
-    """The limits in force; a sample of just the unknown bit could not be read."""
+    """The limits in force; None for the unknown bit alone, which means that they were not read."""
     if bits == Cause.UNKNOWN.bit:
         return None
     return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)

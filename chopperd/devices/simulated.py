@@ -1,4 +1,4 @@
-"""The back end over the simulation: reads a simulated node at the present time."""
+"""Back end "simulated": a simulated node, read at the present time."""
 
 from dataclasses import replace
 from threading import Lock
@@ -11,12 +11,12 @@ from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, ReadScope
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 
-#: Of a GPU's memory, what the process of its rank holds.
+#: Share of a GPU's memory that the process of its rank uses.
 _RANK_SHARE: Final = 0.8
 
 
 class SimulatedBackend:
-    """GPUs that follow from a spec; reads give their sensors at the clock's Unix time."""
+    """Simulated GPUs of a spec, read at the clock's Unix time."""
 
     name = "simulated"
     driver: str | None = None
@@ -33,7 +33,7 @@ class SimulatedBackend:
         return self._node.gpus
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
-        """The GPU's sensors now; a fast look has the clock and the limits only.
+        """The GPU's sensors now; a fast read gives the clock and the limits only.
 
         Raises:
             DeviceLostError: The node has no such GPU, or the back end is closed.
@@ -43,10 +43,10 @@ class SimulatedBackend:
             return self._node.reading(device.index, self._clock.unix_ns(), scope)
 
     def processes(self, device: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The process of the rank on a GPU, with most of its memory; None where no pids are given.
+        """The process of the rank on a GPU, with most of its memory; None if the spec has no pids.
 
         Raises:
-            DeviceLostError: As of `read`.
+            DeviceLostError: As for `read`.
         """
         self._check(device)
         pids = self._node.spec.pids
@@ -56,7 +56,7 @@ class SimulatedBackend:
         return (GpuProcess(pid=pids[device.index], memory_used_bytes=used_bytes),)
 
     def close(self) -> None:
-        """End the simulation; a second call does nothing."""
+        """Close the simulation; a second call does nothing."""
         self._open = False
 
     def _check(self, device: GpuInfo) -> None:
@@ -73,9 +73,9 @@ class SimulatedBackend:
 
 
 def open_backend(options: BackendOptions, clock: Clock | None = None) -> DeviceBackend:
-    """The simulated node of `options.simulation`, by default the default preset.
+    """Simulate `options.simulation`, or the default preset.
 
-    A spec without a start begins now. `clock` says when now is; by default the machine's clock.
+    A spec without a start time starts now, by `clock` or else the machine's clock.
 
     Raises:
         ConfigError: The preset is unknown.

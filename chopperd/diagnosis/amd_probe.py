@@ -11,8 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from chopperd.devices.amd.kernel.cards import cards
-from chopperd.devices.amd.kernel.files import FileSource
+from chopperd.devices.amd.kernel.cards import FileSource, cards
 from chopperd.devices.amd.kernel.layouts import UnknownMetricsError
 from chopperd.devices.amd.smi.binding import Binding, fits, import_binding
 from chopperd.diagnosis.facts import AmdSmi, CardMetrics

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from chopperd.api.access import program_name
+from chopperd.devices.amd.identity import text_in
 from chopperd.devices.amd.kernel.cards import Card, cards
-from chopperd.devices.amd.kernel.files import text_in
 from chopperd.diagnosis.facts import (
     Amd,
     AmdCard,

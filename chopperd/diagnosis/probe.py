@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from chopperd.devices.base import DeviceBackend, ListsProcesses, ProbesFields
-from chopperd.devices.channel import CallsHangError, Patience, PatientCalls
+from chopperd.devices.faults import CallsHangError, TimedCalls, Timeouts
 from chopperd.devices.registry import choose
 from chopperd.diagnosis.facts import DriverProbe, Library
 from chopperd.diagnosis.machine import Machine
@@ -36,7 +36,7 @@ _LATER_PROBES_S: Final = 32.0
 
 
 def survey(
-    backend: DeviceBackend, *, calls_count: int = 0, calls: PatientCalls | None = None
+    backend: DeviceBackend, *, calls_count: int = 0, calls: TimedCalls | None = None
 ) -> Inventory:
     """The GPUs of a back end, each read once; one that fails or hangs does not hide the others.
 
@@ -51,7 +51,7 @@ def survey(
     infos = backend.devices()
     if not infos:
         raise BackendUnavailableError(f"{backend.name}: the driver sees no GPU")
-    look = _Look(backend, calls or PatientCalls("its calls"), calls_count, len(infos))
+    look = _Look(backend, calls or TimedCalls("its calls"), calls_count, len(infos))
     entries = tuple(look.entry(info) for info in infos)
     return Inventory(
         backend=backend.name, driver=backend.driver, simulated=backend.simulated, gpus=entries
@@ -62,13 +62,13 @@ class _Look:
     """Looks at one GPU after the other."""
 
     def __init__(
-        self, backend: DeviceBackend, calls: PatientCalls, calls_count: int, gpus_count: int
+        self, backend: DeviceBackend, calls: TimedCalls, calls_count: int, gpus_count: int
     ) -> None:
         self._backend = backend
         self._calls = calls
         self._calls_count = calls_count
-        self._read_patience = Patience(first_s=_READ_S, later_s=_LATER_READS_S / gpus_count)
-        self._probe_patience = Patience(first_s=_PROBE_S, later_s=_LATER_PROBES_S / gpus_count)
+        self._read_patience = Timeouts(first_s=_READ_S, later_s=_LATER_READS_S / gpus_count)
+        self._probe_patience = Timeouts(first_s=_PROBE_S, later_s=_LATER_PROBES_S / gpus_count)
         self._hung_indices: set[int] = set()
 
     def entry(self, info: GpuInfo) -> InventoryEntry:
@@ -138,7 +138,7 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
         calls_count: As for `survey`.
     """
     yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
-    calls = PatientCalls("its calls")
+    calls = TimedCalls("its calls")
     try:
         choice = choose(backend)
         with closing(choice.backend) as opened, ExitStack() as stack:

@@ -1,1 +1,1 @@
-"""What AMD's numbers mean, whichever way they come: by AMD SMI or from the kernel's files."""
+"""AMD GPUs: what both of their back ends share, by metrics of the kernel or of AMD SMI."""

@@ -1,4 +1,7 @@
-"""A GPU's block of metrics: brought by one call a look, then read number by number."""
+"""A GPU's block of metrics: fetched by one call per read, then decoded number by number.
+
+Where each metric is in the block; what it means is in `table`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,31 +9,35 @@ from struct import Struct
 from typing import Final, Protocol
 
 from chopperd.devices.amd import table
-from chopperd.devices.amd.table import Way
-from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
-from chopperd.devices.read_plan import Buffer, NumberKind, PlannedCall
+from chopperd.devices.amd.table import Method
+from chopperd.devices.base import SensorRead
+from chopperd.devices.channel import Call
+from chopperd.devices.faults import CallFailedError, DeviceFaults
+from chopperd.devices.read_plan import (
+    FORMAT_BY_KIND,
+    UNSIGNED_BY_BYTES,
+    Buffer,
+    NumberKind,
+    PlannedCall,
+)
 from chopperd.errors import TransientDeviceError
 from chopperd.model.plausible import Bounds
 from chopperd.units import NS_PER_S
 
-# Where each metric of an AMD GPU stands in a block of memory; what it means is in `table`.
-
-#: All ones in a number's own width stands for "not reported".
+#: All ones in a number's width means "not reported".
 ABSENT: Final[Mapping[NumberKind, int]] = {
-    NumberKind.UINT16: 2**16 - 1,
-    NumberKind.UINT32: 2**32 - 1,
-    NumberKind.UINT64: 2**64 - 1,
+    kind: (1 << 8 * size) - 1 for size, kind in UNSIGNED_BY_BYTES.items()
 }
+#: Every block begins with a word that gives its length and version.
+HEADER_OFFSET: Final = 0
+_HEADER: Final = Struct("<I")
+#: A block whose firmware timestamp has not changed for this long is stale.
+STILL_NS: Final = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricPlace:
-    """Where one metric stands.
-
-    Attributes:
-        kind: How each of its numbers stands there.
-        offsets: Bytes from the start of the block: one, or one for each die, in order.
-    """
+class MetricSlot:
+    """Where a metric is: its encoding, and its offsets in bytes, one or one per die in order."""
 
     kind: NumberKind
     offsets: tuple[int, ...]
@@ -38,154 +45,135 @@ class MetricPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLayout:
-    """A block of metrics of one version.
+    """The layout of one version of the block.
 
     Attributes:
-        version: For people ("gpu_metrics v1.8", "amdsmi 26.0").
-        size_bytes: Of the whole block.
-        places: By the metric's name: that of `amdsmi_gpu_metrics_t`, also where the kernel's
-            differs ("current_gfxclks", "current_socket_power"). What is counted for each die of
-            each partition has all dies in a row ("gfx_below_host_limit_ppt_acc").
+        version: As text ("gpu_metrics v1.8", "amdsmi 26.0").
+        size_bytes: Size of the whole block.
+        slots: By the metric's name in `amdsmi_gpu_metrics_t`, also where the kernel's name differs
+            ("current_gfxclks", "current_socket_power"). A count per die of each partition has the
+            dies of all partitions in a row ("gfx_below_host_limit_ppt_acc").
     """
 
     version: str
     size_bytes: int
-    places: Mapping[str, MetricPlace]
+    slots: Mapping[str, MetricSlot]
 
 
 class TornBlock:
-    """Marks a vendor's error that says that a block is not as long as it was."""
+    """Marks a vendor's error for a block of another length than before."""
 
 
 class MetricsSource(Protocol):
-    """Brings the block of one GPU."""
+    """Fetches the block of one GPU."""
 
     @property
     def layout(self) -> MetricsLayout:
-        """Where what stands in it."""
+        """Where each metric is."""
         ...
 
     @property
     def buffer(self) -> Buffer:
-        """Holds the block after `fetch`; always the same."""
+        """The block after `fetch`; always the same object."""
         ...
 
     @property
     def operation(self) -> str:
-        """What bringing it is called, in errors and counts."""
+        """Name of the call, for errors and counts."""
         ...
 
     def fetch(self) -> None:
-        """Bring the block anew.
+        """Fetch the block again.
 
         Raises:
-            Exception: The vendor's error, as `VendorErrors` classes it.
+            Exception: The vendor's error, as `VendorErrors` classifies it.
         """
         ...
 
     def planned_call(self) -> PlannedCall | None:
-        """The same without Python; None where that can't be."""
+        """`fetch` as part of a read plan; None if that is not possible."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds; a second call does nothing."""
         ...
 
 
-#: Every block begins with a word that says how long it is and of which version.
-HEADER_OFFSET: Final = 0
-_HEADER: Final = Struct("<I")
-#: A block whose firmware's time stands still for so long is stale.
-STILL_NS: Final = NS_PER_S
-
-_FORMATS: Final = {
-    NumberKind.UINT16: Struct("<H"),
-    NumberKind.UINT32: Struct("<I"),
-    NumberKind.UINT64: Struct("<Q"),
-}
-_SIZES: Final = {kind: form.size for kind, form in _FORMATS.items()}
-
-
 class Block:
-    """Brings the block once a look; what is in it, numbers say.
+    """Fetches the block once per read.
 
     Args:
-        source: Brings it; what it holds before is of no use, or all ones.
-        faults: Takes what goes wrong.
+        source: Fetches it; its content before the first fetch is not used, or all ones.
+        faults: Counts failures.
 
     Attributes:
-        header: The word that it begins with; None until it was brought.
+        header: The first word of the block; None until it was fetched.
+        failure: Why the last read has no block; None if it has one.
     """
 
     def __init__(self, source: MetricsSource, faults: DeviceFaults) -> None:
-        self._source = source
+        self.source = source
         self._faults = faults
-        self._failure: CallFailedError | None = None
+        self.failure: CallFailedError | None = None
         self.header: int | None = None
-        stamp = self.place(table.STAMP)
+        stamp = self.slot(table.STAMP)
         self._stamp = None if stamp is None else self.number(stamp, 0)
         self._torn_mono_ns: int | None = None
         self._last_stamp: int | None = None
         self._changed_mono_ns = 0
 
     @property
-    def source(self) -> MetricsSource:
-        """Where it comes from."""
-        return self._source
+    def stamp_slot(self) -> MetricSlot | None:
+        """Where the firmware's timestamp is; None until it was seen."""
+        return None if self._last_stamp is None else self.slot(table.STAMP)
 
-    @property
-    def failure(self) -> CallFailedError | None:
-        """Why the last look brought nothing; None if it did."""
-        return self._failure
-
-    @property
-    def stamp_place(self) -> MetricPlace | None:
-        """Where the firmware's time stands, once it was seen; None where it is not told."""
-        return None if self._last_stamp is None else self.place(table.STAMP)
-
-    def look(self) -> None:
-        """Bring it anew.
+    def refresh(self) -> None:
+        """Fetch the block.
 
         Raises:
-            DeviceLostError: The GPU is gone, or its block has been of another version for a while
-                (the driver was replaced): who finds it again finds the new one.
+            DeviceLostError: The GPU is gone, or its block has had another version for a while (the
+                driver was replaced): when the GPU is found again, the new one is used.
         """
-        self._failure = None
+        self.failure = None
         try:
-            self._source.fetch()
+            self.source.fetch()
         except self._faults.vendor_error as error:
-            is_absent = self._faults.absent(error, self._source.operation)
+            is_absent = self._faults.is_absent(error, self.source.operation)
             if is_absent and self.header is not None:
                 self._fail_for_now(error)
                 is_absent = False
-            self._failure = CallFailedError(is_absent=is_absent)
+            self.failure = CallFailedError(is_absent=is_absent)
             if isinstance(error, TornBlock):
-                self._note_torn()
+                self._count_torn()
             return
-        header = _HEADER.unpack_from(self._source.buffer, HEADER_OFFSET)[0]
+        header = _HEADER.unpack_from(self.source.buffer, HEADER_OFFSET)[0]
         if self.header is None:
             self.header = header
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
         if header != self.header:
             self._drop("header")
-            self._note_torn()
+            self._count_torn()
             return
         self._torn_mono_ns = None
         if self._is_stale():
             self._drop(table.STAMP)
 
-    def _note_torn(self) -> None:
-        """Count this look's block as torn; one that stays so is another one."""
+    def _count_torn(self) -> None:
+        """Treat a block of another version as torn, until that has lasted too long."""
         now_ns = self._faults.clock.mono_ns()
         if self._torn_mono_ns is None:
             self._torn_mono_ns = now_ns
         if now_ns - self._torn_mono_ns >= STILL_NS:
             raise self._faults.lost(
-                "its block of metrics is of another version now", self._source.operation
+                "its block of metrics is of another version now", self.source.operation
             )
 
     def _fail_for_now(self, error: Exception) -> None:
-        """What once came is not missing because it does not come now: this look has failed.
+        """Count an absent block that was there before as a failure of this read.
 
-        Drivers say "not supported" and "no permission" while a GPU is reset.
+        Drivers report "not supported" and "no permission" while a GPU is reset.
         """
-        failure = self._faults.classified(error, self._source.operation)
+        failure = self._faults.classified(error, self.source.operation)
         self._faults.failed_total[failure.operation] += 1
         self._faults.transient = TransientDeviceError(
             str(failure),
@@ -195,67 +183,67 @@ class Block:
         )
 
     def _drop(self, reason: str) -> None:
-        """Take nothing from this block."""
+        """Use nothing of this block."""
         self._faults.implausible_total[reason] += 1
-        self._failure = CallFailedError(is_absent=False)
+        self.failure = CallFailedError(is_absent=False)
 
-    def place(self, metric: str) -> MetricPlace | None:
-        """Where a metric stands; None where this version has none of the name."""
-        return self._source.layout.places.get(metric)
+    def slot(self, metric: str) -> MetricSlot | None:
+        """Where a metric is; None where this version does not have it."""
+        return self.source.layout.slots.get(metric)
 
-    def number(self, place: MetricPlace, position: int) -> "BlockNumber":
+    def number(self, slot: MetricSlot, index: int) -> "BlockNumber":
         """One number of a metric."""
-        return BlockNumber(self, self._source, place.kind, place.offsets[position])
+        return BlockNumber(self, slot.kind, slot.offsets[index])
 
-    def stamp(self) -> int | None:
-        """The firmware's time, in its own ticks; None where it is not told."""
-        return None if self._stamp is None else self._stamp.raw() or None
+    def first(self, metric: str) -> "BlockNumber | None":
+        """The only, or first, number of a metric; None where this version does not have it."""
+        slot = self.slot(metric)
+        return None if slot is None else self.number(slot, 0)
 
     def stamp_ns(self) -> int | None:
-        """The firmware's time, ns; None where it is not told."""
-        stamp = self.stamp()
+        """The firmware's timestamp in ns; None where it is not reported."""
+        stamp = self._stamp_ticks()
         return None if stamp is None else stamp * table.FIRMWARE_TICK_NS
 
+    def _stamp_ticks(self) -> int | None:
+        return None if self._stamp is None else self._stamp.raw() or None
+
     def _is_stale(self) -> bool:
-        """Whether the firmware's time has stood still for long."""
-        stamp, now_ns = self.stamp(), self._faults.clock.mono_ns()
+        """Whether the firmware's timestamp has not changed for `STILL_NS`."""
+        stamp, now_ns = self._stamp_ticks(), self._faults.clock.mono_ns()
         if stamp is None:
             return False
         if stamp != self._last_stamp:
             if self._last_stamp is None:
-                self._faults.choices.revision += 1
+                self._faults.revision += 1
             self._last_stamp, self._changed_mono_ns = stamp, now_ns
         return now_ns - self._changed_mono_ns >= STILL_NS
 
 
 class BlockNumber:
-    """One number in a block.
+    """One number in a block, of a kind at an offset."""
 
-    Attributes:
-        kind, offset: How and where it stands.
-    """
-
-    def __init__(self, block: Block, source: MetricsSource, kind: NumberKind, offset: int) -> None:
+    def __init__(self, block: Block, kind: NumberKind, offset: int) -> None:
         self.kind = kind
         self.offset = offset
         self._block = block
-        self._buffer = source.buffer
-        self._decode = _FORMATS[kind].unpack_from
+        self._buffer = block.source.buffer
+        self._decode = FORMAT_BY_KIND[kind].unpack_from
         self._absent = ABSENT[kind]
 
     def raw(self) -> int | None:
-        """As it stands there after the last look; None where it is all ones: not reported."""
+        """The number after the last fetch; None if it is all ones: not reported."""
         (number,) = self._decode(self._buffer, self.offset)
         return None if number == self._absent else number
 
     def read(self, absent: int | None = None) -> int:
-        """As it stands there.
+        """The number of the last read.
 
         Args:
-            absent: What stands for "not reported" beside all ones.
+            absent: A value that also means "not reported".
 
         Raises:
-            CallFailedError: The last look brought nothing, or nothing for it.
+            CallFailedError: The last read has no block, or not this number.
         """
         if self._block.failure is not None:
             raise self._block.failure
@@ -267,39 +255,79 @@ class BlockNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCall(Call):
-    """A way to a field by a number of the block.
-
-    Attributes:
-        number: The number.
-        way: What it is.
-    """
+    """A way to read a field from a number of the block."""
 
     number: BlockNumber
-    way: Way
+    method: Method
 
 
-def calls_of(block: Block, ways: Sequence[Way]) -> tuple[BlockCall, ...]:
-    """The ways to a field that this version of the block has, in order."""
-    placed = ((way, block.place(way.metric)) for way in ways)
-    return tuple(_call(way, block.number(place, 0)) for way, place in placed if place is not None)
+def calls_of(block: Block, methods: Sequence[Method]) -> tuple[BlockCall, ...]:
+    """The ways to read a field that this version of the block has, in order."""
+    numbers = ((method, block.first(method.metric)) for method in methods)
+    return tuple(_call(method, number) for method, number in numbers if number is not None)
 
 
 def bounds_of(calls: Sequence[BlockCall], bounds: Bounds) -> Bounds:
-    """The bounds of a field that keep out all ones as well, which may be a believable value."""
-    highest = ((ABSENT[call.number.kind] - 1) / call.way.per_unit for call in calls)
+    """The bounds of a field without all ones, which may be a plausible value."""
+    highest = ((ABSENT[call.number.kind] - 1) / call.method.per_unit for call in calls)
     return Bounds(bounds.low, min(bounds.high, *highest))
 
 
-def _call(way: Way, number: BlockNumber) -> BlockCall:
-    known = [False]
+def _call(method: Method, number: BlockNumber) -> BlockCall:
+    was_reported = False
 
     def read() -> float:
+        nonlocal was_reported
         try:
-            value = number.read(way.absent)
+            value = number.read(method.absent)
         except CallFailedError as failure:
-            # Once there, a gap is a gap of this look: the sensor is asked again at the next.
-            raise CallFailedError(is_absent=failure.is_absent and not known[0]) from None
-        known[0] = True
-        return value if way.per_unit == 1 else value / way.per_unit
+            # Once reported, a gap is a failure of this read: the next one tries again.
+            raise CallFailedError(is_absent=failure.is_absent and not was_reported) from None
+        was_reported = True
+        return value if method.per_unit == 1 else value / method.per_unit
 
-    return BlockCall(operation=way.metric, read=read, source=way.source, number=number, way=way)
+    return BlockCall(
+        operation=method.metric, read=read, source=method.source, number=number, method=method
+    )
+
+
+def sensor_reads(
+    source: MetricsSource, power_source: str | None, vendor_error: type[Exception]
+) -> Mapping[str, SensorRead]:
+    """Functions that read a GPU's clock (of its first die), power, energy and activity.
+
+    Args:
+        source: Its block, used by these functions alone.
+        power_source: Which power the samples contain.
+        vendor_error: What fetching the block raises.
+    """
+    instant, average = table.POWER.methods
+    methods = {
+        "sm_clock_mhz": table.ONE_CLOCK.methods[0],
+        "power_w": instant if power_source == instant.source else average,
+        "energy_j": table.ENERGY.methods[0],
+        "activity_ratio": table.ACTIVITY.methods[0],
+    }
+    slots = source.layout.slots
+    return {
+        name: _sensor_read(source, slots[method.metric], method.per_unit, vendor_error)
+        for name, method in methods.items()
+        if method.metric in slots
+    }
+
+
+def _sensor_read(
+    source: MetricsSource, slot: MetricSlot, per_unit: int, vendor_error: type[Exception]
+) -> SensorRead:
+    unpack, offset = FORMAT_BY_KIND[slot.kind].unpack_from, slot.offsets[0]
+    absent = ABSENT[slot.kind]
+
+    def read() -> float | None:
+        try:
+            source.fetch()
+        except vendor_error:
+            return None
+        number: int = unpack(source.buffer, offset)[0]
+        return None if number == absent else number / per_unit
+
+    return read

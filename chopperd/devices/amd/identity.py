@@ -1,18 +1,39 @@
-"""Which AMD GPU is which: the kernel's compute nodes, names that all tools share, what a job sees.
+"""Identity of AMD GPUs: the kernel's compute nodes, names that all tools share, partitions.
 
-Orders differ from tool to tool (AMD SMI, HIP, the kernel's cards); a PCI address, a partition's
-number and the chip's own id do not.
+The order of GPUs differs between tools (AMD SMI, HIP, the kernel's cards); a PCI address, a
+partition's number and the chip's own id do not.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-#: Where the kernel lists the nodes of its compute driver, CPUs among them, below the root of sysfs.
+from chopperd.model.devices import GpuInfo, Vendor
+
+#: Where the kernel lists the nodes of its compute driver (KFD), CPUs included, under the root of
+#: sysfs.
 TOPOLOGY: Final = Path("class/kfd/kfd/topology/nodes")
 _UUID_PREFIX: Final = "GPU-"
+#: PCI devices with two dies, each of which is a GPU; the first reports the power of both.
+TWO_DIE_DEVICES: Final = frozenset({0x7408, 0x740C})
+
+
+def text_in(path: Path) -> str | None:
+    """The text of a file without surrounding spaces; None if it can't be read or is empty."""
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def number_in(path: Path, base: int = 10) -> int | None:
+    """The number in a file; None if it can't be read or has none."""
+    try:
+        return int(text_in(path) or "", base)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,21 +41,19 @@ class KfdNode:
     """A GPU, or a partition of one, as the kernel's compute driver (KFD) lists it.
 
     Attributes:
-        node: Its number among the nodes that can be read here, CPUs counted: what HSA calls a node
-            id in every process that may open the same devices.
-        pci_bus_id: Of its card ("0000:c1:00.0").
-        partition: Its number on the card; 0 on one that is whole.
+        node: Its index among the nodes that can be read here, CPUs counted: HSA's node id in every
+            process that may open the same devices.
+        pci_bus_id: PCI address of its card ("0000:c1:00.0").
+        partition: Its number on the card; 0 on a whole card.
         unique_id: The chip's own id; None where it has none.
-        render_minor: Of its device file /dev/dri/renderD*.
-        gpu_id: What the compute driver calls it in other files; None where it may not be read.
-        kernel_node: Its number in the kernel's list, whoever looks.
+        gpu_id: Its id in other files of the compute driver; None where it may not be read.
+        kernel_node: Its number in the kernel's list, for every reader.
     """
 
     node: int
     pci_bus_id: str
     partition: int = 0
     unique_id: int | None = None
-    render_minor: int | None = None
     gpu_id: int | None = None
     kernel_node: int | None = None
 
@@ -42,14 +61,15 @@ class KfdNode:
 def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     """The GPUs that KFD lists, by node; empty where there is no KFD.
 
-    Nodes whose properties may not be read (a device cgroup keeps them from this container) are left
-    out and not counted, as HSA's own library does not count them.
+    Nodes whose properties may not be read (hidden from this container by a device cgroup) are left
+    out and not counted, as in HSA's own library.
 
     Args:
         sysfs: The root of sysfs.
 
-    Partitions of a card share its PCI address, and number themselves in bits 28 to 31 of it, or,
-    in some releases, in its lowest. Source: drivers/gpu/drm/amd/amdkfd/kfd_topology.c of Linux.
+    Partitions of a card share its PCI address, and have their number in bits 28 to 31 of the
+    location or, in some releases, in its lowest bits. Source: drivers/gpu/drm/amd/amdkfd/
+    kfd_topology.c of Linux.
     """
     try:
         folders = list((sysfs / TOPOLOGY).iterdir())
@@ -59,20 +79,20 @@ def kfd_nodes(sysfs: Path) -> tuple[KfdNode, ...]:
     read = ((number, folder, _properties(folder)) for number, folder in numbered)
     readable = [each for each in read if each[2]]
     nodes = [
-        _node(place, number, folder, values)
-        for place, (number, folder, values) in enumerate(readable)
+        _node(index, number, folder, values)
+        for index, (number, folder, values) in enumerate(readable)
         if values.get("simd_count")
     ]
     shared = Counter((_card(node), node.unique_id) for node in nodes)
     return tuple(
-        _partition(node) if shared[(_card(node), node.unique_id)] > 1 else node for node in nodes
+        _as_partition(node) if shared[(_card(node), node.unique_id)] > 1 else node for node in nodes
     )
 
 
 def uuid_of(unique_id: int | None, partition: int | None = None) -> str:
-    """A GPU's name for ever: as HIP and rocminfo write it, with a partition's number behind.
+    """A GPU's permanent id as HIP and rocminfo write it; a partition's number is appended.
 
-    AMD SMI's own UUIDs are made otherwise from release to release. Empty where the chip has no id.
+    AMD SMI's own UUIDs change between releases. Empty where the chip has no id.
     """
     if not unique_id:
         return ""
@@ -84,22 +104,27 @@ def pci_bus_id(domain: int, bus: int, device: int, function: int) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
-def visible_nodes(nodes: Sequence[KfdNode], environ: Mapping[str, str]) -> tuple[KfdNode, ...]:
-    """The GPUs that a HIP process sees, in the order in which it numbers them.
+def partition_info(
+    whole: GpuInfo, partition: int, unique_id: int | None, kfd_node: int | None
+) -> GpuInfo:
+    """A partition of a GPU, which reports clock, power and memory for all of its partitions."""
+    return GpuInfo(
+        gpu=f"{whole.gpu}.{partition}",
+        index=whole.index,
+        uuid=uuid_of(unique_id, partition) or f"{whole.pci_bus_id}.{partition}",
+        name=whole.name,
+        vendor=Vendor.AMD,
+        pci_bus_id=whole.pci_bus_id,
+        parent=whole.gpu,
+        sm_clock_max_mhz=whole.sm_clock_max_mhz,
+        kfd_node=kfd_node,
+    )
 
-    `ROCR_VISIBLE_DEVICES` chooses from KFD's order by number or UUID; from what is left
-    `HIP_VISIBLE_DEVICES`, or `CUDA_VISIBLE_DEVICES` where that is not set, chooses by number. Each
-    list ends at the first entry that names nothing.
 
-    Args:
-        nodes: All GPUs, by node.
-        environ: The process's variables.
-
-    Source: "GPU isolation techniques" of ROCm's documentation; not seen on hardware.
-    """
-    seen = _chosen(nodes, environ.get("ROCR_VISIBLE_DEVICES"))
-    by_hip = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
-    return _chosen(seen, by_hip or None)
+def difference(before: Collection[str], now: Collection[str]) -> list[str]:
+    """The names that have disappeared and appeared, as text."""
+    gone = [f"{name} is gone" for name in sorted(set(before) - set(now))]
+    return gone + [f"{name} has come" for name in sorted(set(now) - set(before))]
 
 
 def _card(node: KfdNode) -> str:
@@ -107,62 +132,28 @@ def _card(node: KfdNode) -> str:
     return node.pci_bus_id.partition(".")[0]
 
 
-def _partition(node: KfdNode) -> KfdNode:
+def _as_partition(node: KfdNode) -> KfdNode:
     """A node of a card that has several: its number is in one place or the other."""
     function = int(node.pci_bus_id[-1], 16)
     return replace(node, pci_bus_id=f"{_card(node)}.0", partition=node.partition or function)
 
 
-def _chosen(nodes: Sequence[KfdNode], wanted: str | None) -> tuple[KfdNode, ...]:
-    if wanted is None:
-        return tuple(nodes)
-    return tuple(_until_none(nodes, wanted.split(",")))
-
-
-def _until_none(nodes: Sequence[KfdNode], words: Sequence[str]) -> Iterator[KfdNode]:
-    taken: set[int] = set()
-    for word in words:
-        node = _named(nodes, word.strip())
-        if node is None or node.node in taken:
-            return
-        taken.add(node.node)
-        yield node
-
-
-def _named(nodes: Sequence[KfdNode], word: str) -> KfdNode | None:
-    if word.isdecimal():
-        return nodes[int(word)] if int(word) < len(nodes) else None
-    by_uuid = (node for node in nodes if node.unique_id and uuid_of(node.unique_id) == word)
-    return next(by_uuid, None)
-
-
 def _properties(folder: Path) -> Mapping[str, int]:
-    """The numbers of a node by name; none where they can't be read."""
-    try:
-        lines = (folder / "properties").read_text().splitlines()
-    except OSError:
-        return {}
+    """The numbers of a node by name; empty if they can't be read."""
+    lines = (text_in(folder / "properties") or "").splitlines()
     return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
 
 
-def _node(place: int, number: int, folder: Path, values: Mapping[str, int]) -> KfdNode:
-    """The GPU of a node, which is at that place among those that can be read."""
+def _node(index: int, number: int, folder: Path, values: Mapping[str, int]) -> KfdNode:
+    """The GPU of a node: `index` among those that can be read, `number` in the kernel's list."""
     location = values.get("location_id", 0)
     return KfdNode(
-        node=place,
+        node=index,
         pci_bus_id=pci_bus_id(
             values.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F, location & 7
         ),
         partition=location >> 28 & 0xF,
         unique_id=values.get("unique_id") or None,
-        render_minor=values.get("drm_render_minor") or None,
-        gpu_id=_gpu_id(folder / "gpu_id"),
+        gpu_id=number_in(folder / "gpu_id"),
         kernel_node=number,
     )
-
-
-def _gpu_id(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None

@@ -1,24 +1,14 @@
-"""Makes a read plan of what has settled in a GPU's block of metrics and beside it."""
+"""Makes a read plan from what has settled in a GPU's block of metrics and in its other calls."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from chopperd.devices.amd import table
-from chopperd.devices.amd.block import (
-    ABSENT,
-    HEADER_OFFSET,
-    STILL_NS,
-    BlockCall,
-    BlockNumber,
-    MetricPlace,
-    MetricsSource,
-)
-from chopperd.devices.amd.table import Sensor
-from chopperd.devices.base import SensorRead
+from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall
 from chopperd.devices.channel import Call, Channel
 from chopperd.devices.read_plan import (
+    FORMAT_BY_KIND,
     CallShape,
     NumberKind,
     PlannedCall,
@@ -34,46 +24,49 @@ from chopperd.model.devices import ReadScope
 if TYPE_CHECKING:
     from chopperd.devices.amd.sensors import AmdSensors
 
-
-#: The clock of a chip with one die.
-ONE_CLOCK: Final = Sensor(name="sm_clock_mhz", bounds=plausible.CLOCK_MHZ, ways=(table.ONE_CLOCK,))
-_BYTES: Final = {NumberKind.UINT16: 2, NumberKind.UINT32: 4, NumberKind.UINT64: 8}
+#: Index of the call that fetches the block.
+_BLOCK: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannableCall(Call):
-    """A way to a field by a call of its own that can be made without Python.
+    """A way to read a field by a call of its own, which native code can make as well.
 
     Attributes:
-        plan: Gives the call, once it was made.
-        offset, kind, scale: Where its number stands, as in `PlannedValue`.
+        plan: Gives the call, once it was made; None if it can't be planned.
+        offset, kind, scale: Where its number is, as in `PlannedValue`.
+        unit: The driver's unit.
     """
 
-    plan: Callable[[], PlannedCall]
+    plan: Callable[[], PlannedCall | None]
     offset: int
     kind: NumberKind
     scale: float = 1.0
+    unit: str = ""
 
 
 class _NotSettledError(Exception):
-    """Something is still to be found, or is read by Python alone."""
+    """A field is still to be found, or can't be read by a plan."""
 
 
 def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
-    """How to make a look without `sensors`.
+    """The plan of a read.
 
-    None while a field neither answers nor is known to be absent, where one is read by Python alone,
+    None while a field neither answers nor is known to be absent, where one can't be read by a plan,
     and where there is nothing to read.
     """
     block = sensors.block.source.planned_call()
-    if block is None:
+    if block is None or sensors.block.header is None:
         return None
     calls = [block]
     try:
-        values = _checked(_block_values(sensors), sensors.block.header)
+        values = list(_block_values(sensors))
+        # A block with another header is torn or of another version.
+        values[:1] = [
+            replace(each, checks={HEADER_OFFSET: sensors.block.header}) for each in values[:1]
+        ]
         if scope is ReadScope.FULL:
-            values += _values(sensors.full_only, calls)
-            values += _values(sensors.beside, calls)
+            values += _values((*sensors.full_only, *sensors.extra), calls)
     except _NotSettledError:
         return None
     if not values:
@@ -85,49 +78,40 @@ def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
         counters=tuple(_counters(sensors)),
         stamp=_stamp(sensors),
     )
-    return _no_longer_than_needed(plan) if block.shape is CallShape.FILE else plan
+    return _shortest(plan) if block.shape is CallShape.FILE else plan
 
 
-def _no_longer_than_needed(plan: ReadPlan) -> ReadPlan:
-    """The plan with its block read from a file as far as it is of use: less than half, mostly."""
-    places = [(each.call, each.offset, each.kind) for each in plan.values]
-    places += [(each.call, each.offset, each.kind) for each in plan.counters]
-    if plan.causes is not None:
-        places.append((plan.causes.call, plan.causes.offset, plan.causes.kind))
-    if plan.stamp is not None:
-        places.append((plan.stamp.call, plan.stamp.offset, plan.stamp.kind))
-    end = max(offset + _BYTES[kind] for call, offset, kind in places if call == 0)
-    block = replace(plan.calls[0], argument=end)
+def _shortest(plan: ReadPlan) -> ReadPlan:
+    """The plan with its block file read only as far as needed: mostly less than half."""
+    others = [each for each in (plan.causes, plan.stamp) if each is not None]
+    end = max(
+        each.offset + FORMAT_BY_KIND[each.kind].size
+        for each in (*plan.values, *plan.counters, *others)
+        if each.call == _BLOCK
+    )
+    block = replace(plan.calls[_BLOCK], argument=end)
     return replace(plan, calls=(block, *plan.calls[1:]))
-
-
-def _checked(values: Iterator[PlannedValue], header: int | None) -> list[PlannedValue]:
-    """Values of a block that must begin as it did: else it is torn, or of another version."""
-    if header is None:
-        raise _NotSettledError
-    found = list(values)
-    return [replace(value, checks={HEADER_OFFSET: header}) for value in found[:1]] + found[1:]
 
 
 def _block_values(sensors: "AmdSensors") -> Iterator[PlannedValue]:
     calls: list[PlannedCall] = []
-    if sensors.dies:
-        yield from _dies(sensors.dies)
-    else:
-        yield from _values((sensors.one_clock,), calls)
-    yield from _values((sensors.power,), calls)
+    channels = [sensors.power, *sensors.slow]
     if sensors.believes_energy:
-        yield from _values((sensors.energy,), calls)
-    yield from _values(sensors.slow, calls)
-    if calls:  # a stand-in, which is read by a call of its own
+        channels.insert(1, sensors.energy)
+    if sensors.dies:
+        yield from _dies(sensors)
+    else:
+        channels.insert(0, sensors.one_clock)
+    yield from _values(channels, calls)
+    if calls:  # a fallback, with a call of its own
         raise _NotSettledError
 
 
-def _dies(numbers: tuple[BlockNumber, ...]) -> Iterator[PlannedValue]:
-    for die, number in enumerate(numbers):
+def _dies(sensors: "AmdSensors") -> Iterator[PlannedValue]:
+    for die, number in enumerate(sensors.dies):
         if number.raw() is not None:
             yield PlannedValue(
-                call=0,
+                call=_BLOCK,
                 offset=number.offset,
                 kind=number.kind,
                 name=f"die_clocks_mhz.{die}",
@@ -136,20 +120,19 @@ def _dies(numbers: tuple[BlockNumber, ...]) -> Iterator[PlannedValue]:
             )
 
 
-def _values(channels: tuple[Channel, ...], calls: list[PlannedCall]) -> Iterator[PlannedValue]:
-    """The numbers of those channels that answer; their calls, where they have own ones, added."""
+def _values(channels: Sequence[Channel], calls: list[PlannedCall]) -> Iterator[PlannedValue]:
+    """The numbers of the channels that answer; calls of their own are appended to `calls`."""
     for channel in channels:
         if channel.is_absent:
             continue
         call = channel.settled_call
         if isinstance(call, BlockCall):
-            yield _value(channel, 0, call.number.offset, call.number.kind, 1 / call.way.per_unit)
-        elif isinstance(call, PlannableCall):
-            planned = call.plan()
+            number, scale = call.number, 1 / call.method.per_unit
+            yield _value(channel, _BLOCK, number.offset, number.kind, scale)
+        elif isinstance(call, PlannableCall) and (planned := call.plan()) is not None:
             if planned not in calls:
                 calls.append(planned)
-            position = calls.index(planned)
-            yield _value(channel, position, call.offset, call.kind, call.scale)
+            yield _value(channel, calls.index(planned), call.offset, call.kind, call.scale)
         else:
             raise _NotSettledError
 
@@ -169,11 +152,9 @@ def _value(
 
 
 def _counters(sensors: "AmdSensors") -> Iterator[PlannedCounter]:
-    if sensors.residency is None:
-        return
-    for each in sensors.residency.places():
+    for each in sensors.residency.slots() if sensors.residency else ():
         yield PlannedCounter(
-            call=0,
+            call=_BLOCK,
             offset=each.number.offset,
             kind=each.number.kind,
             cause=each.cause,
@@ -185,75 +166,17 @@ def _counters(sensors: "AmdSensors") -> Iterator[PlannedCounter]:
 
 
 def _causes(sensors: "AmdSensors") -> PlannedCauses | None:
-    """The limits in force; where counters tell them, a number whose bits mean nothing."""
-    if sensors.has_counters:
-        cycles = sensors.block.place(table.CYCLES)
-        if cycles is not None:
-            return PlannedCauses(
-                call=0, offset=cycles.offsets[0], kind=cycles.kind, causes=table.NO_CAUSES
-            )
-    status = sensors.status
+    """The limits in force; where counters report them, a number whose bits mean nothing."""
+    status, causes = sensors.status, sensors.causes_by_bit
+    if sensors.has_counters and (cycles := sensors.block.first(table.CYCLES)) is not None:
+        status, causes = cycles, table.NO_CAUSES
     if status is None:
         return None
-    return PlannedCauses(
-        call=0, offset=status.offset, kind=status.kind, causes=sensors.causes_by_bit
-    )
+    return PlannedCauses(call=_BLOCK, offset=status.offset, kind=status.kind, causes=causes)
 
 
 def _stamp(sensors: "AmdSensors") -> PlannedStamp | None:
-    place = sensors.block.stamp_place
-    if place is None:
+    slot = sensors.block.stamp_slot
+    if slot is None:
         return None
-    return PlannedStamp(call=0, offset=place.offsets[0], kind=place.kind, still_ns=STILL_NS)
-
-
-# Single sensors read back to back, with a block of their own.
-
-_FORMATS: Final = {
-    NumberKind.UINT16: Struct("<H"),
-    NumberKind.UINT32: Struct("<I"),
-    NumberKind.UINT64: Struct("<Q"),
-}
-
-
-def sensor_reads(
-    source: MetricsSource, power_source: str | None, vendor_error: type[Exception]
-) -> Mapping[str, SensorRead]:
-    """How to read a GPU's clock (of its first die), power, energy and activity.
-
-    Args:
-        source: Its block, for nobody else.
-        power_source: Which power samples hold.
-        vendor_error: What bringing the block raises.
-    """
-    power = next(
-        (way for way in table.POWER.ways if way.source == power_source), table.POWER.ways[1]
-    )
-    ways = {
-        "sm_clock_mhz": table.ONE_CLOCK,
-        "power_w": power,
-        "energy_j": table.ENERGY.ways[0],
-        "activity_ratio": table.ACTIVITY.ways[0],
-    }
-    places = source.layout.places
-    return {
-        name: _read(source, places[way.metric], way.per_unit, vendor_error)
-        for name, way in ways.items()
-        if way.metric in places
-    }
-
-
-def _read(
-    source: MetricsSource, place: MetricPlace, per_unit: int, vendor_error: type[Exception]
-) -> SensorRead:
-    unpack, offset, absent = _FORMATS[place.kind].unpack_from, place.offsets[0], ABSENT[place.kind]
-
-    def read() -> float | None:
-        try:
-            source.fetch()
-        except vendor_error:
-            return None
-        number: int = unpack(source.buffer, offset)[0]
-        return None if number == absent else number / per_unit
-
-    return read
+    return PlannedStamp(call=_BLOCK, offset=slot.offsets[0], kind=slot.kind, still_ns=STILL_NS)

@@ -1,4 +1,4 @@
-"""One AMD GPU's readings: what a look gives, from a block of metrics and from beside it."""
+"""The readings of one AMD GPU, from its block of metrics and from calls for single fields."""
 
 import logging
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from typing import Final
 from chopperd.devices.amd import planning, table
 from chopperd.devices.amd.block import (
     Block,
-    BlockCall,
     BlockNumber,
     MetricsSource,
     bounds_of,
@@ -16,40 +15,31 @@ from chopperd.devices.amd.block import (
 )
 from chopperd.devices.amd.residency import Residency
 from chopperd.devices.amd.table import Sensor
-from chopperd.devices.channel import Call, Channel, DeviceFaults
-from chopperd.devices.energy_check import EnergyCheck, Verdict
+from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict
+from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import DEEP_SLEEP_MHZ, MOST_DIES, DeviceReading, ReadScope
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.plausible import DIE_CLOCK_MHZ, Bounds
-
-# The clocks of a GPU's compute dies at one instant.
-
-
-def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
-    """The lowest clock of the dies that run; of those that sleep where none runs.
-
-    None where no die has a clock: all are switched off, or none is told.
-    """
-    present = [clock for clock in clocks_mhz if clock]
-    running = [clock for clock in present if clock > DEEP_SLEEP_MHZ]
-    return min(running or present, default=None)
-
 
 logger = logging.getLogger(__name__)
 
 _NOTHING: Final = DeviceReading()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """A field that does not come from the block, read by full looks.
+def lowest_running_mhz(clocks_mhz: Sequence[float | None]) -> float | None:
+    """The lowest clock of the dies that run; if none runs, of those that sleep.
 
-    Attributes:
-        name: The field.
-        bounds: Outside of which a value is absurd.
-        calls: The ways to it, best first.
+    None where no die has a clock: all are switched off, or not reported.
     """
+    present = [clock for clock in clocks_mhz if clock]
+    running = [clock for clock in present if clock > DEEP_SLEEP_MHZ]
+    return min(running or present, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraField:
+    """A field read by calls of its own, best first, with its bounds."""
 
     name: str
     bounds: Bounds
@@ -58,52 +48,56 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTraits:
-    """What is known of a GPU before its first look.
+    """What is known of a GPU before its first read.
 
     Attributes:
-        label: What it is called.
+        label: Its label.
         gives_card_power: Whether its power is that of a card with another GPU on it.
-        stand_ins: Ways to fields of the block that it may lack, after the block's own.
-        beside: Fields that the block never has.
-        hotspot_limit_c: Where the chip slows down; None if not known.
+        fallbacks: Calls for fields that the block may lack, used after the block's own.
+        extra: Fields that are never in the block, for full reads.
+        hotspot_limit_c: Temperature at which the chip slows down; None if not known.
     """
 
     label: str
     gives_card_power: bool = False
-    stand_ins: tuple[Beside, ...] = ()
-    beside: tuple[Beside, ...] = ()
+    fallbacks: tuple[ExtraField, ...] = ()
+    extra: tuple[ExtraField, ...] = ()
     hotspot_limit_c: float | None = None
 
 
 class AmdSensors:
     """Reads one GPU; used by one thread at a time.
 
-    One call brings the block, from which fast looks take all that changes quickly: it costs no more
-    than the clock alone. What a device lacks is asked for again each minute, by full looks only.
+    One call fetches the block, from which fast reads take all that changes quickly: it costs no
+    more than the clock alone. What a device lacks is probed again each minute, by full reads only.
 
     Args:
-        source: Brings the block.
+        source: Fetches the block.
         traits: What is known of the GPU.
-        faults: Takes what goes wrong, and keeps which way each field is read by.
+        faults: Counts failures, and stores which call each field is read by.
     """
 
     def __init__(self, source: MetricsSource, traits: GpuTraits, faults: DeviceFaults) -> None:
         self._faults = faults
         self._traits = traits
         self.block = Block(source, faults)
-        self._stand_ins = {each.name: each for each in traits.stand_ins}
-        self.one_clock = self._channel(planning.ONE_CLOCK)
+        self._fallbacks = {each.name: each.calls for each in traits.fallbacks}
+        self.one_clock = self._channel(table.ONE_CLOCK)
         self.power = self._channel(table.POWER)
         self.energy = self._channel(table.ENERGY)
         self.slow = tuple(self._channel(sensor) for sensor in table.SLOW)
         self.full_only = tuple(self._channel(sensor) for sensor in table.FULL_ONLY)
-        self.beside = tuple(
-            Channel(faults, each.name, each.bounds, *each.calls) for each in traits.beside
+        self.extra = tuple(
+            Channel(faults, each.name, each.bounds, *each.calls) for each in traits.extra
         )
-        self._die_places = self._die_numbers()
-        self._told = self._told_dies()
-        self._die_count = self._told[-1] + 1 if self._told else 0
-        self._status = self._status_number()
+        self._channels = (
+            *(self.one_clock, self.power, self.energy),
+            *(*self.slow, *self.full_only, *self.extra),
+        )
+        self._all_dies = self._die_numbers()
+        self._reporting_dies = self._dies_with_clock()
+        self._die_count = self._reporting_dies[-1] + 1 if self._reporting_dies else 0
+        self._status = self.block.first(table.THROTTLE_STATUS)
         self.residency: Residency | None = None
         self._energy_check = EnergyCheck(traits.label)
         self._false_bits = FalseBits(traits.label, traits.hotspot_limit_c)
@@ -121,34 +115,27 @@ class AmdSensors:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known where the power comes from, if from anywhere."""
+        """Whether the source of the power is known, or known to be absent."""
         return self.power.source is not None or self.power.is_absent
 
     @property
     def believes_energy(self) -> bool:
-        """Whether the counter of energy has passed its check."""
+        """Whether the energy counter has passed its check."""
         return self._energy_check.verdict is Verdict.RIGHT
 
-    @property
-    def awaits_checks(self) -> bool:
-        """Whether something is still being found out that takes several looks."""
-        checks_energy = self._energy_check.verdict is Verdict.OPEN and not (
-            self.energy.is_absent or self.power.is_absent
-        )
-        checks = checks_energy or self._false_bits.is_in_doubt
-        return checks or self.residency is None or not self.residency.is_settled
-
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One look; fields that are absent or failed are None.
+        """One read; fields that are absent or failed are None.
 
         Raises:
             TransientDeviceError: Calls failed, and not one field was read.
             DeviceLostError: The GPU is gone.
         """
-        self._faults.begin_look()
+        self._faults.begin_read()
         if scope is ReadScope.FULL:
-            self._reopen()
-        self.block.look()
+            now_ns = self._faults.clock.mono_ns()
+            for channel in self._channels:
+                channel.reopen(now_ns)
+        self.block.refresh()
         reading = self._reading(scope)
         failure = self._faults.transient
         if failure is not None and reading == _NOTHING:
@@ -156,33 +143,35 @@ class AmdSensors:
         return reading
 
     def read_plan(self, scope: ReadScope) -> ReadPlan | None:
-        """How to read the same without this object; None while something is still to be found.
+        """The same read as a plan; None while a field or a check is not settled.
 
         The same object as before while nothing changed.
         """
-        if self.awaits_checks or (scope is ReadScope.FULL and self._must_look()):
+        if self.awaits_checks or (scope is ReadScope.FULL and self._needs_full_read()):
             return None
-        if self._planned_revision != self._faults.choices.revision:
-            self._planned_revision = self._faults.choices.revision
+        if self._planned_revision != self._faults.revision:
+            self._planned_revision = self._faults.revision
             for each in ReadScope:
                 plan, known = planning.read_plan(self, each), self._plans[each]
                 self._plans[each] = known if plan == known else plan
         return self._plans[scope]
 
     def die_clocks_mhz(self) -> tuple[float | None, ...]:
-        """The clock of each die after a look; none of a chip with one."""
+        """The clock of each die after a read; empty on a chip with one."""
         if self.block.failure is not None:
             return ()
-        told = self._told_dies()
-        if told != self._told:
-            self._told = told
-            self._die_count = max(self._die_count, told[-1] + 1 if told else 0)
-            self._faults.choices.revision += 1
+        reporting = self._dies_with_clock()
+        if reporting != self._reporting_dies:
+            self._reporting_dies = reporting
+            self._die_count = max(self._die_count, reporting[-1] + 1 if reporting else 0)
+            self._faults.revision += 1
         clocks_mhz = tuple(number.raw() for number in self.dies)
-        believed = tuple(mhz if mhz is None or mhz in DIE_CLOCK_MHZ else None for mhz in clocks_mhz)
-        if believed != clocks_mhz:
+        plausible = tuple(
+            mhz if mhz is None or mhz in DIE_CLOCK_MHZ else None for mhz in clocks_mhz
+        )
+        if plausible != clocks_mhz:
             self._faults.implausible_total[table.DIE_CLOCKS] += 1
-        return believed
+        return plausible
 
     def _reading(self, scope: ReadScope) -> DeviceReading:
         dies_mhz = self.die_clocks_mhz()
@@ -190,7 +179,7 @@ class AmdSensors:
         power_w = self.power.value()
         values = {channel.field: channel.value() for channel in self.slow}
         if scope is ReadScope.FULL:
-            more = (*self.full_only, *self.beside)
+            more = (*self.full_only, *self.extra)
             values.update((channel.field, channel.value()) for channel in more)
         numbers = {
             name: int(value) if name.endswith("_bytes") and value is not None else value
@@ -208,14 +197,14 @@ class AmdSensors:
         )
 
     def _checked_j(self, power_w: float | None) -> float | None:
-        """The counter of energy, once it agrees with the power."""
-        if self._energy_check.verdict is Verdict.WRONG:
+        """The energy counter, once it agrees with the power."""
+        before = self._energy_check.verdict
+        if before is Verdict.WRONG:
             return None
         energy_j = self.energy.value()
-        before = self._energy_check.verdict
         verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
         if verdict is not before:
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
         return energy_j if verdict is Verdict.RIGHT else None
 
     def _limited_ns(self) -> dict[Cause, int]:
@@ -223,18 +212,19 @@ class AmdSensors:
             if self.block.failure is not None:
                 return {}
             self.residency = Residency(self.block, self._faults.clock)
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
         residency = self.residency
-        before = residency.is_settled, residency.origin, residency.implausible_count
+        before = residency.is_settled, residency.origin
+        implausible_before = residency.implausible_count
         limited_ns = residency.limited_ns()
-        if (residency.is_settled, residency.origin) != before[:2]:
-            self._faults.choices.revision += 1
-        if residency.implausible_count != before[2]:
+        if (residency.is_settled, residency.origin) != before:
+            self._faults.revision += 1
+        if residency.implausible_count != implausible_before:
             self._faults.implausible_total["limited_ns"] += 1
         return limited_ns
 
     def _causes_now(self) -> frozenset[Cause] | None:
-        """The limits in force: none where counters tell them, None where nothing does."""
+        """The limits in force; empty where counters report them, None where nothing does."""
         if self.block.failure is not None:
             return None
         if self.has_counters:
@@ -245,19 +235,18 @@ class AmdSensors:
         return self._causes[1]
 
     def _check_bits(self, temperature_c: float | None, activity_ratio: float | None) -> None:
-        """Leave out the bits of limits that can't be in force now."""
+        """Drop the bits of limits that can't be in force now."""
         bits = None if self._status is None or self.has_counters else self._status.raw()
         if bits and self._false_bits.take(bits, temperature_c, activity_ratio):
             self._causes = (None, None)
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
 
     @property
     def causes_by_bit(self) -> tuple[int, ...]:
-        """What each bit of `status` stands for; nothing where it means nothing on this GPU."""
+        """The causes of each bit of `status`; 0 for a bit that means nothing on this GPU."""
         false = self._false_bits.bits
         return tuple(
-            0 if false >> position & 1 else causes
-            for position, causes in enumerate(table.CAUSES_BY_BIT)
+            0 if false >> index & 1 else causes for index, causes in enumerate(table.CAUSES_BY_BIT)
         )
 
     @property
@@ -267,68 +256,68 @@ class AmdSensors:
 
     @property
     def dies(self) -> tuple[BlockNumber, ...]:
-        """Where the clocks of several dies stand, up to the last that ever told one.
-
-        None of a chip with one.
-        """
-        return self._die_places[: self._die_count] if self._die_count > 1 else ()
+        """The clocks of the dies, up to the last that ever reported one; empty with one die."""
+        return self._all_dies[: self._die_count] if self._die_count > 1 else ()
 
     @property
     def status(self) -> BlockNumber | None:
-        """Where the limits in force stand as bits, where that is told."""
+        """The limits in force as bits, where they are reported."""
         return None if self._status is None or self._status.raw() is None else self._status
 
     def _die_numbers(self) -> tuple[BlockNumber, ...]:
-        place = self.block.place(table.DIE_CLOCKS)
-        count = min(len(place.offsets), MOST_DIES) if place else 0
-        return tuple(self.block.number(place, each) for each in range(count)) if place else ()
+        slot = self.block.slot(table.DIE_CLOCKS)
+        count = min(len(slot.offsets), MOST_DIES) if slot else 0
+        return tuple(self.block.number(slot, each) for each in range(count)) if slot else ()
 
-    def _told_dies(self) -> tuple[int, ...]:
-        """Which dies have a clock now."""
-        places = enumerate(self._die_places)
-        return tuple(position for position, number in places if number.raw() is not None)
-
-    def _status_number(self) -> BlockNumber | None:
-        place = self.block.place(table.THROTTLE_STATUS)
-        return None if place is None else self.block.number(place, 0)
+    def _dies_with_clock(self) -> tuple[int, ...]:
+        return tuple(
+            index for index, number in enumerate(self._all_dies) if number.raw() is not None
+        )
 
     def _channel(self, sensor: Sensor) -> Channel:
-        calls: Sequence[BlockCall] = calls_of(self.block, sensor.ways)
+        calls = calls_of(self.block, sensor.methods)
         bounds = bounds_of(calls, sensor.bounds) if calls else sensor.bounds
-        more = self._stand_ins.get(sensor.name)
-        return Channel(self._faults, sensor.name, bounds, *calls, *(more.calls if more else ()))
+        fallbacks = self._fallbacks.get(sensor.name, ())
+        return Channel(self._faults, sensor.name, bounds, *calls, *fallbacks)
 
-    def _channels(self) -> tuple[Channel, ...]:
-        own = (self.one_clock, self.power, self.energy, *self.slow, *self.full_only)
-        return (*own, *self.beside)
+    @property
+    def awaits_checks(self) -> bool:
+        """Whether a check that takes several reads is not finished."""
+        checks_energy = self._energy_check.verdict is Verdict.OPEN and not (
+            self.energy.is_absent or self.power.is_absent
+        )
+        checks = checks_energy or self._false_bits.is_in_doubt
+        return checks or self.residency is None or not self.residency.is_settled
 
-    def _must_look(self) -> bool:
-        """Whether a full look may find what no plan looks for: a sensor, or a gated die's clock."""
-        return len(self._told) < len(self.dies) or self._is_probe_due()
-
-    def _is_probe_due(self) -> bool:
+    def _needs_full_read(self) -> bool:
+        """Whether a full read may find what no plan reads: a sensor, or a gated die's clock."""
+        if len(self._reporting_dies) < len(self.dies):
+            return True
         now_ns = self._faults.clock.mono_ns()
-        due = (channel.absent_until_ns for channel in self._channels())
+        due = (channel.absent_until_ns for channel in self._channels)
         return any(ns is not None and ns <= now_ns for ns in due)
 
-    def _reopen(self) -> None:
-        now_ns = self._faults.clock.mono_ns()
-        for channel in self._channels():
-            channel.reopen(now_ns)
+
+#: Further than this below its limit no temperature limit is in force, nor on an idle GPU below
+#: `_COOL_C`.
+_BELOW_LIMIT_C: Final = 25.0
+_COOL_C: Final = 50.0
+#: Reads in a row that must find the same false bits.
+_FALSE_READS: Final = 3
 
 
 class FalseBits:
     """Finds bits of temperature limits that are set where no such limit can be in force.
 
-    On Navi 31 and 48 the hotspot's bit is set at all times, 37 C at idle included.
+    On Navi 31 and 48 the hotspot's bit is always set, also when idle at 37 C.
 
     Attributes:
-        bits: Those that mean nothing on this GPU, from then on.
-        is_in_doubt: Whether the next looks decide over one.
+        bits: Bits that mean nothing on this GPU from now on.
+        is_in_doubt: Whether the next reads will decide about one.
 
     Args:
-        label: What the GPU is called.
-        limit_c: Where the chip slows down; None if not known.
+        label: The GPU's label.
+        limit_c: Temperature at which the chip slows down; None if not known.
     """
 
     def __init__(self, label: str, limit_c: float | None) -> None:
@@ -337,16 +326,16 @@ class FalseBits:
         self._label = label
         self._limit_c = limit_c
         self._suspects = 0
-        self._looks = 0
+        self._reads = 0
 
     def take(self, bits: int, temperature_c: float | None, activity_ratio: float | None) -> bool:
-        """Whether bits, those that are set now, turn out to mean nothing."""
+        """Check the bits set now; True if some of them are found to be false."""
         if temperature_c is None:
             return False
         suspects = bits & ~self.bits & self._impossible(temperature_c, activity_ratio)
-        self._looks = self._looks + 1 if suspects and suspects == self._suspects else 1
+        self._reads = self._reads + 1 if suspects and suspects == self._suspects else 1
         self._suspects = suspects
-        self.is_in_doubt = bool(suspects) and self._looks < _FALSE_LOOKS
+        self.is_in_doubt = bool(suspects) and self._reads < _FALSE_READS
         if not suspects or self.is_in_doubt:
             return False
         self.bits |= suspects
@@ -368,16 +357,9 @@ class FalseBits:
         return 0
 
 
-#: A limit is not in force so far below it, nor on an idle GPU up to this temperature.
-_BELOW_LIMIT_C: Final = 25.0
-_COOL_C: Final = 50.0
-#: Looks in a row that must agree on it.
-_FALSE_LOOKS: Final = 3
-
-
 def causes_of(bits: int) -> frozenset[Cause]:
-    """What the bits of a limit's status stand for."""
-    standing = 0
-    for position, causes in enumerate(table.CAUSES_BY_BIT):
-        standing |= causes if bits >> position & 1 else 0
-    return frozenset(cause for cause in CAUSES if standing & cause.bit)
+    """The causes of the bits of a throttle status."""
+    in_force = 0
+    for index, causes in enumerate(table.CAUSES_BY_BIT):
+        in_force |= causes if bits >> index & 1 else 0
+    return frozenset(cause for cause in CAUSES if in_force & cause.bit)

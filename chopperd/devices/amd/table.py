@@ -1,7 +1,7 @@
-"""Which metrics of an AMD GPU give which field, best first: a table; nothing here asks anything.
+"""Which metrics of an AMD GPU give which field, best first: a table; nothing here reads anything.
 
-Units are those of amdgpu's `gpu_metrics`, which AMD SMI hands on. Source: kgd_pp_interface.h of
-Linux 6.18; the meaning of what it does not say is told with each.
+Units are those of amdgpu's `gpu_metrics`, which AMD SMI passes on. Source: kgd_pp_interface.h of
+Linux 6.18; other sources are named with each metric.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ POWER_INSTANT: Final = "instant"
 POWER_AVERAGE: Final = "average"
 POWER_CARD: Final = "card"
 
-#: The counter of energy rises in steps of 2^-16 J; AMD SMI's own factor (15.3 uJ) is 0.27 % high.
+#: The energy counter has steps of 2^-16 J; AMD SMI's own factor (15.3 uJ) is 0.27 % too high.
 COUNTS_PER_JOULE: Final = 65_536
-#: `firmware_timestamp` counts so many ns.
+#: Unit of `firmware_timestamp`.
 FIRMWARE_TICK_NS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Method:
     """A metric that gives a field.
 
     Attributes:
-        metric: Its name, as in `MetricsLayout.places`.
+        metric: Its name, as in `MetricsLayout.slots`.
         per_unit: How many of the metric's units are one of the field's.
         unit: The metric's unit.
-        source: What tells users this way from its alternatives.
-        absent: A number that stands for "not reported" beside all ones.
+        source: Name of this method where a field has several.
+        absent: A value that means "not reported", besides all ones.
     """
 
     metric: str
@@ -44,77 +44,82 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensor:
-    """A field of `DeviceReading` and the ways to it, best first; the first that answers is kept."""
+    """A field of `DeviceReading` and the methods to read it, best first."""
 
     name: str
     bounds: Bounds
-    ways: tuple[Way, ...]
+    methods: tuple[Method, ...]
 
 
 DIE_CLOCKS: Final = "current_gfxclks"
-#: The clock of a chip with one die; of one with several it is that of the first.
-ONE_CLOCK: Final = Way(metric="current_gfxclk", unit="MHz")
-
-#: MI200 and older fill the average only, over a time that nobody states; MI300 fills the power now
-#: only. A card that gives both (Radeon) is read by the one now.
+#: The clock of a chip with one die; on a chip with several it is that of the first die.
+ONE_CLOCK: Final = Sensor(
+    name="sm_clock_mhz",
+    bounds=plausible.CLOCK_MHZ,
+    methods=(Method(metric="current_gfxclk", unit="MHz"),),
+)
+#: MI200 and older report only an average, over a time that is not documented; MI300 only the
+#: instantaneous power. A card that reports both (Radeon) is read by the latter.
 POWER: Final = Sensor(
     name="power_w",
     bounds=plausible.POWER_W,
-    ways=(
-        Way(metric="current_socket_power", unit="W", source=POWER_INSTANT),
-        Way(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
+    methods=(
+        Method(metric="current_socket_power", unit="W", source=POWER_INSTANT),
+        Method(metric="average_socket_power", unit="W", source=POWER_AVERAGE),
     ),
 )
 ENERGY: Final = Sensor(
     name="energy_j",
     bounds=plausible.ENERGY_J,
-    ways=(
-        Way(
+    methods=(
+        Method(
             metric="energy_accumulator",
             per_unit=COUNTS_PER_JOULE,
             unit="2^-16 J",
-            absent=2**32 - 1,  # so Radeon's driver writes it into the 64 bits
+            absent=2**32 - 1,  # written by Radeon's driver into the 64 bits
         ),
     ),
 )
-# A sensor that is not there reads 0 in some versions.
+# A sensor that does not exist reads 0 in some versions.
 TEMPERATURE: Final = Sensor(
     name="temperature_c",
     bounds=plausible.MEMORY_TEMPERATURE_C,
-    ways=(Way(metric="temperature_hotspot", unit="C"), Way(metric="temperature_edge", unit="C")),
+    methods=(
+        Method(metric="temperature_hotspot", unit="C"),
+        Method(metric="temperature_edge", unit="C"),
+    ),
 )
 MEM_CLOCK: Final = Sensor(
     name="mem_clock_mhz",
     bounds=plausible.CLOCK_MHZ,
-    ways=(Way(metric="current_uclk", unit="MHz"),),
+    methods=(Method(metric="current_uclk", unit="MHz"),),
 )
 ACTIVITY: Final = Sensor(
     name="activity_ratio",
     bounds=plausible.RATIO,
-    ways=(Way(metric="average_gfx_activity", per_unit=100, unit="%"),),
+    methods=(Method(metric="average_gfx_activity", per_unit=100, unit="%"),),
 )
 MEMORY_TEMPERATURE: Final = Sensor(
     name="temperature_memory_c",
     bounds=plausible.MEMORY_TEMPERATURE_C,
-    ways=(Way(metric="temperature_mem", unit="C"),),
+    methods=(Method(metric="temperature_mem", unit="C"),),
 )
-#: What every look reads beside the clocks, power and energy; and what only full ones do.
+#: What every read takes from the block besides clocks, power and energy; what only full reads take.
 SLOW: Final = (MEM_CLOCK, TEMPERATURE, ACTIVITY)
 FULL_ONLY: Final = (MEMORY_TEMPERATURE,)
 
-#: Counts the firmware's cycles, of which those below count some.
+#: The firmware's cycle counter; the counters below count some of these cycles.
 CYCLES: Final = "accumulation_counter"
 STAMP: Final = "firmware_timestamp"
 
-# The firmware's own count of cycles in which a die was below the host's limit, and why. Source:
-# gpu_metrics v1.8, "HST_LIMIT_METRICS" in smu_v13_0_6_ppt.c; AMD SMI's violations are quotients of
-# these and of the cycles.
+# Cycles in which a die was below the host's limit, by reason. Source: gpu_metrics v1.8,
+# "HST_LIMIT_METRICS" in smu_v13_0_6_ppt.c; AMD SMI's violations are quotients of these and CYCLES.
 BELOW_LIMIT: Final[Mapping[Cause, str]] = {
     Cause.POWER_CAP: "gfx_below_host_limit_ppt_acc",
     Cause.THERMAL: "gfx_below_host_limit_thm_acc",
     Cause.LOW_UTILIZATION: "gfx_low_utilization_acc",
 }
-#: Below the host's limit for any reason but too little work: what the reasons leave is unexplained.
+#: Below the host's limit for any reason except low utilization; less the reasons: unexplained.
 BELOW_LIMIT_TOTAL: Final = "gfx_below_host_limit_total_acc"
 BELOW_LIMIT_REASONS: Final = (BELOW_LIMIT[Cause.POWER_CAP], BELOW_LIMIT[Cause.THERMAL])
 
@@ -127,8 +132,8 @@ RESIDENCY: Final[Mapping[Cause, tuple[str, ...]]] = {
     Cause.HW_SLOWDOWN: ("prochot_residency_acc",),
 }
 
-#: Limits in force on chips without such counters. Source: SMU_THROTTLER_*_BIT of amdgpu_smu.h:
-#: power 0-7, current 16-23, temperature 32-43, regulators' alarm 44-45, PROCHOT 46-47.
+#: Limits in force, as bits, on chips without such counters. Source: SMU_THROTTLER_*_BIT of
+#: amdgpu_smu.h: power 0-7, current 16-23, temperature 32-43, regulators 44-45, PROCHOT 46-47.
 THROTTLE_STATUS: Final = "indep_throttle_status"
 _CAUSE_BY_BITS: Final = (
     (range(8), Cause.POWER_CAP),
@@ -137,13 +142,13 @@ _CAUSE_BY_BITS: Final = (
     (range(44, 46), Cause.HW_THERMAL),
     (range(46, 48), Cause.HW_SLOWDOWN),
 )
-#: What each of its 64 bits stands for, as a bit set of `Cause`.
+#: The bit set of `Cause` of each of its 64 bits.
 CAUSES_BY_BIT: Final = tuple(
-    next((cause.bit for bits, cause in _CAUSE_BY_BITS if position in bits), Cause.UNKNOWN.bit)
-    for position in range(64)
+    next((cause.bit for bits, cause in _CAUSE_BY_BITS if index in bits), Cause.UNKNOWN.bit)
+    for index in range(64)
 )
 #: Bits of the chip's own temperature (whole, core, edge, hotspot), and of any temperature.
 OWN_TEMPERATURE_BITS: Final = 1 << 32 | 1 << 33 | 1 << 35 | 1 << 36
-TEMPERATURE_BITS: Final = sum(1 << position for position in range(32, 46))
-#: The same for a number whose bits say nothing: limits are told by counters alone.
+TEMPERATURE_BITS: Final = sum(1 << index for index in range(32, 46))
+#: For a number whose bits mean nothing: the limits are reported by counters alone.
 NO_CAUSES: Final = (0,) * 64

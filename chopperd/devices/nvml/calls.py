@@ -1,4 +1,7 @@
-"""NVML calls into reused buffers, and several field values by one call; no meaning of any field."""
+"""NVML calls into reused buffers, and several field values by one call; no meaning of any field.
+
+The binding's own wrappers allocate and decode at each call.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from ctypes import Array, c_char, c_void_p, cast, create_string_buffer
@@ -9,22 +12,12 @@ from struct import Struct, pack
 from types import ModuleType
 from typing import Final, TypeAlias
 
-from chopperd.devices.channel import Call, CallFailedError, DeviceFaults
+from chopperd.devices.channel import Call
+from chopperd.devices.faults import CallFailedError, DeviceFaults
 from chopperd.devices.nvml.table import FIELD_VALUES, Direct, FieldValue
-from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall
-
-# Driver calls into buffers that are used again: the binding's wrappers allocate and decode.
+from chopperd.devices.read_plan import FORMAT_BY_KIND, CallShape, NumberKind, PlannedCall
 
 Function: TypeAlias = Callable[..., int]
-
-FORMAT_BY_KIND: Final = {
-    NumberKind.UINT16: Struct("<H"),
-    NumberKind.UINT32: Struct("<I"),
-    NumberKind.UINT64: Struct("<Q"),
-    NumberKind.INT32: Struct("<i"),
-    NumberKind.INT64: Struct("<q"),
-    NumberKind.FLOAT64: Struct("<d"),
-}
 
 _ALL_ONES_SIGNED: Final = -1
 
@@ -57,7 +50,7 @@ class Driver:
         return function
 
     def address(self, name: str) -> int:
-        """Where an entry point that is there begins."""
+        """The address of an entry point that exists."""
         return cast(getattr(self._nvml.nvmlLib, name), c_void_p).value or 0
 
     def error(self, code: int) -> Exception:
@@ -67,13 +60,13 @@ class Driver:
 
     @property
     def not_supported(self) -> Exception:
-        """The error of a device that does not have what was asked for."""
+        """The error for a number that the device does not have."""
         return self.error(self._nvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a number stands after a planned call; attributes as in `PlannedValue`."""
+class Slot:
+    """Where a number is after a planned call; the fields are as in `PlannedValue`."""
 
     call: PlannedCall
     offset: int
@@ -83,76 +76,79 @@ class Place:
 
 
 class DirectNumber:
-    """One number by one call."""
+    """One number read by one call."""
 
-    def __init__(self, driver: Driver, way: Direct) -> None:
+    def __init__(self, driver: Driver, method: Direct) -> None:
         self._driver = driver
-        self._way = way
+        self._method = method
         self._function: Function | None = None
         self._buffer: Array[c_char] = create_string_buffer(
-            b"".join(word.to_bytes(4, "little") for word in way.words), way.size_bytes
+            b"".join(word.to_bytes(4, "little") for word in method.words), method.size_bytes
         )
-        argument = () if way.argument is None else (way.argument,)
+        argument = () if method.argument is None else (method.argument,)
         self._arguments = (c_void_p(driver.handle), *argument, self._buffer)
-        self._decode = FORMAT_BY_KIND[way.kind].unpack_from
-        self._offset, self._per_unit = way.offset, way.per_unit
+        self._decode = FORMAT_BY_KIND[method.kind].unpack_from
+        self._offset, self._per_unit = method.offset, method.per_unit
 
     def read(self) -> float:
-        """Ask the driver; the number in the field's unit.
+        """Call the driver; return the number in the field's unit.
 
         Raises:
-            NVMLError: It did not answer.
+            NVMLError: The call failed.
         """
         function = self._function
         if function is None:
-            function = self._function = self._driver.function(self._way.operation)
+            function = self._function = self._driver.function(self._method.operation)
         code = function(*self._arguments)
         if code:
             raise self._driver.error(code)
         number: float = self._decode(self._buffer, self._offset)[0]
-        if number == _ALL_ONES_SIGNED and self._way.kind is NumberKind.INT32:
-            return nan  # as unsigned numbers, which it puts outside of their bounds
+        if number == _ALL_ONES_SIGNED and self._method.kind is NumberKind.INT32:
+            return nan  # "not reported": outside of any bounds, as all ones are if unsigned
         return number if self._per_unit == 1 else number / self._per_unit
 
-    def left_behind(self, way: Direct) -> float:
-        """Another number that the last call left in the buffer, in its field's unit."""
-        number: float = FORMAT_BY_KIND[way.kind].unpack_from(self._buffer, way.offset)[0]
-        return number if way.per_unit == 1 else number / way.per_unit
+    def left_behind(self, method: Direct) -> float:
+        """Another number in the buffer of the last call, in its field's unit."""
+        number: float = FORMAT_BY_KIND[method.kind].unpack_from(self._buffer, method.offset)[0]
+        return number if method.per_unit == 1 else number / method.per_unit
 
     def call(self) -> "DirectCall":
-        """This number as one way to a field."""
+        """This number as a way to read a field."""
         return DirectCall(
-            operation=self._way.label, read=self.read, source=self._way.source, number=self
+            operation=self._method.label, read=self.read, source=self._method.source, number=self
         )
 
-    def place(self, way: Direct | None = None) -> Place:
-        """Where the number (or another of the same buffer) is, once the call has answered."""
-        way = way or self._way
-        return Place(
-            call=self._planned_call, offset=way.offset, kind=way.kind, scale=1 / way.per_unit
+    def slot(self, method: Direct | None = None) -> Slot:
+        """Where the number (or another in the same buffer) is."""
+        method = method or self._method
+        return Slot(
+            call=self._planned_call,
+            offset=method.offset,
+            kind=method.kind,
+            scale=1 / method.per_unit,
         )
 
     @cached_property
     def _planned_call(self) -> PlannedCall:
-        way = self._way
+        method = self._method
         return PlannedCall(
-            operation=way.operation,
-            address=self._driver.address(way.operation),
-            shape=CallShape.BUFFER if way.argument is None else CallShape.OF,
+            operation=method.operation,
+            address=self._driver.address(method.operation),
+            shape=CallShape.BUFFER if method.argument is None else CallShape.OF,
             handle=self._driver.handle,
             buffer=self._buffer,
-            argument=way.argument or 0,
+            argument=method.argument or 0,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectCall(Call):
-    """A way to a field by a call of its own."""
+    """A way to read a field by a call of its own."""
 
     number: DirectNumber
 
 
-# Several NVML field values by one driver call; decoding only, no meaning of any field.
+# Several NVML field values by one driver call.
 
 # nvmlFieldValue_t: id and scope, two times (skipped), type of the value, return code, the union.
 _FIELD_BYTES: Final = 40
@@ -161,7 +157,7 @@ _ANSWER: Final = Struct("<IIQ")
 _TYPE_OFFSET: Final = 24
 _CODE_OFFSET: Final = 28
 _VALUE_OFFSET: Final = 32
-#: Where its members are, by their names in nvml.h.
+#: Offsets of its members, by their names in nvml.h.
 FIELD_LAYOUT: Final = {
     "fieldId": 0,
     "scopeId": 4,
@@ -170,7 +166,7 @@ FIELD_LAYOUT: Final = {
     "value": _VALUE_OFFSET,
 }
 
-# nvmlValueType_t: how each type stands in the union. Source: nvml.h.
+# Encoding of each type in the union: nvmlValueType_t. Source: nvml.h.
 _UNSIGNED_LONG_LONG: Final = 3
 KIND_BY_TYPE: Final = {
     0: NumberKind.FLOAT64,
@@ -184,9 +180,9 @@ KIND_BY_TYPE: Final = {
 
 
 def number_of(value_type: int, raw: int) -> float | None:
-    """The number in a `nvmlValue_t` given as its 64 raw bits; None for a type we don't know.
+    """The number in a `nvmlValue_t` given as its 64 raw bits; None for an unknown type.
 
-    Bits beyond those of its type count for nothing.
+    Bits beyond those of its type are ignored.
     """
     kind = KIND_BY_TYPE.get(value_type)
     if kind is None:
@@ -196,25 +192,25 @@ def number_of(value_type: int, raw: int) -> float | None:
 
 
 class FieldRequest:
-    """One set of fields to ask for, in a buffer that is used again."""
+    """A request for a set of fields, in a reused buffer."""
 
-    def __init__(self, driver: Driver, ways: tuple[FieldValue, ...]) -> None:
+    def __init__(self, driver: Driver, methods: tuple[FieldValue, ...]) -> None:
         self._driver = driver
-        self._count = len(ways)
-        self._start = {way.key: _FIELD_BYTES * index for index, way in enumerate(ways)}
+        self._count = len(methods)
+        self._start = {method.key: _FIELD_BYTES * index for index, method in enumerate(methods)}
         self._buffer: Array[c_char] = create_string_buffer(
-            b"".join(_REQUEST.pack(way.field_id, way.scope_id) for way in ways),
-            _FIELD_BYTES * len(ways),
+            b"".join(_REQUEST.pack(method.field_id, method.scope_id) for method in methods),
+            _FIELD_BYTES * len(methods),
         )
-        self._arguments = (c_void_p(driver.handle), len(ways), self._buffer)
+        self._arguments = (c_void_p(driver.handle), len(methods), self._buffer)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether it requests nothing."""
         return self._count == 0
 
     def fetch(self, function: Function) -> int:
-        """Ask; the return code of the call as a whole."""
+        """Call the driver; return the code of the call as a whole."""
         return function(*self._arguments)
 
     def answer(self, key: int) -> tuple[int, int, int]:
@@ -224,14 +220,14 @@ class FieldRequest:
         )
         return answer
 
-    def place(self, way: FieldValue, value_type: int) -> Place:
-        """Where a field's number is, as long as it is of this type."""
-        start = self._start[way.key]
-        return Place(
+    def slot(self, method: FieldValue, value_type: int) -> Slot:
+        """Where a field's number is, while it is of this type."""
+        start = self._start[method.key]
+        return Slot(
             call=self._planned_call,
             offset=start + _VALUE_OFFSET,
             kind=KIND_BY_TYPE[value_type],
-            scale=1 / way.per_unit,
+            scale=1 / method.per_unit,
             checks={start + _TYPE_OFFSET: value_type, start + _CODE_OFFSET: 0},
         )
 
@@ -248,7 +244,7 @@ class FieldRequest:
 
 
 class FieldReader:
-    """Field values of one device: those asked for in a look come by one driver call."""
+    """Field values of one device: all fields of a read are fetched by one driver call."""
 
     def __init__(self, driver: Driver, faults: DeviceFaults) -> None:
         self._driver = driver
@@ -259,15 +255,15 @@ class FieldReader:
         self._failure: CallFailedError | None = None
         self._request = self.request(())
 
-    def request(self, ways: tuple[FieldValue, ...]) -> FieldRequest:
-        """The request for a set of fields, always the same for the same set."""
-        request = self._requests.get(ways)
+    def request(self, methods: tuple[FieldValue, ...]) -> FieldRequest:
+        """The request for a set of fields; the same object for the same set."""
+        request = self._requests.get(methods)
         if request is None:
-            request = self._requests[ways] = FieldRequest(self._driver, ways)
+            request = self._requests[methods] = FieldRequest(self._driver, methods)
         return request
 
-    def look(self, request: FieldRequest) -> None:
-        """Ask the driver; what came of it the numbers say.
+    def fetch(self, request: FieldRequest) -> None:
+        """Call the driver; a failure is raised by `number`.
 
         Raises:
             DeviceLostError: The driver says that the device is gone.
@@ -281,52 +277,52 @@ class FieldReader:
             if code:
                 raise self._driver.error(code)
         except self._faults.vendor_error as error:
-            is_absent = self._faults.absent(error, FIELD_VALUES)
+            is_absent = self._faults.is_absent(error, FIELD_VALUES)
             self._failure = CallFailedError(is_absent=is_absent)
 
     def number(self, key: int) -> float:
-        """The number of a field that was in the last request, in the driver's unit.
+        """The number of a field of the last request, in the driver's unit.
 
         Raises:
             NVMLError: The device does not have it, or it failed.
-            CallFailedError: The call failed, which is counted.
+            CallFailedError: The call failed, which is already counted.
         """
         if self._failure is not None:
             raise self._failure
         value_type, code, raw = self._request.answer(key)
         if code:
             raise self._driver.error(code)
-        # The counters of every tick are of this type: no call for each of them.
+        # The counters of every tick are of this type: decoding them needs no call.
         number = raw if value_type == _UNSIGNED_LONG_LONG else number_of(value_type, raw)
         if number is None:
             raise self._driver.not_supported
         if self._types.get(key) != value_type:
             self._types[key] = value_type
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
         return number
 
-    def call(self, way: FieldValue) -> "FieldCall":
-        """A field as one way to a number."""
-        number, key, per_unit = self.number, way.key, way.per_unit
+    def call(self, method: FieldValue) -> "FieldCall":
+        """A field as a way to read a number."""
+        number, key, per_unit = self.number, method.key, method.per_unit
         return FieldCall(
-            operation=way.label,
+            operation=method.label,
             read=partial(number, key) if per_unit == 1 else lambda: number(key) / per_unit,
-            source=way.source,
-            way=way,
+            source=method.source,
+            method=method,
         )
 
-    def place(self, request: FieldRequest, way: FieldValue) -> Place:
+    def slot(self, request: FieldRequest, method: FieldValue) -> Slot:
         """Where a field that has answered is after a request."""
-        return request.place(way, self._types[way.key])
+        return request.slot(method, self._types[method.key])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldCall(Call):
-    """A way to a number by a field value."""
+    """A way to read a number by a field value."""
 
-    way: FieldValue
+    method: FieldValue
 
 
-def wanted_fields(asked_calls: Iterable[Call]) -> tuple[FieldValue, ...]:
-    """The fields among the ways that a look may try, each once, in order."""
-    return tuple(dict.fromkeys(call.way for call in asked_calls if isinstance(call, FieldCall)))
+def wanted_fields(calls: Iterable[Call]) -> tuple[FieldValue, ...]:
+    """The fields among the calls that a read may make, each once, in order."""
+    return tuple(dict.fromkeys(call.method for call in calls if isinstance(call, FieldCall)))

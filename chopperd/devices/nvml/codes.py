@@ -1,7 +1,4 @@
-"""What NVML's numbers mean: return codes, clock-limit bits, and field ids by driver version.
-
-Plain tables and look-ups; no driver is touched here.
-"""
+"""NVML's numbers: return codes, bits of limits, field ids by driver version; tables only."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +15,7 @@ from chopperd.model.kinds import Cause
 
 
 class Outcome(Enum):
-    """What a return code lets the caller do next."""
+    """Classes of return codes."""
 
     UNSUPPORTED = auto()
     TRANSIENT = auto()
@@ -61,7 +58,7 @@ OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
     999: Outcome.TRANSIENT,  # UNKNOWN
 }
 
-# A device whose driver is gone is as lost as one that fell off the bus: reads raise the same.
+# A device whose driver is gone is lost like one that fell off the bus.
 _ERROR_BY_OUTCOME: Final[Mapping[Outcome, type[DeviceError]]] = {
     Outcome.UNSUPPORTED: UnsupportedFieldError,
     Outcome.TRANSIENT: TransientDeviceError,
@@ -71,18 +68,14 @@ _ERROR_BY_OUTCOME: Final[Mapping[Outcome, type[DeviceError]]] = {
 
 
 def outcome_of(code: int) -> Outcome:
-    """What a return code lets the caller do; codes of later versions count as transient."""
+    """The class of a return code; codes of later versions are transient."""
     return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
 
 
 def device_error(code: int | None, text: str, *, operation: str, device_index: int) -> DeviceError:
-    """The error that a failed call on one device stands for, not yet raised.
+    """The `DeviceError` of a failed call, by NVML's return code and text; not raised here.
 
-    Args:
-        code: NVML's return code; None where none came: the call may yet return.
-        text: The binding's words for it.
-        operation: Name of the NVML call.
-        device_index: The driver's index.
+    `code` is None if the call has not returned.
     """
     kind = TransientDeviceError if code is None else _ERROR_BY_OUTCOME[outcome_of(code)]
     named = "" if code is None else f" (NVML code {code})"
@@ -111,7 +104,7 @@ _KNOWN_BITS: Final = sum(_CAUSE_BY_BIT)
 
 
 def causes_of(reason_bits: int) -> frozenset[Cause]:
-    """Every limit whose bit is set, generic ones beside specific ones (the join ranks them)."""
+    """Every limit whose bit is set, generic and specific ones (the join ranks them)."""
     causes = {cause for bit, cause in _CAUSE_BY_BIT.items() if reason_bits & bit}
     if reason_bits & ~_KNOWN_BITS:
         causes.add(Cause.UNKNOWN)
@@ -128,12 +121,12 @@ _LATER_LIMITS: Final = (Cause.THERMAL, Cause.HW_THERMAL, Cause.POWER_BRAKE)
 
 
 def limit_fields(driver_version: str | None) -> Mapping[int, Cause]:
-    """The ids of the cumulative limit counters (ns) that this driver answers, by cause.
+    """Causes by the field ids of the cumulative limit counters (ns) that this driver has.
 
     NVIDIA renumbered three of them: 575 to 580.65 have them at 251-253 and power smoothing at
     256-273; from 580.82 on they are at 269-271 and power smoothing at 251-268; before 575 only
-    power smoothing is there. Asking by the wrong numbering gives ramp rates as throttled time, so
-    a driver whose numbering is not known is asked for the two stable ids only.
+    power smoothing exists. The wrong numbering would give ramp rates as throttled time, so of an
+    unknown driver only the two stable ids are read.
 
     Source: NVML_FI_DEV_CLOCKS_EVENT_REASON_* in nvidia-ml-py 12.570.86, 12.575.51, 13.580.65,
     13.580.82, 13.590.44 and in nvml.h 13.5; NVIDIA/k8s-test-infra#691 (traced on 580.65.06).
@@ -149,6 +142,6 @@ def limit_fields(driver_version: str | None) -> Mapping[int, Cause]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """A dotted version as numbers; () where there is none."""
+    """A dotted version as numbers; () if there is none."""
     match = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

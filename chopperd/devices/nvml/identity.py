@@ -1,22 +1,75 @@
-"""Who an NVIDIA GPU is and what about it doesn't change while it is watched."""
+"""Identity and fixed properties of NVIDIA GPUs and GPU instances (MIG); which are present."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from chopperd.devices.nvml import table
+from chopperd.devices.nvml.calls import DirectNumber, Driver
 from chopperd.devices.nvml.codes import Outcome, outcome_of
-from chopperd.model import plausible
+from chopperd.devices.nvml.table import Direct, Sensor
 from chopperd.model.devices import GpuInfo, Vendor
-from chopperd.model.plausible import Bounds
-from chopperd.units import watts_from_milliwatts
+from chopperd.units import BYTES_PER_KIB
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-NumberT = TypeVar("NumberT", bound=float)
+
+#: One folder per GPU, named by its PCI address, whether or not the GPU answers.
+_KERNEL_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
+_MEMINFO: Final = Path("/proc/meminfo")
+# NVML has no flag for it, CUDA's `integrated` needs a context, and the addressing mode does not
+# show it: a Grace Hopper shares page tables, not memory. DGX Spark, then the Jetson series.
+_SHARES_MEMORY: Final = re.compile(r"\b(GB10|Xavier|Orin|Thor)\b")
+
+
+def shares_system_memory(name: str) -> bool:
+    """Whether a GPU of this name has no memory of its own.
+
+    Source: nvml.h on nvmlDeviceGetMemoryInfo: NOT_SUPPORTED on SoCs whose GPU shares memory with
+    the system. A GPU with its own memory may fail with the same code, hence by name.
+    """
+    return _SHARES_MEMORY.search(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemory:
+    """The system's memory, in a file with the layout of /proc/meminfo."""
+
+    path: Path = _MEMINFO
+
+    def total_bytes(self) -> int | None:
+        """The whole memory; None if the file does not report it."""
+        return self._bytes_by_name().get("MemTotal")
+
+    def used_bytes(self) -> int | None:
+        """What a new program could not get: total less available; None if not reported.
+
+        Free memory is no measure: the kernel's caches use all that nothing else needs.
+        """
+        bytes_by_name = self._bytes_by_name()
+        total, available = bytes_by_name.get("MemTotal"), bytes_by_name.get("MemAvailable")
+        return None if total is None or available is None else total - available
+
+    def _bytes_by_name(self) -> dict[str, int]:
+        try:
+            text = self.path.read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return {}
+        entries = re.findall(r"^(\w+):\s*(\d+) kB$", text, re.MULTILINE)
+        return {name: int(size) * BYTES_PER_KIB for name, size in entries}
+
+
+#: That of this machine.
+SYSTEM_MEMORY: Final = SystemMemory()
 
 
 def text_of(read: Callable[[], str]) -> str:
-    """A string from the driver; bytes that are not UTF-8 are replaced, not fatal."""
+    """A string from the driver; bytes that are not UTF-8 are replaced."""
     try:
         return read()
     except UnicodeDecodeError as error:
@@ -29,64 +82,48 @@ def uuid_of(nvml: ModuleType, handle: object) -> str:
 
 
 class FixedProperties:
-    """One GPU's properties, each asked for once; what the driver does not report is None."""
+    """Properties of one GPU, each read once; what the driver does not report is None."""
 
     def __init__(self, nvml: ModuleType, handle: object) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._driver = Driver(nvml, handle)
 
     def gpu_info(self, index: int, uuid: str) -> GpuInfo:
-        """The GPU's identity; where its power and memory come from is known after a look."""
-        info = GpuInfo(
+        """The GPU's identity; the sources of power and memory are known after a read."""
+        numbers = {sensor.name: self._number(sensor) for sensor in table.FIXED}
+        default_mhz = self._number(table.DEFAULT_CLOCK)
+        numbers["sm_clock_limit_mhz"] = _clock_limit_mhz(
+            numbers["sm_clock_limit_mhz"], default_mhz, numbers["sm_clock_max_mhz"]
+        )
+        return GpuInfo(
             gpu=str(index),
             index=index,
             uuid=uuid,
-            name=self._read(lambda: text_of(self._name)) or "",
+            name=self._name(),
             vendor=Vendor.NVIDIA,
-            pci_bus_id=self._read(lambda: text_of(self._pci_bus_id)),
-        )
-        sm_clock_max_mhz = self._clock_max_mhz(self._nvml.NVML_CLOCK_SM)
-        return replace(
-            info,
-            sm_clock_max_mhz=sm_clock_max_mhz,
-            sm_clock_limit_mhz=self._applications_clock_mhz(sm_clock_max_mhz),
-            mem_clock_max_mhz=self._clock_max_mhz(self._nvml.NVML_CLOCK_MEM),
-            power_limit_w=self._power_w(self._nvml.nvmlDeviceGetEnforcedPowerLimit),
-            power_limit_default_w=self._power_w(
-                self._nvml.nvmlDeviceGetPowerManagementDefaultLimit
+            pci_bus_id=self._read(
+                lambda: text_of(lambda: self._nvml.nvmlDeviceGetPciInfo_v3(self._handle).busId)
             ),
             memory_size_bytes=self._memory_size_bytes(),
-            temperature_slowdown_c=self._threshold_c(
-                self._nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-            ),
-            temperature_shutdown_c=self._threshold_c(
-                self._nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
-            ),
-            temperature_memory_max_c=self._threshold_c(
-                self._nvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX
-            ),
+            power_limit_w=self._number(table.POWER_LIMIT),
+            **numbers,  # type: ignore[arg-type]
         )
 
     def instance_info(self, card: GpuInfo, instance: int, uuid: str) -> GpuInfo:
-        """The identity of a GPU instance of a card; only memory is its own.
-
-        Args:
-            card: The GPU that it is a part of.
-            instance: Its id there.
-            uuid: Its UUID.
-        """
+        """The identity of a GPU instance, by its id on its card; only memory is its own."""
         return GpuInfo(
             gpu=f"{card.gpu}.{instance}",
             index=card.index,
             uuid=uuid,
-            name=self._read(lambda: text_of(self._name)) or "",
+            name=self._name(),
             vendor=Vendor.NVIDIA,
             memory_size_bytes=self._memory_size_bytes(),
             parent=card.gpu,
         )
 
     def mig(self) -> bool | None:
-        """Whether MIG mode is on; None where the driver does not say this time.
+        """Whether MIG mode is on; None if the driver does not report it this time.
 
         Source: nvmlDeviceGetMigMode, current mode.
         """
@@ -103,69 +140,190 @@ class FixedProperties:
         except self._nvml.NVMLError:
             return None
 
-    def _number(self, read: Callable[[], NumberT], bounds: Bounds) -> NumberT | None:
-        value = self._read(read)
-        return value if value is not None and value in bounds else None
-
     def _name(self) -> str:
-        name: str = self._nvml.nvmlDeviceGetName(self._handle)
-        return name
-
-    def _pci_bus_id(self) -> str:
-        bus_id: str = self._nvml.nvmlDeviceGetPciInfo_v3(self._handle).busId
-        return bus_id
-
-    def _clock_max_mhz(self, domain: int) -> float | None:
-        """The highest clock. Source: nvmlDeviceGetMaxClockInfo, MHz; P0 may differ by a few."""
-        return self._number(
-            lambda: float(self._nvml.nvmlDeviceGetMaxClockInfo(self._handle, domain)),
-            plausible.CLOCK_MHZ,
-        )
-
-    def _applications_clock_mhz(self, max_mhz: float | None) -> float | None:
-        """The applications clock, where somebody set it below the highest clock; MHz.
-
-        Left at its default it is no limit: an A100 or V100 boosts to its highest clock with a
-        default applications clock 300 MHz below. Hence None also where the default isn't known.
-        Source: nvmlDeviceGet[Default]ApplicationsClock, deprecated, not on the newest GPUs.
-        """
-        domain = self._nvml.NVML_CLOCK_GRAPHICS
-        set_mhz = self._number(
-            lambda: float(self._nvml.nvmlDeviceGetApplicationsClock(self._handle, domain)),
-            plausible.CLOCK_MHZ,
-        )
-        default_mhz = self._number(
-            lambda: float(self._nvml.nvmlDeviceGetDefaultApplicationsClock(self._handle, domain)),
-            plausible.CLOCK_MHZ,
-        )
-        if set_mhz is None or default_mhz is None or max_mhz is None:
-            return None
-        return set_mhz if set_mhz < max_mhz and set_mhz != default_mhz else None
-
-    def _power_w(self, read_mw: Callable[[object], float]) -> float | None:
-        """A power limit in W. Source: the call given, mW."""
-        return self._number(lambda: watts_from_milliwatts(read_mw(self._handle)), plausible.POWER_W)
-
-    def _threshold_c(self, threshold: int) -> float | None:
-        """A temperature at which the GPU acts. Source: nvmlDeviceGetTemperatureThreshold, C.
-
-        Its successors from Ada on, fields 193-195, count from a limit that is not told, below
-        which they are: no temperature can be made of them.
-        """
-        return self._number(
-            lambda: float(self._nvml.nvmlDeviceGetTemperatureThreshold(self._handle, threshold)),
-            plausible.THRESHOLD_C,
-        )
+        return self._read(lambda: text_of(lambda: self._nvml.nvmlDeviceGetName(self._handle))) or ""
 
     def _memory_size_bytes(self) -> int | None:
-        """Device memory. Source: `total`, which v1 and v2 of the memory info agree on."""
-        nvml, bounds = self._nvml, plausible.MEMORY_BYTES
-        size_bytes = self._number(
-            lambda: int(
-                nvml.nvmlDeviceGetMemoryInfo(self._handle, version=nvml.nvmlMemory_v2).total
-            ),
-            bounds,
-        )
-        if size_bytes is not None:
-            return size_bytes
-        return self._number(lambda: int(nvml.nvmlDeviceGetMemoryInfo(self._handle).total), bounds)
+        size_bytes = self._number(table.MEMORY_SIZE)
+        return None if size_bytes is None else int(size_bytes)
+
+    def _number(self, sensor: Sensor) -> float | None:
+        """The first plausible number of the methods."""
+        for method in sensor.methods:
+            if isinstance(method, Direct):
+                value = self._read(DirectNumber(self._driver, method).read)
+                if value is not None and value in sensor.bounds:
+                    return float(value)
+        return None
+
+
+def _clock_limit_mhz(
+    set_mhz: float | None, default_mhz: float | None, max_mhz: float | None
+) -> float | None:
+    """The applications clock, if somebody set it below the highest clock.
+
+    At its default it is no limit: an A100 or V100 boosts to its highest clock with a default
+    applications clock 300 MHz below. Hence None also if the default is not known.
+    """
+    if set_mhz is None or default_mhz is None or max_mhz is None:
+        return None
+    return set_mhz if set_mhz < max_mhz and set_mhz != default_mhz else None
+
+
+def instances(
+    nvml: ModuleType, card_handle: object, card: GpuInfo, *, strict: bool = False
+) -> Iterator[tuple[object, GpuInfo]]:
+    """Handle and identity of each GPU instance of a card, labelled by its id there ("0.1").
+
+    An instance that is divided further is listed once, with the UUID of its first part: the parts
+    share its memory. One that this process may not see is left out, as the driver does.
+
+    Args:
+        nvml: The binding.
+        card_handle: The card's.
+        card: The card.
+        strict: Raise the vendor's error of a call that may succeed later, instead of leaving the
+            instance out.
+
+    Source: nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId.
+    """
+    known: set[int] = set()
+    for handle in _handles(nvml, card_handle, strict=strict):
+        try:
+            instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
+            uuid = uuid_of(nvml, handle)
+        except nvml.NVMLError as error:
+            if strict and not _is_refused(error):
+                raise
+            logger.warning("GPU %s: a GPU instance can't be identified: %s", card.gpu, error)
+            continue
+        if instance not in known:
+            known.add(instance)
+            yield handle, FixedProperties(nvml, handle).instance_info(card, instance, uuid)
+
+
+def _handles(nvml: ModuleType, card_handle: object, *, strict: bool) -> Iterator[object]:
+    """The driver's handles of a card's MIG devices; their numbers have gaps."""
+    try:
+        most = nvml.nvmlDeviceGetMaxMigDeviceCount(card_handle)
+    except nvml.NVMLError as error:
+        if strict and not _is_refused(error):
+            raise
+        return
+    for index in range(most):
+        try:
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(card_handle, index)
+        except nvml.NVMLError as error:  # mostly "not found": there is none of this number
+            if strict and not _is_refused(error):
+                raise
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a call would fail again in the same way."""
+    return outcome_of(getattr(error, "value", 0)) is Outcome.UNSUPPORTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """The driver's lists of GPUs and GPU instances at one time."""
+
+    cards: Mapping[str, int] = field(default_factory=dict)  # index by UUID, if the GPU answers
+    split: frozenset[str] = frozenset()  # UUIDs of GPUs in MIG mode
+    instances: Mapping[str, str] = field(default_factory=dict)  # the card's UUID by UUID
+    unsure: frozenset[str] = frozenset()  # UUIDs of GPUs whose instances are not known this time
+    silent: frozenset[int] = frozenset()  # indices of GPUs that are counted and do not answer
+
+
+def present(nvml: ModuleType) -> Presence | None:
+    """The GPUs and instances present now; None if the driver does not report them.
+
+    Source: nvmlDeviceGetCount, nvmlDeviceGetHandleByIndex, nvmlDeviceGetUUID.
+    """
+    try:
+        indices = range(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return None
+    cards, split, parts, unsure, silent = {}, set[str](), {}, set[str](), set[int]()
+    for index in indices:
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = uuid_of(nvml, handle)
+        except nvml.NVMLError:
+            silent.add(index)
+            continue
+        cards[uuid] = index
+        is_split = FixedProperties(nvml, handle).mig()
+        found = _instance_uuids(nvml, handle, index, uuid) if is_split else ()
+        if is_split is None or found is None:
+            unsure.add(uuid)
+        elif is_split:
+            split.add(uuid)
+            parts.update(dict.fromkeys(found, uuid))
+    return Presence(
+        cards=cards,
+        split=frozenset(split),
+        instances=parts,
+        unsure=frozenset(unsure),
+        silent=frozenset(silent),
+    )
+
+
+def _instance_uuids(
+    nvml: ModuleType, handle: object, index: int, uuid: str
+) -> tuple[str, ...] | None:
+    """UUIDs of a card's instances; None if the driver does not report them this time."""
+    card = GpuInfo(gpu=str(index), index=index, uuid=uuid, name="", vendor=Vendor.NVIDIA)
+    try:
+        return tuple(info.uuid for _, info in instances(nvml, handle, card, strict=True))
+    except nvml.NVMLError:
+        return None
+
+
+def silent_gpu(index: int, count: int, folder: Path = _KERNEL_FOLDER) -> GpuInfo:
+    """A GPU that the driver counts, but that does not answer.
+
+    Its PCI address is the one at its index in the kernel driver's list, as NVML orders GPUs by
+    address; None if the two do not list the same number.
+
+    Args:
+        index: The driver's index.
+        count: How many GPUs it counts.
+        folder: The kernel driver's list.
+
+    Source: nvml.h on nvmlDeviceGetHandleByIndex_v2, for the order; not seen on hardware.
+    """
+    addresses = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return GpuInfo(
+        gpu=str(index),
+        index=index,
+        uuid="",
+        name="",
+        vendor=Vendor.NVIDIA,
+        # NVML writes the domain with 8 digits, the kernel with 4.
+        pci_bus_id=f"0000{addresses[index]}".upper() if len(addresses) == count else None,
+    )
+
+
+def difference(then: Presence, now: Presence) -> str | None:
+    """What appeared or disappeared between two lists, as text; None if nothing did.
+
+    A GPU that only does not answer has not disappeared, nor have its instances; the instances of a
+    GPU in `unsure` have not changed.
+    """
+    return "; ".join(_changes(then, now)) or None
+
+
+def _changes(then: Presence, now: Presence) -> Iterator[str]:
+    for uuid, index in now.cards.items():
+        if uuid not in then.cards:
+            yield f"GPU {index} ({uuid}) is there"
+        elif uuid not in now.unsure and (uuid in then.split) != (uuid in now.split):
+            yield f"MIG mode of GPU {index} is {'on' if uuid in now.split else 'off'}"
+    for uuid, index in then.cards.items():
+        if uuid not in now.cards and index not in now.silent:
+            yield f"GPU {index} ({uuid}) is gone"
+    for uuid in now.instances.keys() - then.instances.keys():
+        yield f"GPU instance {uuid} is there"
+    for uuid in then.instances.keys() - now.instances.keys():
+        if then.instances[uuid] in now.cards.keys() - now.unsure:
+            yield f"GPU instance {uuid} is gone"

@@ -4,13 +4,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chopperd.devices.base import SensorRead
 from chopperd.devices.channel import Call, Channel
 from chopperd.devices.nvml import table
-from chopperd.devices.nvml.board import Board
-from chopperd.devices.nvml.calls import DirectCall, FieldCall, FieldRequest, Place, number_of
+from chopperd.devices.nvml.calls import DirectCall, FieldCall, FieldRequest, Slot, number_of
 from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD, causes_of
 from chopperd.devices.read_plan import (
     PlannedCall,
@@ -20,95 +19,105 @@ from chopperd.devices.read_plan import (
     ReadPlan,
 )
 from chopperd.model.devices import GpuInfo, ReadScope
-from chopperd.model.kinds import Cause
 from chopperd.model.plausible import Bounds
 from chopperd.units import joules_from_millijoules, watts_from_milliwatts
 
-# Makes a read plan of what has settled on a board: where each number of a look is.
+if TYPE_CHECKING:
+    from chopperd.devices.nvml.sensors import Board
 
-#: What each of the driver's 64 reason bits stands for, as a bit set of `Cause`.
+#: The bit set of `Cause` of each of the driver's 64 reason bits.
 CAUSES_BY_BIT: Final = tuple(
-    sum(cause.bit for cause in causes_of(1 << position)) for position in range(64)
+    sum(cause.bit for cause in causes_of(1 << index)) for index in range(64)
 )
 
 
 class _NotSettledError(Exception):
-    """Something is still to be found, or is not read by a driver call."""
+    """A field is still to be found, or is not read by a driver call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Number:
-    """A number that a plan shall give."""
+    """A number of the plan: the field's name, where it is, and its bounds."""
 
     name: str
-    place: Place
+    slot: Slot
     bounds: Bounds
 
 
-def read_plan(board: Board, scope: ReadScope, *, with_energy: bool) -> ReadPlan | None:
-    """How to make a look at a board without it.
+def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPlan | None:
+    """The plan of a read.
 
-    None while a field neither answers nor is known to be absent, where one is not read by a
-    driver call, and where there is nothing to read.
+    None while a field neither answers nor is known to be absent, where one is not read by a driver
+    call, and where there is nothing to read.
 
     Args:
         board: The channels.
         scope: How much to read.
-        with_energy: Whether the counter of energy is believed.
+        with_energy: Whether the energy counter has passed its check.
     """
     board.arrange()
     is_full = scope is ReadScope.FULL
-    placer = _Placer(board, board.full_request if is_full else board.fast_request)
+    slots = _Slots(board, board.full_request if is_full else board.fast_request)
     limits = board.limits if is_full else board.fast_limits
     try:
-        values = [*placer.numbers([board.sm_clock])]
-        reasons = placer.place(board.reasons)
+        values = [*slots.numbers([board.sm_clock])]
+        reasons = slots.slot(board.reasons)
         counters = {
             cause: number
             for cause, channel in limits.items()
-            for number in placer.numbers([channel])
+            for number in slots.numbers([channel])
         }
         if is_full:
-            values += placer.slow_numbers(with_energy=with_energy)
+            values += slots.slow_numbers(with_energy=with_energy)
     except _NotSettledError:
         return None
     calls = _calls([*values[:1], *counters.values(), *values[1:]], reasons)
-    return _plan(calls, values, reasons, counters) if calls else None
+    index = {id(call): position for position, call in enumerate(calls)}
+    if not calls:
+        return None
+    return ReadPlan(
+        calls=calls,
+        values=tuple(_value(number, index[id(number.slot.call)]) for number in values),
+        causes=None if reasons is None else _causes(reasons, index[id(reasons.call)]),
+        counters=tuple(
+            _counter(cause, number, index[id(number.slot.call)])
+            for cause, number in counters.items()
+        ),
+    )
 
 
-class _Placer:
-    """Finds where a board's numbers are once a look has been made with a request."""
+class _Slots:
+    """Finds where a board's numbers are after a read with a request."""
 
-    def __init__(self, board: Board, request: FieldRequest) -> None:
+    def __init__(self, board: "Board", request: FieldRequest) -> None:
         self._board = board
         self._request = request
 
-    def place(self, channel: Channel) -> Place | None:
-        """Where a channel's number is; None where the device lacks it."""
+    def slot(self, channel: Channel) -> Slot | None:
+        """Where a channel's number is; None if the device does not have it."""
         if channel.is_absent:
             return None
         if channel.settled_call is None:
             raise _NotSettledError
-        return self._place_of(channel.settled_call)
+        return self._slot_of(channel.settled_call)
 
     def numbers(self, channels: Iterable[Channel]) -> Iterator[_Number]:
-        """The numbers of those channels that answer."""
+        """The numbers of the channels that answer."""
         for channel in channels:
-            place = self.place(channel)
-            if place is not None:
-                yield _Number(name=channel.field, place=place, bounds=channel.bounds)
+            slot = self.slot(channel)
+            if slot is not None:
+                yield _Number(name=channel.field, slot=slot, bounds=channel.bounds)
 
     def slow_numbers(self, *, with_energy: bool) -> Iterator[_Number]:
-        """What full looks alone read, but for the counters."""
+        """The numbers of full reads only, except the counters."""
         board = self._board
         yield from self.numbers([board.power])
         yield from self._average()
         yield from self.numbers([board.memory])
         if board.memory_v2 is not None:
-            reserved = table.MEMORY_RESERVED
             yield _Number(
-                name=reserved.name,
-                place=board.memory_v2.place(table.MEMORY_RESERVED_WAY),
+                name=table.MEMORY_RESERVED.name,
+                slot=board.memory_v2.slot(table.MEMORY_RESERVED_METHOD),
                 bounds=board.memory_bounds,
             )
         yield from self.numbers(
@@ -116,84 +125,63 @@ class _Placer:
         )
 
     def _average(self) -> Iterator[_Number]:
-        """The mean of the last second, which may be what stands for the power as well."""
+        """The mean power of the last second, which `power` may be as well."""
         average, power = self._board.power_average, self._board.power
-        place = None if average is None else self.place(average)
-        if place is None and power.source == table.POWER_AVERAGE_1S:
-            place = self.place(power)
-        if place is not None:
-            yield _Number(name=table.POWER_AVERAGE.name, place=place, bounds=power.bounds)
+        slot = None if average is None else self.slot(average)
+        if slot is None and power.source == table.POWER_AVERAGE_1S:
+            slot = self.slot(power)
+        if slot is not None:
+            yield _Number(name=table.POWER_AVERAGE.name, slot=slot, bounds=power.bounds)
 
-    def _place_of(self, call: Call) -> Place:
+    def _slot_of(self, call: Call) -> Slot:
         if isinstance(call, DirectCall):
-            return call.number.place()
+            return call.number.slot()
         if isinstance(call, FieldCall):
-            return self._board.fields.place(self._request, call.way)
+            return self._board.fields.slot(self._request, call.method)
         raise _NotSettledError
 
 
-def _calls(numbers: Iterable[_Number], reasons: Place | None) -> tuple[PlannedCall, ...]:
-    """Each call once, in the order of a look: clock, limits in force, the rest."""
-    places = [number.place for number in numbers]
+def _calls(numbers: Iterable[_Number], reasons: Slot | None) -> tuple[PlannedCall, ...]:
+    """Each call once, in the order of a read: clock, limits in force, the rest."""
+    slots = [number.slot for number in numbers]
     if reasons is not None:
-        places.insert(1, reasons)
-    by_identity = {id(place.call): place.call for place in places}
-    return tuple(by_identity.values())
-
-
-def _plan(
-    calls: tuple[PlannedCall, ...],
-    values: Iterable[_Number],
-    reasons: Place | None,
-    counters: Mapping[Cause, _Number],
-) -> ReadPlan:
-    position = {id(call): index for index, call in enumerate(calls)}
-    return ReadPlan(
-        calls=calls,
-        values=tuple(_value(number, position[id(number.place.call)]) for number in values),
-        causes=None if reasons is None else _causes(reasons, position[id(reasons.call)]),
-        counters=tuple(
-            _counter(cause, number, position[id(number.place.call)])
-            for cause, number in counters.items()
-        ),
-    )
+        slots.insert(1, reasons)
+    return tuple({id(slot.call): slot.call for slot in slots}.values())
 
 
 def _value(number: _Number, call: int) -> PlannedValue:
-    place = number.place
+    slot = number.slot
     return PlannedValue(
         call=call,
-        offset=place.offset,
-        kind=place.kind,
+        offset=slot.offset,
+        kind=slot.kind,
         name=number.name,
-        scale=place.scale,
+        scale=slot.scale,
         low=number.bounds.low,
         high=number.bounds.high,
-        checks=place.checks,
+        checks=slot.checks,
     )
 
 
-def _causes(place: Place, call: int) -> PlannedCauses:
-    return PlannedCauses(call=call, offset=place.offset, kind=place.kind, causes=CAUSES_BY_BIT)
+def _causes(slot: Slot, call: int) -> PlannedCauses:
+    return PlannedCauses(call=call, offset=slot.offset, kind=slot.kind, causes=CAUSES_BY_BIT)
 
 
-def _counter(cause: Cause, number: _Number, call: int) -> PlannedCounter:
-    place = number.place
+def _counter(cause: int, number: _Number, call: int) -> PlannedCounter:
+    slot = number.slot
     return PlannedCounter(
         call=call,
-        offset=place.offset,
-        kind=place.kind,
+        offset=slot.offset,
+        kind=slot.kind,
         cause=cause,
         low=number.bounds.low,
         high=number.bounds.high,
-        checks=place.checks,
+        checks=slot.checks,
     )
 
 
-# Single NVML sensors read back to back, with calls and buffers of their own.
-#
-# What is read when a GPU is sampled is in `sensors`; here a read is one driver call for one number,
-# so that its update period can be seen.
+# Single sensors, read by calls and buffers of their own: one driver call per number shows the
+# update period of the sensor.
 
 _SCOPE_BY_SOURCE: Final[Mapping[str, int]] = {
     table.POWER_INSTANT: table.GPU_SCOPE,
@@ -204,12 +192,12 @@ _FIELD: Final = struct.Struct("<24xIIQ")
 
 
 def sensor_reads(nvml: ModuleType, device: GpuInfo) -> Mapping[str, SensorRead]:
-    """How to read a GPU's clock, power, energy and activity; nothing where it can't be found.
+    """Functions that read a GPU's clock, power, energy and activity; empty if it is not found.
 
     A partition has no sensors of its own.
 
-    Source: nvmlDeviceGetClockInfo (MHz), field 186 or nvmlDeviceGetPowerUsage (mW), whichever
-    samples hold, nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetUtilizationRates (%).
+    Source: nvmlDeviceGetClockInfo (MHz), field 186 or nvmlDeviceGetPowerUsage (mW), as in the
+    samples, nvmlDeviceGetTotalEnergyConsumption (mJ), nvmlDeviceGetUtilizationRates (%).
     """
     if device.parent is not None:
         return {}
@@ -225,11 +213,11 @@ def sensor_reads(nvml: ModuleType, device: GpuInfo) -> Mapping[str, SensorRead]:
         ),
         "activity_ratio": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100,
     }
-    return {name: _failing_softly(nvml, read) for name, read in reads.items()}
+    return {name: _none_on_error(nvml, read) for name, read in reads.items()}
 
 
 def _power_read(nvml: ModuleType, handle: object, source: str | None) -> SensorRead:
-    """Reads the power that samples hold: the same field, from the same scope."""
+    """Reads the power of the samples: the same field and scope."""
     scope = _SCOPE_BY_SOURCE.get(source or "")
     if scope is None:
         return lambda: watts_from_milliwatts(nvml.nvmlDeviceGetPowerUsage(handle))
@@ -246,13 +234,11 @@ def _power_read(nvml: ModuleType, handle: object, source: str | None) -> SensorR
     return read
 
 
-def _failing_softly(nvml: ModuleType, read: SensorRead) -> SensorRead:
-    """The read, giving None for what the driver does not answer."""
-
-    def softly() -> float | None:
+def _none_on_error(nvml: ModuleType, read: SensorRead) -> SensorRead:
+    def guarded() -> float | None:
         try:
             return read()
         except (nvml.NVMLError, AttributeError):  # AttributeError: a driver without the call
             return None
 
-    return softly
+    return guarded

@@ -1,37 +1,207 @@
-"""One NVIDIA GPU's readings: what a look at each scope gives, and how a plan gives the same."""
+"""The readings of one NVIDIA GPU: a channel per field, requests for field values, reads, plans."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Final
 
-from chopperd.devices.channel import Channel, DeviceFaults
-from chopperd.devices.energy_check import EnergyCheck, Verdict
+from chopperd.devices.channel import Call, Channel, EnergyCheck, Verdict
+from chopperd.devices.faults import DeviceFaults
 from chopperd.devices.nvml import planning, table
-from chopperd.devices.nvml.board import Board, SensorPlan
+from chopperd.devices.nvml.calls import (
+    DirectCall,
+    DirectNumber,
+    Driver,
+    FieldCall,
+    FieldReader,
+    wanted_fields,
+)
 from chopperd.devices.nvml.codes import causes_of
+from chopperd.devices.nvml.identity import SystemMemory
+from chopperd.devices.nvml.table import Direct, Method, Sensor
 from chopperd.devices.read_plan import ReadPlan
-from chopperd.model.devices import DeviceReading, ReadScope
+from chopperd.errors import DeviceLostError
+from chopperd.model import plausible
+from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
+from chopperd.model.plausible import Bounds
 
 _NOTHING: Final = DeviceReading()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardTraits:
+    """What is known of a GPU, or of an instance of one, before its first read.
+
+    Attributes:
+        limit_fields: Causes by the field ids of the driver's cumulative limit counters.
+        mig: Whether MIG mode is on: the activity of the whole GPU is then not defined.
+        memory_size_bytes: Upper bound of the memory in use; None if not known.
+        has_board: Whether clock, power, energy, temperature and limits are its own: not those of
+            an instance, which shares them with its card.
+        has_memory: Whether its memory is its own: not that of a card in MIG mode.
+        system_memory: The system's memory, for a GPU that uses it.
+    """
+
+    limit_fields: Mapping[int, Cause]
+    mig: bool
+    memory_size_bytes: int | None
+    has_board: bool = True
+    has_memory: bool = True
+    system_memory: SystemMemory | None = None
+
+
+class Board:
+    """The channels of one GPU; what it does not have is a channel that is always absent.
+
+    Attributes:
+        sm_clock, reasons: Read by fast reads, with `fast_limits`.
+        power: W, by the best source that answers.
+        memory: Bytes in use, within `memory_bounds`.
+        slow: Fields of full reads, one number each; `energy` is one of them.
+        limits: The cumulative limit counters, by cause.
+        fast_limits: Those that come in one call, which fast reads read as well.
+        fields: Reads field values, by `fast_request` or `full_request`.
+        probe_mono_ns: When the first absent field is to be probed again; None if none is.
+    """
+
+    def __init__(
+        self, nvml: ModuleType, handle: object, traits: BoardTraits, faults: DeviceFaults
+    ) -> None:
+        self._driver = Driver(nvml, handle)
+        self._faults = faults
+        self._arranged = -1
+        self.fields = FieldReader(self._driver, faults)
+        board = traits.has_board
+        self.sm_clock = self._channel(table.SM_CLOCK, wanted=board)
+        self.reasons = self._channel(table.REASONS, wanted=board)
+        self.power = self._channel(table.POWER, wanted=board)
+        self._gpu_average = self._channel(table.POWER_AVERAGE, wanted=board)
+        self._module_average = self._channel(table.MODULE_POWER_AVERAGE, wanted=board)
+        size_bytes = traits.memory_size_bytes
+        self.memory_bounds = Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
+        self.memory = self._memory_channel(traits)
+        self.slow = tuple(
+            self._channel(sensor, wanted=board and not (sensor is table.ACTIVITY and traits.mig))
+            for sensor in table.SLOW
+        )
+        self.energy = next(each for each in self.slow if each.field == table.ENERGY.name)
+        self.limits = {
+            cause: self._channel(sensor, wanted=board)
+            for cause, sensor in table.limit_counters(traits.limit_fields).items()
+        }
+        self.arrange()
+
+    @property
+    def power_average(self) -> Channel | None:
+        """The mean of the last second of the power that `power` reads; None until that is known.
+
+        If this is absent and `power` itself is an average, that is the mean.
+        """
+        if self.power.source is None:
+            return None
+        is_module = self.power.source == table.POWER_MODULE
+        return self._module_average if is_module else self._gpu_average
+
+    @property
+    def memory_v2(self) -> DirectNumber | None:
+        """The call that gave the memory in use, if it gives the reserved memory as well."""
+        call = self.memory.settled_call
+        if isinstance(call, DirectCall) and call.source == table.MEMORY_V2:
+            return call.number
+        return None
+
+    def is_probe_due(self) -> bool:
+        """Whether an absent field is to be probed again."""
+        self.arrange()
+        due_ns = self.probe_mono_ns
+        return due_ns is not None and self._faults.clock.mono_ns() >= due_ns
+
+    def reopen(self) -> None:
+        """Allow the probes of absent fields that are due."""
+        if self.is_probe_due():
+            now_ns = self._faults.clock.mono_ns()
+            for channel in self._channels():
+                channel.reopen(now_ns)
+            self.arrange()
+
+    def arrange(self) -> None:
+        """Update the requests to what answers now."""
+        if self._arranged == self._faults.revision:
+            return
+        self._arranged = self._faults.revision
+        self.fast_limits = {
+            cause: channel for cause, channel in self.limits.items() if _is_field_first(channel)
+        }
+        self.fast_request = self.fields.request(
+            wanted_fields(channel.next_calls[0] for channel in self.fast_limits.values())
+        )
+        self.full_request = self.fields.request(
+            wanted_fields(call for channel in self._channels() for call in channel.next_calls)
+        )
+        due = (channel.absent_until_ns for channel in self._channels())
+        self.probe_mono_ns = min((ns for ns in due if ns is not None), default=None)
+
+    def _channel(self, sensor: Sensor, *, wanted: bool) -> Channel:
+        calls = (self._call(method) for method in sensor.methods) if wanted else ()
+        return Channel(self._faults, sensor.name, sensor.bounds, *calls)
+
+    def _call(self, method: Method) -> Call:
+        if isinstance(method, Direct):
+            return DirectNumber(self._driver, method).call()
+        return self.fields.call(method)
+
+    def _memory_channel(self, traits: BoardTraits) -> Channel:
+        calls = []
+        if traits.has_memory:
+            calls = [self._call(method) for method in table.MEMORY_USED.methods]
+            if traits.system_memory is not None:
+                calls.append(self._system_call(traits.system_memory))
+        return Channel(self._faults, table.MEMORY_USED.name, self.memory_bounds, *calls)
+
+    def _system_call(self, memory: SystemMemory) -> Call:
+        def read() -> float:
+            used_bytes = memory.used_bytes()
+            if used_bytes is None:
+                raise self._driver.not_supported
+            return used_bytes
+
+        return Call(operation=str(memory.path), read=read, source=table.MEMORY_SYSTEM)
+
+    def _channels(self) -> Iterator[Channel]:
+        yield from (self.sm_clock, self.reasons, self.power)
+        yield from (
+            (self._gpu_average, self._module_average)
+            if self.power_average is None
+            else (self.power_average,)
+        )
+        yield self.memory
+        yield from self.limits.values()
+        yield from self.slow
+
+
+def _is_field_first(channel: Channel) -> bool:
+    """Whether a counter comes with others in one call, as far as is known."""
+    calls = channel.next_calls
+    return bool(calls) and isinstance(calls[0], FieldCall)
 
 
 class NvmlSensors:
     """Reads one GPU, or the memory of an instance; used by one thread at a time.
 
-    What a device lacks is asked for again each minute, by full looks only. A way that has once
-    given a field is kept, also by sensors that are made for the same `faults` later.
+    What a device lacks is probed again each minute, by full reads only. A call that has once given
+    a field stays selected, also for sensors that are made for the same `faults` later.
     """
 
     def __init__(
         self,
         nvml: ModuleType,
         handle: object,
-        plan: SensorPlan,
+        traits: BoardTraits,
         faults: DeviceFaults,
         energy_check: EnergyCheck | None = None,
     ) -> None:
-        self._board = Board(nvml, handle, plan, faults)
+        self._board = Board(nvml, handle, traits, faults)
         self._faults = faults
         self._energy_check = energy_check or EnergyCheck("")
         self._last_causes = (0, causes_of(0))
@@ -51,23 +221,23 @@ class NvmlSensors:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known where power and memory come from, if from anywhere."""
+        """Whether the sources of power and memory are known, or known to be absent."""
         channels = (self._board.power, self._board.memory)
         return all(channel.source or channel.is_absent for channel in channels)
 
     @property
     def lacks_memory(self) -> bool:
-        """Whether the device is known not to tell its memory."""
+        """Whether the device is known not to report its memory."""
         return self._board.memory.is_absent
 
     def read(self, scope: ReadScope) -> DeviceReading:
-        """One look; fields that are absent or failed are None.
+        """One read; fields that are absent or failed are None.
 
         Raises:
             TransientDeviceError: Calls failed, and not one field was read.
             DeviceLostError: The driver says that the GPU is gone.
         """
-        self._faults.begin_look()
+        self._faults.begin_read()
         reading = self._full() if scope is ReadScope.FULL else self._fast()
         failure = self._faults.transient
         if failure is not None and reading == _NOTHING:
@@ -75,29 +245,27 @@ class NvmlSensors:
         return reading
 
     def read_plan(self, scope: ReadScope) -> ReadPlan | None:
-        """How to read the same without this object; None while something is still to be found.
+        """The same read as a plan; None while a field or a check is not settled.
 
         The same object as before while nothing changed.
         """
         if scope is ReadScope.FULL and (self._board.is_probe_due() or self._awaits_check()):
             return None
-        if self._planned_revision != self._faults.choices.revision:
-            self._planned_revision = self._faults.choices.revision
+        if self._planned_revision != self._faults.revision:
+            self._planned_revision = self._faults.revision
             for each in ReadScope:
                 self._plans[each] = self._planned(each)
         return self._plans[scope]
 
     def _planned(self, scope: ReadScope) -> ReadPlan | None:
-        """The plan for what answers now; the last one if it still says that."""
+        """The plan for what answers now; the last one if it is the same."""
         believes_energy = self._energy_check.verdict is Verdict.RIGHT
         plan = planning.read_plan(self._board, scope, with_energy=believes_energy)
-        known = self._last_plans.get(scope)
         if plan is None:
             return None
-        if known is not None and plan == known:
-            return known
-        self._last_plans[scope] = plan
-        return plan
+        if plan != self._last_plans.get(scope):
+            self._last_plans[scope] = plan
+        return self._last_plans[scope]
 
     def _fast(self) -> DeviceReading:
         board = self._board
@@ -105,7 +273,7 @@ class NvmlSensors:
         sm_clock_mhz = board.sm_clock.value()
         causes = self._causes()
         if not board.fast_request.is_empty:
-            board.fields.look(board.fast_request)
+            board.fields.fetch(board.fast_request)
         return DeviceReading(
             sm_clock_mhz=sm_clock_mhz, causes=causes, limited_ns=_limited_ns(board.fast_limits)
         )
@@ -116,7 +284,7 @@ class NvmlSensors:
         sm_clock_mhz = board.sm_clock.value()
         causes = self._causes()
         if not board.full_request.is_empty:
-            board.fields.look(board.full_request)
+            board.fields.fetch(board.full_request)
         power_w = board.power.value()
         used_bytes = board.memory.value()
         average_w = self._average_w(power_w)
@@ -134,21 +302,21 @@ class NvmlSensors:
         )
 
     def _awaits_check(self) -> bool:
-        """Whether it takes further looks to tell if the counter of energy can be believed."""
+        """Whether the check of the energy counter is not finished."""
         board = self._board
         is_open = self._energy_check.verdict is Verdict.OPEN
         return is_open and not (board.energy.is_absent or board.power.is_absent)
 
     def _checked_j(self, energy_j: float | None, power_w: float | None) -> float | None:
-        """The counter of energy, once it agrees with the power."""
+        """The energy counter, once it agrees with the power."""
         before = self._energy_check.verdict
         verdict = self._energy_check.take(self._faults.clock.mono_ns(), energy_j, power_w)
         if verdict is not before:
-            self._faults.choices.revision += 1
+            self._faults.revision += 1
         return energy_j if verdict is Verdict.RIGHT else None
 
     def _causes(self) -> frozenset[Cause] | None:
-        """The limits in force; the set of the look before is reused while the bits stay."""
+        """The limits in force; the set is reused while the bits do not change."""
         bits = self._board.reasons.value()
         if bits is None:
             return None
@@ -157,29 +325,60 @@ class NvmlSensors:
         return self._last_causes[1]
 
     def _average_w(self, power_w: float | None) -> float | None:
-        """The mean of the last second of what `power_w` is the power of."""
+        """The mean of the last second of the power that `power_w` is."""
         average = self._board.power_average
         value_w = None if average is None else average.value()
         is_average = self._board.power.source == table.POWER_AVERAGE_1S
         return power_w if is_average and value_w is None else value_w
 
     def _reserved_bytes(self) -> int | None:
-        """What the driver keeps for itself, told by the call that gave the memory in use."""
+        """The driver's reserve, from the call that gave the memory in use."""
         number = self._board.memory_v2
         if number is None:
             return None
-        reserved_bytes = int(number.left_behind(table.MEMORY_RESERVED_WAY))
+        reserved_bytes = int(number.left_behind(table.MEMORY_RESERVED_METHOD))
         if reserved_bytes in self._board.memory_bounds:
             return reserved_bytes
         self._faults.implausible_total[table.MEMORY_RESERVED.name] += 1
         return None
 
 
+class InstanceSensors(NvmlSensors):
+    """Reads the memory of one GPU instance, and detects its loss; by one thread at a time."""
+
+    def __init__(
+        self, nvml: ModuleType, handle: object, info: GpuInfo, faults: DeviceFaults
+    ) -> None:
+        traits = BoardTraits(
+            limit_fields={},
+            mig=True,
+            memory_size_bytes=info.memory_size_bytes,
+            has_board=False,
+        )
+        super().__init__(nvml, handle, traits, faults)
+        self._info = info
+        self._has_answered = False
+
+    def read(self, scope: ReadScope) -> DeviceReading:
+        """One read: its memory if `scope` is full, else nothing.
+
+        Raises:
+            TransientDeviceError: The call failed.
+            DeviceLostError: The instance is gone, alone or with its card.
+        """
+        reading = super().read(scope)
+        if reading.memory_used_bytes is not None:
+            self._has_answered = True
+        elif self._has_answered and self.lacks_memory:
+            raise DeviceLostError(
+                f"GPU instance {self._info.gpu} ({self._info.uuid}) is gone",
+                operation="nvmlDeviceGetMemoryInfo",
+                device_index=self._info.index,
+            )
+        return reading
+
+
 def _limited_ns(limits: Mapping[Cause, Channel]) -> dict[Cause, int]:
     """The driver's cumulative time under each limit that answers."""
-    limited_ns = {}
-    for cause, channel in limits.items():
-        value = channel.value()
-        if value is not None:
-            limited_ns[cause] = int(value)
-    return limited_ns
+    values = ((cause, channel.value()) for cause, channel in limits.items())
+    return {cause: int(value) for cause, value in values if value is not None}

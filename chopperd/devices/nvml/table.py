@@ -1,6 +1,6 @@
 """Which NVML calls give which field, best first: a table; nothing here touches a driver.
 
-The layouts are those of nvml.h 13.5 on Linux, where each member lies at a multiple of its size.
+Layouts are those of nvml.h 13.5 on Linux, where each member is aligned to its size.
 """
 
 from collections.abc import Mapping
@@ -31,18 +31,17 @@ MODULE_SCOPE: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """A number that a call of its own leaves in its buffer.
+    """A number that a call of its own writes to its buffer.
 
     Attributes:
         operation: The entry point: f(handle, buffer), or f(handle, argument, buffer).
-        argument: None where it takes none.
-        size_bytes: Of the buffer.
-        words: What must stand at the buffer's start (uint32 each): a version, a sensor.
-        offset: Where the number stands, in bytes.
-        kind: How it stands there.
+        argument: None if it has none.
+        size_bytes: Size of the buffer.
+        words: Input at the start of the buffer (uint32 each): a version, a sensor.
+        offset, kind: Where the number is, and its encoding.
         per_unit: How many of the driver's units are one of the field's.
         unit: The driver's unit.
-        source: What tells users this way from its alternatives.
+        source: Name of this method where a field has several.
     """
 
     operation: str
@@ -57,12 +56,12 @@ class Direct:
 
     @property
     def label(self) -> str:
-        """The call as it is named in errors and counts."""
+        """Name in errors and counts."""
         return self.operation
 
     @property
     def full_label(self) -> str:
-        """The call with its argument."""
+        """Name with the argument."""
         return self.operation if self.argument is None else f"{self.operation}[{self.argument}]"
 
 
@@ -83,52 +82,46 @@ class FieldValue:
 
     @property
     def label(self) -> str:
-        """The field as it is named in errors and counts."""
+        """Name in errors and counts."""
         scope = ", module" if self.scope_id == MODULE_SCOPE else ""
         return f"{FIELD_VALUES}[{self.field_id}{scope}]"
 
     @property
     def full_label(self) -> str:
-        """The same."""
+        """The same as `label`."""
         return self.label
 
 
-Way: TypeAlias = Direct | FieldValue
+Method: TypeAlias = Direct | FieldValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensor:
-    """A field of `DeviceReading` and the ways to it, best first.
-
-    Attributes:
-        name: The field.
-        bounds: Outside of which a value is absurd, in the field's unit.
-        ways: The first that answers is kept.
-    """
+    """A field of `DeviceReading`, its bounds, and the methods to read it, best first."""
 
     name: str
     bounds: Bounds
-    ways: tuple[Way, ...]
+    methods: tuple[Method, ...]
 
 
 # The clock at this instant. Source: nvmlDeviceGetClockInfo, NVML_CLOCK_SM and NVML_CLOCK_MEM.
 SM_CLOCK: Final = Sensor(
     name="sm_clock_mhz",
     bounds=plausible.CLOCK_MHZ,
-    ways=(Direct(operation="nvmlDeviceGetClockInfo", argument=1, unit="MHz"),),
+    methods=(Direct(operation="nvmlDeviceGetClockInfo", argument=1, unit="MHz"),),
 )
 MEM_CLOCK: Final = Sensor(
     name="mem_clock_mhz",
     bounds=plausible.CLOCK_MHZ,
-    ways=(Direct(operation="nvmlDeviceGetClockInfo", argument=2, unit="MHz"),),
+    methods=(Direct(operation="nvmlDeviceGetClockInfo", argument=2, unit="MHz"),),
 )
 
-# Limits in force, as NVML's bits. Source: nvmlDeviceGetCurrentClocksEventReasons; the same under
-# its name before driver 535, gone from CUDA 14.
+# Limits in force, as NVML's bits. Source: nvmlDeviceGetCurrentClocksEventReasons, and its name
+# before driver 535, removed in CUDA 14.
 REASONS: Final = Sensor(
     name="causes",
     bounds=plausible.BITS,
-    ways=tuple(
+    methods=tuple(
         Direct(operation=operation, size_bytes=8, kind=NumberKind.UINT64, unit="bits")
         for operation in (
             "nvmlDeviceGetCurrentClocksEventReasons",
@@ -144,17 +137,17 @@ def _power(field_id: int, scope_id: int, source: str) -> FieldValue:
     )
 
 
-# Source: NVML_FI_DEV_POWER_AVERAGE and _INSTANT of nvml.h. The instant is there on all
-# architectures, the average where `nvmlDeviceGetPowerUsage` is one too: Ampere and later, GA100
-# apart, before which that call gives the power at this instant. Which of the two it is can't be
-# asked, so it counts as an average on every GPU, and stands in only where no field answers. Some
-# superchips know the power of the module (processor and GPU) only.
+# Source: NVML_FI_DEV_POWER_AVERAGE and _INSTANT of nvml.h. All architectures have the instant
+# power, Ampere and later (except GA100) the average. `nvmlDeviceGetPowerUsage` gives the average
+# where there is one, else the instant power. It can't be asked which, so it counts as an average on
+# every GPU, and is used only if no field answers. Some superchips know only the power of the module
+# (processor and GPU).
 POWER_AVERAGE_FIELD: Final = 185
 _AVERAGE: Final = _power(POWER_AVERAGE_FIELD, GPU_SCOPE, POWER_AVERAGE_1S)
 POWER: Final = Sensor(
     name="power_w",
     bounds=plausible.POWER_W,
-    ways=(
+    methods=(
         _power(POWER_INSTANT_FIELD, GPU_SCOPE, POWER_INSTANT),
         _power(POWER_INSTANT_FIELD, MODULE_SCOPE, POWER_MODULE),
         _AVERAGE,
@@ -166,16 +159,16 @@ POWER: Final = Sensor(
         ),
     ),
 )
-POWER_AVERAGE: Final = Sensor(name="power_average_w", bounds=plausible.POWER_W, ways=(_AVERAGE,))
+POWER_AVERAGE: Final = Sensor(name="power_average_w", bounds=plausible.POWER_W, methods=(_AVERAGE,))
 MODULE_POWER_AVERAGE: Final = Sensor(
     name="power_average_w.module",
     bounds=plausible.POWER_W,
-    ways=(_power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),),
+    methods=(_power(POWER_AVERAGE_FIELD, MODULE_SCOPE, POWER_MODULE),),
 )
 POWER_LIMIT: Final = Sensor(
     name="power_limit_w",
     bounds=plausible.POWER_W,
-    ways=(
+    methods=(
         Direct(
             operation="nvmlDeviceGetEnforcedPowerLimit", per_unit=MILLIWATTS_PER_WATT, unit="mW"
         ),
@@ -187,7 +180,7 @@ POWER_LIMIT: Final = Sensor(
 ENERGY: Final = Sensor(
     name="energy_j",
     bounds=plausible.ENERGY_J,
-    ways=(
+    methods=(
         Direct(
             operation="nvmlDeviceGetTotalEnergyConsumption",
             size_bytes=8,
@@ -204,7 +197,7 @@ ENERGY: Final = Sensor(
 TEMPERATURE: Final = Sensor(
     name="temperature_c",
     bounds=plausible.TEMPERATURE_C,
-    ways=(
+    methods=(
         Direct(
             operation="nvmlDeviceGetTemperatureV",
             size_bytes=12,
@@ -220,7 +213,7 @@ TEMPERATURE: Final = Sensor(
 MEMORY_TEMPERATURE: Final = Sensor(
     name="temperature_memory_c",
     bounds=plausible.MEMORY_TEMPERATURE_C,
-    ways=(FieldValue(field_id=82, unit="C"),),
+    methods=(FieldValue(field_id=82, unit="C"),),
 )
 
 
@@ -241,21 +234,21 @@ def _memory(operation: str, size_bytes: int, words: tuple[int, ...], offset: int
 MEMORY_USED: Final = Sensor(
     name="memory_used_bytes",
     bounds=plausible.MEMORY_BYTES,
-    ways=(
+    methods=(
         _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 32),
         _memory("nvmlDeviceGetMemoryInfo", 24, (), 16),
     ),
 )
-# In what the v2 call above leaves behind: no call of its own.
-MEMORY_RESERVED_WAY: Final = _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 16)
+# In the buffer of the v2 call above: no call of its own.
+MEMORY_RESERVED_METHOD: Final = _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 16)
 MEMORY_RESERVED: Final = Sensor(
-    name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, ways=(MEMORY_RESERVED_WAY,)
+    name="memory_reserved_bytes", bounds=plausible.MEMORY_BYTES, methods=(MEMORY_RESERVED_METHOD,)
 )
 
 MEMORY_SIZE: Final = Sensor(
     name="memory_size_bytes",
     bounds=plausible.MEMORY_BYTES,
-    ways=(
+    methods=(
         _memory("nvmlDeviceGetMemoryInfo_v2", 40, (0x02000028,), 8),
         _memory("nvmlDeviceGetMemoryInfo", 24, (), 0),
     ),
@@ -266,7 +259,7 @@ MEMORY_SIZE: Final = Sensor(
 ACTIVITY: Final = Sensor(
     name="activity_ratio",
     bounds=plausible.RATIO,
-    ways=(
+    methods=(
         Direct(
             operation="nvmlDeviceGetUtilizationRates",
             size_bytes=8,
@@ -276,10 +269,10 @@ ACTIVITY: Final = Sensor(
     ),
 )
 
-#: What full looks read of a board beside clock, limits, power and memory, one number each.
+#: What full reads read of a board besides clock, limits, power and memory, one number each.
 SLOW: Final = (MEM_CLOCK, ENERGY, TEMPERATURE, MEMORY_TEMPERATURE, POWER_LIMIT, ACTIVITY)
 
-# The causes for which there was a counter before there were fields; deprecated, gone from CUDA 14.
+# Causes with a counter before there were fields; deprecated, removed in CUDA 14.
 # Source: NVML_PERF_POLICY_*, and nvmlViolationTime_t: time of the answer in us, time under the
 # limit in ns.
 _OLD_POLICIES: Final = {Cause.POWER_CAP: 0, Cause.THERMAL: 1, Cause.SYNC_BOOST: 2}
@@ -306,11 +299,11 @@ def limit_counters(limit_fields: Mapping[int, Cause]) -> dict[Cause, Sensor]:
 
 def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
     """The driver's cumulative time under a limit, ns; by which field, if it has one."""
-    ways: list[Way] = []
+    methods: list[Method] = []
     if field_id is not None:
-        ways.append(FieldValue(field_id=field_id, unit="ns"))
+        methods.append(FieldValue(field_id=field_id, unit="ns"))
     if cause in _OLD_POLICIES:
-        ways.append(
+        methods.append(
             Direct(
                 operation="nvmlDeviceGetViolationStatus",
                 argument=_OLD_POLICIES[cause],
@@ -320,15 +313,19 @@ def _limit_counter(cause: Cause, field_id: int | None) -> Sensor:
                 unit="ns",
             )
         )
-    return Sensor(name=f"limited_ns.{cause.label}", bounds=plausible.LIMITED_NS, ways=tuple(ways))
+    return Sensor(
+        name=f"limited_ns.{cause.label}", bounds=plausible.LIMITED_NS, methods=tuple(methods)
+    )
 
 
-def _fixed(name: str, bounds: Bounds, way: Direct) -> Sensor:
-    return Sensor(name=name, bounds=bounds, ways=(way,))
+def _fixed(name: str, bounds: Bounds, method: Direct) -> Sensor:
+    return Sensor(name=name, bounds=bounds, methods=(method,))
 
 
-#: Fields of `GpuInfo`, asked for once; what is made of them is in `identity`. Their arguments are
-#: NVML_CLOCK_* and NVML_TEMPERATURE_THRESHOLD_*.
+#: Fields of `GpuInfo`, read once; the applications clock becomes a limit in `identity`. Arguments
+#: are NVML_CLOCK_* and NVML_TEMPERATURE_THRESHOLD_*. The successors of these thresholds from Ada
+#: on, fields 193-195, count from a limit that is not reported. The highest clock in P0 may differ
+#: by a few MHz; nvmlDeviceGet[Default]ApplicationsClock are deprecated and not on the newest GPUs.
 FIXED: Final = (
     *(
         _fixed(name, plausible.CLOCK_MHZ, Direct(operation=call, argument=clock, unit="MHz"))
@@ -357,6 +354,11 @@ FIXED: Final = (
             ("temperature_shutdown_c", "temperature_slowdown_c", "temperature_memory_max_c")
         )
     ),
+)
+DEFAULT_CLOCK: Final = _fixed(
+    "sm_clock_limit_mhz",
+    plausible.CLOCK_MHZ,
+    Direct(operation="nvmlDeviceGetDefaultApplicationsClock", argument=0, unit="MHz"),
 )
 
 # NVML_FI_DEV_POWER_SYNC_BALANCING_FREQ: "accumulated frequency of the GPU to be used for

@@ -17,9 +17,9 @@ import pynvml
 import pytest
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.energy_check import EnergyCheck, Verdict
+from chopperd.devices.channel import EnergyCheck, Verdict
 from chopperd.devices.nvml.backend import NvmlBackend
-from chopperd.devices.nvml.board import SYSTEM_MEMORY, SystemMemory
+from chopperd.devices.nvml.identity import SYSTEM_MEMORY, SystemMemory
 from tests.fakes.nvml.build import BuildUnavailableError, build
 from tests.fakes.nvml.scenario import Scenario
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from chopperd.clock import Clock, SystemClock
-from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.library import open_library
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.units import NS_PER_S
@@ -17,8 +17,8 @@ _STEP_NS = NS_PER_S // 2
 
 def open_amdsmi(folder: Path, clock: Clock | None = None) -> AmdSmiBackend:
     """The back end; `folder` stands for / and may hold `sys` and `kfd`."""
-    places = Places(sysfs=folder / "sys", kfd=folder / "kfd")
-    return AmdSmiBackend(open_library(), clock or SystemClock(), places)
+    paths = Paths(sysfs=folder / "sys", kfd=folder / "kfd")
+    return AmdSmiBackend(open_library(), clock or SystemClock(), paths)
 
 
 class Stepped:

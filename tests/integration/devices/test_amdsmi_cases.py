@@ -11,10 +11,10 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.devices.amd.block import Block
 from chopperd.devices.amd.smi.backend import AmdSmiBackend
+from chopperd.devices.amd.smi.calls import SmiSource, layout_of
 from chopperd.devices.amd.smi.library import SmiError, open_library
-from chopperd.devices.amd.smi.metrics import SmiSource, layout_of
 from chopperd.devices.amd.smi.processors import handles
-from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.faults import DeviceFaults, VendorErrors
 from chopperd.errors import DeviceLostError
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.model.plausible import EnergyCounter
@@ -78,7 +78,7 @@ def test_case_26_all_ones_of_a_number_s_own_width_is_absent_and_nothing_else_is(
     source = SmiSource(library, handles(library)[0], layout_of(library))
     vendor = VendorErrors(base=SmiError, classify=lambda *_: DeviceLostError("", operation=""))
     block = Block(source, DeviceFaults(0, vendor, SystemClock()))
-    block.look()
+    block.refresh()
     library.close()
     for name, expected in (
         ("pcie_replay_count_acc", 65535),
@@ -87,7 +87,7 @@ def test_case_26_all_ones_of_a_number_s_own_width_is_absent_and_nothing_else_is(
         ("voltage_gfx", None),
         ("energy_accumulator", None),
     ):
-        place = block.place(name)
+        place = block.slot(name)
         assert place is not None
         assert block.number(place, 0).raw() == expected
 

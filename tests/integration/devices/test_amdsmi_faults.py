@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.library import open_library
-from chopperd.devices.channel import Patience
+from chopperd.devices.faults import Timeouts
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.devices import DeviceReading, ReadScope
@@ -398,12 +398,12 @@ def test_first_calls_that_hang_make_the_back_end_unavailable(
         AmdSmiBackend(
             open_library(),
             SystemClock(),
-            Places(sysfs=tmp_path),
-            Patience(first_s=0.5, later_s=0.5),
+            Paths(sysfs=tmp_path),
+            Timeouts(first_s=0.5, later_s=0.5),
         )
     fake.node.gpus[1].fails(SUCCESS)
     wait_for(
-        lambda: not any(t.name == "chopperd-patient-calls" for t in threading.enumerate()),
+        lambda: not any(t.name == "chopperd-timed-calls" for t in threading.enumerate()),
         "the calls to return",
     )
     # Nobody may end a library that was called into: here the test does, after it has returned.

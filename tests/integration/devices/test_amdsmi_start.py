@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.binding import Binding, import_binding
-from chopperd.devices.amd.smi.codes import OUTCOME_BY_CODE
-from chopperd.devices.amd.smi.library import Library, open_library
+from chopperd.devices.amd.smi.library import OUTCOME_BY_CODE, Library, open_library
 from chopperd.devices.registry import open_backend
 from chopperd.errors import BackendUnavailableError
 from chopperd.model.devices import ReadScope
@@ -205,7 +204,7 @@ def test_a_binding_that_does_not_say_its_version_is_held_to_the_length_alone(
 ) -> None:
     assert fake_amdsmi.node.gpus
     unnamed: Binding = replace(import_binding(), version=None)
-    backend = AmdSmiBackend(Library(unnamed), SystemClock(), Places(sysfs=tmp_path))
+    backend = AmdSmiBackend(Library(unnamed), SystemClock(), Paths(sysfs=tmp_path))
     assert backend.read(backend.devices()[0], ReadScope.FAST).sm_clock_mhz == 2100
     backend.close()
 

@@ -32,12 +32,8 @@ def test_gpus_have_the_numbers_that_count_the_cpus(tmp_path: Path) -> None:
     write_node(tmp_path, 1, cpu_cores_count=96)
     write_gpu(tmp_path, 2, 0xC100)
     write_gpu(tmp_path, 3, 0xE528, unique_id=7)
-    first = KfdNode(
-        node=2, pci_bus_id="0000:c1:00.0", unique_id=UNIQUE_ID, render_minor=130, kernel_node=2
-    )
-    second = KfdNode(
-        node=3, pci_bus_id="0000:e5:05.0", unique_id=7, render_minor=131, kernel_node=3
-    )
+    first = KfdNode(node=2, pci_bus_id="0000:c1:00.0", unique_id=UNIQUE_ID, kernel_node=2)
+    second = KfdNode(node=3, pci_bus_id="0000:e5:05.0", unique_id=7, kernel_node=3)
     assert kfd_nodes(tmp_path) == (first, second)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.devices.nvml.board import SystemMemory
+from chopperd.devices.nvml.identity import SystemMemory
 from chopperd.model.devices import ReadScope
 from chopperd.model.kinds import Cause
 from chopperd.units import NS_PER_MS

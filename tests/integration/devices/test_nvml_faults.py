@@ -11,7 +11,7 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.devices.base import BackendOptions
 from chopperd.devices.nvml.backend import NvmlBackend, open_backend
-from chopperd.devices.nvml.presence import silent_gpu
+from chopperd.devices.nvml.identity import silent_gpu
 from chopperd.errors import BackendUnavailableError, DeviceLostError, TransientDeviceError
 from chopperd.model.devices import GpuInfo, ReadScope
 from chopperd.sampling.settings import SamplerSettings

@@ -6,10 +6,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from chopperd.devices.channel import DeviceFaults, VendorErrors
-from chopperd.devices.nvml.board import SensorPlan, SystemMemory
+from chopperd.devices.faults import DeviceFaults, VendorErrors
 from chopperd.devices.nvml.codes import device_error
-from chopperd.devices.nvml.sensors import NvmlSensors
+from chopperd.devices.nvml.identity import SystemMemory
+from chopperd.devices.nvml.sensors import BoardTraits, NvmlSensors
 from chopperd.model.devices import DeviceReading, ReadScope
 from chopperd.testing import carried_out
 from tests.fakes.clock import ScriptedClock
@@ -167,10 +167,10 @@ def test_a_card_divided_into_instances_has_neither_memory_nor_activity(
     assert gpu.calls_of("nvmlDeviceGetMemoryInfo_v2") == before
 
 
-PLAN = SensorPlan(limit_fields={}, mig=False, memory_size_bytes=None)
+PLAN = BoardTraits(limit_fields={}, mig=False, memory_size_bytes=None)
 
 
-def sensors_of(fake: FakeNvml, plan: SensorPlan) -> NvmlSensors:
+def sensors_of(fake: FakeNvml, plan: BoardTraits) -> NvmlSensors:
     """Sensors of their own for the first GPU."""
     assert fake.opened, "NVML is not open"
     vendor = VendorErrors(

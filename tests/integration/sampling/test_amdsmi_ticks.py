@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chopperd.clock import Clock
-from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.library import open_library
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
@@ -30,7 +30,7 @@ class CountedAmdSmi(AmdSmiBackend):
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.read_count = 0
-        super().__init__(open_library(), clock, Places(sysfs=folder))
+        super().__init__(open_library(), clock, Paths(sysfs=folder))
 
     def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
         self.read_count += 1

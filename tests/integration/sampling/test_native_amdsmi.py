@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.devices.amd.smi.backend import AmdSmiBackend, Places
+from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.library import open_library
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
@@ -47,8 +47,8 @@ def backend(make_fake_amdsmi: MakeFakeAmdSmi, tmp_path: Path) -> Iterator[Counte
         ),
         repeats=True,
     )
-    places = Places(sysfs=tmp_path / "sys", kfd=tmp_path / "kfd")
-    with closing(CountedAmdSmi(open_library(), CLOCK, places)) as opened:
+    paths = Paths(sysfs=tmp_path / "sys", kfd=tmp_path / "kfd")
+    with closing(CountedAmdSmi(open_library(), CLOCK, paths)) as opened:
         yield opened
 
 

@@ -4,8 +4,8 @@ import ctypes
 from collections.abc import Mapping
 from struct import Struct
 
-from chopperd.devices.amd.block import MetricPlace, MetricsLayout
-from chopperd.devices.channel import DeviceFaults, VendorErrors
+from chopperd.devices.amd.block import MetricsLayout, MetricSlot
+from chopperd.devices.faults import DeviceFaults, VendorErrors
 from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
 from chopperd.errors import DeviceError, DeviceLostError, UnsupportedFieldError
 from tests.fakes.clock import ScriptedClock
@@ -36,22 +36,22 @@ class MemorySource:
     operation = "fetch"
 
     def __init__(self, **kinds: tuple[NumberKind, int]) -> None:
-        places, offset = {}, _HEADER_BYTES
+        slots, offset = {}, _HEADER_BYTES
         for name, (kind, count) in kinds.items():
             size = _FORMATS[kind].size
             offset = -(-offset // size) * size
-            places[name] = MetricPlace(
+            slots[name] = MetricSlot(
                 kind=kind, offsets=tuple(offset + size * each for each in range(count))
             )
             offset += size * count
-        self.layout = MetricsLayout(version="test", size_bytes=offset, places=places)
+        self.layout = MetricsLayout(version="test", size_bytes=offset, slots=slots)
         self.buffer: Buffer = ctypes.create_string_buffer(b"\xff" * offset, offset)
         self._next = bytearray(b"\x01" * _HEADER_BYTES + b"\xff" * (offset - _HEADER_BYTES))
         self.error: Exception | None = None
 
     def shows(self, **values: int | tuple[int, ...]) -> None:
         for name, value in values.items():
-            place = self.layout.places[name]
+            place = self.layout.slots[name]
             numbers = value if isinstance(value, tuple) else (value,)
             for offset, number in zip(place.offsets, numbers, strict=False):
                 _FORMATS[place.kind].pack_into(self._next, offset, number)
@@ -63,6 +63,9 @@ class MemorySource:
         if self.error is not None:
             raise self.error
         ctypes.memmove(ctypes.addressof(self.buffer), bytes(self._next), len(self._next))
+
+    def close(self) -> None:
+        pass
 
     def planned_call(self) -> PlannedCall | None:
         return PlannedCall(

@@ -36,7 +36,7 @@ class Firmware:
         self.stamped = stamped
         self._show()
         self.block = Block(source, new_faults(self.clock))
-        self.block.look()
+        self.block.refresh()
         self.residency = Residency(self.block, self.clock)
 
     def _show(self) -> None:
@@ -49,7 +49,7 @@ class Firmware:
         self.cycles += after_ms
         self._show()
         self.source.shows(**shown)
-        self.block.look()
+        self.block.refresh()
         return self.residency.limited_ns()
 
     def settled(self) -> "Firmware":
@@ -68,7 +68,7 @@ def counting(**shown: int) -> Firmware:
 def planned_ns(firmware: Firmware) -> dict[Cause, int]:
     """What a plan makes of the block as it is."""
     planned: dict[Cause, float] = {}
-    for place in firmware.residency.places():
+    for place in firmware.residency.slots():
         raw = place.number.raw() or 0
         assert place.low <= raw <= place.high
         planned[place.cause] = planned.get(place.cause, 0) + raw * place.scale + place.addend
@@ -127,7 +127,7 @@ def test_counters_without_a_count_of_all_cycles_are_of_no_use() -> None:
     source = MemorySource(**COUNTING)
     source.shows(ppt_residency_acc=500)
     block = Block(source, new_faults(ScriptedClock()))
-    block.look()
+    block.refresh()
     assert not Residency(block, ScriptedClock()).has_counters
 
 
@@ -144,7 +144,7 @@ def test_cycles_that_are_no_time_are_given_up() -> None:
 def test_a_wrapped_counter_goes_on_without_loss() -> None:
     firmware = counting()
     firmware.source.shows(ppt_residency_acc=WIDTH - 50)
-    firmware.block.look()
+    firmware.block.refresh()
     firmware.residency = Residency(firmware.block, firmware.clock)
     firmware.settled()
     before = firmware.residency.origin
@@ -170,14 +170,14 @@ def test_one_that_plans_have_shown_fallen_does_not_come_back_at_a_look() -> None
     """
     firmware = counting().settled()
     firmware.source.shows(ppt_residency_acc=1)
-    firmware.block.look()
+    firmware.block.refresh()
     firmware.residency = Residency(firmware.block, firmware.clock)
     firmware.settled()
     before = firmware.looks(600_000, ppt_residency_acc=600_001)
     assert before == {Cause.POWER_CAP: 600 * NS_PER_S}
     firmware.clock.advance(NS_PER_S)
     firmware.source.shows(ppt_residency_acc=1001, firmware_timestamp=firmware.clock.mono_ns() // 10)
-    firmware.block.look()
+    firmware.block.refresh()
     assert planned_ns(firmware) == {Cause.POWER_CAP: NS_PER_S}
     assert firmware.looks(100, ppt_residency_acc=1101) == {}
     assert firmware.looks(100, ppt_residency_acc=1201) == {Cause.POWER_CAP: 1200 * NS_PER_MS}
@@ -195,7 +195,7 @@ def test_one_that_begins_anew_above_what_a_plan_allows_goes_on_from_there() -> N
 def test_one_that_began_anew_high_up_is_not_taken_for_one_that_wrapped() -> None:
     firmware = counting()
     firmware.source.shows(ppt_residency_acc=3 << 30)
-    firmware.block.look()
+    firmware.block.refresh()
     firmware.residency = Residency(firmware.block, firmware.clock)
     firmware.settled()
     firmware.looks(100, ppt_residency_acc=0)
@@ -260,7 +260,7 @@ def test_a_plan_gives_what_a_look_gives() -> None:
 def test_whatever_is_counted_is_the_sum_over_any_wraps(rises: list[int], start: int) -> None:
     firmware = counting()
     firmware.source.shows(ppt_residency_acc=start)
-    firmware.block.look()
+    firmware.block.refresh()
     firmware.residency = Residency(firmware.block, firmware.clock)
     firmware.settled()
     raw, total = start, 0

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.devices.amd.sensors import AmdSensors, Beside, GpuTraits, causes_of
+from chopperd.devices.amd.sensors import AmdSensors, ExtraField, GpuTraits, causes_of
 from chopperd.devices.channel import PROBE_INTERVAL_NS, Call
 from chopperd.devices.read_plan import NumberKind
 from chopperd.errors import DeviceLostError
@@ -86,12 +86,12 @@ def test_limits_are_not_known_until_cycles_are_timed() -> None:
 
 
 def test_what_is_read_beside_the_block_is_in_full_looks_only() -> None:
-    beside = Beside(
+    extra = ExtraField(
         name="memory_used_bytes",
         bounds=MEMORY_BYTES,
         calls=(Call(operation="memory", read=lambda: 7.0),),
     )
-    gpu = Gpu(GpuTraits(label="0", beside=(beside,)))
+    gpu = Gpu(GpuTraits(label="0", extra=(extra,)))
     assert gpu.looks().memory_used_bytes == 7
     assert gpu.looks(scope=ReadScope.FAST).memory_used_bytes is None
 

@@ -24,16 +24,16 @@ def test_a_version_is_as_long_as_the_kernel_s(version: tuple[int, int], size_byt
 
 def test_members_stand_where_the_kernel_puts_them() -> None:
     """Offsets by hand from the declarations, with C's alignment."""
-    v1_3 = layout_of(block((1, 3), 120)).places
+    v1_3 = layout_of(block((1, 3), 120)).slots
     assert v1_3["energy_accumulator"].offsets == (24,)
     assert v1_3["current_gfxclk"].offsets == (54,)
     assert v1_3["firmware_timestamp"].offsets == (96,)
     assert v1_3["indep_throttle_status"].offsets == (112,)
-    v1_6 = layout_of(block((1, 6), 1664)).places
+    v1_6 = layout_of(block((1, 6), 1664)).slots
     assert v1_6["ppt_residency_acc"].offsets == (40,)
     assert v1_6["current_gfxclks"].offsets == tuple(range(264, 280, 2))
     assert v1_6["pcie_lc_perf_other_end_recovery"].offsets == (1656,)
-    v1_8 = layout_of(block((1, 8), 3872)).places
+    v1_8 = layout_of(block((1, 8), 3872)).slots
     assert v1_8["current_socket_power"].offsets == (10,)
     assert v1_8["accumulation_counter"].offsets == (40,)
     assert v1_8["current_uclk"].offsets == (336,)
@@ -80,17 +80,17 @@ def test_a_block_that_describes_itself_is_read_by_what_it_says() -> None:
             attribute(1, 2, 1000, pack("<H", 1), 1),  # an id of a later kernel
         )
     )
-    assert set(layout.places) == {
+    assert set(layout.slots) == {
         "temperature_hotspot",
         "current_gfxclks",
         "gfx_below_host_limit_ppt_acc",
         "firmware_timestamp",
     }
     # By hand: header 8, then 8 + 2; 8 + 1; 8 + 16; 8 + 64; 8 + 8; 8 + 2.
-    assert layout.places["temperature_hotspot"].offsets == (16,)
-    assert layout.places["current_gfxclks"].offsets == tuple(range(35, 51, 2))
-    assert layout.places["gfx_below_host_limit_ppt_acc"].offsets == tuple(range(59, 123, 8))
-    assert layout.places["firmware_timestamp"].offsets == (131,)
+    assert layout.slots["temperature_hotspot"].offsets == (16,)
+    assert layout.slots["current_gfxclks"].offsets == tuple(range(35, 51, 2))
+    assert layout.slots["gfx_below_host_limit_ppt_acc"].offsets == tuple(range(59, 123, 8))
+    assert layout.slots["firmware_timestamp"].offsets == (131,)
 
 
 def test_an_attribute_in_another_unit_or_a_signed_one_is_left_out() -> None:
@@ -100,7 +100,7 @@ def test_an_attribute_in_another_unit_or_a_signed_one_is_left_out() -> None:
             attribute(3, 3, 3, pack("<h", -1), 1),
         )
     )
-    assert layout.places == {}
+    assert layout.slots == {}
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_places_never_lie_outside_of_the_block(rest: bytes) -> None:
     except UnknownMetricsError:
         return
     sizes = {NumberKind.UINT16: 2, NumberKind.UINT32: 4, NumberKind.UINT64: 8}
-    for place in layout.places.values():
+    for place in layout.slots.values():
         assert all(0 <= offset <= len(data) - sizes[place.kind] for offset in place.offsets)

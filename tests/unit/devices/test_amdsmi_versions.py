@@ -3,7 +3,7 @@
 import pytest
 
 from chopperd.devices.amd.smi.binding import fits, rocm_of
-from chopperd.devices.amd.smi.codes import METRICS_CALL, NOT_FOUND, Outcome, outcome_of
+from chopperd.devices.amd.smi.library import METRICS_CALL, NOT_FOUND, Outcome, outcome_of
 
 
 @pytest.mark.parametrize(

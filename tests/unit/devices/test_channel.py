@@ -3,14 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chopperd.devices.channel import (
-    PROBE_INTERVAL_NS,
-    Call,
-    CallFailedError,
-    Channel,
-    DeviceFaults,
-    VendorErrors,
-)
+from chopperd.devices.channel import PROBE_INTERVAL_NS, Call, Channel
+from chopperd.devices.faults import CallFailedError, DeviceFaults, VendorErrors
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,
@@ -124,7 +118,7 @@ def test_passing_failures_are_counted_and_remembered_for_the_look() -> None:
     assert faults.failed_total == {"read_x": 2}
     assert isinstance(faults.transient, TransientDeviceError)
     assert isinstance(faults.transient.__cause__, VendorError)
-    faults.begin_look()
+    faults.begin_read()
     assert faults.transient is None
 
 
@@ -167,8 +161,8 @@ def test_a_sensor_that_is_not_there_reads_0_and_counts_as_no_fault() -> None:
 def test_processes_that_are_none_are_dropped_and_counted() -> None:
     faults = device_faults()
     listed = [GpuProcess(pid=pid, memory_used_bytes=1) for pid in (0, 1, 4_242, 2**32 - 1, -1)]
-    assert [one.pid for one in faults.plausible_processes(listed)] == [1, 4_242]
-    assert faults.plausible_processes(()) == ()
+    assert [one.pid for one in faults.processes("list", lambda: listed) or ()] == [1, 4_242]
+    assert faults.processes("list", tuple) == ()
     assert faults.implausible_total == {"processes": 3}
 
 
@@ -242,7 +236,7 @@ def test_what_answers_is_settled_until_it_fails() -> None:
     revisions, settled = [], []
     for _ in range(4):
         channel.value()
-        revisions.append(faults.choices.revision)
+        revisions.append(faults.revision)
         settled.append(channel.settled_call is not None)
     assert settled == [True, True, False, True]
     assert revisions[0] == revisions[1] < revisions[2] < revisions[3]

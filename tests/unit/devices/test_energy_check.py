@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.devices.energy_check import EnergyCheck, Verdict
+from chopperd.devices.channel import EnergyCheck, Verdict
 from chopperd.units import NS_PER_S
 
 HALF_NS = NS_PER_S // 2

@@ -1,6 +1,6 @@
 import pytest
 
-from chopperd.devices.nvml.board import shares_system_memory
+from chopperd.devices.nvml.identity import shares_system_memory
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GB10", "GB10", "Orin (nvgpu)", "NVIDIA Thor", "Xavier"])

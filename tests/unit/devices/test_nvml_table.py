@@ -7,9 +7,10 @@ import pynvml
 import pytest
 
 from chopperd.devices.nvml import table
-from chopperd.devices.nvml.calls import FIELD_LAYOUT, FORMAT_BY_KIND
+from chopperd.devices.nvml.calls import FIELD_LAYOUT
 from chopperd.devices.nvml.codes import limit_fields
 from chopperd.devices.nvml.table import Direct, FieldValue, Sensor
+from chopperd.devices.read_plan import FORMAT_BY_KIND
 from chopperd.model.devices import DeviceReading, GpuInfo
 
 READ = (
@@ -27,9 +28,9 @@ ALL = (*READ, table.MEMORY_SIZE, *table.FIXED)
 
 
 def direct(sensor: Sensor, position: int = 0) -> Direct:
-    way = sensor.ways[position]
-    assert isinstance(way, Direct)
-    return way
+    method = sensor.methods[position]
+    assert isinstance(method, Direct)
+    return method
 
 
 def test_each_sensor_feeds_a_field_that_there_is() -> None:
@@ -40,19 +41,19 @@ def test_each_sensor_feeds_a_field_that_there_is() -> None:
 def test_names_and_the_ways_of_each_field_are_told_apart() -> None:
     assert len({sensor.name for sensor in READ}) == len(READ)
     for sensor in READ:
-        assert len({way.label for way in sensor.ways}) == len(sensor.ways)
+        assert len({method.label for method in sensor.methods}) == len(sensor.methods)
 
 
 def test_each_number_lies_inside_its_buffer() -> None:
     for sensor in ALL:
-        for way in sensor.ways:
-            if isinstance(way, Direct):
-                assert way.offset + FORMAT_BY_KIND[way.kind].size <= way.size_bytes
-                assert len(way.words) * 4 <= way.size_bytes
+        for method in sensor.methods:
+            if isinstance(method, Direct):
+                assert method.offset + FORMAT_BY_KIND[method.kind].size <= method.size_bytes
+                assert len(method.words) * 4 <= method.size_bytes
 
 
 @pytest.mark.parametrize(
-    ("way", "structure", "member"),
+    ("method", "structure", "member"),
     [
         (direct(table.MEMORY_USED), pynvml.c_nvmlMemory_v2_t, "used"),
         (direct(table.MEMORY_RESERVED), pynvml.c_nvmlMemory_v2_t, "reserved"),
@@ -64,11 +65,11 @@ def test_each_number_lies_inside_its_buffer() -> None:
     ],
 )
 def test_structures_are_laid_out_as_the_binding_has_them(
-    way: Direct, structure: type[ctypes.Structure], member: str
+    method: Direct, structure: type[ctypes.Structure], member: str
 ) -> None:
     place = getattr(structure, member)
-    assert way.size_bytes == ctypes.sizeof(structure)
-    assert (way.offset, FORMAT_BY_KIND[way.kind].size) == (place.offset, place.size)
+    assert method.size_bytes == ctypes.sizeof(structure)
+    assert (method.offset, FORMAT_BY_KIND[method.kind].size) == (place.offset, place.size)
 
 
 def test_versions_are_the_binding_s() -> None:
@@ -107,10 +108,10 @@ def test_arguments_are_the_binding_s_constants(sensor: Sensor, argument: int) ->
 def test_the_old_counters_are_asked_for_by_their_policy() -> None:
     counters = table.limit_counters({})
     asked = {
-        cause.label: way.argument
+        cause.label: method.argument
         for cause, sensor in counters.items()
-        for way in sensor.ways
-        if isinstance(way, Direct)
+        for method in sensor.methods
+        if isinstance(method, Direct)
     }
     assert asked == {
         "power_cap": pynvml.NVML_PERF_POLICY_POWER,
@@ -120,7 +121,12 @@ def test_the_old_counters_are_asked_for_by_their_policy() -> None:
 
 
 def test_field_ids_are_the_binding_s_constants() -> None:
-    ids = {way.field_id for sensor in READ for way in sensor.ways if isinstance(way, FieldValue)}
+    ids = {
+        method.field_id
+        for sensor in READ
+        for method in sensor.methods
+        if isinstance(method, FieldValue)
+    }
     assert ids | {table.ACCUMULATED_CLOCK.field_id} == {
         pynvml.NVML_FI_DEV_POWER_INSTANT,
         pynvml.NVML_FI_DEV_POWER_AVERAGE,

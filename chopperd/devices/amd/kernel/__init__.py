@@ -1,1 +1,1 @@
-"""AMD GPUs through the files of the kernel's driver `amdgpu`: no library, no device node."""
+"""Back end over the files of the kernel driver `amdgpu`."""

@@ -1,17 +1,29 @@
-"""The cards that the kernel's driver `amdgpu` runs, and what about each stands still."""
+"""Cards of the driver `amdgpu`: fixed properties, metrics and files of single fields."""
 
+import errno
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import Array, c_char, create_string_buffer
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from chopperd.devices.amd.identity import KfdNode, kfd_nodes, uuid_of
-from chopperd.devices.amd.kernel.files import NumberFile, number_in, text_in
+from chopperd.devices.amd.block import MetricsLayout, TornBlock
+from chopperd.devices.amd.identity import (
+    TWO_DIE_DEVICES,
+    KfdNode,
+    kfd_nodes,
+    number_in,
+    partition_info,
+    text_in,
+    uuid_of,
+)
+from chopperd.devices.amd.kernel.layouts import layout_of
 from chopperd.devices.amd.planning import PlannableCall
-from chopperd.devices.amd.sensors import Beside, GpuTraits
-from chopperd.devices.channel import Call
-from chopperd.devices.read_plan import NumberKind
+from chopperd.devices.amd.sensors import ExtraField, GpuTraits
+from chopperd.devices.amd.table import POWER_AVERAGE, POWER_INSTANT
+from chopperd.devices.read_plan import Buffer, CallShape, NumberKind, PlannedCall
 from chopperd.model import plausible
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.plausible import Bounds
@@ -22,7 +34,7 @@ _DRIVER: Final = "amdgpu"
 _PCI_ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: A level of pp_dpm_sclk: "1: 2100Mhz *".
 _LEVEL: Final = re.compile(r"^\s*\w+:\s*(\d+)\s*Mhz", re.IGNORECASE | re.MULTILINE)
-#: Products whose board does not say its name, by PCI device id. Source: pci.ids.
+#: Names by PCI device id, for boards that do not report one. Source: pci.ids.
 _NAME_BY_DEVICE: Final[Mapping[int, str]] = {
     0x738C: "AMD Instinct MI100",
     0x7408: "AMD Instinct MI250X",
@@ -36,8 +48,6 @@ _NAME_BY_DEVICE: Final[Mapping[int, str]] = {
     0x75A0: "AMD Instinct MI350X",
     0x75A3: "AMD Instinct MI355X",
 }
-#: Cards with two dies, each of which is a GPU; the first gives the power of both.
-TWO_DIE_DEVICES: Final = frozenset({0x7408, 0x740C})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +55,11 @@ class Card:
     """A card.
 
     Attributes:
-        folder: Its folder of files, by PCI address: card numbers are given anew after a reset.
+        folder: Its folder of files, by PCI address: card numbers change with a reset.
         pci_bus_id: As the kernel writes it.
-        device_id: Its PCI device id; None where it is not told.
+        device_id: Its PCI device id; None if not reported.
         unique_id: The chip's own id; None where it has none.
-        nodes: What the compute driver lists of it: one, or one for each partition; none where it
-            lists nothing.
+        nodes: Its nodes in the compute driver: one, or one for each partition, or none.
     """
 
     folder: Path
@@ -61,11 +70,11 @@ class Card:
 
     @property
     def metrics(self) -> Path:
-        """The file that holds its block of metrics."""
+        """The file of its block of metrics."""
         return self.folder / "gpu_metrics"
 
     def hwmon(self) -> Path | None:
-        """The folder of its sensors, whose number changes with a reset; None if it has none."""
+        """The folder of its sensors, whose number changes with a reset; None if there is none."""
         return next(iter(sorted((self.folder / "hwmon").glob("hwmon*"))), None)
 
 
@@ -81,35 +90,34 @@ def cards(sysfs: Path) -> tuple[Card, ...]:
 
 
 def gpu_infos(card: Card, index: int) -> tuple[GpuInfo, ...]:
-    """The GPU that a card is, with its partitions after it where it has several.
-
-    Partitions have the clock, power and memory of their card, which tells them.
-
-    Args:
-        card: The card.
-        index: Its place among the cards.
-    """
-    label = str(index)
+    """The GPU of a card at an index of the list, followed by its partitions if it has several."""
+    size_bytes = number_in(card.folder / "mem_info_vram_total") or 0
+    has_size = bool(size_bytes) and size_bytes in plausible.MEMORY_BYTES
     whole = GpuInfo(
-        gpu=label,
+        gpu=str(index),
         index=index,
         uuid=uuid_of(card.unique_id) or card.pci_bus_id,
         name=_name(card),
         vendor=Vendor.AMD,
         pci_bus_id=card.pci_bus_id,
         kfd_node=card.nodes[0].node if len(card.nodes) == 1 else None,
-        memory_size_bytes=_size_bytes(card),
+        memory_size_bytes=size_bytes if has_size else None,
+        memory_source="kernel" if has_size else None,
         sm_clock_max_mhz=_highest_mhz(card.folder / "pp_dpm_sclk"),
         mem_clock_max_mhz=_highest_mhz(card.folder / "pp_dpm_mclk"),
     )
-    whole = _with_limits(whole, card.hwmon())
+    hwmon = card.hwmon()
+    whole = whole if hwmon is None else _with_limits(whole, hwmon)
     if len(card.nodes) < 2:
         return (whole,)
-    return (whole, *(_partition(whole, card, node) for node in card.nodes))
+    return (
+        whole,
+        *(partition_info(whole, each.partition, card.unique_id, each.node) for each in card.nodes),
+    )
 
 
 def driver_version(sysfs: Path) -> str | None:
-    """The version of the driver where it is not the kernel's own; else the kernel's."""
+    """The driver's version if it was installed separately; else the kernel's."""
     return text_in(sysfs / "module" / _DRIVER / "version") or text_in(
         Path("/proc/sys/kernel/osrelease")
     )
@@ -124,7 +132,7 @@ def _found(sysfs: Path, nodes: Sequence[KfdNode]) -> Iterator[Card]:
         if not _CARD.fullmatch(link.name):
             continue
         folder = (link / "device").resolve()
-        # Partitions are devices of a driver of their own, without any sensor.
+        # Partitions are devices of another driver, without sensors.
         if (folder / "driver").resolve().name != _DRIVER:
             continue
         address = folder.name
@@ -139,27 +147,8 @@ def _found(sysfs: Path, nodes: Sequence[KfdNode]) -> Iterator[Card]:
         )
 
 
-def _size_bytes(card: Card) -> int | None:
-    size_bytes = number_in(card.folder / "mem_info_vram_total")
-    return size_bytes if size_bytes and size_bytes in plausible.MEMORY_BYTES else None
-
-
-def _partition(whole: GpuInfo, card: Card, node: KfdNode) -> GpuInfo:
-    return GpuInfo(
-        gpu=f"{whole.gpu}.{node.partition}",
-        index=whole.index,
-        uuid=uuid_of(card.unique_id, node.partition) or f"{card.pci_bus_id}.{node.partition}",
-        name=whole.name,
-        vendor=Vendor.AMD,
-        pci_bus_id=whole.pci_bus_id,
-        parent=whole.gpu,
-        sm_clock_max_mhz=whole.sm_clock_max_mhz,
-        kfd_node=node.node,
-    )
-
-
 def _name(card: Card) -> str:
-    """The board's own name, else that of its PCI device id."""
+    """The name that the board reports, else that of its PCI device id."""
     named = text_in(card.folder / "product_name")
     if named is not None:
         return named
@@ -169,103 +158,146 @@ def _name(card: Card) -> str:
 
 
 def _highest_mhz(levels: Path) -> float | None:
-    """The highest of a clock's levels; one that a user lowered hides what it was."""
+    """The highest of a clock's levels now; a user may have lowered it."""
     found = [int(mhz) for mhz in _LEVEL.findall(text_in(levels) or "")]
-    return _known(max(found, default=None), plausible.CLOCK_MHZ)
+    return _plausible(max(found, default=None), plausible.CLOCK_MHZ)
 
 
-def _with_limits(info: GpuInfo, hwmon: Path | None) -> GpuInfo:
-    """The power limits and the temperatures at which the hardware slows and shuts down added."""
-    if hwmon is None:
-        return info
-    hotspot, memory = (labelled(hwmon, label) for label in ("junction", "mem"))
-    cap, default_cap = hwmon / "power1_cap", hwmon / "power1_cap_default"
+def _with_limits(info: GpuInfo, hwmon: Path) -> GpuInfo:
+    """Add the power limits and the temperatures at which the hardware slows and shuts down."""
+    hotspot, memory = (_labelled(hwmon, label) for label in ("junction", "mem"))
     return replace(
         info,
-        power_limit_w=scaled(cap, MICROWATTS_PER_WATT, plausible.POWER_W),
-        power_limit_default_w=scaled(default_cap, MICROWATTS_PER_WATT, plausible.POWER_W),
+        power_limit_w=_power_w(hwmon / "power1_cap"),
+        power_limit_default_w=_power_w(hwmon / "power1_cap_default"),
         temperature_slowdown_c=_threshold_c(hwmon, hotspot, "crit"),
         temperature_shutdown_c=_threshold_c(hwmon, hotspot, "emergency"),
         temperature_memory_max_c=_threshold_c(hwmon, memory, "crit"),
     )
 
 
-def labelled(hwmon: Path, label: str) -> str | None:
-    """The name of the temperature sensor with a label ("temp2"); None if there is none."""
+def _labelled(hwmon: Path, label: str) -> str | None:
+    """The name ("temp2") of the temperature sensor with a label; None if there is none."""
     for path in hwmon.glob("temp*_label"):
         if text_in(path) == label:
             return path.name.removesuffix("_label")
     return None
 
 
-def scaled(path: Path, per_unit: int, bounds: Bounds) -> float | None:
-    """A number in a file, in the field's unit; None where there is none that can be believed."""
+def _power_w(path: Path) -> float | None:
     number = number_in(path)
-    return None if number is None else _known(number / per_unit, bounds)
+    return None if number is None else _plausible(number / MICROWATTS_PER_WATT, plausible.POWER_W)
 
 
 def _threshold_c(hwmon: Path, sensor: str | None, kind: str) -> float | None:
-    if sensor is None:
+    number = None if sensor is None else number_in(hwmon / f"{sensor}_{kind}")
+    if number is None:
         return None
-    return scaled(hwmon / f"{sensor}_{kind}", MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C)
+    return _plausible(number / MILLIDEGREES_PER_DEGREE, plausible.THRESHOLD_C)
 
 
-def _known(value: float | None, bounds: Bounds) -> float | None:
+def _plausible(value: float | None, bounds: Bounds) -> float | None:
     return value if value is not None and value in bounds else None
 
 
-# The files that tell of a card what its block of metrics may not: hwmon's and others.
+# Files of single fields: those of hwmon, and others.
 
-_UW: Final = MICROWATTS_PER_WATT
+#: More than a file with one number contains.
+_NUMBER_BYTES: Final = 31
+#: The driver's unit, by how many of it are one of the field's.
+_UNITS: Final[Mapping[int, str]] = {
+    1: "bytes",
+    100: "%",
+    HZ_PER_MHZ: "Hz",
+    MICROWATTS_PER_WATT: "uW",
+    MILLIDEGREES_PER_DEGREE: "0.001 C",
+}
+
+
+class NumberFile:
+    """A file of one whole number, such as those of hwmon; open from the first read on."""
+
+    _fd = -1
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._buffer: Array[c_char] = create_string_buffer(_NUMBER_BYTES + 1)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def read(self) -> int:
+        """The number.
+
+        Raises:
+            OSError: It can't be read, as the kernel reports, or is not a number.
+        """
+        text = os.pread(self._opened(), _NUMBER_BYTES, 0)
+        try:
+            return int(text)
+        except ValueError:
+            raise OSError(errno.EIO, "it holds no number", self.path.name) from None
+
+    def planned_call(self) -> PlannedCall:
+        """The read as part of a read plan."""
+        return PlannedCall(
+            operation=self.path.name,
+            address=0,
+            shape=CallShape.TEXT,
+            handle=self._opened(),
+            buffer=self._buffer,
+            argument=_NUMBER_BYTES,
+        )
+
+    def _opened(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd
 
 
 def traits(card: Card, info: GpuInfo) -> GpuTraits:
-    """What is known of a GPU before its first look: the files beside its block."""
+    """What is known of a GPU before its first read, with the files besides its block."""
     hwmon = card.hwmon()
     size_bytes = info.memory_size_bytes
     memory = Bounds(0, size_bytes) if size_bytes else plausible.MEMORY_BYTES
-    beside = [_beside("memory_used_bytes", memory, card.folder / "mem_info_vram_used", 1)]
-    stand_ins = []
+    used = _number_call(card.folder / "mem_info_vram_used", 1)
+    busy = _number_call(card.folder / "gpu_busy_percent", 100)
+    extra = [ExtraField(name="memory_used_bytes", bounds=memory, calls=(used,))]
+    fallbacks = [ExtraField(name="activity_ratio", bounds=plausible.RATIO, calls=(busy,))]
     if hwmon is not None:
-        beside.append(_beside("power_limit_w", plausible.POWER_W, hwmon / "power1_cap", _UW))
-        stand_ins = [*_hwmon_stand_ins(hwmon)]
-    stand_ins.append(
-        _beside("activity_ratio", plausible.RATIO, card.folder / "gpu_busy_percent", 100)
-    )
+        limit = _number_call(hwmon / "power1_cap", MICROWATTS_PER_WATT)
+        extra.append(ExtraField(name="power_limit_w", bounds=plausible.POWER_W, calls=(limit,)))
+        fallbacks += _hwmon_fallbacks(hwmon)
     return GpuTraits(
         label=info.gpu,
         gives_card_power=card.device_id in TWO_DIE_DEVICES,
-        stand_ins=tuple(stand_ins),
-        beside=tuple(beside),
+        fallbacks=tuple(fallbacks),
+        extra=tuple(extra),
         hotspot_limit_c=info.temperature_slowdown_c,
     )
 
 
-def _hwmon_stand_ins(hwmon: Path) -> list[Beside]:
-    """Ways by hwmon's files, in Hz, uW, 0.001 C. Source: amdgpu_pm.c."""
-    hotspot = labelled(hwmon, "junction") or labelled(hwmon, "edge") or "temp1"
-    power = [
-        _number_call(hwmon / "power1_input", _UW, "instant"),
-        _number_call(hwmon / "power1_average", _UW, "average"),
-    ]
-    return [
-        _beside("sm_clock_mhz", plausible.CLOCK_MHZ, hwmon / "freq1_input", HZ_PER_MHZ),
-        _beside("mem_clock_mhz", plausible.CLOCK_MHZ, hwmon / "freq2_input", HZ_PER_MHZ),
-        Beside(name="power_w", bounds=plausible.POWER_W, calls=tuple(power)),
-        _beside(
+def _hwmon_fallbacks(hwmon: Path) -> Iterator[ExtraField]:
+    """Fields in files of hwmon, in Hz, uW, 0.001 C. Source: amdgpu_pm.c."""
+    hotspot = _labelled(hwmon, "junction") or _labelled(hwmon, "edge") or "temp1"
+    power = ("power1_input", POWER_INSTANT), ("power1_average", POWER_AVERAGE)
+    for name, bounds, per_unit, files in (
+        ("sm_clock_mhz", plausible.CLOCK_MHZ, HZ_PER_MHZ, [("freq1_input", None)]),
+        ("mem_clock_mhz", plausible.CLOCK_MHZ, HZ_PER_MHZ, [("freq2_input", None)]),
+        ("power_w", plausible.POWER_W, MICROWATTS_PER_WATT, power),
+        (
             "temperature_c",
             plausible.MEMORY_TEMPERATURE_C,
-            hwmon / f"{hotspot}_input",
             MILLIDEGREES_PER_DEGREE,
+            [(f"{hotspot}_input", None)],
         ),
-    ]
+    ):
+        calls = (_number_call(hwmon / file, per_unit, source) for file, source in files)
+        yield ExtraField(name=name, bounds=bounds, calls=tuple(calls))
 
 
-def _beside(name: str, bounds: Bounds, path: Path, per_unit: int) -> Beside:
-    return Beside(name=name, bounds=bounds, calls=(_number_call(path, per_unit, None),))
-
-
-def _number_call(path: Path, per_unit: int, source: str | None) -> Call:
+def _number_call(path: Path, per_unit: int, source: str | None = None) -> PlannableCall:
     file = NumberFile(path)
     read: Callable[[], float] = file.read if per_unit == 1 else lambda: file.read() / per_unit
     return PlannableCall(
@@ -276,4 +308,95 @@ def _number_call(path: Path, per_unit: int, source: str | None) -> Call:
         offset=0,
         kind=NumberKind.DECIMAL,
         scale=1 / per_unit,
+        unit=_UNITS[per_unit],
     )
+
+
+# The file `gpu_metrics`.
+
+_OPERATION: Final = "gpu_metrics"
+#: The largest size of a file in sysfs.
+_PAGE_BYTES: Final = 4096
+
+
+class ShortReadError(OSError, TornBlock):
+    """The file has another length than before: a torn block."""
+
+
+class FileSource:
+    """The block of the file `gpu_metrics`, read into a reused buffer.
+
+    The file stays open: a device that disappears and comes back has another file of the same name.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It can't be read.
+        UnknownMetricsError: Its version is not known.
+    """
+
+    operation = _OPERATION
+    _fd = -1
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            first = os.pread(self._fd, _PAGE_BYTES, 0)
+            self.layout = layout_of(first)
+        except BaseException:
+            self.close()
+            raise
+        self._size_bytes = len(first)
+        self.buffer: Buffer = create_string_buffer(first, len(first))
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fetch(self) -> None:
+        """Read the block again.
+
+        Raises:
+            OSError: It can't be read, or has another length than before (`ShortReadError`).
+        """
+        count = os.preadv(self._fd, [self.buffer], 0)
+        if count != self._size_bytes:
+            raise ShortReadError(f"{_OPERATION}: {count} bytes, not {self._size_bytes}")
+
+    def planned_call(self) -> PlannedCall | None:
+        """`fetch` as part of a read plan."""
+        return PlannedCall(
+            operation=_OPERATION,
+            address=0,
+            shape=CallShape.FILE,
+            handle=self._fd,
+            buffer=self.buffer,
+            argument=self._size_bytes,
+        )
+
+    def close(self) -> None:
+        """Close the file; plans that read it must not be used any more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class NoMetricsSource:
+    """An empty block, for a GPU without one, with the reason."""
+
+    operation = _OPERATION
+    layout = MetricsLayout(version="none", size_bytes=4, slots={})
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.buffer: Buffer = create_string_buffer(4)
+
+    def fetch(self) -> None:
+        """Do nothing."""
+
+    def planned_call(self) -> PlannedCall | None:
+        """None: nothing can be read."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""

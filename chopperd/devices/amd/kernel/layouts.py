@@ -1,34 +1,33 @@
-"""Where each metric stands in the kernel's `gpu_metrics`, by the version that its header names.
+"""Layout of the kernel's file `gpu_metrics`, by the version in its header.
 
-A version that is not known is refused, never guessed: members move from one to the next. Source:
-`struct gpu_metrics_v*` and `enum amdgpu_metrics_attr_id` of Linux'
-drivers/gpu/drm/amd/include/kgd_pp_interface.h, and SMU_METRICS_* of pm/swsmu/smu_cmn.h (6.18).
+An unknown version is refused, never guessed: members move between versions. Source: `struct
+gpu_metrics_v*` and `enum amdgpu_metrics_attr_id` of drivers/gpu/drm/amd/include/kgd_pp_interface.h,
+and SMU_METRICS_* of pm/swsmu/smu_cmn.h (Linux 6.18).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception class
 from typing import Final, TypeAlias
 
-from chopperd.devices.amd.block import MetricPlace, MetricsLayout
-from chopperd.devices.read_plan import NumberKind
+from chopperd.devices.amd.block import MetricsLayout, MetricSlot
+from chopperd.devices.read_plan import UNSIGNED_BY_BYTES
 
 #: Size of the structure, format and content revision.
 HEADER: Final = Struct("<HBB")
-_KIND_BY_BYTES: Final = {2: NumberKind.UINT16, 4: NumberKind.UINT32, 8: NumberKind.UINT64}
 _PARTITIONS: Final = 8
 _DIES: Final = 8
 
 
 class UnknownMetricsError(Exception):
-    """The block is of no version that is known, or not whole."""
+    """The version of the block is not known, or the block is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A number of a structure, or several in a row."""
+    """A number of a structure, or an array of `count` numbers."""
 
     name: str
     number_bytes: int
@@ -37,7 +36,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A structure within one, several times in a row."""
+    """An array of `count` structures within the structure."""
 
     members: tuple[_Member, ...]
     count: int
@@ -47,25 +46,15 @@ _Members: TypeAlias = tuple[_Member | _Group, ...]
 
 
 def _members(number_bytes: int, names: str) -> tuple[_Member, ...]:
-    """Members of one type from words like "current_uclk" and "current_gfxclks*8"."""
+    """Members of one type, from names like "current_uclk" and "current_gfxclks*8"."""
     parts = (word.partition("*") for word in names.split())
     return tuple(_Member(name, number_bytes, int(count or 1)) for name, _, count in parts)
 
 
-def _u16(names: str) -> tuple[_Member, ...]:
-    return _members(2, names)
+_u16, _u32, _u64 = (partial(_members, size) for size in (2, 4, 8))
 
-
-def _u32(names: str) -> tuple[_Member, ...]:
-    return _members(4, names)
-
-
-def _u64(names: str) -> tuple[_Member, ...]:
-    return _members(8, names)
-
-
-# Names are those of AMD SMI. What it has no name for, or nobody asks for, is named as the kernel
-# does: it counts for the places of the others only.
+# Names are those of AMD SMI, or the kernel's where it has none. Members that are not read determine
+# the offsets of the others.
 _SENSORS: Final = _u16(
     "temperature_edge temperature_hotspot temperature_mem temperature_vrgfx temperature_vrsoc "
     "temperature_vrmem average_gfx_activity average_umc_activity average_mm_activity "
@@ -151,7 +140,7 @@ _V1_5: Final[_Members] = (
 
 
 def _partitions(jpeg_count: int, counters: str) -> _Group:
-    """What is told of each partition."""
+    """The statistics of each partition."""
     return _Group(
         (
             *_u32(f"gfx_busy_inst*{_DIES}"),
@@ -199,8 +188,8 @@ _BELOW_HOST_LIMIT: Final = (
     "gfx_below_host_limit_total_acc"
 )
 
-# Of processors with graphics only the clocks are taken: in which unit the rest stands differs from
-# chip to chip (W or mW, C or hundredths), and hwmon has it in a stated one.
+# Of processors with graphics (APUs) only the clocks are read: the units of the rest differ between
+# chips (W or mW, C or hundredths), and those of hwmon are documented.
 _APU_SENSORS: Final = _u16("apu_temperature*12 apu_activity*2")
 _APU_POWER: Final = _u16("apu_power*12")
 _APU_CLOCKS: Final = _u16(
@@ -249,20 +238,17 @@ _DESCRIBES_ITSELF: Final = (1, 9)
 
 
 def layout_of(block: bytes) -> MetricsLayout:
-    """Where what stands in a block.
-
-    Args:
-        block: As it was read, whole.
+    """The layout of a complete block.
 
     Raises:
-        UnknownMetricsError: Its version is not known, or it is not as long as that is.
+        UnknownMetricsError: Its version is not known, or its length is not that of the version.
     """
     if len(block) < HEADER.size:
         raise UnknownMetricsError(f"gpu_metrics has {len(block)} bytes")
     size_bytes, *version = HEADER.unpack_from(block)
     named = f"gpu_metrics v{version[0]}.{version[1]}"
     if tuple(version) == _DESCRIBES_ITSELF:
-        return MetricsLayout(version=named, size_bytes=len(block), places=_described(block))
+        return MetricsLayout(version=named, size_bytes=len(block), slots=_described(block))
     members = _VERSIONS.get((version[0], version[1]))
     if members is None:
         raise UnknownMetricsError(f"{named} is not known to this version of chopperd")
@@ -276,7 +262,7 @@ def layout_of(block: bytes) -> MetricsLayout:
 
 @cache
 def _layout(version: str, members: _Members) -> MetricsLayout:
-    places: dict[str, MetricPlace] = {}
+    slots: dict[str, MetricSlot] = {}
     widest = 2  # that of the header
     end = HEADER.size
     for member in members:
@@ -285,15 +271,15 @@ def _layout(version: str, members: _Members) -> MetricsLayout:
         for name, number_bytes, offset in _placed(group, start):
             widest = max(widest, number_bytes)
             end = offset + number_bytes
-            if number_bytes in _KIND_BY_BYTES:
-                known = places.get(name)
+            if number_bytes in UNSIGNED_BY_BYTES:
+                known = slots.get(name)
                 offsets = (*known.offsets, offset) if known else (offset,)
-                places[name] = MetricPlace(kind=_KIND_BY_BYTES[number_bytes], offsets=offsets)
-    return MetricsLayout(version=version, size_bytes=_aligned(end, widest), places=places)
+                slots[name] = MetricSlot(kind=UNSIGNED_BY_BYTES[number_bytes], offsets=offsets)
+    return MetricsLayout(version=version, size_bytes=_aligned(end, widest), slots=slots)
 
 
 def _placed(group: _Group, start: int) -> Iterator[tuple[str, int, int]]:
-    """Name, size and offset of each number of a group that begins at `start` or soon after."""
+    """Name, size and offset of each number of a group that starts at the next boundary."""
     widest = max(member.number_bytes for member in group.members)
     offset = start
     for _ in range(group.count):
@@ -309,7 +295,7 @@ def _aligned(offset: int, size: int) -> int:
     return -(-offset // size) * size
 
 
-# The block of v1.9: header, count (int32), then for each attribute 64 bits that say what it is, and
+# The block of v1.9: header, count (int32), then for each attribute 64 bits that describe it, and
 # its numbers; nothing is aligned.
 _ATTRIBUTES_COUNT: Final = Struct("<i")
 _ENCODING: Final = Struct("<Q")
@@ -339,8 +325,8 @@ _NAME_BY_ID: Final[Mapping[int, str]] = {
     46: "gfx_low_utilization_acc",
     47: "gfx_below_host_limit_total_acc",
 }
-#: The unit in which each is expected, by AMD's numbers: MHz 1, C 2, W 3, ns 4, 10 ns 5, % 10. One
-#: that comes in another unit is left out.
+#: The expected unit of each, by AMD's numbers: MHz 1, C 2, W 3, ns 4, 10 ns 5, % 10. An attribute
+#: in another unit is left out.
 _UNIT_BY_NAME: Final[Mapping[str, int]] = {
     "temperature_hotspot": 2,
     "temperature_mem": 2,
@@ -353,15 +339,15 @@ _UNIT_BY_NAME: Final[Mapping[str, int]] = {
 }
 
 
-def _described(block: bytes) -> dict[str, MetricPlace]:
+def _described(block: bytes) -> dict[str, MetricSlot]:
     return {
-        name: MetricPlace(kind=_KIND_BY_BYTES[size], offsets=offsets)
+        name: MetricSlot(kind=UNSIGNED_BY_BYTES[size], offsets=offsets)
         for name, size, offsets in _attributes(block)
     }
 
 
 def _attributes(block: bytes) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Name, size of a number and offsets of each attribute that is of use."""
+    """Name, size of a number and offsets of each usable attribute."""
     try:
         (count,) = _ATTRIBUTES_COUNT.unpack_from(block, HEADER.size)
         offset = HEADER.size + _ATTRIBUTES_COUNT.size
@@ -373,7 +359,7 @@ def _attributes(block: bytes) -> Iterator[tuple[str, int, tuple[int, ...]]]:
             offsets = tuple(range(offset, offset + size * numbers, size))
             offset += size * numbers
             name = _NAME_BY_ID.get(name_id)
-            is_usable = kind not in _SIGNED_TYPES and size in _KIND_BY_BYTES and numbers > 0
+            is_usable = kind not in _SIGNED_TYPES and size in UNSIGNED_BY_BYTES and numbers > 0
             if name and is_usable and unit == _UNIT_BY_NAME.get(name, unit):
                 yield name, size, offsets
     except IndexError as error:

@@ -1,1 +1,1 @@
-"""AMD GPUs through AMD SMI, by what its own Python binding says of the library."""
+"""Back end over AMD SMI: binding, library, processors, calls."""

@@ -1,7 +1,7 @@
-"""Finds and imports AMD's Python binding. The only module that imports `amdsmi`.
+"""Find and import AMD's Python binding. The only module that imports `amdsmi`.
 
-Of the binding only the wrapper is used: the structures and numbers of its version, and the entry
-points of the library that it loads. Importing it may print, raise anything, or exit.
+Only its wrapper is used: structures and constants of its version, and the entry points of the
+library that it loads. Importing it may print, raise anything, or exit.
 """
 
 import io
@@ -25,9 +25,9 @@ from chopperd.errors import BackendUnavailableError
 logger = logging.getLogger(__name__)
 
 _PACKAGE: Final = "amdsmi"
-#: Below a ROCm installation.
+#: Its path in a ROCm installation.
 _SHARE: Final = Path("share/amd_smi")
-#: By which AMD's binding finds its library: the one beside it is meant.
+#: Variables by which the binding finds its library: a binding of the same ROCm is used.
 _VARIABLES: Final = ("ROCM_PATH", "ROCM_HOME")
 _USUAL: Final = Path("/opt")
 _OUTPUTS: Final = (1, 2)
@@ -35,20 +35,14 @@ _OUTPUTS: Final = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """A version of AMD's binding, with the library that it loaded.
-
-    Attributes:
-        wrapper: Its module of structures, numbers and entry points.
-        version: What it says of itself; None where it says nothing.
-        folder: Where it lies.
-    """
+    """AMD's binding and the library that it loaded; `version` is None if it does not report one."""
 
     wrapper: ModuleType
     version: str | None
     folder: Path
 
     def structure(self, name: str) -> type[Structure] | type[Union] | None:
-        """A structure by its name in C ("amdsmi_gpu_metrics_t"); None where it has none."""
+        """A structure by its C name ("amdsmi_gpu_metrics_t"); None if it does not exist."""
         for candidate in (f"struct_{name}", name):
             found = getattr(self.wrapper, candidate, None)
             if isinstance(found, type) and issubclass(found, Structure | Union):
@@ -56,30 +50,30 @@ class Binding:
         return None
 
     def number(self, name: str) -> int | None:
-        """A number of an enumeration by its name in C; None where it has none."""
+        """A constant by its C name; None if it does not exist."""
         found = getattr(self.wrapper, name, None)
         return found if isinstance(found, int) else None
 
     def address(self, name: str) -> int | None:
-        """Of an entry point; None where this version has none of the name."""
+        """Address of an entry point; None if this version does not have it."""
         found = getattr(self.wrapper, name, None)
-        # What a version can't bind is a stand-in for it: a class, which is no function.
+        # A missing entry point is replaced by a class, which is no function.
         if found is None or isinstance(found, type):
             return None
         return cast(found, c_void_p).value
 
     @property
     def library_path(self) -> str:
-        """The library that it loaded, as it named it; for people."""
+        """Path of the library that it loaded, as text."""
         libraries = getattr(self.wrapper, "_libraries", {})
         return str(getattr(libraries.get("libamd_smi.so"), "_name", "libamd_smi.so"))
 
 
 def import_binding() -> Binding:
-    """The host ROCm's own binding, which alone is sure to fit its library; else the installed one.
+    """Import the binding of the host's ROCm, which fits its library; else the installed one.
 
     Raises:
-        BackendUnavailableError: There is none, or none that loads: why.
+        BackendUnavailableError: There is none, or why none loads.
     """
     reasons = []
     for folder in (*_rocm_folders(os.environ), None):
@@ -97,8 +91,8 @@ def import_binding() -> Binding:
 
 
 @contextmanager
-def contained_noise() -> Iterator[list[str]]:
-    """What is written to standard output and error meanwhile, by any code, as lines at the end."""
+def captured_output() -> Iterator[list[str]]:
+    """Capture what any code writes to standard output and error; the lines are there at the end."""
     lines: list[str] = []
     with TemporaryFile() as file, io.StringIO() as printed:
         kept = [os.dup(output) for output in _OUTPUTS]
@@ -115,11 +109,11 @@ def contained_noise() -> Iterator[list[str]]:
             said = printed.getvalue() + file.read().decode(errors="replace")
             lines.extend(line.strip() for line in said.splitlines() if line.strip())
             for line in lines:
-                logger.debug("AMD SMI said: %s", line)
+                logger.debug("AMD SMI printed: %s", line)
 
 
 def _rocm_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders of ROCm installations that hold a binding, the one that is meant first."""
+    """The folders of ROCm installations with a binding, in order of precedence."""
     roots = [Path(environ[name]) for name in _VARIABLES if environ.get(name)]
     roots.append(_USUAL / "rocm")
     roots.extend(sorted(_USUAL.glob("rocm-*"), reverse=True))
@@ -131,17 +125,17 @@ def _imported(folder: Path | None) -> Binding:
     """The binding in a folder, or the installed one."""
     searched = [] if folder is None else [str(folder)]
     sys.path[:0] = searched
-    said: list[str] = []
+    printed: list[str] = []
     try:
-        with contained_noise() as said:
+        with captured_output() as printed:
             wrapper = import_module(f"{_PACKAGE}.amdsmi_wrapper")
             package = import_module(_PACKAGE)
     # Bindings raise whatever their first missing library or symbol leads to; some exit.
     except (Exception, SystemExit) as error:
         _forget()
         where = "the installed amdsmi" if folder is None else f"AMD's binding in {folder}"
-        heard = f"; it said: {said[0]}" if said else ""
-        raise BackendUnavailableError(f"{where} does not load: {error!r}{heard}") from error
+        output = f"; it printed: {printed[0]}" if printed else ""
+        raise BackendUnavailableError(f"{where} does not load: {error!r}{output}") from error
     finally:
         for each in searched:
             sys.path.remove(each)
@@ -154,16 +148,16 @@ def _imported(folder: Path | None) -> Binding:
 
 
 def _forget() -> None:
-    """Let what was half imported not be taken for the next."""
+    """Remove what was imported in part, so that the next import starts from scratch."""
     for name in [each for each in sys.modules if each.partition(".")[0] == _PACKAGE]:
         del sys.modules[name]
 
 
-# Which library of AMD SMI a version of its binding was made for; pure.
+# The library that a version of the binding was made for.
 
 Version: TypeAlias = tuple[int, int]
 
-#: From here on a binding's version is the library's own; below, it is that of a release of ROCm.
+#: From this major version on a binding's version is the library's; below, that of a ROCm release.
 _OWN_NUMBERS_FROM: Final = 20
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
 
@@ -180,13 +174,13 @@ _LIBRARY_BY_ROCM: Final[Mapping[Version, frozenset[Version]]] = {
 
 
 def fits(binding: str | None, library: tuple[int, ...]) -> bool | None:
-    """Whether a binding was made for a library; None where its version does not say.
+    """Whether a binding was made for a library; None if its version does not show it.
 
-    Structures change with the second number at most.
+    Structures do not change without the first two numbers.
 
     Args:
-        binding: What the binding says of itself: "7.0.2" (of PyPI), "26.0.2+39589fda" (of ROCm).
-        library: The library's numbers.
+        binding: The binding's version: "7.0.2" (of PyPI), "26.0.2+39589fda" (of ROCm).
+        library: The library's version.
     """
     numbers = _numbers(binding)
     if numbers is None:
@@ -198,7 +192,7 @@ def fits(binding: str | None, library: tuple[int, ...]) -> bool | None:
 
 
 def rocm_of(library: tuple[int, ...]) -> str | None:
-    """The series of ROCm that a library is of ("6.4"); None where that is not known."""
+    """The ROCm series ("6.4") of a library; None if not known."""
     for rocm, versions in _LIBRARY_BY_ROCM.items():
         if library[:2] in versions:
             return f"{rocm[0]}.{rocm[1]}"

@@ -1,49 +1,51 @@
-"""Numbers that AMD SMI gives by calls of their own: memory, limits, and stand-ins for the block."""
+"""AMD SMI's calls for one GPU: the block of metrics, and single numbers."""
 
-from collections.abc import Iterator
-from ctypes import addressof, c_uint32, create_string_buffer, sizeof
+import ctypes
+from collections.abc import Iterable, Iterator
+from ctypes import Structure, Union, memset, sizeof
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
-from chopperd.devices.amd.block import ABSENT
+from chopperd.devices.amd.block import ABSENT, MetricsLayout, MetricSlot
 from chopperd.devices.amd.planning import PlannableCall
-from chopperd.devices.amd.sensors import Beside
-from chopperd.devices.amd.smi.codes import OUT_OF_RESOURCES
-from chopperd.devices.amd.smi.library import SPARE_BYTES, Library, Room, SmiError
+from chopperd.devices.amd.sensors import ExtraField
+from chopperd.devices.amd.smi.library import (
+    METRICS_CALL,
+    SPARE_BYTES,
+    Library,
+    OutBuffer,
+    SmiError,
+)
 from chopperd.devices.amd.table import POWER_AVERAGE, POWER_INSTANT
-from chopperd.devices.channel import CallFailedError, DeviceFaults
-from chopperd.devices.read_plan import CallShape, NumberKind, PlannedCall
+from chopperd.devices.faults import CallFailedError
+from chopperd.devices.read_plan import (
+    FORMAT_BY_KIND,
+    UNSIGNED_BY_BYTES,
+    Buffer,
+    CallShape,
+    NumberKind,
+    PlannedCall,
+)
 from chopperd.model import plausible
-from chopperd.model.devices import GpuProcess
 from chopperd.model.plausible import Bounds
 from chopperd.units import MICROWATTS_PER_WATT
 
-_FORMATS: Final = {
-    NumberKind.UINT16: Struct("<H"),
-    NumberKind.UINT32: Struct("<I"),
-    NumberKind.UINT64: Struct("<Q"),
-    NumberKind.INT64: Struct("<q"),
-}
-_ABSENT_16: Final = ABSENT[NumberKind.UINT16]
-_KINDS: Final = {2: NumberKind.UINT16, 4: NumberKind.UINT32, 8: NumberKind.UINT64}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """How a number is asked for.
+class SmiQuery:
+    """One number that a call of its own gives.
 
     Attributes:
-        call: By which entry point.
-        keys: Names of the numbers, in the binding, that choose what is asked for; a number itself.
-        structure: What the answer is; None: a number alone.
-        member: Which of its members.
-        kind: How a number alone stands there.
+        call: The entry point.
+        keys: Arguments that select the number: names of constants in the binding, or numbers.
+        structure: Type of the answer; None if it is a number alone.
+        member: Member of that structure.
+        kind: Encoding of a number alone.
         per_unit: How many of the library's units are one of the field's.
-        source: What tells users this way from its alternatives.
+        source: Name of this query where a field has several.
         unit: The library's unit.
-        absent: What stands for "not reported" beside all ones: those of a narrower number that was
-            copied here.
+        absent: A value that means "not reported", besides all ones: those of a narrower number
+            that was copied here.
     """
 
     call: str
@@ -56,61 +58,70 @@ class Question:
     unit: str
     absent: int | None = None
 
-
-_VRAM: Final = ("AMDSMI_MEM_TYPE_VRAM",)
-_GFX: Final = ("AMDSMI_CLK_TYPE_GFX",)
-_MEM: Final = ("AMDSMI_CLK_TYPE_MEM",)
-_CLOCK: Final = "amdsmi_clk_info_t"
-
-# Source: amdsmi_get_gpu_memory_usage and _total (bytes), of the card as a whole.
-MEMORY_USED: Final = Question(call="amdsmi_get_gpu_memory_usage", keys=_VRAM, unit="bytes")
-MEMORY_SIZE: Final = Question(call="amdsmi_get_gpu_memory_total", keys=_VRAM, unit="bytes")
-# Source: amdsmi_power_cap_info_t (uW from ROCm 6.1.2 on), of the first sensor.
-POWER_LIMIT: Final = Question(
-    call="amdsmi_get_power_cap_info",
-    keys=(0,),
-    structure="amdsmi_power_cap_info_t",
-    member="power_cap",
-    per_unit=MICROWATTS_PER_WATT,
-    unit="uW",
-)
+    @property
+    def operation(self) -> str:
+        """The call and the member."""
+        return f"{self.call}.{self.member}" if self.member else self.call
 
 
-def _clock(keys: tuple[str, ...], member: str) -> Question:
-    return Question(
-        call="amdsmi_get_clock_info", keys=keys, structure=_CLOCK, member=member, unit="MHz"
+def _memory(call: str) -> SmiQuery:
+    return SmiQuery(call=call, keys=("AMDSMI_MEM_TYPE_VRAM",), unit="bytes")
+
+
+def _power_limit(member: str) -> SmiQuery:
+    return SmiQuery(
+        call="amdsmi_get_power_cap_info",
+        keys=(0,),
+        structure="amdsmi_power_cap_info_t",
+        member=member,
+        per_unit=MICROWATTS_PER_WATT,
+        unit="uW",
     )
 
 
-def _power(member: str, source: str) -> Question:
-    return Question(
+def _clock(domain: str, member: str) -> SmiQuery:
+    return SmiQuery(
+        call="amdsmi_get_clock_info",
+        keys=(f"AMDSMI_CLK_TYPE_{domain}",),
+        structure="amdsmi_clk_info_t",
+        member=member,
+        unit="MHz",
+    )
+
+
+def _power(member: str, source: str) -> SmiQuery:
+    return SmiQuery(
         call="amdsmi_get_power_info",
         structure="amdsmi_power_info_t",
         member=member,
         source=source,
         unit="W",
-        absent=_ABSENT_16,
+        absent=ABSENT[NumberKind.UINT16],
     )
 
 
-def _temperature(sensor: str, metric: str) -> Question:
-    return Question(
+def _threshold(sensor: str, limit: str) -> SmiQuery:
+    return SmiQuery(
         call="amdsmi_get_temp_metric",
-        keys=(f"AMDSMI_TEMPERATURE_TYPE_{sensor}", f"AMDSMI_TEMP_{metric}"),
+        keys=(f"AMDSMI_TEMPERATURE_TYPE_{sensor}", f"AMDSMI_TEMP_{limit}"),
         kind=NumberKind.INT64,
         unit="C",
     )
 
 
-#: What full looks read beside the block.
-BESIDE: Final = (
-    ("memory_used_bytes", plausible.MEMORY_BYTES, (MEMORY_USED,)),
-    ("power_limit_w", plausible.POWER_W, (POWER_LIMIT,)),
+#: Fields with their bounds and queries, best first.
+Queries: TypeAlias = tuple[tuple[str, Bounds, tuple[SmiQuery, ...]], ...]
+
+#: Fields that full reads add to the block. Source: amdsmi_get_gpu_memory_usage (bytes, of the whole
+#: card); amdsmi_power_cap_info_t (uW from ROCm 6.1.2 on), of the first sensor.
+EXTRA: Final[Queries] = (
+    ("memory_used_bytes", plausible.MEMORY_BYTES, (_memory("amdsmi_get_gpu_memory_usage"),)),
+    ("power_limit_w", plausible.POWER_W, (_power_limit("power_cap"),)),
 )
-#: Where the block is not given (in virtual machines), or lacks the field.
-STAND_INS: Final = (
-    ("sm_clock_mhz", plausible.CLOCK_MHZ, (_clock(_GFX, "clk"),)),
-    ("mem_clock_mhz", plausible.CLOCK_MHZ, (_clock(_MEM, "clk"),)),
+#: For GPUs whose block is not available (in virtual machines), or lacks the field.
+FALLBACKS: Final[Queries] = (
+    ("sm_clock_mhz", plausible.CLOCK_MHZ, (_clock("GFX", "clk"),)),
+    ("mem_clock_mhz", plausible.CLOCK_MHZ, (_clock("MEM", "clk"),)),
     (
         "power_w",
         Bounds(plausible.POWER_W.low, 65_534),
@@ -123,150 +134,113 @@ STAND_INS: Final = (
         "activity_ratio",
         plausible.RATIO,
         (
-            Question(
+            SmiQuery(
                 call="amdsmi_get_gpu_activity",
                 structure="amdsmi_engine_usage_t",
                 member="gfx_activity",
                 per_unit=100,
                 unit="%",
-                absent=_ABSENT_16,
+                absent=ABSENT[NumberKind.UINT16],
             ),
         ),
     ),
 )
-#: Fields of `GpuInfo`, asked for once. A clock's highest level is that of now: one that was lowered
-#: by a user hides what it was.
-FIXED: Final = (
-    ("sm_clock_max_mhz", plausible.CLOCK_MHZ, _clock(_GFX, "max_clk")),
-    ("mem_clock_max_mhz", plausible.CLOCK_MHZ, _clock(_MEM, "max_clk")),
-    ("power_limit_w", plausible.POWER_W, POWER_LIMIT),
-    (
-        "power_limit_default_w",
-        plausible.POWER_W,
-        Question(
-            call="amdsmi_get_power_cap_info",
-            keys=(0,),
-            structure="amdsmi_power_cap_info_t",
-            member="default_power_cap",
-            per_unit=MICROWATTS_PER_WATT,
-            unit="uW",
-        ),
-    ),
-    ("temperature_slowdown_c", plausible.THRESHOLD_C, _temperature("HOTSPOT", "CRITICAL")),
-    ("temperature_shutdown_c", plausible.THRESHOLD_C, _temperature("HOTSPOT", "EMERGENCY")),
-    ("temperature_memory_max_c", plausible.THRESHOLD_C, _temperature("VRAM", "CRITICAL")),
-    ("memory_size_bytes", plausible.MEMORY_BYTES, MEMORY_SIZE),
+#: Fields of `GpuInfo`, read once. A clock's highest level is that of now: a user may have lowered
+#: it.
+FIXED: Final[Queries] = (
+    ("sm_clock_max_mhz", plausible.CLOCK_MHZ, (_clock("GFX", "max_clk"),)),
+    ("mem_clock_max_mhz", plausible.CLOCK_MHZ, (_clock("MEM", "max_clk"),)),
+    ("power_limit_w", plausible.POWER_W, (_power_limit("power_cap"),)),
+    ("power_limit_default_w", plausible.POWER_W, (_power_limit("default_power_cap"),)),
+    ("temperature_slowdown_c", plausible.THRESHOLD_C, (_threshold("HOTSPOT", "CRITICAL"),)),
+    ("temperature_shutdown_c", plausible.THRESHOLD_C, (_threshold("HOTSPOT", "EMERGENCY"),)),
+    ("temperature_memory_max_c", plausible.THRESHOLD_C, (_threshold("VRAM", "CRITICAL"),)),
+    ("memory_size_bytes", plausible.MEMORY_BYTES, (_memory("amdsmi_get_gpu_memory_total"),)),
 )
 
 
-class SmiNumber:
-    """One number by a call of its own, into a buffer that is used again.
+def fields_of(
+    library: Library, handle: int, queries: Queries, size_bytes: int | None = None
+) -> tuple[ExtraField, ...]:
+    """Fields of a GPU by calls of their own, as far as this version of the library has the calls.
 
-    Raises:
-        LookupError: This version of the binding has no such call, key or member.
+    Args:
+        library: Makes the calls.
+        handle: The GPU's.
+        queries: The fields.
+        size_bytes: Upper bound of the memory in use; None if not known.
     """
-
-    def __init__(self, library: Library, handle: int, question: Question) -> None:
-        structure = library.binding.structure(question.structure) if question.structure else None
-        self._library = library
-        self._handle = handle
-        self._room = Room(structure)
-        self._call = question.call
-        self._keys = tuple(_key(library, key) for key in question.keys)
-        self.offset, self.kind = 0, question.kind
-        if question.structure is not None:
-            self.offset, self.kind = _member(structure, question.member)
-        self._absent = {ABSENT.get(self.kind), question.absent} - {None}
-        self._unpack = _FORMATS[self.kind].unpack_from
-        if library.binding.address(question.call) is None:
-            raise LookupError(question.call)
-
-    def raw(self) -> int:
-        """The number in the library's unit.
-
-        Raises:
-            SmiError: The call fails.
-            CallFailedError: It says that there is no such number: all ones.
-        """
-        self._library.call(self._call, self._handle, *self._keys, self._room.address)
-        number: int = self._unpack(self._room.buffer, self.offset)[0]
-        if number in self._absent:
-            raise CallFailedError(is_absent=True)
-        return number
-
-    def planned_call(self) -> PlannedCall | None:
-        """The same without Python; None where it takes too much for that."""
-        address = self._library.binding.address(self._call)
-        if address is None or len(self._keys) > 1:
-            return None
-        return PlannedCall(
-            operation=self._call,
-            address=address,
-            shape=CallShape.OF if self._keys else CallShape.BUFFER,
-            handle=self._handle,
-            buffer=self._room.buffer,
-            argument=self._keys[0] if self._keys else 0,
-            lock=self._library.lock,
-        )
-
-
-def beside(library: Library, handle: int, size_bytes: int | None) -> tuple[Beside, ...]:
-    """What full looks at a GPU read beside its block."""
     return tuple(
-        Beside(
+        ExtraField(
             name=name,
             bounds=Bounds(0, size_bytes) if name == "memory_used_bytes" and size_bytes else bounds,
-            calls=tuple(_calls(library, handle, questions)),
+            calls=tuple(_calls(library, handle, each)),
         )
-        for name, bounds, questions in BESIDE
+        for name, bounds, each in queries
     )
 
 
-def stand_ins(library: Library, handle: int) -> tuple[Beside, ...]:
-    """Ways to fields of the block that a GPU may lack there."""
-    return tuple(
-        Beside(name=name, bounds=bounds, calls=tuple(_calls(library, handle, questions)))
-        for name, bounds, questions in STAND_INS
-    )
-
-
-def fixed(library: Library, handle: int) -> dict[str, float]:
-    """What of a GPU stands still and is told and can be believed, by field of `GpuInfo`."""
+def values_of(fields: Iterable[ExtraField]) -> dict[str, float]:
+    """The plausible values of fields that are read once, by name; 0 is no value."""
     found: dict[str, float] = {}
-    for name, bounds, question in FIXED:
-        try:
-            value = SmiNumber(library, handle, question).raw() / question.per_unit
-        except (LookupError, SmiError, CallFailedError):
-            continue
-        if value in bounds and value:
-            found[name] = int(value) if name.endswith("_bytes") else value
+    for field in fields:
+        for call in field.calls:
+            try:
+                value = call.read()
+            except (SmiError, CallFailedError):
+                continue
+            if value in field.bounds and value:
+                found[field.name] = int(value) if field.name.endswith("_bytes") else value
     return found
 
 
-def _calls(
-    library: Library, handle: int, questions: tuple[Question, ...]
-) -> Iterator[PlannableCall]:
-    for question in questions:
+def _calls(library: Library, handle: int, queries: tuple[SmiQuery, ...]) -> Iterator[PlannableCall]:
+    for query in queries:
         try:
-            number = SmiNumber(library, handle, question)
-        except LookupError:
+            yield _call(library, handle, query)
+        except LookupError:  # this version has no such call, key or member
             continue
-        planned = number.planned_call()
-        if planned is not None:
-            yield _way(number, planned, question)
 
 
-def _way(number: SmiNumber, planned: PlannedCall, question: Question) -> PlannableCall:
-    read, per_unit = number.raw, question.per_unit
-    suffix = f".{question.member}" if question.source else ""
+def _call(library: Library, handle: int, query: SmiQuery) -> PlannableCall:
+    """One number by a call of its own, into a reused buffer."""
+    structure = library.binding.structure(query.structure) if query.structure else None
+    out = OutBuffer(structure)
+    keys = tuple(_key(library, key) for key in query.keys)
+    offset, kind = 0, query.kind
+    if query.structure is not None:
+        offset, kind = _member(structure, query.member)
+    address = library.binding.address(query.call)
+    if address is None:
+        raise LookupError(query.call)
+    absent = {ABSENT.get(kind), query.absent} - {None}
+    unpack, per_unit = FORMAT_BY_KIND[kind].unpack_from, query.per_unit
+
+    def read() -> float:
+        library.call(query.call, handle, *keys, out.address)
+        number: int = unpack(out.buffer, offset)[0]
+        if number in absent:
+            raise CallFailedError(is_absent=True)
+        return number if per_unit == 1 else number / per_unit
+
+    planned = PlannedCall(
+        operation=query.call,
+        address=address,
+        shape=CallShape.OF if keys else CallShape.BUFFER,
+        handle=handle,
+        buffer=out.buffer,
+        argument=keys[0] if keys else 0,
+        lock=library.lock,
+    )
     return PlannableCall(
-        operation=question.call + suffix,
-        read=read if per_unit == 1 else lambda: read() / per_unit,
-        source=question.source,
-        plan=lambda: planned,
-        offset=number.offset,
-        kind=number.kind,
+        operation=query.operation,
+        read=read,
+        source=query.source,
+        plan=lambda: None if len(keys) > 1 else planned,  # no shape has two arguments
+        offset=offset,
+        kind=kind,
         scale=1 / per_unit,
+        unit=query.unit,
     )
 
 
@@ -278,85 +252,136 @@ def _key(library: Library, key: str | int) -> int:
 
 
 def _member(structure: type | None, name: str) -> tuple[int, NumberKind]:
-    """Where a member stands, and how."""
+    """Offset and encoding of a member."""
     member = getattr(structure, name, None)
     if member is None:
         raise LookupError(name)
-    return member.offset, _KINDS[member.size]
+    return member.offset, UNSIGNED_BY_BYTES[member.size]
 
 
-# What of a GPU is asked seldom, by another thread than the one that reads it.
+# The block of metrics, laid out as the binding's own structure.
 
-_PROCESSES: Final = "amdsmi_get_gpu_process_list"
-_MOST_PROCESSES: Final = 256
-_BAD_PAGES: Final = "amdsmi_get_gpu_bad_page_info"
+_STRUCTURE: Final = "amdsmi_gpu_metrics_t"
+#: Its array of statistics per partition, each with an array of counts per die.
+_PARTITIONS: Final = "xcp_stats"
+_UNSIGNED: Final = (ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64)
+#: Fill bytes that show how much the library writes.
+_CANARIES: Final = (0xA5, 0x5A)
+#: Padding at the end of a structure, which may not be written.
+_PADDING_BYTES: Final = 8
+_ALL_ONES: Final = 0xFF
 
 
-class ProcessList:
-    """The compute processes of one GPU; used by one thread.
+def layout_of(library: Library) -> MetricsLayout:
+    """Where each metric is; empty where the binding has no such structure."""
+    structure = library.binding.structure(_STRUCTURE)
+    if structure is None:
+        return MetricsLayout(version="none", size_bytes=0, slots={})
+    slots: dict[str, MetricSlot] = {}
+    for name, kind in _members(structure):
+        offset = getattr(structure, name).offset
+        if name == _PARTITIONS:
+            slots |= _partition_slots(kind, offset)
+        elif (slot := _slot(kind, offset)) is not None:
+            slots[name] = slot
+    return MetricsLayout(
+        version=f"amdsmi {library.version_text}", size_bytes=sizeof(structure), slots=slots
+    )
 
-    Source: amdsmi_get_gpu_process_list: pid, of the initial pid namespace where the library sees
-    that, and bytes of device memory.
+
+def check_size(library: Library, handle: int, layout: MetricsLayout) -> None:
+    """Check that the library's metrics are as long as the binding's.
+
+    With a GPU that gives no metrics it can't be checked, and nothing is read of them either.
+
+    Raises:
+        BackendUnavailableError: They are not.
     """
+    if not layout.slots:
+        return
+    written = 0
+    for canary in _CANARIES:
+        out = OutBuffer(library.binding.structure(_STRUCTURE))
+        memset(out.address, canary, layout.size_bytes + SPARE_BYTES)
+        try:
+            library.call(METRICS_CALL, handle, out.address)
+        except SmiError:
+            return
+        written = max(written, len(out.buffer.raw.rstrip(bytes([canary]))))
+    if not layout.size_bytes - _PADDING_BYTES < written <= layout.size_bytes:
+        detail = f", whose metrics have {written} bytes, not {layout.size_bytes}"
+        raise library.mismatch(library.version, detail)
 
-    def __init__(self, library: Library, handle: int, faults: DeviceFaults) -> None:
+
+class SmiSource:
+    """The block of one GPU in a reused buffer, which is all ones ("not reported") at first."""
+
+    operation = METRICS_CALL
+
+    def __init__(self, library: Library, handle: int, layout: MetricsLayout) -> None:
+        self.layout = layout
         self._library = library
         self._handle = handle
-        self._faults = faults
-        self._one = library.binding.structure("amdsmi_proc_info_t")
+        self._out = OutBuffer(library.binding.structure(_STRUCTURE))
+        memset(self._out.address, _ALL_ONES, layout.size_bytes)
+        self.buffer: Buffer = self._out.buffer
 
-    def now(self) -> tuple[GpuProcess, ...] | None:
-        """The processes; None where AMD SMI does not say.
+    def fetch(self) -> None:
+        """Fetch the block again.
 
         Raises:
-            TransientDeviceError: The call failed this time.
-            DeviceLostError: The GPU is gone.
+            SmiError: AMD SMI does not give it.
         """
-        if self._one is None:
+        self._library.call(METRICS_CALL, self._handle, self._out.address)
+
+    def planned_call(self) -> PlannedCall | None:
+        """`fetch` as part of a read plan."""
+        address = self._library.binding.address(METRICS_CALL)
+        if address is None:
             return None
-        self._faults.begin_look()
-        try:
-            return self._faults.plausible_processes(self._listed())
-        except SmiError as error:
-            self._faults.absent(error, _PROCESSES)
-            if self._faults.transient is not None:
-                raise self._faults.transient from error
-            return None
+        return PlannedCall(
+            operation=METRICS_CALL,
+            address=address,
+            shape=CallShape.BUFFER,
+            handle=self._handle,
+            buffer=self.buffer,
+            lock=self._library.lock,
+        )
 
-    def _listed(self) -> Iterator[GpuProcess]:
-        one = self._one
-        assert one is not None
-        room = create_string_buffer(_MOST_PROCESSES * sizeof(one) + SPARE_BYTES)
-        count = c_uint32(_MOST_PROCESSES)
-        try:
-            self._library.call(_PROCESSES, self._handle, addressof(count), addressof(room))
-        except SmiError as error:
-            if error.code != OUT_OF_RESOURCES:  # more than there is room for: these at least
-                raise
-        for place in range(min(count.value, _MOST_PROCESSES)):
-            row = one.from_buffer(room, place * sizeof(one))
-            yield GpuProcess(
-                pid=int(getattr(row, "pid", 0)), memory_used_bytes=int(getattr(row, "mem", 0))
-            )
+    def close(self) -> None:
+        """Do nothing: the library is closed for all GPUs together."""
 
 
-def troubles(library: Library, handle: int) -> Iterator[str]:
-    """What AMD SMI knows to be wrong with a GPU, a line each; never raises.
+def _members(structure: type) -> list[tuple[str, type]]:
+    """Names and types of a structure's members."""
+    return [(member[0], member[1]) for member in getattr(structure, "_fields_", ())]
 
-    Source: amdsmi_get_gpu_total_ecc_count, amdsmi_get_gpu_bad_page_info.
-    """
-    room = Room(library.binding.structure("amdsmi_error_count_t"))
-    try:
-        library.call("amdsmi_get_gpu_total_ecc_count", handle, room.address)
-        count = int(getattr(room.fields, "uncorrectable_count", 0))
-        if 0 < count < 1 << 63:
-            yield f"{count} uncorrectable memory errors since the driver loaded"
-    except SmiError:
-        pass
-    count_of_pages = c_uint32(0)
-    try:
-        library.call(_BAD_PAGES, handle, addressof(count_of_pages), None)
-    except SmiError:
-        return
-    if count_of_pages.value:
-        yield f"{count_of_pages.value} bad memory pages"
+
+def _slot(kind: type, offset: int) -> MetricSlot | None:
+    """The slot of an unsigned number, or of an array of them; None for any other type."""
+    count = getattr(kind, "_length_", 1)
+    one = getattr(kind, "_type_", None) if hasattr(kind, "_length_") else kind
+    size = next((sizeof(each) for each in _UNSIGNED if one is each), None)
+    if size is None:
+        return None
+    return MetricSlot(
+        kind=UNSIGNED_BY_BYTES[size],
+        offsets=tuple(offset + size * each for each in range(count)),
+    )
+
+
+def _partition_slots(kind: type, offset: int) -> dict[str, MetricSlot]:
+    """The statistics of the partitions: for each, the dies of all partitions in a row."""
+    one = getattr(kind, "_type_", None)
+    if not isinstance(one, type) or not issubclass(one, Structure | Union):
+        return {}
+    slots: dict[str, MetricSlot] = {}
+    for name, member in _members(one):
+        for partition in range(getattr(kind, "_length_", 0)):
+            start = offset + partition * sizeof(one) + getattr(one, name).offset
+            slot = _slot(member, start)
+            if slot is None:
+                continue
+            before = slots[name].offsets if name in slots else ()
+            slots[name] = MetricSlot(kind=slot.kind, offsets=before + slot.offsets)
+    return slots

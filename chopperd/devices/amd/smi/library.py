@@ -1,7 +1,7 @@
-"""AMD SMI's library: its start and end, and its calls, of which one is made at a time.
+"""AMD SMI's library: start, end, return codes, and its calls, one at a time.
 
-AMD promises thread safety of no version of it (older than ROCm 7.2 has none), so one lock is held
-around each call, planned ones too: a call that hangs holds up all GPUs until this process is
+AMD does not promise thread safety for any version (those before ROCm 7.2 have none), so one lock is
+held around each call, also planned ones: a call that hangs blocks all GPUs until this process is
 replaced.
 """
 
@@ -22,24 +22,31 @@ from ctypes import (
     create_string_buffer,
     sizeof,
 )
+from enum import Enum, auto
 from struct import Struct
 from typing import Any, Final
 
-from chopperd.devices.amd.smi.binding import Binding, contained_noise, fits, import_binding, rocm_of
+from chopperd.devices.amd.smi.binding import Binding, captured_output, fits, import_binding, rocm_of
 from chopperd.devices.read_plan import SharedLock
-from chopperd.errors import BackendUnavailableError
+from chopperd.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    DeviceLostError,
+    TransientDeviceError,
+    UnsupportedFieldError,
+)
 
 logger = logging.getLogger(__name__)
 
-#: Room behind each structure, so that a library with larger ones overruns nothing.
+#: Spare bytes after each structure, so that a library with larger ones overwrites nothing else.
 SPARE_BYTES: Final = 16_384
 _GPUS: Final = "AMDSMI_INIT_AMD_GPUS"
-#: The library's version begins with three numbers: year, major and minor, or, from ROCm 6.4 on,
-#: major, minor and release. Source: amdsmi_version_t.
+#: The version begins with three numbers: year, major and minor, or, from ROCm 6.4 on, major, minor
+#: and release. Source: amdsmi_version_t.
 _VERSION: Final = Struct("<3I")
 
 _HANDLE, _OUT, _KEY = c_void_p, c_void_p, c_uint32
-#: How each call is made; all return `amdsmi_status_t`. Source: amdsmi.h of ROCm 6.2 to 7.0.
+#: Argument types of each call; all return `amdsmi_status_t`. Source: amdsmi.h of ROCm 6.2 to 7.0.
 _ARGUMENTS: Final[Mapping[str, tuple[type[Any], ...]]] = {
     "amdsmi_init": (c_uint64,),
     "amdsmi_shut_down": (),
@@ -66,23 +73,15 @@ _ARGUMENTS: Final[Mapping[str, tuple[type[Any], ...]]] = {
 
 
 class SmiError(Exception):
-    """A call failed.
-
-    Attributes:
-        code: AMD SMI's.
-    """
+    """A call failed with AMD SMI's return `code`."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-class Room:
-    """A structure, or nothing but bytes, with more room behind it than any library fills.
-
-    Args:
-        structure: As the binding has it; None for plain bytes.
-    """
+class OutBuffer:
+    """A structure of the binding (None: plain bytes), with spare bytes after it."""
 
     def __init__(self, structure: type[Structure] | type[Union] | None = None) -> None:
         size = 0 if structure is None else sizeof(structure)
@@ -92,13 +91,10 @@ class Room:
 
 
 class Library:
-    """The library under a binding, from its start until `close`.
-
-    Args:
-        binding: Has loaded it.
+    """The library that a binding has loaded, started; until `close`.
 
     Raises:
-        BackendUnavailableError: It does not start, or is not the one that the binding was made for.
+        BackendUnavailableError: It does not start, or the binding was made for another version.
     """
 
     def __init__(self, binding: Binding) -> None:
@@ -115,18 +111,14 @@ class Library:
 
     @property
     def version_text(self) -> str:
-        """Its version, for people."""
+        """Its version as text."""
         return ".".join(map(str, self.version))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a call of this name."""
-        return self.binding.address(name) is not None
 
     def call(self, name: str, *arguments: object) -> None:
         """Make a call.
 
         Raises:
-            SmiError: It fails, or this version has none of the name.
+            SmiError: It fails, or this version does not have it.
         """
         function = self._functions.get(name) or self._function(name)
         with self.lock:
@@ -135,7 +127,7 @@ class Library:
             raise self.error(code)
 
     def error(self, code: int) -> SmiError:
-        """A return code with the library's words for it."""
+        """The error of a return code, with the library's text."""
         text = c_char_p()
         function = self._functions.get("amdsmi_status_code_to_string")
         try:
@@ -148,12 +140,12 @@ class Library:
         return SmiError(code, words.partition("\n")[0] or f"code {code}")
 
     def close(self) -> None:
-        """End the library; a second call does nothing."""
+        """Shut the library down; a second call does nothing."""
         if not self._open:
             return
         self._open = False
         try:
-            with contained_noise():
+            with captured_output():
                 self.call("amdsmi_shut_down")
         except SmiError as error:
             logger.warning("amdsmi_shut_down failed: %s", error)
@@ -161,14 +153,14 @@ class Library:
     def _function(self, name: str) -> Callable[..., int]:
         address = self.binding.address(name)
         if address is None:
-            raise SmiError(2, f"this version of AMD SMI has no {name}")
+            raise SmiError(NOT_SUPPORTED, f"this version of AMD SMI has no {name}")
         function: Callable[..., int] = CFUNCTYPE(c_uint32, *_ARGUMENTS[name])(address)
         self._functions[name] = function
         return function
 
     def _start(self) -> None:
         try:
-            with contained_noise():
+            with captured_output():
                 self.call("amdsmi_init", self.binding.number(_GPUS) or 2)
         except SmiError as error:
             raise BackendUnavailableError(
@@ -177,19 +169,21 @@ class Library:
         self._open = True
 
     def _checked_version(self) -> tuple[int, ...]:
-        """The version, read into room enough before any other structure."""
-        room = Room()
+        """The version, read before any other structure, with spare bytes."""
+        out = OutBuffer()
         try:
-            self.call("amdsmi_get_lib_version", room.address)
+            self.call("amdsmi_get_lib_version", out.address)
         except SmiError as error:
-            raise BackendUnavailableError(f"AMD SMI does not tell its version: {error}") from error
-        version = _VERSION.unpack_from(room.buffer)
+            raise BackendUnavailableError(
+                f"AMD SMI does not report its version: {error}"
+            ) from error
+        version = _VERSION.unpack_from(out.buffer)
         if fits(self.binding.version, version) is False:
             raise self.mismatch(version, "")
         return version
 
     def mismatch(self, version: tuple[int, ...], detail: str) -> BackendUnavailableError:
-        """Why a library can't be called through this binding, and what to do."""
+        """The error of a binding that was made for another library, and what to do."""
         numbers = ".".join(map(str, version))
         rocm = rocm_of(version)
         other = f", or pip install 'amdsmi=={rocm}.*'" if rocm else ""
@@ -201,9 +195,97 @@ class Library:
 
 
 def open_library() -> Library:
-    """The library of this machine, started.
+    """Start the library of this machine.
 
     Raises:
-        BackendUnavailableError: There is none that can be used: why.
+        BackendUnavailableError: Why none can be used.
     """
     return Library(import_binding())
+
+
+METRICS_CALL: Final = "amdsmi_get_gpu_metrics_info"
+NOT_SUPPORTED: Final = 2
+NOT_FOUND: Final = 31
+OUT_OF_RESOURCES: Final = 15
+
+
+class Outcome(Enum):
+    """Classes of return codes."""
+
+    UNSUPPORTED = auto()
+    TRANSIENT = auto()
+    LOST = auto()
+
+
+#: Every `AMDSMI_STATUS_*` but success. Source: amdsmi_status_t of amdsmi.h, ROCm 6.2 to 7.0.
+OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
+    1: Outcome.UNSUPPORTED,  # INVAL
+    2: Outcome.UNSUPPORTED,  # NOT_SUPPORTED
+    3: Outcome.UNSUPPORTED,  # NOT_YET_IMPLEMENTED
+    4: Outcome.LOST,  # FAIL_LOAD_MODULE
+    5: Outcome.UNSUPPORTED,  # FAIL_LOAD_SYMBOL
+    6: Outcome.TRANSIENT,  # DRM_ERROR
+    7: Outcome.TRANSIENT,  # API_FAILED
+    8: Outcome.TRANSIENT,  # TIMEOUT
+    9: Outcome.TRANSIENT,  # RETRY
+    10: Outcome.UNSUPPORTED,  # NO_PERM
+    11: Outcome.TRANSIENT,  # INTERRUPT
+    12: Outcome.TRANSIENT,  # IO
+    13: Outcome.TRANSIENT,  # ADDRESS_FAULT
+    14: Outcome.TRANSIENT,  # FILE_ERROR
+    15: Outcome.TRANSIENT,  # OUT_OF_RESOURCES
+    16: Outcome.TRANSIENT,  # INTERNAL_EXCEPTION
+    17: Outcome.UNSUPPORTED,  # INPUT_OUT_OF_BOUNDS
+    18: Outcome.LOST,  # INIT_ERROR
+    19: Outcome.TRANSIENT,  # REFCOUNT_OVERFLOW
+    20: Outcome.UNSUPPORTED,  # DIRECTORY_NOT_FOUND
+    30: Outcome.TRANSIENT,  # BUSY
+    31: Outcome.UNSUPPORTED,  # NOT_FOUND: of the metrics, the GPU
+    32: Outcome.LOST,  # NOT_INIT
+    33: Outcome.LOST,  # NO_SLOT
+    34: Outcome.LOST,  # DRIVER_NOT_LOADED
+    39: Outcome.TRANSIENT,  # MORE_DATA
+    40: Outcome.TRANSIENT,  # NO_DATA
+    41: Outcome.UNSUPPORTED,  # INSUFFICIENT_SIZE
+    42: Outcome.TRANSIENT,  # UNEXPECTED_SIZE
+    43: Outcome.TRANSIENT,  # UNEXPECTED_DATA
+    44: Outcome.UNSUPPORTED,  # NON_AMD_CPU
+    45: Outcome.UNSUPPORTED,  # NO_ENERGY_DRV
+    46: Outcome.UNSUPPORTED,  # NO_MSR_DRV
+    47: Outcome.UNSUPPORTED,  # NO_HSMP_DRV
+    48: Outcome.UNSUPPORTED,  # NO_HSMP_SUP
+    49: Outcome.UNSUPPORTED,  # NO_HSMP_MSG_SUP
+    50: Outcome.TRANSIENT,  # HSMP_TIMEOUT
+    51: Outcome.LOST,  # NO_DRV
+    52: Outcome.UNSUPPORTED,  # FILE_NOT_FOUND
+    53: Outcome.UNSUPPORTED,  # ARG_PTR_NULL
+    54: Outcome.LOST,  # AMDGPU_RESTART_ERR
+    55: Outcome.UNSUPPORTED,  # SETTING_UNAVAILABLE
+    56: Outcome.TRANSIENT,  # CORRUPTED_EEPROM
+    57: Outcome.TRANSIENT,  # MORE_DATA, in ROCm 6.4
+    0xFFFF_FFFE: Outcome.TRANSIENT,  # MAP_ERROR
+    0xFFFF_FFFF: Outcome.TRANSIENT,  # UNKNOWN_ERROR
+}
+
+_ERROR_BY_OUTCOME: Final[Mapping[Outcome, type[DeviceError]]] = {
+    Outcome.UNSUPPORTED: UnsupportedFieldError,
+    Outcome.TRANSIENT: TransientDeviceError,
+    Outcome.LOST: DeviceLostError,
+}
+
+
+def outcome_of(code: int, operation: str) -> Outcome:
+    """The class of a return code; codes of later versions are transient."""
+    if code == NOT_FOUND and operation == METRICS_CALL:
+        return Outcome.LOST
+    return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
+
+
+def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
+    """The `DeviceError` of a failed call, by AMD SMI's return code and text; not raised here."""
+    return _ERROR_BY_OUTCOME[outcome_of(code, operation)](
+        f"GPU {device_index}: {operation} failed: {text} (AMD SMI code {code})",
+        operation=operation,
+        device_index=device_index,
+        vendor_code=code,
+    )

@@ -1,33 +1,30 @@
-"""The processors that AMD SMI lists: which GPU, or partition of one, each is."""
+"""The processors that AMD SMI lists, and the GPU or partition that each is."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_uint32, c_void_p
 from dataclasses import dataclass, replace
-from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from chopperd.devices.amd.identity import KfdNode, kfd_nodes, pci_bus_id, uuid_of
-from chopperd.devices.amd.kernel.cards import TWO_DIE_DEVICES
-from chopperd.devices.amd.kernel.cards import cards as kernel_cards
-from chopperd.devices.amd.smi.library import Library, Room, SmiError
+from chopperd.devices.amd.identity import TWO_DIE_DEVICES, KfdNode, pci_bus_id
+from chopperd.devices.amd.smi.library import Library, OutBuffer, SmiError
 
 _MOST: Final = 1024
 _NUMBER: Final = Struct("<Q")
-#: All ones in 32 bits: a node, or a partition, that is not told.
-_NOT_TOLD: Final = 0xFFFF_FFFF
+#: All ones in 32 bits: a node or partition that is not reported.
+_NOT_REPORTED: Final = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
-    """One that AMD SMI has a handle of.
+    """A processor of AMD SMI.
 
     Attributes:
-        handle: Good until the library ends.
+        handle: Valid until the library is closed.
         pci_bus_id: As the kernel writes it; partitions of a card differ in its function.
         name: Its market name.
-        device_id: Of PCI; None where it is not told.
-        unique_id: The chip's own id; None where it has none, or does not tell.
+        device_id: Of PCI; None if not reported.
+        unique_id: The chip's own id; None if it has none, or it is not reported.
         kfd_node: As in `GpuInfo`.
         partition: Its number on its card.
     """
@@ -42,23 +39,18 @@ class Processor:
 
     @property
     def card(self) -> str:
-        """The PCI address of its card, without the function."""
+        """The PCI address of its card without the function."""
         return self.pci_bus_id.partition(".")[0]
 
     @property
     def is_die(self) -> bool:
-        """Whether it is one of two dies on a card that are GPUs of their own."""
+        """Whether it is one of two dies on a card, each of which is a GPU."""
         return self.device_id in TWO_DIE_DEVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A GPU with its partitions; one that is not split has none.
-
-    Attributes:
-        whole: The processor that speaks for it.
-        partitions: All of it, that one among them; none where there is just one.
-    """
+    """A GPU: the processor that represents it, and all of its partitions if it has several."""
 
     whole: Processor
     partitions: tuple[Processor, ...] = ()
@@ -82,19 +74,19 @@ def processor(library: Library, handle: int, nodes: Sequence[KfdNode]) -> Proces
     """The processor behind a handle.
 
     Args:
-        library: Knows it.
-        handle: Of the processor.
-        nodes: What the kernel lists, for what the library does not tell.
+        library: Makes the calls.
+        handle: The processor's.
+        nodes: The kernel's list, for what the library does not report.
 
     Raises:
-        SmiError: It does not say where it is; all else may be missing.
+        SmiError: Its PCI address is not reported; everything else may be missing.
     """
     found = _named(library, Processor(handle=handle, pci_bus_id=_address(library, handle)))
     return _numbered(library, found, nodes)
 
 
 def cards(processors: Sequence[Processor]) -> tuple[Card, ...]:
-    """The GPUs that processors make up: those of one card and chip are its partitions."""
+    """Group processors to GPUs: those of the same card and chip are its partitions."""
     grouped: dict[tuple[str, int | None], list[Processor]] = {}
     for each in processors:
         grouped.setdefault((each.card, each.unique_id), []).append(each)
@@ -107,68 +99,59 @@ def _card(parts: Sequence[Processor]) -> Card:
     return Card(whole=whole, partitions=ordered if len(ordered) > 1 else ())
 
 
-def uuid(of: Processor, *, is_partition: bool = False) -> str:
-    """Its name for ever, the same that the kernel's files give; its address where it has none."""
-    partition = of.partition if is_partition else None
-    known = uuid_of(of.unique_id, partition)
-    if known:
-        return known
-    return f"{of.card}.0.{of.partition}" if is_partition else of.pci_bus_id
-
-
 def _listed(library: Library, call: str, *of: int) -> tuple[int, ...]:
     count = c_uint32(0)
     library.call(call, *of, addressof(count), None)
     found = (c_void_p * min(count.value, _MOST))()
     count = c_uint32(len(found))
     library.call(call, *of, addressof(count), addressof(found))
-    return tuple(found[place] or 0 for place in range(min(count.value, len(found))))
+    return tuple(found[index] or 0 for index in range(min(count.value, len(found))))
 
 
 def _address(library: Library, handle: int) -> str:
-    room = Room()
-    library.call("amdsmi_get_gpu_device_bdf", handle, room.address)
-    (bits,) = _NUMBER.unpack_from(room.buffer)
+    out = OutBuffer()
+    library.call("amdsmi_get_gpu_device_bdf", handle, out.address)
+    (bits,) = _NUMBER.unpack_from(out.buffer)
     return pci_bus_id(bits >> 16, bits >> 8 & 0xFF, bits >> 3 & 0x1F, bits & 7)
 
 
 def _named(library: Library, found: Processor) -> Processor:
-    """With its name and ids. Source: amdsmi_get_gpu_asic_info."""
-    room = Room(library.binding.structure("amdsmi_asic_info_t"))
-    if room.fields is None:
+    """Add its name and ids. Source: amdsmi_get_gpu_asic_info."""
+    out = OutBuffer(library.binding.structure("amdsmi_asic_info_t"))
+    if out.fields is None:
         return found
     try:
-        library.call("amdsmi_get_gpu_asic_info", found.handle, room.address)
+        library.call("amdsmi_get_gpu_asic_info", found.handle, out.address)
     except SmiError:
         return found
     return replace(
         found,
-        name=text_of(room, "market_name") or found.name,
-        device_id=int(room.fields.device_id) & 0xFFFF or None,
-        unique_id=_hexadecimal(text_of(room, "asic_serial")),
+        name=_text_of(out, "market_name") or found.name,
+        device_id=int(out.fields.device_id) & 0xFFFF or None,
+        unique_id=_hexadecimal(_text_of(out, "asic_serial")),
     )
 
 
 def _numbered(library: Library, found: Processor, nodes: Sequence[KfdNode]) -> Processor:
-    """With its node and partition. Source: amdsmi_get_gpu_kfd_info, from ROCm 6.3 on."""
+    """Add its node and partition. Source: amdsmi_get_gpu_kfd_info, from ROCm 6.3 on."""
     function = int(found.pci_bus_id[-1], 16)
-    room = Room(library.binding.structure("amdsmi_kfd_info_t"))
-    if room.fields is None or not _answered(library, found.handle, room):
+    out = OutBuffer(library.binding.structure("amdsmi_kfd_info_t"))
+    if out.fields is None or not _answered(library, found.handle, out):
         by_kernel = (each.node for each in nodes if _is_same(each, found, function))
         return replace(found, kfd_node=next(by_kernel, None), partition=function)
-    node, partition = int(room.fields.node_id), int(room.fields.current_partition_id)
-    # The library has the kernel's number, HSA that among what may be opened.
+    node, partition = int(out.fields.node_id), int(out.fields.current_partition_id)
+    # The library gives the kernel's number; HSA counts only nodes that may be opened.
     by_number = {each.kernel_node: each.node for each in nodes}
     return replace(
         found,
-        kfd_node=None if node == _NOT_TOLD else by_number.get(node, None if nodes else node),
-        partition=function if partition == _NOT_TOLD else partition,
+        kfd_node=None if node == _NOT_REPORTED else by_number.get(node, None if nodes else node),
+        partition=function if partition == _NOT_REPORTED else partition,
     )
 
 
-def _answered(library: Library, handle: int, room: Room) -> bool:
+def _answered(library: Library, handle: int, out: OutBuffer) -> bool:
     try:
-        library.call("amdsmi_get_gpu_kfd_info", handle, room.address)
+        library.call("amdsmi_get_gpu_kfd_info", handle, out.address)
     except SmiError:
         return False
     return True
@@ -180,9 +163,9 @@ def _is_same(node: KfdNode, found: Processor, function: int) -> bool:
     return node.pci_bus_id.startswith(f"{found.card}.") and node.partition == function
 
 
-def text_of(room: Room, name: str) -> str:
-    """A text in a structure that was answered; empty where there is none."""
-    raw = getattr(room.fields, name, b"")
+def _text_of(out: OutBuffer, name: str) -> str:
+    """A text member of an answered structure; empty if there is none."""
+    raw = getattr(out.fields, name, b"")
     return bytes(raw).partition(b"\0")[0].decode(errors="replace").strip()
 
 
@@ -194,50 +177,12 @@ def _hexadecimal(text: str) -> int | None:
 
 
 def driver_version(library: Library, of: Sequence[int]) -> str | None:
-    """The version of the kernel's driver, from the first processor that tells it."""
-    room = Room(library.binding.structure("amdsmi_driver_info_t"))
-    for handle in of if room.fields is not None else ():
+    """The version of the kernel's driver, from the first processor that reports it."""
+    out = OutBuffer(library.binding.structure("amdsmi_driver_info_t"))
+    for handle in of if out.fields is not None else ():
         try:
-            library.call("amdsmi_get_gpu_driver_info", handle, room.address)
+            library.call("amdsmi_get_gpu_driver_info", handle, out.address)
         except SmiError:
             continue
-        return text_of(room, "driver_version") or None
+        return _text_of(out, "driver_version") or None
     return None
-
-
-# Which GPUs and partitions are there, by the library and by the kernel.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Presence:
-    """What is there at one time.
-
-    Attributes:
-        processors_count: What the library lists.
-        names: PCI addresses of the kernel's cards, and of its compute nodes with their partition.
-    """
-
-    processors_count: int
-    names: frozenset[str]
-
-    def difference(self, now: "Presence") -> str | None:
-        """What came or went, for people; None if nothing did."""
-        parts = [f"{name} is gone" for name in sorted(self.names - now.names)]
-        parts += [f"{name} has come" for name in sorted(now.names - self.names)]
-        if self.processors_count != now.processors_count:
-            parts.append(
-                f"AMD SMI lists {now.processors_count} processors, "
-                f"not {self.processors_count} as before"
-            )
-        return "; ".join(parts) or None
-
-
-def present(library: Library, sysfs: Path) -> Presence:
-    """What is there now.
-
-    Raises:
-        SmiError: The library does not list its processors.
-    """
-    names = {card.pci_bus_id for card in kernel_cards(sysfs)}
-    names |= {f"{node.pci_bus_id} partition {node.partition}" for node in kfd_nodes(sysfs)}
-    return Presence(processors_count=len(handles(library)), names=frozenset(names))

@@ -1,29 +1,30 @@
-"""What the driver knows to be wrong with a GPU: XIDs, memory errors, a reset that is due.
+"""Faults and processes of a GPU: XIDs, memory errors, a reset that is required; read rarely.
 
-It explains a GPU that is lost, or soon will be; to count errors is dcgm-exporter's work.
+They explain a GPU that is lost or soon will be; to count errors is dcgm-exporter's task.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_void_p, cast
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from chopperd.clock import Clock
-from chopperd.devices.channel import CallFailedError, DeviceFaults
+from chopperd.devices.faults import CallFailedError, DeviceFaults
 from chopperd.devices.nvml.calls import Driver, FieldReader
 from chopperd.devices.nvml.identity import uuid_of
 from chopperd.devices.nvml.table import FieldValue
 from chopperd.errors import DeviceError
+from chopperd.model.devices import GpuProcess
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: An XID is told for so long.
+#: How long an XID is reported.
 _XID_NS: Final = 600 * NS_PER_S
-#: Events taken at one look; more come with the next.
+#: Most events taken at a time; the others are taken the next time.
 _MOST_EVENTS: Final = 64
 
 #: Source: NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors), shortened.
@@ -61,15 +62,15 @@ _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
 
 
 def xid_text(xid: int) -> str:
-    """An XID for people."""
+    """An XID with its meaning, as text."""
     meaning = _XID_MEANINGS.get(xid)
     return f"XID {xid} ({meaning})" if meaning else f"XID {xid}"
 
 
 class XidEvents:
-    """The XIDs that the driver reports from construction on; never waited for.
+    """The XIDs that the driver reports from construction on, without waiting; for one thread.
 
-    Where the driver has no events, none are ever found. Not to be used by several threads at once.
+    Where the driver has no events, there are none.
 
     Source: nvmlEventSetCreate, nvmlDeviceRegisterEvents, nvmlEventSetWait_v2 with a time-out of 0.
     """
@@ -83,10 +84,10 @@ class XidEvents:
         try:
             self._set = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            logger.info("the driver tells no XIDs: %s", error)
+            logger.info("the driver reports no XIDs: %s", error)
 
     def watch(self, handle: object, uuid: str) -> None:
-        """Take a GPU's XIDs from now on, where it reports any."""
+        """Take a GPU's XIDs from now on, if it reports any."""
         nvml = self._nvml
         kind = nvml.nvmlEventTypeXidCriticalError
         if self._set is None:
@@ -96,10 +97,10 @@ class XidEvents:
                 nvml.nvmlDeviceRegisterEvents(handle, kind, self._set)
                 self._uuids[_address(handle)] = uuid
         except nvml.NVMLError as error:
-            logger.info("GPU %s tells no XIDs: %s", uuid, error)
+            logger.info("GPU %s reports no XIDs: %s", uuid, error)
 
     def newest(self, uuid: str, *, is_lost: bool) -> int | None:
-        """A GPU's newest XID of the last ten minutes, or of any time while it is lost."""
+        """A GPU's newest XID of the last ten minutes, or of any time if it is lost."""
         self._take()
         found = self._seen.get(uuid)
         if found is None:
@@ -108,7 +109,7 @@ class XidEvents:
         return xid if is_lost or self._clock.mono_ns() - seen_mono_ns <= _XID_NS else None
 
     def close(self) -> None:
-        """Let go of the driver's event set."""
+        """Release the driver's event set."""
         if self._set is not None:
             try:
                 self._nvml.nvmlEventSetFree(self._set)
@@ -135,16 +136,59 @@ class XidEvents:
             return None
 
 
-class DeviceTrouble:
-    """What one GPU says of its own state; a call that it lacks, or that fails, says nothing."""
+def _address(handle: object) -> int | None:
+    """The address in a handle: the binding makes a new object for each answer."""
+    return cast(handle, c_void_p).value  # type: ignore[arg-type]
+
+
+#: `gpuInstanceId` of a process that is on no GPU instance. Source: nvmlProcessInfo_v2_t of nvml.h.
+_NO_INSTANCE: Final = 0xFFFFFFFF
+
+
+class _Row(Protocol):
+    """A row of the binding's list of processes; None where the memory is not available."""
+
+    pid: int
+    usedGpuMemory: int | None  # noqa: N815 - the vendor's name
+    gpuInstanceId: int  # noqa: N815 - the vendor's name
+
+
+class DeviceHealth:
+    """Faults and processes of one GPU or GPU instance; for one thread."""
 
     def __init__(self, nvml: ModuleType, handle: object, faults: DeviceFaults) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._faults = faults
         self._fields = FieldReader(Driver(nvml, handle), faults)
 
-    def lines(self) -> Iterator[str]:
-        """Each trouble for people; none where nothing is known to be wrong.
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """The compute processes; None where the driver does not report them.
+
+        On a card in MIG mode, the driver reports those of its instances only to privileged users.
+
+        Raises:
+            TransientDeviceError: The call failed this time.
+            DeviceLostError: The GPU is gone.
+
+        Source: nvmlDeviceGetComputeRunningProcesses_v3, before driver 510 ..._v2; pids are of the
+        initial pid namespace. Processes that only draw are not among them. The calls take the
+        driver's lock.
+        """
+        for version in ("v3", "v2"):
+            operation = f"nvmlDeviceGetComputeRunningProcesses_{version}"
+
+            def listed(operation: str = operation) -> list[GpuProcess]:
+                rows: list[_Row] = getattr(self._nvml, operation)(self._handle)
+                return [_process(row) for row in rows]
+
+            found = self._faults.processes(operation, listed)
+            if found is not None:
+                return found
+        return None
+
+    def problems(self) -> Iterator[str]:
+        """Each known fault as text; a call that is missing or fails gives none.
 
         Source: nvmlDeviceGetTotalEccErrors (uncorrected, since the driver loaded),
         nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus, field 230.
@@ -171,7 +215,7 @@ class DeviceTrouble:
     def _recovery_action(self) -> int:
         fields = self._fields
         try:
-            fields.look(fields.request((_RECOVERY_ACTION,)))
+            fields.fetch(fields.request((_RECOVERY_ACTION,)))
             return int(fields.number(_RECOVERY_ACTION.key))
         except (self._nvml.NVMLError, CallFailedError, DeviceError):
             return 0
@@ -183,6 +227,10 @@ class DeviceTrouble:
             return None
 
 
-def _address(handle: object) -> int | None:
-    """Where a handle points: the binding makes a new object for each answer."""
-    return cast(handle, c_void_p).value  # type: ignore[arg-type]
+def _process(row: _Row) -> GpuProcess:
+    instance = row.gpuInstanceId
+    return GpuProcess(
+        pid=row.pid,
+        memory_used_bytes=row.usedGpuMemory,
+        partition=None if instance == _NO_INSTANCE else instance,
+    )

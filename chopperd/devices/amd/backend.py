@@ -1,0 +1,329 @@
+"""What both AMD back ends share: a GPU's state, reads, plans, probes, faults and changes.
+
+How GPUs are listed and where their metrics come from is in `kernel` and `smi`.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+from chopperd.clock import Clock
+from chopperd.devices.amd import table
+from chopperd.devices.amd.block import ABSENT, MetricsSource, sensor_reads
+from chopperd.devices.amd.identity import difference
+from chopperd.devices.amd.planning import PlannableCall
+from chopperd.devices.amd.sensors import AmdSensors, ExtraField, GpuTraits
+from chopperd.devices.base import SensorRead
+from chopperd.devices.channel import Call, settle
+from chopperd.devices.faults import DeviceFaults, VendorErrors, counts_by_gpu
+from chopperd.devices.probe import FieldProber, used_if_answered
+from chopperd.devices.read_plan import FORMAT_BY_KIND, NumberKind, ReadPlan
+from chopperd.errors import DeviceError, DeviceLostError
+from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, ReadScope
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class AmdGpu(Generic[T]):
+    """A whole GPU and how it is read.
+
+    Attributes:
+        info: Its identity, without the source of its power.
+        card: What its driver knows it by.
+        faults: Failures of the thread that reads it.
+        other_faults: Failures of the thread that lists its processes.
+        source, sensors: None before its first read, and after it was lost.
+        loss: Why it is lost; None if it is not.
+    """
+
+    info: GpuInfo
+    card: T
+    faults: DeviceFaults
+    other_faults: DeviceFaults
+    source: MetricsSource | None = None
+    sensors: AmdSensors | None = None
+    loss: DeviceError | None = None
+
+
+class AmdBackend(ABC, Generic[T]):
+    """Reads whole GPUs; the partitions that are listed after a card report nothing of their own."""
+
+    name: str
+    simulated = False
+    driver: str | None = None
+    vendor_error: type[Exception]
+    #: Operation named when a GPU is lost.
+    metrics_call: str
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open = True
+        self._gpus: dict[str, AmdGpu[T]] = {}
+        self._devices: tuple[GpuInfo, ...] = ()
+        self._at_start: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def _new_source(self, gpu: AmdGpu[T]) -> MetricsSource:
+        """Open the block of a GPU; raises DeviceError."""
+
+    @abstractmethod
+    def _traits(self, gpu: AmdGpu[T]) -> GpuTraits:
+        """What is known of a GPU before its first read."""
+
+    @abstractmethod
+    def _present(self) -> frozenset[str]:
+        """Names of the GPUs and partitions present now."""
+
+    def _fixed(self, gpu: AmdGpu[T]) -> tuple[ExtraField, ...]:
+        """Fields of `GpuInfo` that are read by calls of their own."""
+        del gpu
+        return ()
+
+    def _problems(self, gpu: AmdGpu[T]) -> Iterable[str]:
+        """Known faults of a GPU, a line each."""
+        del gpu
+        return ()
+
+    def devices(self) -> tuple[GpuInfo, ...]:
+        """The GPUs at the start, each before its partitions."""
+        return self._devices
+
+    def read(self, device: GpuInfo, scope: ReadScope) -> DeviceReading:
+        """One read of a GPU; empty for a partition.
+
+        Raises:
+            TransientDeviceError: This read failed; the next may succeed.
+            DeviceLostError: The GPU is gone, or is not one of this back end's.
+        """
+        gpu = self._gpu(device)
+        if gpu is None:
+            return DeviceReading()
+        try:
+            reading = self._sensors(gpu).read(scope)
+        except DeviceLostError as error:
+            self._release(gpu, error)
+            raise
+        gpu.loss = None
+        return reading
+
+    def read_plan(self, device: GpuInfo, scope: ReadScope) -> ReadPlan | None:
+        """The plan of a read; None where `read` is needed.
+
+        For the thread that reads the GPU: plan and reads share buffers.
+        """
+        gpu = self._gpus.get(device.uuid) if self._open else None
+        return None if gpu is None or gpu.sensors is None else gpu.sensors.read_plan(scope)
+
+    def sensor_reads(self, device: GpuInfo) -> Mapping[str, SensorRead]:
+        """Functions that read one sensor of a GPU each, for any thread; empty if it is gone."""
+        gpu = self._gpus.get(device.uuid)
+        try:
+            source = None if gpu is None else self._new_source(gpu)
+        except DeviceError:
+            return {}
+        return (
+            {} if source is None else sensor_reads(source, device.power_source, self.vendor_error)
+        )
+
+    def probe(self, device: GpuInfo, calls_count: int = 100) -> tuple[FieldProbe, ...]:
+        """What each metric and call for a GPU answers now; takes long.
+
+        Raises:
+            DeviceLostError: The GPU is gone, or is not one of this back end's.
+        """
+        gpu = self._gpu(device)
+        if gpu is None:
+            error = f"reported by its card, GPU {device.parent}"
+            return (FieldProbe(operation="partition", feeds="sm_clock_mhz", error=error),)
+        prober = FieldProber(faults=gpu.faults, clock=self._clock, calls_count=calls_count)
+        traits = self._traits(gpu)
+        return (
+            *_block_probes(self._new_source(gpu), prober),
+            *_call_probes((*traits.fallbacks, *traits.extra), prober),
+            *(
+                probe
+                for field in self._fixed(gpu)
+                for probe in used_if_answered(*_call_probes((field,), prober))
+            ),
+        )
+
+    def buffered_period_ns(self, device: GpuInfo, field: str) -> int | None:
+        """None: AMD's drivers store no samples."""
+        del device, field
+        return None
+
+    def trouble(self, device: GpuInfo) -> str | None:
+        """Known faults of a GPU in one line of text; None if there are none. Never raises."""
+        gpu = self._gpus.get(device.uuid)
+        if gpu is None:
+            return None
+        loss = [] if gpu.loss is None else [str(gpu.loss).removeprefix(f"GPU {device.index}: ")]
+        return "; ".join((*loss, *(self._problems(gpu) if self._open else ()))) or None
+
+    def changed(self) -> str | None:
+        """Which GPUs or partitions appeared or disappeared; None if none did. Never raises."""
+        return "; ".join(self._changes()) or None
+
+    def _changes(self) -> list[str]:
+        return difference(self._at_start, self._present())
+
+    def failed_total(self) -> dict[tuple[str, str], int]:
+        """Failed calls since the start, by GPU label and operation."""
+        return counts_by_gpu((gpu.info.gpu, gpu.faults.failed_total) for gpu in self._all())
+
+    def implausible_total(self) -> dict[tuple[str, str], int]:
+        """Implausible values dropped since the start, by GPU label and field."""
+        return counts_by_gpu((gpu.info.gpu, gpu.faults.implausible_total) for gpu in self._all())
+
+    def close(self) -> None:
+        """Release the driver; a second call does nothing."""
+        self._open = False
+        for gpu in self._all():
+            self._release(gpu, None)
+
+    def _all(self) -> Sequence[AmdGpu[T]]:
+        return tuple(self._gpus.values())
+
+    def _gpu(self, device: GpuInfo) -> AmdGpu[T] | None:
+        """The state of a GPU; None for a partition."""
+        gpu = self._gpus.get(device.uuid) if self._open else None
+        is_partition = self._open and device.parent is not None and device in self._devices
+        if gpu is None and not is_partition:
+            raise DeviceLostError(
+                f"GPU {device.gpu} ({device.uuid}) is not one of this driver's",
+                operation=self.metrics_call,
+                device_index=device.index,
+            )
+        return gpu
+
+    def _add(self, info: GpuInfo, card: T, errors: VendorErrors) -> GpuInfo:
+        """Add a whole GPU and read it, to learn the source of its power.
+
+        If another GPU has the same id, its PCI address is its UUID.
+        """
+        if info.uuid in self._gpus and info.pci_bus_id is not None:
+            info = replace(info, uuid=info.pci_bus_id)
+        faults, other_faults = (DeviceFaults(info.index, errors, self._clock) for _ in range(2))
+        gpu = self._gpus[info.uuid] = AmdGpu(
+            info=info, card=card, faults=faults, other_faults=other_faults
+        )
+        try:
+            loss = settle(self._sensors(gpu))
+        except DeviceError as error:
+            logger.warning("first read failed: %s", error)
+            loss = error if isinstance(error, DeviceLostError) else None
+        if loss is not None:
+            self._release(gpu, loss)
+        return replace(info, power_source=gpu.sensors.power_source if gpu.sensors else None)
+
+    def _sensors(self, gpu: AmdGpu[T]) -> AmdSensors:
+        """The sensors of a GPU; new ones after it was lost, as anything may have changed."""
+        if gpu.sensors is None:
+            gpu.source = self._new_source(gpu)
+            gpu.sensors = AmdSensors(gpu.source, self._traits(gpu), gpu.faults)
+        return gpu.sensors
+
+    @staticmethod
+    def _release(gpu: AmdGpu[T], loss: DeviceError | None) -> None:
+        if gpu.source is not None:
+            gpu.source.close()
+        gpu.source = gpu.sensors = None
+        gpu.loss = loss
+
+
+_PROBED: Final = (
+    *(table.ONE_CLOCK, table.POWER, table.ENERGY),
+    *(*table.SLOW, *table.FULL_ONLY),
+)
+
+
+def _block_probes(source: MetricsSource, prober: FieldProber) -> Iterator[FieldProbe]:
+    """Each useful metric of a block; the call that fetches the block is timed once for all."""
+
+    def fetch() -> None:
+        source.fetch()
+
+    called = prober.asked(FieldProbe(operation=source.operation, feeds=None), fetch)
+    for probe, kind, offset in _metrics(source, prober):
+        number = None if offset is None else _number(source, kind, offset)
+        if called.error is not None:
+            yield replace(probe, used=False, error=called.error, error_code=called.error_code)
+        elif number is None:
+            yield replace(probe, used=False, error="not reported")
+        else:
+            yield replace(
+                probe,
+                value=number,
+                calls_count=called.calls_count,
+                call_p50_ns=called.call_p50_ns,
+                call_p99_ns=called.call_p99_ns,
+            )
+
+
+def _metrics(
+    source: MetricsSource, prober: FieldProber
+) -> Iterator[tuple[FieldProbe, NumberKind, int | None]]:
+    """The probe of each useful metric before it is read, and where its number is."""
+    slots = source.layout.slots
+    new = partial(_new_probe, source)
+    dies = slots.get(table.DIE_CLOCKS)
+    for die, offset in enumerate(dies.offsets if dies else ()):
+        assert dies is not None
+        probe = new(f"{table.DIE_CLOCKS}[{die}]", f"die_clocks_mhz.{die}", "MHz")
+        yield replace(probe, used=True), dies.kind, offset
+    named = [
+        (
+            replace(
+                new(method.metric, sensor.name, method.unit),
+                source=method.source,
+                used=prober.is_selected(sensor.name, method.metric),
+            ),
+            method.metric,
+        )
+        for sensor in _PROBED
+        for method in sensor.methods
+    ]
+    counters = [(cause, (metric,)) for cause, metric in table.BELOW_LIMIT.items()]
+    named += [
+        (new(metric, f"limited_ns.{cause.label}", "cycles"), metric)
+        for cause, metrics in (*counters, *table.RESIDENCY.items())
+        for metric in metrics
+    ]
+    for probe, metric in named:
+        slot = slots.get(metric)
+        yield probe, slot.kind if slot else NumberKind.UINT64, slot.offsets[0] if slot else None
+
+
+def _new_probe(source: MetricsSource, metric: str, feeds: str, unit: str) -> FieldProbe:
+    return FieldProbe(operation=f"{source.operation}.{metric}", feeds=feeds, unit=unit)
+
+
+def _number(source: MetricsSource, kind: NumberKind, offset: int) -> int | None:
+    number: int = FORMAT_BY_KIND[kind].unpack_from(source.buffer, offset)[0]
+    return None if number == ABSENT[kind] else number
+
+
+def _call_probes(fields: Iterable[ExtraField], prober: FieldProber) -> Iterator[FieldProbe]:
+    """Each call for the fields that are not in the block, in the driver's units."""
+    for field in fields:
+        for call in field.calls:
+            probe = FieldProbe(
+                operation=call.operation,
+                feeds=field.name,
+                source=call.source,
+                used=prober.is_selected(field.name, call.operation),
+                unit=call.unit if isinstance(call, PlannableCall) else "",
+            )
+            yield prober.asked(probe, partial(_raw, call))
+
+
+def _raw(call: Call) -> float:
+    """The number in the driver's unit, in which it is whole."""
+    value = call.read()
+    return round(value / call.scale) if isinstance(call, PlannableCall) else value

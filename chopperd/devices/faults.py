@@ -1,0 +1,210 @@
+"""Failed driver calls of one device: classified, counted and logged; calls with a timeout."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from chopperd.clock import Clock
+from chopperd.errors import (
+    DeviceError,
+    DeviceLostError,
+    TransientDeviceError,
+    UnsupportedFieldError,
+)
+from chopperd.model.devices import GpuProcess
+from chopperd.model.plausible import PID
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorErrors:
+    """The base class of a binding's errors, and how one of them becomes a `DeviceError`."""
+
+    base: type[Exception]
+    classify: Callable[[Exception, str, int], DeviceError]
+
+
+class CallFailedError(Exception):
+    """A call that reads several numbers failed; the failure is already counted.
+
+    Attributes:
+        is_absent: Whether the device does not have the call.
+    """
+
+    def __init__(self, *, is_absent: bool) -> None:
+        super().__init__()
+        self.is_absent = is_absent
+
+
+class DeviceFaults:
+    """Failures of one device's calls, and which call each of its fields is read by.
+
+    Attributes:
+        clock: Times the next probe of absent fields.
+        selected: The operation that a field is read by from its first value on, by field.
+        revision: Rises whenever something else answers than before: read plans are then outdated.
+        vendor_error: The class that the binding raises.
+        failed_total: Failed calls by operation, without those of absent fields.
+        implausible_total: Dropped values by field.
+        transient: The last failure of the read in progress; None if there was none.
+    """
+
+    def __init__(self, device_index: int, vendor: VendorErrors, clock: Clock) -> None:
+        self.clock = clock
+        self.selected: dict[str, str] = {}
+        self.revision = 0
+        self.vendor_error = vendor.base
+        self.failed_total: Counter[str] = Counter()
+        self.implausible_total: Counter[str] = Counter()
+        self.transient: TransientDeviceError | None = None
+        self._classify = vendor.classify
+        self._device_index = device_index
+        self._logged: set[tuple[str, type[DeviceError]]] = set()
+
+    def select(self, name: str, operation: str) -> None:
+        """Read a field by this operation from now on."""
+        self.selected[name] = operation
+        self.revision += 1
+
+    def begin_read(self) -> None:
+        """Forget the failures of the previous read."""
+        self.transient = None
+
+    def classified(self, error: Exception, operation: str) -> DeviceError:
+        """The `DeviceError` of a vendor's error; not raised, counted or logged here."""
+        return self._classify(error, operation, self._device_index)
+
+    def lost(self, text: str, operation: str) -> DeviceLostError:
+        """A `DeviceLostError` for a reason that is not a vendor's error; not raised here."""
+        return DeviceLostError(
+            f"GPU {self._device_index}: {text}",
+            operation=operation,
+            device_index=self._device_index,
+        )
+
+    def is_absent(self, error: Exception, operation: str) -> bool:
+        """Count a vendor's error; True if it says that the device does not have this field.
+
+        Raises:
+            DeviceLostError: The error says that the device is gone.
+        """
+        failure = self.classified(error, operation)
+        failure.__cause__ = error
+        self._log_once(failure)
+        if isinstance(failure, UnsupportedFieldError):
+            return True
+        self.failed_total[operation] += 1
+        if isinstance(failure, DeviceLostError):
+            raise failure
+        if isinstance(failure, TransientDeviceError):
+            self.transient = failure
+        return False
+
+    def processes(
+        self, operation: str, listed: Callable[[], Iterable[GpuProcess]]
+    ) -> tuple[GpuProcess, ...] | None:
+        """The processes that a call lists; None where the device does not have the call.
+
+        Those without a possible pid are dropped and counted.
+
+        Raises:
+            TransientDeviceError: The call failed this time.
+            DeviceLostError: The device is gone.
+        """
+        self.begin_read()
+        try:
+            found = tuple(listed())
+        except self.vendor_error as error:
+            self.is_absent(error, operation)
+            if self.transient is not None:
+                raise self.transient from error
+            return None
+        plausible = tuple(each for each in found if each.pid in PID)
+        if len(plausible) < len(found):
+            self.implausible_total["processes"] += len(found) - len(plausible)
+        return plausible
+
+    def _log_once(self, failure: DeviceError) -> None:
+        key = (failure.operation, type(failure))
+        if key in self._logged:
+            return
+        self._logged.add(key)
+        level = logging.INFO if isinstance(failure, UnsupportedFieldError) else logging.WARNING
+        logger.log(level, "%s", failure)
+
+
+def counts_by_gpu(counts: Iterable[tuple[str, Counter[str]]]) -> dict[tuple[str, str], int]:
+    """Counters of several GPUs as one, by GPU label and name; other threads may go on counting."""
+    return {(gpu, name): count for gpu, each in counts for name, count in dict(each).items()}
+
+
+class CallsHangError(Exception):
+    """The calls for a GPU do not return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait for the calls of one GPU.
+
+    Attributes:
+        first_s: While none has hung.
+        later_s: Once others have: all waits together must fit into the caller's own time limit.
+    """
+
+    first_s: float
+    later_s: float
+
+
+class TimedCalls:
+    """Makes the calls for each GPU in a thread of its own and stops waiting after a timeout.
+
+    Args:
+        what: Names the calls in the error.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._hung: list[threading.Thread] = []
+
+    @property
+    def hang(self) -> bool:
+        """Whether any calls that timed out have still not returned; for any thread."""
+        return any(thread.is_alive() for thread in self._hung)
+
+    def answer(self, ask: Callable[[], T], timeouts: Timeouts) -> T:
+        """Return what `ask` returns; a result after the timeout is dropped.
+
+        Raises:
+            CallsHangError: It did not return in time.
+            Exception: What it raises.
+        """
+        answers: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                answers.append(ask())
+            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+                errors.append(error)
+
+        # Not a daemon: the process must not end inside a driver call.
+        thread = threading.Thread(target=run, name="chopperd-timed-calls")
+        thread.start()
+        thread.join(timeouts.later_s if self._hung else timeouts.first_s)
+        if thread.is_alive():
+            self._hung.append(thread)
+            raise CallsHangError(f"{self._what} do not return")
+        for error in errors:
+            raise error
+        return answers[0]
+
+    def wait(self) -> None:
+        """Wait until all calls that timed out have returned."""
+        for thread in self._hung:
+            thread.join()
