@@ -7,12 +7,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.api.models import Band, GpuHistory
-from chopperd.correlate.clock.signal import (
-    MAX_GAP_PERIODS,
-    Primitive,
-    achieved_period_ns,
-    primitive,
-)
+from chopperd.correlate.clock.integrals import Primitive, primitive
+from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples

@@ -18,9 +18,8 @@ from typing import Final
 
 import numpy as np
 
-from chopperd.correlate.clock.pieces import ClockPieces
-from chopperd.correlate.row_work import RowSums
-from chopperd.correlate.waterfall import is_class, lengths_ns
+from chopperd.correlate.clock.integrals import ClockPieces
+from chopperd.correlate.waterfall import RowSums, is_class, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType, GpuSpec, peak_of

@@ -1,18 +1,18 @@
-"""One device's timeline joined with its GPU's samples: every figure of its rows, as columns.
+"""Join one device's timeline with its GPU's samples: every figure of its rows, as columns.
 
-Rows are the device's step windows and, last, the whole file. Documents are made of them in
-`chopperd.report`; nothing here knows of files, notes or names.
+Rows are the device's step windows and, last, the whole file.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.belonging import Belonging, belonging, placed_lag
+from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.lag import LagEstimate
-from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.precision import (
     TimingUncertainty,
     distinct_reads,
@@ -20,7 +20,7 @@ from chopperd.correlate.clock.precision import (
     known_lag_ns,
     timing_of,
 )
-from chopperd.correlate.clock.sensor_updates import clock_looks
+from chopperd.correlate.clock.sensor_updates import clock_updates
 from chopperd.correlate.clock.signal import (
     MAX_GAP_PERIODS,
     LabelledSamples,
@@ -30,24 +30,24 @@ from chopperd.correlate.clock.signal import (
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals
 from chopperd.correlate.energy import WindowEnergy, window_energy
 from chopperd.correlate.groups import (
-    FamilyTotals,
     GroupTotals,
-    family_totals,
+    add_alike,
     group_totals,
-    put_together,
     record_figures,
 )
-from chopperd.correlate.losses import (
-    CeilingLoss,
-    MeanClock,
-    Windows,
-    ceiling_loss,
-    mean_clock,
-)
-from chopperd.correlate.row_work import foreign_ns, launched_ns, phase_busy_ns
+from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
 from chopperd.correlate.traffic import Traffic, traffic_of
-from chopperd.correlate.waterfall import BusyMasks, busy_masks, idle_masks, lengths_ns
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
+from chopperd.correlate.waterfall import (
+    BusyMasks,
+    Windows,
+    busy_masks,
+    foreign_ns,
+    idle_masks,
+    launched_ns,
+    lengths_ns,
+    phase_busy_ns,
+)
+from chopperd.model.arrays import Float64s, Int8s, Int64s
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.samples import GpuSamples
 from chopperd.model.spec import GpuSpec
@@ -55,17 +55,15 @@ from chopperd.model.timeline import DeviceTimeline, HostActivity, Intervals, Pha
 from chopperd.model.trace import Collective
 from chopperd.units import NS_PER_S
 
-SAMPLE_MARGIN_NS = 2 * NS_PER_S
-#: What laying trace and samples on one axis adds, beside the read span: the clock triples' own.
-AXIS_UNCERTAINTY_NS = 2_000
+#: Samples so far around the traced time are used.
+SAMPLE_MARGIN_NS: Final = 2 * NS_PER_S
+#: Uncertainty of the common time axis besides the read span: that of the clock triples.
+AXIS_UNCERTAINTY_NS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimes:
-    """Lengths of each row in ns, (r,) int64: rows are the windows, then the whole file.
-
-    `phase_ns` has the phases that occur on the device.
-    """
+    """Lengths of each row in ns, (r,) int64."""
 
     windows: Windows
     busy_ns: Int64s
@@ -78,65 +76,40 @@ class RowTimes:
     idle_ns: Mapping[str, Int64s]
     launched_ns: Int64s
     foreign_ns: Int64s
-    phase_ns: Mapping[Phase, Int64s]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusyClock:
-    """Mean clock over all busy time of each row, (r,) float64 MHz, NaN unknown."""
-
-    mean_mhz: Float64s
-    half_width_mhz: Float64s
+    phase_ns: Mapping[Phase, Int64s]  # of phases that occur on the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowClocks:
-    """Clocks of each row.
+    """Clocks of each row, and how the samples were read and laid on the trace's time axis."""
 
-    Attributes:
-        windows: The rows.
-        samples: The samples that were used, on the trace's axis.
-        kept: (n,) int64, their indices in the `GpuSamples`: of reads that show one look of the
-            sensor, the first.
-        compute: Over compute. busy: Over busy time.
-        loss: Ceiling loss; None without a reference.
-        energy: By the energy counter.
-        belonging: Whether the samples are this trace's.
-        lag: The sensor's lag as measured.
-        subtracted_ns: The lag that was subtracted.
-        timing: What the join is uncertain by.
-        period_ns: Period of the reads as achieved.
-        regular_reads: Whether reads came at regular intervals.
-        sensor_period_ns: Time between two looks of the clock sensor; None if not known.
-    """
-
-    windows: Windows
-    samples: LabelledSamples
-    kept: Int64s
+    windows: Windows  # the rows
+    samples: LabelledSamples  # those that were used, on the trace's axis
+    #: (n,) int64, their rows in the `GpuSamples`: of reads that show one update, the first.
+    sample_rows: Int64s
     compute: MeanClock
-    busy: BusyClock
-    loss: CeilingLoss | None
+    #: Mean clock over all busy time, (r,) float64, and half of its 95 % interval; NaN unknown.
+    busy_mhz: Float64s
+    busy_half_mhz: Float64s
+    loss: CeilingLoss | None  # None without a reference
     energy: WindowEnergy
-    belonging: Belonging
-    lag: LagEstimate
-    subtracted_ns: int
+    belonging: Belonging  # whether the samples are this trace's
+    lag: LagEstimate  # the sensor's lag as measured
+    subtracted_ns: int  # the lag that was subtracted
     timing: TimingUncertainty
-    period_ns: int
-    regular_reads: bool
-    sensor_period_ns: int | None
+    period_ns: int  # median period of the reads
+    regular_reads: bool  # whether reads came at regular intervals
+    sensor_period_ns: int | None  # time between two updates of the clock sensor; None unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedDevice:
-    """Everything about one device: its rows, clocks (None without usable samples), its records.
-
-    `families`, `classes`, `operations`, `layers`, `phases` are its records taken together by each.
-    """
+    """Everything about one device: its rows, its clocks and its records grouped by a column."""
 
     timeline: DeviceTimeline
     times: RowTimes
-    clocks: RowClocks | None
-    families: FamilyTotals
+    clocks: RowClocks | None  # None without usable samples
+    families: GroupTotals
     classes: GroupTotals
     operations: GroupTotals
     layers: GroupTotals
@@ -153,7 +126,7 @@ def join_device(
     collectives: tuple[Collective, ...] = (),
     spec: GpuSpec | None = None,
 ) -> JoinedDevice:
-    """The device's figures, with clocks where samples cover its time.
+    """Compute a device's figures, with clocks where samples cover its time.
 
     Args:
         timeline: The device.
@@ -165,21 +138,23 @@ def join_device(
     """
     masks = busy_masks(timeline)
     windows = _windows(timeline)
-    clocks = None
+    clocks, pieces = None, None
+    sample_t_ns, sample_mhz = np.empty(0, np.int64), np.empty(0)
     if gpu_samples is not None and len(timeline):
         clocks = _row_clocks(timeline, masks, windows, gpu_samples, reference_mhz)
-    pieces = None if clocks is None else _compute_pieces(clocks, reference_mhz)
-    sample_t_ns = np.empty(0, np.int64) if clocks is None else clocks.samples.t_ns
-    sample_mhz = np.empty(0) if clocks is None else clocks.samples.clock_mhz
+    if clocks is not None:
+        levels = () if reference_mhz is None else (reference_mhz,)
+        pieces = ClockPieces.of(clocks.compute.clock, levels)
+        sample_t_ns, sample_mhz = clocks.samples.t_ns, clocks.samples.clock_mhz
     figures = record_figures(timeline, pieces, reference_mhz, sample_t_ns, sample_mhz)
     numbers = timeline.family, timeline.operation, timeline.layer
-    columns, figures = put_together((timeline.kernel_class, timeline.phase, *numbers), figures)
+    columns, figures = add_alike((timeline.kernel_class, timeline.phase, *numbers), figures)
     kernel_class, phase, family, operation, layer = columns
     return JoinedDevice(
         timeline=timeline,
         times=_row_times(timeline, activity, masks, windows),
         clocks=clocks,
-        families=family_totals(family, kernel_class, figures),
+        families=group_totals(family, figures, kernel_class),
         classes=group_totals(kernel_class, figures),
         operations=group_totals(operation, figures),
         layers=group_totals(layer, figures),
@@ -234,74 +209,67 @@ def _row_clocks(
     gpu_samples: GpuSamples,
     reference_mhz: float | None,
 ) -> RowClocks | None:
-    kept = _usable(gpu_samples, int(windows.start_ns[-1]), int(windows.end_ns[-1]))
-    if len(kept) < 2:
+    gpu = gpu_samples.gpu
+    rows = _usable(gpu_samples, int(windows.start_ns[-1]), int(windows.end_ns[-1]))
+    if len(rows) < 2:
         return None
-    seen = clock_looks(
-        gpu_samples.t_unix_ns[kept],
-        gpu_samples.sm_clock_mhz[kept],
-        gpu_samples.gpu.sm_clock_period_ns,
-    )
-    read_ns = gpu_samples.t_unix_ns[kept]
-    kept, taken_ns = kept[seen.row], seen.t_ns
-    clock_mhz = gpu_samples.sm_clock_mhz[kept]
+    read_ns = gpu_samples.t_unix_ns[rows]
+    updates = clock_updates(read_ns, gpu_samples.sm_clock_mhz[rows], gpu.sm_clock_period_ns)
+    rows, taken_ns = rows[updates.row], updates.t_ns
+    clock_mhz = gpu_samples.sm_clock_mhz[rows]
     period_ns = _period_ns(taken_ns, windows)
     lag = placed_lag(
         taken_ns,
         clock_mhz,
         masks.compute,
         MAX_GAP_PERIODS * period_ns,
-        instant=gpu_samples.gpu.sm_clock_average_ns == 0,
+        instant=gpu.sm_clock_average_ns == 0,
     )
     belongs = belonging(lag, gpu_samples, masks.compute, masks.busy, timeline.unrecorded)
-    known_ns = known_lag_ns(gpu_samples.gpu) if belongs.apart_ns is None else None
+    known_ns = known_lag_ns(gpu) if belongs.apart_ns is None else None
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
     t_ns = taken_ns - subtracted_ns
     samples = LabelledSamples(
         t_ns=t_ns, clock_mhz=clock_mhz, label=_labels(masks, t_ns), period_ns=period_ns
     )
-    span_ns = float(np.median(gpu_samples.read_span_ns[kept]))
+    span_ns = float(np.median(gpu_samples.read_span_ns[rows]))
     distinct = np.inf
     if is_regular(taken_ns):
         distinct = distinct_reads(samples, windows.start_ns[:-1], windows.end_ns[:-1])
     drift = timeline.drift
     apart_ns = drift.apart_ns if drift is not None and drift.misleads else 0
     join_ns = span_ns / 2 + AXIS_UNCERTAINTY_NS + apart_ns
-    timing = timing_of(gpu_samples.gpu, lag, known_ns, join_ns, clock_mhz, distinct)
+    timing = timing_of(gpu, lag, known_ns, join_ns, clock_mhz, distinct)
     compute = mean_clock(samples, RunningClass.COMPUTE, masks.compute, windows, timing)
     loss = None
     if reference_mhz is not None:
-        limited_ns = {cause: counter[kept] for cause, counter in gpu_samples.limited_ns.items()}
-        limit_mhz = gpu_samples.gpu.sm_clock_limit_mhz
-        causes = gpu_samples.causes[kept]
+        limited_ns = {cause: counter[rows] for cause, counter in gpu_samples.limited_ns.items()}
+        limit_mhz, causes = gpu.sm_clock_limit_mhz, gpu_samples.causes[rows]
         loss = ceiling_loss(compute, windows, reference_mhz, limit_mhz, causes, limited_ns)
+    busy_mhz, busy_half_mhz = _busy_clock(samples, masks, windows, timing, compute)
     return RowClocks(
         windows=windows,
         samples=samples,
-        kept=kept,
+        sample_rows=rows,
         compute=compute,
-        busy=_busy_clock(samples, masks, windows, timing, compute),
+        busy_mhz=busy_mhz,
+        busy_half_mhz=busy_half_mhz,
         loss=loss,
-        energy=_energy(gpu_samples, windows),
+        energy=window_energy(
+            gpu_samples.t_unix_ns,
+            gpu_samples.energy_j,
+            windows.start_ns,
+            windows.end_ns,
+            is_sum=np.arange(len(windows)) == len(windows) - 1,
+            period_ns=gpu.energy_period_ns,
+        ),
         belonging=belongs,
         lag=lag,
         subtracted_ns=subtracted_ns,
         timing=timing,
         period_ns=_period_ns(read_ns, windows),
         regular_reads=is_regular(read_ns),
-        sensor_period_ns=seen.period_ns,
-    )
-
-
-def _energy(gpu_samples: GpuSamples, windows: Windows) -> WindowEnergy:
-    """Energy of each row; the whole file is a sum over steps."""
-    return window_energy(
-        gpu_samples.t_unix_ns,
-        gpu_samples.energy_j,
-        windows.start_ns,
-        windows.end_ns,
-        is_sum=np.arange(len(windows)) == len(windows) - 1,
-        period_ns=gpu_samples.gpu.energy_period_ns,
+        sensor_period_ns=updates.period_ns,
     )
 
 
@@ -339,8 +307,8 @@ def _busy_clock(
     windows: Windows,
     timing: TimingUncertainty,
     compute: MeanClock,
-) -> BusyClock:
-    """Each class by its own clock, weighted by its covered time."""
+) -> tuple[Float64s, Float64s]:
+    """Mean clock over busy time and half its interval: classes weighted by covered time."""
     parts = [compute]
     for running, mask in (
         (RunningClass.COMM, masks.exposed_comm),
@@ -348,24 +316,14 @@ def _busy_clock(
     ):
         if len(mask):
             parts.append(mean_clock(samples, running, mask, windows, timing))
-    covered = sum((part.covered_ns for part in parts), np.zeros(len(windows)))
-    cycles = sum((_weighted(part, part.mean_mhz) for part in parts), np.zeros(len(windows)))
-    square = sum(
-        (_weighted(part, part.half_width_mhz) ** 2 for part in parts), np.zeros(len(windows))
-    )
+    covered, cycles, square = np.zeros((3, len(windows)))
+    for part in parts:
+        known = part.covered_ns > 0
+        covered += part.covered_ns
+        cycles += np.where(known, part.mean_mhz * part.covered_ns, 0.0)
+        square += np.where(known, part.half_width_mhz * part.covered_ns, 0.0) ** 2
     unknown = np.full(len(windows), np.nan)
-    known: Bools = covered > 0
-    return BusyClock(
-        mean_mhz=np.divide(cycles, covered, out=unknown.copy(), where=known),
-        half_width_mhz=np.divide(np.sqrt(square), covered, out=unknown, where=known),
+    return (
+        np.divide(cycles, covered, out=unknown.copy(), where=covered > 0),
+        np.divide(np.sqrt(square), covered, out=unknown, where=covered > 0),
     )
-
-
-def _weighted(part: MeanClock, value: Float64s) -> Float64s:
-    return np.where(part.covered_ns > 0, value * part.covered_ns, 0.0)
-
-
-def _compute_pieces(clocks: RowClocks, reference_mhz: float | None) -> ClockPieces:
-    """The compute clock's pieces, cut at the reference."""
-    levels = () if reference_mhz is None else (reference_mhz,)
-    return ClockPieces.of(clocks.compute.clock, levels)

@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.causes import (
-    MIN_COUNTER_UPDATES,
-    counter_updates,
-    edge_weights,
-    end_shares,
-    largest_remainder,
+from chopperd.correlate.causes import edge_weights, end_shares
+from chopperd.correlate.clock.integrals import (
+    ClockPieces,
+    MaskedWindows,
+    Spans,
 )
-from chopperd.correlate.clock.edge_correction import border_correction_mhz, pooled_by_level
 from chopperd.correlate.clock.lag import UNMEASURED_LAG_NS
-from chopperd.correlate.clock.pieces import ClockPieces
 from chopperd.correlate.clock.precision import (
     Z_95,
     TimingUncertainty,
@@ -27,56 +25,36 @@ from chopperd.correlate.clock.precision import (
 from chopperd.correlate.clock.signal import (
     ClassClock,
     LabelledSamples,
-    MaskPositions,
-    Primitive,
     RunningClass,
+    border_correction_mhz,
     class_clock,
-    masked_integral,
+    pooled_by_level,
 )
-from chopperd.correlate.waterfall import lengths_ns
+from chopperd.correlate.waterfall import Windows, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
-    """Stretches of device time to report on, in any order: (w,) int64 starts and ends."""
-
-    start_ns: Int64s
-    end_ns: Int64s
-
-    def __len__(self) -> int:
-        """The number of windows."""
-        return len(self.start_ns)
+MIN_COUNTER_UPDATES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanClock:
-    """The mean clock of one class in each window.
+    """The mean clock of one class in each window, (w,) each; NaN unknown."""
 
-    Attributes:
-        in_mask_ns, covered_ns, in_class_ns: (w,) int64: time of the class, of that covered by
-            samples, of that with the line on samples of the class.
-        mean_mhz, half_width_mhz: (w,) float64, mean and half of its 95 % interval; NaN unknown.
-        pooled_mhz: (w,) float64, half width by the sampling error of the whole recording: what
-            decides whether the rate resolves a window.
-        bias_mhz: (w,) float64, the part of the half width that does not average out over windows.
-        blur_mhz: (w,) float64, the part of that which a sensor that averages may be off by.
-        clock: The signal it was taken from.
-        covered: The mask where covered.
-    """
-
-    in_mask_ns: Int64s
-    covered_ns: Int64s
-    in_class_ns: Int64s
+    in_mask_ns: Int64s  # time of the class
+    covered_ns: Int64s  # of that, covered by samples
+    in_class_ns: Int64s  # of that, with the line on samples of the class
     mean_mhz: Float64s
-    half_width_mhz: Float64s
+    half_width_mhz: Float64s  # half of its 95 % interval
+    #: Half width by the sampling error of the whole recording: decides whether the rate of the
+    #: samples resolves a window.
     pooled_mhz: Float64s
-    bias_mhz: Float64s
-    blur_mhz: Float64s
-    clock: ClassClock
-    covered: Intervals
+    bias_mhz: Float64s  # the part of the half width that does not average out over windows
+    blur_mhz: Float64s  # the part of that which a sensor that averages may be off by
+    clock: ClassClock  # the signal that it was taken from
+    covered: Intervals  # the mask where covered
+    spans: Spans  # of `covered` among the pieces of `clock`
 
 
 def mean_clock(
@@ -86,7 +64,7 @@ def mean_clock(
     windows: Windows,
     timing: TimingUncertainty,
 ) -> MeanClock:
-    """The time-weighted mean clock while `running` ran, in each window, with its interval.
+    """Compute the time-weighted mean clock while `running` ran in each window, with its interval.
 
     The interval adds up: 1.96 standard errors; what mislabelled samples may have moved; what a
     sensor that averages may have; by how much the mean changes if the sensor lags by
@@ -96,17 +74,17 @@ def mean_clock(
         samples: All samples of the GPU, at least two.
         running: The class.
         mask: When it ran (for communication and copies: exposed).
-        windows: Where.
+        windows: The windows.
         timing: How far samples and trace may lie apart.
     """
     level = pooled_by_level(samples, running)
     clock = _signal(samples, level, running, mask)
-    covered = intervals.intersection(mask, clock.covered_intervals())
-    covered_ns = lengths_ns(covered, windows.start_ns, windows.end_ns)
-    in_class = intervals.intersection(mask, clock.in_class_intervals())
-    in_mask_ns = lengths_ns(mask, windows.start_ns, windows.end_ns)
-    mean_mhz = _mean_mhz(clock, covered, covered_ns, windows)
     within = windows.start_ns, windows.end_ns
+    covered = intervals.intersection(mask, clock.covered_intervals())
+    covered_ns = lengths_ns(covered, *within)
+    in_class = intervals.intersection(mask, clock.in_class_intervals())
+    in_mask_ns = lengths_ns(mask, *within)
+    mean_mhz, spans = _mean_mhz(clock, covered, covered_ns, windows)
     reads = covered_ns / max(samples.period_ns, 1)
     borders = None
     if not timing.instant:
@@ -126,7 +104,7 @@ def mean_clock(
     return MeanClock(
         in_mask_ns=in_mask_ns,
         covered_ns=covered_ns,
-        in_class_ns=lengths_ns(in_class, windows.start_ns, windows.end_ns),
+        in_class_ns=lengths_ns(in_class, *within),
         mean_mhz=mean_mhz,
         half_width_mhz=half_mhz,
         pooled_mhz=pooled_mhz + np.maximum(bias_mhz, np.median(bias_mhz)),
@@ -134,6 +112,7 @@ def mean_clock(
         blur_mhz=blur_mhz,
         clock=clock,
         covered=covered,
+        spans=spans,
     )
 
 
@@ -157,12 +136,13 @@ def _signal(
 
 def _mean_mhz(
     clock: ClassClock, covered: Intervals, covered_ns: Int64s, windows: Windows
-) -> Float64s:
-    pieces = ClockPieces.of(clock, ())
-    cycles = _between(pieces.locate_mask(covered), pieces.clock(), windows)
+) -> tuple[Float64s, Spans]:
+    """The mean clock of each window over its covered time, and the spans of that time."""
+    pieces = ClockPieces.of(clock)
+    spans, g = pieces.locate_spans(covered.start_ns, covered.end_ns), pieces.clock()
+    cycles = MaskedWindows.of(g, covered, spans, windows.start_ns, windows.end_ns).integral(g)
     unknown = np.full(len(windows), np.nan)
-    mean: Float64s = np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0)
-    return mean
+    return np.divide(cycles, covered_ns, out=unknown, where=covered_ns > 0), spans
 
 
 def _change_by_lag_mhz(
@@ -174,7 +154,8 @@ def _change_by_lag_mhz(
     earlier = replace(clock, edges_ns=clock.edges_ns - lag_ns)
     still = intervals.intersection(covered, earlier.covered_intervals())
     still_ns = lengths_ns(still, windows.start_ns, windows.end_ns)
-    return np.nan_to_num(np.abs(_mean_mhz(earlier, still, still_ns, windows) - mean_mhz))
+    changed_mhz, _ = _mean_mhz(earlier, still, still_ns, windows)
+    return np.nan_to_num(np.abs(changed_mhz - mean_mhz))
 
 
 def _level_difference_mhz(
@@ -194,17 +175,11 @@ def _level_difference_mhz(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingLoss:
-    """Time lost against the reference in each window.
+    """Time lost against the reference in each window."""
 
-    Attributes:
-        lost_ns: (w,) int64.
-        by_cause_ns: (w, causes) int64; each row sums to `lost_ns`.
-        coarse: (w,) bool: fewer than 5 counter updates in the window.
-    """
-
-    lost_ns: Int64s
-    by_cause_ns: Int64s
-    coarse: Bools
+    lost_ns: Int64s  # (w,)
+    by_cause_ns: Int64s  # (w, causes); each row sums to `lost_ns`
+    coarse: Bools  # (w,) fewer than 5 counter updates in the window
 
 
 def ceiling_loss(
@@ -215,14 +190,14 @@ def ceiling_loss(
     causes: Int64s,
     limited_ns: Mapping[Cause, Float64s],
 ) -> CeilingLoss:
-    """∫ max(0, 1 - f/f_ref) dt over covered compute of each window, split by cause.
+    """Integrate max(0, 1 - f/f_ref) over the covered compute of each window, split by cause.
 
     What lies between the reference and the lowest standing limit is `user_limit`; the rest goes
     by the driver's counters and reason bits.
 
     Args:
         mean: The compute clock.
-        windows: The windows it was taken over.
+        windows: The windows.
         reference_mhz: f_ref.
         limit_mhz: Lowest standing limit; None if there is none or it is not known.
         causes: (n,) int64 bit sets at the samples.
@@ -231,34 +206,67 @@ def ceiling_loss(
     Source: DESIGN.md section 2, "Three losses" and "Cause".
     """
     limit_mhz = reference_mhz if limit_mhz is None else min(limit_mhz, reference_mhz)
-    pieces = ClockPieces.of(mean.clock, (reference_mhz, limit_mhz))
-    covered = pieces.locate_mask(mean.covered)
-    total = _between(covered, pieces.deficit(reference_mhz), windows) / reference_mhz
+    clock, covered = mean.clock, mean.covered
+    pieces = ClockPieces.of(clock, (reference_mhz, limit_mhz))
+    spans = mean.spans  # holds where no piece was cut
+    if len(pieces.parent) > len(clock.covered):
+        spans = pieces.locate_spans(covered.start_ns, covered.end_ns)
+    lost = pieces.deficit(reference_mhz)
+    within = MaskedWindows.of(lost, covered, spans, windows.start_ns, windows.end_ns)
+    total = within.integral(lost) / reference_mhz
     lost_ns = np.minimum(np.rint(total).astype(np.int64), mean.covered_ns)
-    below = _between(covered, pieces.deficit(limit_mhz), windows) / reference_mhz
-    left, right = edge_weights(mean.clock, end_shares(mean.clock, causes, limited_ns), limit_mhz)
+    below = total
+    if limit_mhz < reference_mhz:
+        below = within.integral(pieces.deficit(limit_mhz)) / reference_mhz
+    left, right = edge_weights(clock, end_shares(clock, causes, limited_ns), limit_mhz)
     parts = np.zeros((len(windows), len(CAUSES)))
     for cause in np.flatnonzero(left.any(axis=0) | right.any(axis=0)):
         weighted = pieces.deficit(limit_mhz, (left[:, cause], right[:, cause]))
-        parts[:, cause] = _between(covered, weighted, windows)
+        parts[:, cause] = within.integral(weighted)
     parts = np.maximum(parts, 0.0)
     whole = parts.sum(axis=1)
     parts *= np.divide(below, whole, out=np.zeros(len(windows)), where=whole > 0)[:, np.newaxis]
     parts[:, Cause.UNEXPLAINED] += np.where(whole > 0, 0.0, below)
     parts[:, Cause.USER_LIMIT] += np.maximum(total - below, 0.0)
+    updates = counter_updates(limited_ns, clock.edges_ns, windows)
     return CeilingLoss(
         lost_ns=lost_ns,
         by_cause_ns=largest_remainder(parts, lost_ns),
-        coarse=_coarse(mean.clock.edges_ns, limited_ns, windows),
+        coarse=np.zeros(len(windows), bool) if updates is None else updates < MIN_COUNTER_UPDATES,
     )
 
 
-def _coarse(t_ns: Int64s, limited_ns: Mapping[Cause, Float64s], windows: Windows) -> Bools:
-    updates = counter_updates(limited_ns, t_ns, windows.start_ns, windows.end_ns)
-    if updates is None:
-        return np.zeros(len(windows), bool)
-    return updates < MIN_COUNTER_UPDATES
+def counter_updates(
+    limited_ns: Mapping[Cause, Float64s], t_ns: Int64s, windows: Windows
+) -> Int64s | None:
+    """The most updates that any counter showed inside each window: (w,); None without counters."""
+    most: Int64s | None = None
+    for counter in limited_ns.values():
+        read = np.isfinite(counter)
+        if not read.any():
+            continue
+        changed = np.diff(counter[read], prepend=counter[read][0]) != 0
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(changed)))
+        at_start, at_end = (
+            np.searchsorted(t_ns[read], edge) for edge in (windows.start_ns, windows.end_ns)
+        )
+        updates: Int64s = running[at_end] - running[at_start]
+        most = updates if most is None else np.maximum(most, updates)
+    return most
 
 
-def _between(mask: MaskPositions, g: Primitive, windows: Windows) -> Float64s:
-    return masked_integral(mask, g).between(windows.start_ns, windows.end_ns)
+def largest_remainder(parts: Float64s, totals: Int64s) -> Int64s:
+    """Rows of integers in proportion to rows of parts, each within 1 of its exact share: (w, n).
+
+    Args:
+        parts: (w, n) float64, not negative; a row of zeros stays one and needs a total of 0.
+        totals: (w,) int64, what the rows sum to.
+    """
+    whole = parts.sum(axis=1, keepdims=True)
+    exact = np.divide(parts, whole, out=np.zeros_like(parts), where=whole > 0) * totals[:, None]
+    floor: Int64s = np.floor(exact).astype(np.int64)
+    short = np.where(whole[:, 0] > 0, totals - floor.sum(axis=1), 0)
+    order = np.argsort(floor - exact, axis=1, kind="stable")
+    rounded_up = np.zeros_like(floor)
+    np.put_along_axis(rounded_up, order, np.arange(parts.shape[1]) < short[:, None], axis=1)
+    return floor + rounded_up

@@ -7,8 +7,7 @@ import numpy as np
 
 from chopperd.correlate.contention import ContentionTotals, contention
 from chopperd.correlate.intervals import places_of_spans
-from chopperd.correlate.row_work import RowSums
-from chopperd.correlate.waterfall import COPY_DIRECTIONS, copy_ways, is_class
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, RowSums, copy_ways, is_class
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, KernelClass
 from chopperd.model.timeline import DeviceTimeline, Intervals

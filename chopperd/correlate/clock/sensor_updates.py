@@ -1,8 +1,8 @@
-"""How often a sensor takes a new value, told from when reads show its value change.
+"""Find when a sensor updates, and how often, from the reads at which its value changes.
 
-A sensor that is read more often than it looks shows one value several times. Its changes then lie
-on a grid: each is a whole number of periods after the one before, as it may by chance show the same
-value twice. Which sensor it is, and who read it, is not known here.
+A sensor that is read more often than it updates shows one value several times. Its changes then lie
+on a grid: each is a whole number of periods after the one before, as two updates may by chance show
+the same value.
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
 
-#: Fewer changes than this say nothing of a period.
+#: Fewer changes than this show no period.
 MIN_CHANGES: Final = 6
-#: A period is told apart from the spacing of the reads from so many spacings on.
+#: A period is resolved if it is at least so many spacings of the reads.
 RESOLVED_SPACINGS: Final = 3.0
 #: The time must hold so many periods: any few changes lie on some grid.
 _MIN_PERIODS: Final = 5.0
@@ -32,7 +32,7 @@ _MAX_TOO_CLOSE: Final = 0.05
 _TRIES_PER_CYCLE: Final = 8
 #: So many at once: a sampler has no memory to spare.
 _TRIES_AT_ONCE: Final = 128
-#: So many changes are enough to tell, and cost little.
+#: So many changes are enough, and cost little.
 _MOST_CHANGES: Final = 120
 #: A change between reads further apart than this, in usual distances, is blurred.
 _MAX_BLUR: Final = 1.5
@@ -41,8 +41,8 @@ _MAX_BLUR: Final = 1.5
 _MAX_SHAKE_RATIO: Final = 0.03
 _MAX_SHAKE_NS: Final = 400_000
 _Z: Final = 3.0
-#: A recording is looked at in stretches of so many reads, so many of them, where there are so many
-#: changes; in this share of them the same period must be found.
+#: A recording is searched in stretches of so many reads, at most so many stretches, each with so
+#: many changes; in this share of them the same period must be found.
 _STRETCH_READS: Final = 1000
 _MOST_STRETCHES: Final = 6
 _MIN_STRETCH_CHANGES: Final = 20
@@ -54,7 +54,7 @@ _AGREEING_RATIO: Final = 0.03
 class SensorPeriod:
     """The time between two updates of a sensor, ns, and an interval that holds it.
 
-    Where reads are not dense enough to tell, `low_ns` is 0 and the period is at most `high_ns`.
+    Where reads are not dense enough to resolve it, `low_ns` is 0 and it is at most `high_ns`.
     """
 
     period_ns: int
@@ -69,18 +69,12 @@ class SensorPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """When reads showed a new value.
+    """When reads showed a new value."""
 
-    Attributes:
-        before_ns, after_ns: (k,) int64: the last read of the old value, the first of the new one.
-        spacing_ns: Median time between two reads.
-        span_ns: From the first read to the last.
-    """
-
-    before_ns: Int64s
-    after_ns: Int64s
-    spacing_ns: float
-    span_ns: int
+    before_ns: Int64s  # (k,) last read of the old value
+    after_ns: Int64s  # (k,) first read of the new one
+    spacing_ns: float  # median time between two reads
+    span_ns: int  # from the first read to the last
 
     def __len__(self) -> int:
         """The number of changes."""
@@ -117,7 +111,7 @@ class Changes:
 
 
 def changes_of(t_ns: Int64s, value: Float64s) -> Changes:
-    """When a value changed.
+    """Find when a value changed.
 
     Args:
         t_ns: (n,) int64, times of reads, rising.
@@ -135,10 +129,10 @@ def changes_of(t_ns: Int64s, value: Float64s) -> Changes:
 
 
 def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
-    """The update period of a sensor that was read back to back; None where that can't be told.
+    """Measure the update period of a sensor that was read back to back; None if not measurable.
 
-    None: the value changed too seldom, or as it pleased, not in a sensor's beat. The longest period
-    is taken on whose grid the changes lie: they lie on that of its half as well.
+    None: the value changed too seldom, or not on any grid. Of the periods on whose grid the changes
+    lie the longest is taken, as they lie on that of its half as well.
 
     Args:
         t_ns: (n,) int64, times of the reads, rising.
@@ -165,7 +159,7 @@ def sensor_period(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
 
 
 def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
-    """The update period of a sensor from the samples of a recording; None where it can't be told.
+    """Measure a sensor's update period in the samples of a recording; None if not measurable.
 
     What is found in stretches of the recording must agree: over minutes a sensor's timer drifts,
     and a job has a beat of its own in some of them.
@@ -194,7 +188,7 @@ def period_in_samples(t_ns: Int64s, value: Float64s) -> SensorPeriod | None:
 def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
     """Whether samples show changes too close together for a sensor of this period.
 
-    A probe of a second or two can take a job's beat for the sensor's; a whole recording tells.
+    A probe of a second or two can take a job's beat for the sensor's; a whole recording can not.
 
     Args:
         t_ns: (n,) int64, rising.
@@ -208,7 +202,7 @@ def contradicts(t_ns: Int64s, value: Float64s, period_ns: int) -> bool:
 
 
 def _stretch_starts(count: int) -> list[int]:
-    """Where the stretches begin: all, or so many spread over the recording."""
+    """Where the stretches begin: all, or `_MOST_STRETCHES` spread over the recording."""
     starts = range(0, max(count - _STRETCH_READS // 2, 1), _STRETCH_READS)
     return list(starts[:: -(-len(starts) // _MOST_STRETCHES)])
 
@@ -274,36 +268,28 @@ def _fitted(changes: Changes, period_ns: float) -> SensorPeriod | None:
     )
 
 
-# When a sensor looked: reads that repeat a value it holds, set apart from looks of their own.
-#
-# A sensor that updates each 100 ms and is read each 10 ms gives ten reads a look. Taken as ten
-# samples they are too certain, and most of them are labelled by what ran long after the look.
+# A sensor that updates each 100 ms and is read each 10 ms gives ten reads an update. Taken as ten
+# samples they are too certain, and most of them are labelled by what ran long after the update.
 
-#: A look that is thought to have shown no change is left out this close before the next change.
+#: An update that is assumed to have shown no change is left out so close before the next change.
 _DISTINCT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
-    """A sensor's updates as reads show them.
+class Updates:
+    """A sensor's updates as reads show them."""
 
-    Attributes:
-        row: (k,) int64, the first read of each, rising.
-        t_ns: (k,) int64, the middle of when it can have been; strictly rising.
-        period_ns: Time between two updates; None if not known.
-    """
-
-    row: Int64s
-    t_ns: Int64s
-    period_ns: int | None
+    row: Int64s  # (k,) the first read of each, rising
+    t_ns: Int64s  # (k,) the middle of when it can have been; strictly rising
+    period_ns: int | None  # time between two updates; None if not known
 
 
-def looks(t_ns: Int64s, value: Float64s, period_ns: int) -> Looks:
-    """The updates behind reads of a sensor that takes a new value once a period.
+def sensor_updates(t_ns: Int64s, value: Float64s, period_ns: int) -> Updates:
+    """Find the updates behind reads of a sensor that takes a new value once a period.
 
     A new value was taken after the read before, and at most one period ago: half-way between. So
     was one that is read more than a period after the read before, whatever it shows. While the
-    value stands still the sensor is taken to look on at its period.
+    value does not change the sensor is assumed to update at its period.
 
     Args:
         t_ns: (n,) int64, times of reads, strictly rising.
@@ -311,7 +297,7 @@ def looks(t_ns: Int64s, value: Float64s, period_ns: int) -> Looks:
         period_ns: Time between two updates, > 0.
     """
     if not len(t_ns):
-        return Looks(row=np.empty(0, np.int64), t_ns=t_ns, period_ns=period_ns)
+        return Updates(row=np.empty(0, np.int64), t_ns=t_ns, period_ns=period_ns)
     gap_ns = np.diff(t_ns, prepend=t_ns[0] - period_ns)
     is_new = (np.diff(value, prepend=np.nan) != 0) | (gap_ns >= period_ns)
     first = np.flatnonzero(is_new)
@@ -320,19 +306,19 @@ def looks(t_ns: Int64s, value: Float64s, period_ns: int) -> Looks:
     turn = (t_ns - taken_ns[run]) // period_ns
     begins = is_new | (np.diff(turn, prepend=0) > 0)
     row = np.flatnonzero(begins)
-    looked_ns = taken_ns[run[row]] + turn[row] * period_ns
+    updated_ns = taken_ns[run[row]] + turn[row] * period_ns
     next_ns = np.append(taken_ns[1:], np.iinfo(np.int64).max)[run[row]]
-    kept = is_new[row] | (next_ns - looked_ns >= _DISTINCT * period_ns)
-    return Looks(row=row[kept], t_ns=looked_ns[kept], period_ns=period_ns)
+    distinct = is_new[row] | (next_ns - updated_ns >= _DISTINCT * period_ns)
+    return Updates(row=row[distinct], t_ns=updated_ns[distinct], period_ns=period_ns)
 
 
-def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Looks:
-    """The looks behind reads of a clock; each read is one where nothing is known of the sensor.
+def clock_updates(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Updates:
+    """Find the updates behind reads of a clock; each read is one if the sensor is unknown.
 
     A period may be the job's beat, of a clock with one level for each phase, also one that a probe
-    found: a look moved to where it must have been would change sides at a border then. So each look
-    is as of the first read that shows it, at most a third of a period late, where reads are dense
-    enough for that; only where they are not it is moved.
+    found: an update moved to when it must have been would cross a border then. So each update has
+    the time of the first read that shows it, at most a third of a period late, where reads are
+    dense enough for that; only where they are not it is moved.
 
     Args:
         t_ns: (n,) int64, times of reads, strictly rising.
@@ -341,12 +327,12 @@ def clock_looks(t_ns: Int64s, clock_mhz: Float64s, known_ns: int | None) -> Look
             show that it can't be.
     """
     if known_ns and not contradicts(t_ns, clock_mhz, known_ns):
-        seen = looks(t_ns, clock_mhz, known_ns)
+        seen = sensor_updates(t_ns, clock_mhz, known_ns)
         if known_ns < RESOLVED_SPACINGS * float(np.median(np.diff(t_ns))):
             return seen
         return replace(seen, t_ns=t_ns[seen.row])
-    betrayed = period_in_samples(t_ns, clock_mhz)
-    if betrayed is None:
-        return Looks(row=np.arange(len(t_ns)), t_ns=t_ns, period_ns=None)
-    seen = looks(t_ns, clock_mhz, betrayed.period_ns)
+    measured = period_in_samples(t_ns, clock_mhz)
+    if measured is None:
+        return Updates(row=np.arange(len(t_ns)), t_ns=t_ns, period_ns=None)
+    seen = sensor_updates(t_ns, clock_mhz, measured.period_ns)
     return replace(seen, t_ns=t_ns[seen.row])

@@ -52,7 +52,7 @@ def filled(target: type[T], columns: object, index: int | tuple[int, int], **oth
 
 
 def row_samples(clocks: RowClocks, index: int) -> slice:
-    """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.kept`)."""
+    """The row's samples of the clock: a slice of `clocks.samples` (and of `clocks.sample_rows`)."""
     return inside(clocks.samples.t_ns, clocks, index)
 
 
@@ -85,7 +85,7 @@ def clock_of(clocks: RowClocks, index: int, samples: GpuSamples | None = None) -
             compute.half_width_mhz[index],
             samples_mhz[compute_rows(clocks, index)],
         ),
-        busy=_stats(clocks.busy.mean_mhz[index], clocks.busy.half_width_mhz[index], busy_mhz),
+        busy=_stats(clocks.busy_mhz[index], clocks.busy_half_mhz[index], busy_mhz),
         coverage_ratio=covered_ns / in_mask_ns if in_mask_ns else None,
         dies=None if samples is None else dies_of(samples, clocks, index),
     )
@@ -117,7 +117,7 @@ def dies_of(samples: GpuSamples, clocks: RowClocks, index: int) -> ClockDies | N
     """
     if samples.die_clocks_mhz is None or not clocks.compute.covered_ns[index]:
         return None
-    rows = clocks.kept[compute_rows(clocks, index)]
+    rows = clocks.sample_rows[compute_rows(clocks, index)]
     dies_mhz = samples.die_clocks_mhz[rows]
     ran = are_running(dies_mhz)
     if not ran.any():
@@ -190,7 +190,7 @@ def capped_w(samples: GpuSamples, clocks: RowClocks, index: int) -> float | None
     is_all_compute = int(clocks.compute.in_mask_ns[index]) >= _MOSTLY * window_ns
     if samples.gpu.power_source in AVERAGES and not is_all_compute:
         return None
-    rows = clocks.kept[compute_rows(clocks, index)]
+    rows = clocks.sample_rows[compute_rows(clocks, index)]
     is_capped = (samples.causes[rows] & Cause.POWER_CAP.bit) != 0
     return mean_of_samples(samples.power_w[rows][is_capped])
 

@@ -159,7 +159,7 @@ def _lock_notes(joined: JoinedDevice, mine: GpuSamples, reference: Reference) ->
     rows = compute_rows(clocks)
     found_mhz = np.unique(clocks.samples.clock_mhz[rows])
     is_held = len(found_mhz) == 1 and len(rows) >= _MIN_LOCKED_SAMPLES
-    if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.kept[rows]].any():
+    if not is_held or found_mhz[0] >= top_mhz or mine.causes[clocks.sample_rows[rows]].any():
         return []
     shown = "amd-smi metric --clock" if mine.gpu.vendor is Vendor.AMD else "nvidia-smi -q -d CLOCK"
     text = (
@@ -283,7 +283,7 @@ def _reference_doubt(
     highest_mhz = max(float(np.fmax.reduce(each.sm_clock_mhz, initial=0)) for each in same_model)
     rows = compute_rows(clocks)
     median_mhz = float(np.median(clocks.samples.clock_mhz[rows])) if len(rows) else 0.0
-    limits = mine.causes[clocks.kept[rows]] & ~_NO_LIMIT_BITS
+    limits = mine.causes[clocks.sample_rows[rows]] & ~_NO_LIMIT_BITS
     far_above = _FAR_ABOVE_ON_AMD if mine.gpu.vendor is Vendor.AMD else _FAR_ABOVE
     if 2 * np.count_nonzero(limits) > len(rows):
         far_above = _FAR_ABOVE_WHERE_HELD

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from chopperd.correlate.join import JoinedDevice
-from chopperd.correlate.row_work import marker_busy_ns
+from chopperd.correlate.waterfall import marker_busy_ns
 from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import CopyDirection
 from chopperd.model.report_rows import (

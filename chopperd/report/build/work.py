@@ -15,7 +15,6 @@ from chopperd.correlate.contention import ContentionReason, ContentionTotals
 from chopperd.correlate.efficiency import EfficiencyTotals
 from chopperd.correlate.groups import (
     OTHER,
-    FamilyTotals,
     GroupTotals,
     RecordFigures,
     group_totals,
@@ -46,7 +45,7 @@ from chopperd.units import NS_PER_S
 
 
 def families_of(
-    totals: FamilyTotals, names: Sequence[str], contention: ContentionTotals | None
+    totals: GroupTotals, names: Sequence[str], contention: ContentionTotals | None
 ) -> tuple[Family, ...]:
     """The families of `totals`, with what overlapping communication costs them.
 
@@ -62,12 +61,12 @@ def families_of(
             totals,
             index,
             name=group_name(family, names),
-            class_=KERNEL_CLASSES[totals.kernel_class[index]].label,
+            class_=KERNEL_CLASSES[totals.kind[index]].label,
             beta_reason="not measured in this version",
             contention=_contention(contention, rows.get(family)),
             **_lost(totals, index),
         )
-        for index, family in enumerate(totals.family)
+        for index, family in enumerate(totals.group)
     )
 
 
@@ -107,7 +106,7 @@ class _Lost(TypedDict):
     lost_high_ns: int | None
 
 
-def _lost(totals: FamilyTotals | GroupTotals, index: int) -> _Lost:
+def _lost(totals: GroupTotals, index: int) -> _Lost:
     """The loss of one group in whole ns with its interval, which starts at 0 at least."""
     lost_ns, half_ns = float(totals.lost_ns[index]), float(totals.half_ns[index])
     low_ns = lost_ns - half_ns
@@ -140,17 +139,8 @@ def _contention(found: ContentionTotals | None, index: int | None) -> Contention
 
 def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None) -> HostTime:
     """The operators' time on the host by operation, layer and phase."""
-    own = RecordFigures(
-        duration_ns=work.own_ns,
-        samples=np.zeros(len(work.own_ns), np.int64),
-        compute=np.empty(0, np.int64),
-        cycles=np.empty(0),
-        covered_ns=np.empty(0),
-        lost=None,
-        shared_ns=np.empty(0),
-        own=None,
-        reference_mhz=None,
-    )
+    no_samples = np.zeros(len(work.own_ns), np.int64)
+    own = RecordFigures.without_clock(work.own_ns, no_samples)
 
     def parts(column: Int32s | Int8s, names: Sequence[str]) -> tuple[HostPart, ...]:
         totals = group_totals(column, own)

@@ -13,8 +13,8 @@ import numpy as np
 
 from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
 from chopperd.correlate.join import RowClocks
-from chopperd.correlate.losses import Windows, ceiling_loss
-from chopperd.correlate.waterfall import lengths_ns
+from chopperd.correlate.losses import ceiling_loss
+from chopperd.correlate.waterfall import Windows, lengths_ns
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples
@@ -135,7 +135,7 @@ def _limits(clocks: RowClocks, samples: GpuSamples, span_ns: tuple[int, int]) ->
     """
     shown_clock = _Readings.of_clock(clocks).within(span_ns)
     taken = _within(clocks.samples.t_ns, span_ns, clocks.samples.max_gap_ns)
-    bits = samples.causes[clocks.kept][taken]
+    bits = samples.causes[clocks.sample_rows][taken]
     if (bits == Cause.UNKNOWN.bit).all():
         return []
     masks = {cause.label: (bits & cause.bit) != 0 for cause in REPORTED_CAUSES}
@@ -163,8 +163,8 @@ def _losses(
         pieces,
         reference_mhz,
         samples.gpu.sm_clock_limit_mhz,
-        samples.causes[clocks.kept],
-        {cause: counter[clocks.kept] for cause, counter in samples.limited_ns.items()},
+        samples.causes[clocks.sample_rows],
+        {cause: counter[clocks.sample_rows] for cause, counter in samples.limited_ns.items()},
     )
     ratio = np.divide(
         lost.by_cause_ns.T, covered_ns, out=np.zeros(lost.by_cause_ns.T.shape), where=covered_ns > 0

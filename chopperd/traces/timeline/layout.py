@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.clock_drift import clock_drift
+from chopperd.correlate.timebase import clock_drift
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (

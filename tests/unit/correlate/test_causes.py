@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from chopperd.correlate.causes import (
     bit_shares,
     counter_increments,
-    counter_updates,
     edge_weights,
     end_shares,
     false_causes,
-    largest_remainder,
 )
 from chopperd.correlate.clock.signal import ClassClock, class_clock
+from chopperd.correlate.losses import counter_updates, largest_remainder
+from chopperd.correlate.waterfall import Windows
 from chopperd.model.arrays import Float64s
 from chopperd.model.kinds import CAUSES, Cause
 from tests.unit.correlate.builders import COMM, COMPUTE, MS, gpu_samples, labelled
@@ -255,11 +255,11 @@ def test_updates_are_those_of_the_busiest_counter_inside_the_window() -> None:
         Cause.THERMAL: np.array([0.0, 0.0, 0.0, 9.0, 9.0]),
         Cause.POWER_BRAKE: np.full(5, np.nan),
     }
-    start, end = np.array([0, 150, 300], np.int64), np.array([400, 250, 300], np.int64)
-    updates = counter_updates(counters, times, start, end)
+    windows = Windows(start_ns=np.array([0, 150, 300]), end_ns=np.array([400, 250, 300]))
+    updates = counter_updates(counters, times, windows)
     assert updates is not None
     assert updates.tolist() == [3, 1, 0]
-    assert counter_updates({}, times, start, end) is None
+    assert counter_updates({}, times, windows) is None
 
 
 @settings(max_examples=25, deadline=None)

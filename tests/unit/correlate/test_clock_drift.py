@@ -8,7 +8,7 @@ one offset. Rates over many seeds: docs/decisions/2026-11-28-rocm-traces.md.
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock_drift import clock_drift
+from chopperd.correlate.timebase import clock_drift
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.contention import contention
 from chopperd.correlate.efficiency import EfficiencyTotals, efficiency_totals

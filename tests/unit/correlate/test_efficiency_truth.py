@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.efficiency import (
     MAX_QUARTILE_RATIO,

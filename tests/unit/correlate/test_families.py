@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
-from chopperd.correlate.groups import FamilyTotals, family_totals, record_figures
+from chopperd.correlate.groups import GroupTotals, group_totals, record_figures
 from chopperd.correlate.join import join_device
 from chopperd.model.kinds import KernelClass
 from tests.unit.correlate.builders import COMPUTE, MS, Rec, device, gpu_samples, labelled
@@ -21,17 +21,17 @@ def half_clock() -> ClockPieces:
     return ClockPieces.of(class_clock(samples, COMPUTE), (1980.0,))
 
 
-def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> FamilyTotals:
+def totals(records: list[Rec], reference_mhz: float | None = 1980.0) -> GroupTotals:
     times, clocks = np.arange(1001), np.full(1001, 990.0)  # a sample each ns
     timeline = device(records)
     figures = record_figures(timeline, half_clock(), reference_mhz, times, clocks)
-    return family_totals(timeline.family, timeline.kernel_class, figures)
+    return group_totals(timeline.family, figures, timeline.kernel_class)
 
 
 def test_two_kernels_at_once_carry_half_of_that_time_each() -> None:
     """Family 0 on [0, 100), family 1 on [60, 160): of the union's 80 lost, 20 are shared."""
     found = totals([Rec(0, 100), Rec(60, 160, family=1, stream=8)])
-    assert found.family.tolist() == [0, 1]
+    assert found.group.tolist() == [0, 1]
     assert found.lost_ns.tolist() == pytest.approx([60 / 2 + 20 / 2, 20 / 2 + 60 / 2])
     assert found.lost_ns.sum() == pytest.approx(160 / 2)
 
@@ -50,8 +50,8 @@ def test_families_are_listed_by_time_with_count_class_and_samples() -> None:
         Rec(700, 700, family=2),
     ]
     found = totals(records)
-    assert found.family.tolist() == [1, 3, 2]
-    assert found.kernel_class.tolist() == [KernelClass.COMM, KernelClass.GEMM, KernelClass.GEMM]
+    assert found.group.tolist() == [1, 3, 2]
+    assert found.kind.tolist() == [KernelClass.COMM, KernelClass.GEMM, KernelClass.GEMM]
     assert found.count.tolist() == [1, 2, 1]
     assert found.time_ns.tolist() == [300, 150, 0]
     assert found.samples.tolist() == [300, 150, 0]
@@ -65,7 +65,7 @@ def test_only_covered_compute_has_a_clock_and_a_loss() -> None:
         Rec(1200, 1300, family=3),
     ]
     found = totals(records)
-    assert found.family.tolist() == [1, 2, 3]
+    assert found.group.tolist() == [1, 2, 3]
     assert np.isnan(found.lost_ns[[0, 2]]).all()
     assert np.isnan(found.mean_mhz[[0, 2]]).all()
     assert found.mean_mhz[1] == pytest.approx(990.0)
@@ -80,11 +80,8 @@ def test_without_a_reference_there_is_a_clock_but_no_loss() -> None:
 
 def test_without_samples_there_are_counts_and_times_only() -> None:
     timeline = device([Rec(0, 100)])
-    found = family_totals(
-        timeline.family,
-        timeline.kernel_class,
-        record_figures(timeline, None, 1980.0, NO_SAMPLES, NO_CLOCKS),
-    )
+    figures = record_figures(timeline, None, 1980.0, NO_SAMPLES, NO_CLOCKS)
+    found = group_totals(timeline.family, figures, timeline.kernel_class)
     assert (found.count.tolist(), found.time_ns.tolist()) == ([1], [100])
     assert np.isnan(found.mean_mhz).all()
     assert np.isnan(found.lost_ns).all()
@@ -92,12 +89,8 @@ def test_without_samples_there_are_counts_and_times_only() -> None:
 
 def test_a_device_without_records_has_no_families() -> None:
     timeline = device([])
-    found = family_totals(
-        timeline.family,
-        timeline.kernel_class,
-        record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES, NO_CLOCKS),
-    )
-    assert len(found.family) == 0
+    figures = record_figures(timeline, half_clock(), 1980.0, NO_SAMPLES, NO_CLOCKS)
+    assert len(group_totals(timeline.family, figures, timeline.kernel_class)) == 0
 
 
 @st.composite
@@ -117,13 +110,16 @@ def kernels(draw: st.DrawFn) -> Rec:
     records=st.lists(kernels(), min_size=1, max_size=12),
     clocks=st.lists(st.floats(900.0, 2200.0), min_size=40, max_size=40),
 )
-def test_losses_of_classes_by_the_line_sum_to_the_devices_ceiling_loss(
+def test_losses_of_records_by_the_line_sum_to_the_devices_ceiling_loss(
     records: list[Rec], clocks: list[float]
 ) -> None:
     times = [n * 50 * MS - 400 * MS for n in range(40)]
-    joined = join_device(device(records), (), gpu_samples(times, clocks), 1980.0)
-    if joined.clocks is None:
+    timeline = device(records)
+    found = join_device(timeline, (), gpu_samples(times, clocks), 1980.0).clocks
+    if found is None:
         return
-    assert joined.clocks.loss is not None
-    of_classes = np.nansum(joined.classes.line_lost_ns)
-    assert of_classes == pytest.approx(float(joined.clocks.loss.lost_ns[-1]), rel=1e-9, abs=1.0)
+    assert found.loss is not None
+    pieces = ClockPieces.of(found.compute.clock, (1980.0,))
+    figures = record_figures(timeline, pieces, 1980.0, NO_SAMPLES, NO_CLOCKS)
+    of_records = figures.lost.sum() / 1980
+    assert of_records == pytest.approx(float(found.loss.lost_ns[-1]), rel=1e-9, abs=1.0)

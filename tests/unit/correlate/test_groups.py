@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.integrals import ClockPieces
 from chopperd.correlate.clock.signal import class_clock
 from chopperd.correlate.groups import (
     MOST_GROUPS,
     OTHER,
     GroupTotals,
     RecordFigures,
-    family_totals,
+    add_alike,
     group_totals,
-    put_together,
     record_figures,
 )
 from chopperd.correlate.join import join_device
@@ -50,7 +49,6 @@ def test_what_is_of_no_known_layer_is_a_group_of_its_own() -> None:
     """Durations 100, 300 and 50, a sample each ns."""
     found = by_layer([Rec(0, 100, layer=2), Rec(400, 700), Rec(750, 800, layer=2)])
     assert found.group.tolist() == [UNKNOWN, 2]
-    assert found.first.tolist() == [1, 0]
     assert found.count.tolist() == [1, 2]
     assert found.time_ns.tolist() == [300, 150]
     assert found.samples.tolist() == [300, 150]
@@ -133,32 +131,29 @@ def records(draw: st.DrawFn) -> Rec:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(records(), min_size=1, max_size=12))
 def test_every_grouping_sums_to_the_same_records(made: list[Rec]) -> None:
-    """Counts, times and samples exactly, losses up to rounding, as their families."""
+    """Counts, times and samples exactly, as their families."""
     timeline = device(made)
     found = figures(timeline)
-    families = family_totals(timeline.family, timeline.kernel_class, found)
-    classes = group_totals(timeline.kernel_class, found)
+    families = group_totals(timeline.family, found, timeline.kernel_class)
     for column in (timeline.operation, timeline.layer, timeline.phase):
         totals = group_totals(column, found)
         assert sorted(totals.group) == sorted(set(column.tolist()))
         assert totals.count.sum() == families.count.sum() == len(made)
         assert totals.time_ns.sum() == families.time_ns.sum()
         assert totals.samples.sum() == families.samples.sum()
-        assert np.nansum(totals.line_lost_ns) == pytest.approx(np.nansum(classes.line_lost_ns))
         assert np.all(np.diff(totals.time_ns) <= 0)
 
 
 def test_numbers_far_larger_than_records_are_many_group_alike() -> None:
-    """Layers 0 and 999,999 in turn: 100 + 50 and 20 ns, half of which is lost."""
+    """Layers 0 and 999,999 in turn: 100 + 50 and 20 ns."""
     records = [Rec(100, 200), Rec(300, 320, layer=999_999), Rec(400, 450)]
     timeline = device([replace(one, layer=max(one.layer, 0)) for one in records])
     found = figures(timeline)
-    columns, fewer = put_together((timeline.phase, timeline.family, timeline.layer), found)
+    columns, fewer = add_alike((timeline.phase, timeline.family, timeline.layer), found)
     for totals in (group_totals(timeline.layer, found), group_totals(columns[2], fewer)):
         assert totals.group.tolist() == [0, 999_999]
         assert totals.count.tolist() == [2, 1]
         assert totals.time_ns.tolist() == [150, 20]
-        assert totals.line_lost_ns.tolist() == pytest.approx([75.0, 10.0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -171,23 +166,20 @@ def test_what_agrees_in_all_columns_may_be_summed_first(made: list[Rec], sampled
         found = record_figures(timeline, None, 1980.0, TIMES[:0], CLOCKS[:0])
     columns: list[Int32s | Int8s] = [timeline.family, timeline.operation]
     columns += [timeline.layer, timeline.phase]
-    fewer_columns, fewer = put_together(columns, found)
+    fewer_columns, fewer = add_alike(columns, found)
     assert len(fewer.duration_ns) == len(set(zip(*columns, strict=True)))
     for column, fewer_column in zip(columns, fewer_columns, strict=True):
         each, summed = group_totals(column, found), group_totals(fewer_column, fewer)
         for name in ("group", "count", "time_ns", "samples"):
             assert getattr(each, name).tolist() == getattr(summed, name).tolist()
-        for name in ("line_mhz", "line_lost_ns", "mean_mhz", "lost_ns", "half_ns"):
+        for name in ("mean_mhz", "lost_ns", "half_ns"):
             expected = pytest.approx(getattr(summed, name), rel=1e-9, abs=1e-9, nan_ok=True)
             assert getattr(each, name) == expected
 
 
 @pytest.mark.parametrize("unknown", [0, 1])
 def test_of_very_many_groups_those_with_the_least_time_are_one(unknown: int) -> None:
-    """Layer k takes k + 1 ns, so that those up to 4 are the least.
-
-    Of the 1 + 2 + ... + 5 ns all but the first 100 ns before the first sample is covered.
-    """
+    """Layer k takes k + 1 ns, so that those up to 4, with 15 ns and samples, are the least."""
     lengths = list(range(1, MOST_GROUPS + 6))
     starts = np.cumsum([0, *lengths])
     records = [
@@ -201,10 +193,8 @@ def test_of_very_many_groups_those_with_the_least_time_are_one(unknown: int) -> 
     (other,) = np.flatnonzero(found.group == OTHER)
     assert found.merged[other] == 5
     assert found.merged.sum() == 5
-    assert (found.count[other], found.time_ns[other], found.first[other]) == (5, 15, 0)
+    assert (found.count[other], found.time_ns[other]) == (5, 15)
     assert found.samples[other] == 15
-    assert found.line_lost_ns[other] == pytest.approx(7.5)
-    assert found.line_mhz[other] == pytest.approx(990.0)
     assert (found.group == UNKNOWN).sum() == unknown
     assert found.group[0] == MOST_GROUPS + 4
 
@@ -226,15 +216,15 @@ def test_sums_stay_whole_where_families_are_put_together_by_class(seed: int) -> 
         for at, family in enumerate(dice.choices(range(4 * MOST_GROUPS), k=3 * MOST_GROUPS))
     ]
     timeline = device(records)
-    found = family_totals(timeline.family, timeline.kernel_class, figures(timeline))
-    assert len(found.family) <= MOST_GROUPS + len(classes)
+    found = group_totals(timeline.family, figures(timeline), timeline.kernel_class)
+    assert len(found) <= MOST_GROUPS + len(classes)
     for each in classes:
-        of_class = found.kernel_class == each
+        of_class = found.kind == each
         mine = [rec for rec in records if rec.kind == each]
         assert found.count[of_class].sum() == len(mine)
         assert found.time_ns[of_class].sum() == sum(rec.end - rec.start for rec in mine)
         families = {rec.family for rec in mine}
-        own = np.count_nonzero(found.family[of_class] >= 0)
+        own = np.count_nonzero(found.group[of_class] >= 0)
         assert own + found.merged[of_class].sum() == len(families)
 
 
@@ -260,7 +250,6 @@ def test_a_groups_clock_and_loss_are_by_samples_of_its_own() -> None:
     found = sampled_groups({(0, 400): [1100.0, 1300.0] * 20, (400, 790): [1780.0] * 39}, 1210.0)
     error_mhz = 1.96 * 100 * np.sqrt(40 / 39) / np.sqrt(40)
     assert found.mean_mhz.tolist() == [1200.0, 1780.0]
-    assert found.line_mhz.tolist() == pytest.approx([1210.0, 1210.0])
     assert found.lost_ns.tolist() == pytest.approx([400 * 780 / 1980, 390 * 200 / 1980])
     assert found.half_ns.tolist() == pytest.approx([400 * error_mhz / 1980, 390 * 570 / 1980])
 
@@ -270,7 +259,6 @@ def test_with_29_samples_of_its_own_the_clock_of_a_group_is_unknown() -> None:
     assert found.group.tolist() == [1, 0]
     for column in (found.mean_mhz, found.lost_ns, found.half_ns):
         assert np.isnan(column).tolist() == [False, True]
-    assert not np.isnan(found.line_lost_ns).any()
 
 
 def test_samples_above_the_reference_win_nothing_back_in_a_group() -> None:
@@ -309,4 +297,3 @@ def test_losses_hold_where_the_clock_follows_the_kernel(hz: int, seed: int, seco
         ends_ns = 2 * 1000 * MS / hz * 0.3  # before the first sample and after the last
         assert abs(found.lost_ns[g] - true_ns) <= found.half_ns[g] + ends_ns
         assert abs(found.lost_ns[g] - true_ns) < 0.01 * count * length * MS
-    assert found.mean_mhz[1] - found.line_mhz[1] > 100

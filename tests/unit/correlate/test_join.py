@@ -160,7 +160,7 @@ def test_samples_far_from_the_trace_are_left_out_and_those_without_a_clock_too()
         device([Rec(0, 1000 * MS)]), (), gpu_samples(times, clock_mhz, causes=times), 1980.0
     )
     clocks = clocks_of(joined)
-    kept_ms = [times[i] // MS for i in clocks.kept.tolist()]
+    kept_ms = [times[i] // MS for i in clocks.sample_rows.tolist()]
     margin_ms = SAMPLE_MARGIN_NS // MS
     assert kept_ms == [t for t in range(-margin_ms, 1000 + margin_ms, 100) if t != 300]
 
@@ -298,10 +298,10 @@ def test_the_busy_clock_weighs_each_classs_own_clock_by_its_time() -> None:
     samples = gpu_samples(inside, [level.get(t // (200 * MS), 1700.0) for t in inside])
     clocks = clocks_of(join_device(timeline, (), samples, 1980.0))
     expected = (600 * 1400 + 200 * 1950 + 100 * 1700) / 900
-    assert clocks.busy.mean_mhz[-1] == pytest.approx(expected, abs=1.0)
+    assert clocks.busy_mhz[-1] == pytest.approx(expected, abs=1.0)
     # Half of 15 MHz, the coarsest resolution assumed, of each class; errors add in quadrature.
     resolution = 7.5 * np.sqrt(600**2 + 200**2 + 100**2) / 900
-    assert clocks.busy.half_width_mhz[-1] == pytest.approx(resolution, abs=1.0)
+    assert clocks.busy_half_mhz[-1] == pytest.approx(resolution, abs=1.0)
 
 
 def test_energy_of_single_steps_needs_its_error_below_15_percent_and_that_of_the_file_not() -> None:

@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from chopperd.correlate.clock.precision import TimingUncertainty
 from chopperd.correlate.clock.signal import ClassClock, LabelledSamples
-from chopperd.correlate.losses import (
-    CeilingLoss,
-    MeanClock,
-    Windows,
-    ceiling_loss,
-    mean_clock,
-)
+from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
+from chopperd.correlate.waterfall import Windows
 from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals

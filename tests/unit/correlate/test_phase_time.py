@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from chopperd.correlate.losses import Windows
-from chopperd.correlate.row_work import phase_busy_ns
+from chopperd.correlate.waterfall import Windows, phase_busy_ns
 from chopperd.model.timeline import Phase
 from tests.unit.correlate.builders import Rec, device
 

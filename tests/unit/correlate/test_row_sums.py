@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.row_work import RowSums
+from chopperd.correlate.waterfall import RowSums
 from chopperd.model.timeline import DeviceTimeline
 from tests.unit.correlate.builders import Rec, device
 

@@ -1,6 +1,6 @@
 """Work by launch and time by window, by hand."""
 
-from chopperd.correlate.row_work import foreign_ns, launched_ns, marker_busy_ns
+from chopperd.correlate.waterfall import foreign_ns, launched_ns, marker_busy_ns
 from chopperd.model.timeline import Marker
 from tests.unit.correlate.builders import Rec, device
 

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.edge_correction import (
+from chopperd.correlate.clock.precision import TimingUncertainty
+from chopperd.correlate.clock.signal import (
     MIN_LEVEL_SAMPLES,
+    LabelledSamples,
+    RunningClass,
     is_one_level,
     pooled_by_level,
 )
-from chopperd.correlate.clock.precision import TimingUncertainty
-from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
-from chopperd.correlate.losses import Windows, mean_clock
+from chopperd.correlate.losses import mean_clock
+from chopperd.correlate.waterfall import Windows
 from tests.unit.correlate.builders import COMM, COMPUTE, IDLE, MS, labelled, spans
 
 EXACT = TimingUncertainty(join_ns=0.0, lag_ns=0)

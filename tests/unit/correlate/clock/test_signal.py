@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.pieces import ClockPieces
+from chopperd.correlate.clock.integrals import ClockPieces, MaskedWindows, Primitive
 from chopperd.correlate.clock.signal import (
     LabelledSamples,
     RunningClass,
     achieved_period_ns,
     class_clock,
-    masked_integral,
 )
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.timeline import Intervals
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, IDLE, MS, labelled, spans
 
@@ -30,11 +30,18 @@ def clock_at(samples: LabelledSamples, running: RunningClass | None, t_ns: int) 
     return float(clock.left_mhz[piece] + share * rise_mhz)
 
 
+def over_windows(
+    pieces: ClockPieces, g: Primitive, mask: Intervals, start_ns: Int64s, end_ns: Int64s
+) -> Float64s:
+    located = pieces.locate_spans(mask.start_ns, mask.end_ns)
+    return MaskedWindows.of(g, mask, located, start_ns, end_ns).integral(g)
+
+
 def integral(samples: LabelledSamples, running: RunningClass | None, mask: Intervals) -> float:
     """MHz ns over all of the mask."""
     pieces = ClockPieces.of(class_clock(samples, running), ())
-    masked = masked_integral(pieces.locate_mask(mask), pieces.clock())
-    return float(masked.between(mask.start_ns[:1], mask.end_ns[-1:])[0])
+    whole = mask.start_ns[:1], mask.end_ns[-1:]
+    return float(over_windows(pieces, pieces.clock(), mask, *whole)[0])
 
 
 def test_the_compute_clock_passes_under_a_stretch_of_communication() -> None:
@@ -102,8 +109,9 @@ def test_nothing_is_covered_outside_the_samples_nor_in_gaps_over_three_periods()
     assert covered.end_ns.tolist() == [120 * MS, 191 * MS]
     assert np.isnan(clock.left_mhz).tolist() == [False, False, True, False, False]
     pieces = ClockPieces.of(clock, ())
-    everything = masked_integral(pieces.locate_mask(spans((0, 500 * MS))), pieces.coverage())
-    whole = everything.between(np.array([0], np.int64), np.array([500 * MS], np.int64))
+    everything = spans((0, 500 * MS))
+    window = everything.start_ns, everything.end_ns
+    whole = over_windows(pieces, pieces.coverage(), everything, *window)
     assert whole[0] == pytest.approx(60 * MS)
 
 
@@ -122,8 +130,8 @@ def test_the_period_as_achieved_is_the_median_spacing() -> None:
 
 def test_the_integral_over_nothing_is_nothing() -> None:
     pieces = ClockPieces.of(class_clock(labelled([0, 10], [1400, 1400]), COMPUTE), ())
-    masked = masked_integral(pieces.locate_mask(spans()), pieces.clock())
-    assert masked.between(np.array([0], np.int64), np.array([10], np.int64)).tolist() == [0.0]
+    window = np.array([0], np.int64), np.array([10], np.int64)
+    assert over_windows(pieces, pieces.clock(), spans(), *window).tolist() == [0.0]
 
 
 def test_the_number_of_samples_is_their_length() -> None:
@@ -186,10 +194,10 @@ def test_integrals_equal_exact_fractions_and_abutting_windows_sum_to_the_whole(
 ) -> None:
     edges = [T0_NS + cut for cut in sorted({0, *cuts, 1000})]
     pieces = ClockPieces.of(class_clock(samples, COMPUTE), ())
-    masked = masked_integral(pieces.locate_mask(mask), pieces.clock())
-    found = masked.between(np.array(edges[:-1], np.int64), np.array(edges[1:], np.int64))
+    bounds = np.array(edges, np.int64)
+    found = over_windows(pieces, pieces.clock(), mask, bounds[:-1], bounds[1:])
     exact = [float(brute_force(samples, mask, start, end)) for start, end in pairwise(edges)]
     scale = 1e-9 * 2100 * 1000
     assert found == pytest.approx(exact, rel=1e-9, abs=scale)
-    whole = masked.between(np.array(edges[:1], np.int64), np.array(edges[-1:], np.int64))
+    whole = over_windows(pieces, pieces.clock(), mask, bounds[:1], bounds[-1:])
     assert found.sum() == pytest.approx(whole[0], rel=1e-9, abs=scale)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.clock.sensor_updates import clock_looks, looks, period_in_samples
+from chopperd.correlate.clock.sensor_updates import clock_updates, period_in_samples, sensor_updates
 from chopperd.model.arrays import Float64s
 from tests.unit.correlate.builders import MS
 
@@ -15,7 +15,7 @@ def looked(
 ) -> list[tuple[float, float]]:
     """(ms, value) of each look."""
     t_ns = np.array([t * MS for t in times_ms], np.int64)
-    found = looks(t_ns, np.array(values), round(period_ms * MS))
+    found = sensor_updates(t_ns, np.array(values), round(period_ms * MS))
     return [(t / MS, values[row]) for row, t in zip(found.row, found.t_ns.tolist(), strict=True)]
 
 
@@ -64,7 +64,7 @@ def test_looks_rise_precede_their_reads_and_keep_every_change(
 ) -> None:
     t_ns = np.cumsum(gaps) * MS
     value = np.array(values[: len(gaps)])
-    found = looks(t_ns, value, period * MS)
+    found = sensor_updates(t_ns, value, period * MS)
     assert (np.diff(found.t_ns) > 0).all()
     assert (np.diff(found.row) > 0).all()
     assert (found.t_ns <= t_ns[found.row]).all()
@@ -94,7 +94,7 @@ def test_looks_are_as_many_as_the_sensors_and_at_their_time(period_ms: float) ->
     """
     read_ms, true_ms, value = held(period_ms, seed=3)
     t_ns = (read_ms * MS).astype(np.int64)
-    found = looks(t_ns, value, round(period_ms * MS))
+    found = sensor_updates(t_ns, value, round(period_ms * MS))
     assert len(found.row) == pytest.approx(len(np.unique(true_ms)), rel=0.07)
     changed = np.flatnonzero(np.diff(value)) + 1
     is_change = np.isin(found.row, changed)
@@ -122,7 +122,7 @@ def test_looks_that_only_samples_betray_are_as_of_the_first_read_that_shows_them
     """Reads are at most 18 ms apart: so late at most, and no read is moved."""
     read_ms, true_ms, value = held(100.0, seed=0)
     t_ns = (read_ms * MS).astype(np.int64)
-    found = clock_looks(t_ns, value, None)
+    found = clock_updates(t_ns, value, None)
     assert found.period_ns == pytest.approx(100 * MS, rel=0.01)
     assert found.t_ns.tolist() == t_ns[found.row].tolist()
     assert np.median(read_ms[found.row] - true_ms[found.row]) < 10
@@ -131,8 +131,8 @@ def test_looks_that_only_samples_betray_are_as_of_the_first_read_that_shows_them
 def test_what_was_found_on_the_device_stands_above_what_samples_betray() -> None:
     read_ms, _, value = held(100.0, seed=0)
     t_ns = (read_ms * MS).astype(np.int64)
-    assert clock_looks(t_ns, value, 90 * MS).period_ns == 90 * MS
-    steady = clock_looks(t_ns, np.full(len(t_ns), 1400.0), None)
+    assert clock_updates(t_ns, value, 90 * MS).period_ns == 90 * MS
+    steady = clock_updates(t_ns, np.full(len(t_ns), 1400.0), None)
     assert steady.period_ns is None
     assert steady.row.tolist() == list(range(len(t_ns)))
     assert steady.t_ns is t_ns
@@ -146,7 +146,7 @@ def test_a_beat_of_the_job_that_was_taken_for_the_sensors_moves_no_look_over_a_b
     random = np.random.default_rng(5)
     t_ns = ((np.arange(6000) + random.uniform(0.05, 0.95, 6000)) * 10 * MS).astype(np.int64)
     clock_mhz = np.where(t_ns // (phase_ms * MS) % 2, 1800.0, 1400.0)
-    found = clock_looks(t_ns, clock_mhz, phase_ms * MS)
+    found = clock_updates(t_ns, clock_mhz, phase_ms * MS)
     labels = found.t_ns // (phase_ms * MS) % 2
     assert set(clock_mhz[found.row][labels == 0]) == {1400.0}
     assert set(clock_mhz[found.row][labels == 1]) == {1800.0}

@@ -6,7 +6,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from chopperd.correlate.groups import FamilyTotals
+from chopperd.correlate.groups import GroupTotals
 from chopperd.correlate.join import RowClocks, join_device
 from chopperd.model.kinds import Cause
 from chopperd.report.build.clocks import (
@@ -99,10 +99,10 @@ def test_means_of_samples_leave_out_what_was_not_read() -> None:
 
 
 def test_families_that_were_not_sampled_have_no_clock_and_no_loss() -> None:
-    totals = FamilyTotals(
-        family=np.array([1, 0]),
+    totals = GroupTotals(
+        group=np.array([1, 0]),
         merged=np.array([0, 0]),
-        kernel_class=np.array([0, 8], np.int8),
+        kind=np.array([0, 8], np.int8),
         count=np.array([2, 1]),
         time_ns=np.array([200, 100]),
         samples=np.array([1, 0]),

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chopperd.correlate.clock.edge_correction import border_correction_mhz
 from chopperd.correlate.clock.precision import TimingUncertainty
-from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
-from chopperd.correlate.losses import Windows, mean_clock
+from chopperd.correlate.clock.signal import LabelledSamples, RunningClass, border_correction_mhz
+from chopperd.correlate.losses import mean_clock
+from chopperd.correlate.waterfall import Windows
 from chopperd.model.timeline import Intervals
 from tests.unit.correlate.builders import COMM, COMPUTE, COPY, MS, labelled, spans
 
