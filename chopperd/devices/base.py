@@ -1,4 +1,4 @@
-"""The protocol of a back end, the optional protocols beside it, and the options to open one."""
+"""The protocol of a back end, optional protocols, and the options to open one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

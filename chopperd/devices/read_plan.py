@@ -14,6 +14,8 @@ from functools import cache
 from struct import Struct
 from typing import Final, TypeAlias
 
+from chopperd.model.plausible import Bounds
+
 #: Enough for a `pthread_mutex_t` of any C library; on Linux all zeros is an unlocked mutex.
 _MUTEX_BYTES: Final = 64
 
@@ -190,3 +192,83 @@ class ReadPlan:
     causes: PlannedCauses | None = None  # None: limits in force can't be read
     counters: tuple[PlannedCounter, ...] = ()
     stamp: PlannedStamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where a number is after a planned call; the fields are as in `PlannedValue`."""
+
+    call: PlannedCall
+    offset: int
+    kind: NumberKind
+    scale: float = 1.0
+    checks: Mapping[int, int] = field(default_factory=dict)
+
+
+class PlanBuilder:
+    """Collects the numbers of a plan; calls are made in the order of their first numbers."""
+
+    def __init__(self) -> None:
+        self._calls: list[PlannedCall] = []
+        self._values: list[PlannedValue] = []
+        self._counters: list[PlannedCounter] = []
+        self._causes: PlannedCauses | None = None
+        self._stamp: PlannedStamp | None = None
+
+    def value(self, name: str, slot: Slot, bounds: Bounds) -> None:
+        """Add a number of the reading."""
+        self._values.append(
+            PlannedValue(
+                call=self._index(slot.call),
+                offset=slot.offset,
+                kind=slot.kind,
+                name=name,
+                scale=slot.scale,
+                low=bounds.low,
+                high=bounds.high,
+                checks=slot.checks,
+            )
+        )
+
+    def counter(self, cause: int, slot: Slot, bounds: Bounds, addend: float = 0.0) -> None:
+        """Add a cumulative time under a limit; the bounds are those of the raw number."""
+        self._counters.append(
+            PlannedCounter(
+                call=self._index(slot.call),
+                offset=slot.offset,
+                kind=slot.kind,
+                cause=cause,
+                low=bounds.low,
+                high=bounds.high,
+                scale=slot.scale,
+                addend=addend,
+                checks=slot.checks,
+            )
+        )
+
+    def causes(self, slot: Slot, causes: tuple[int, ...]) -> None:
+        """Add the limits in force."""
+        index = self._index(slot.call)
+        self._causes = PlannedCauses(call=index, offset=slot.offset, kind=slot.kind, causes=causes)
+
+    def stamp(self, slot: Slot, still_ns: int) -> None:
+        """Add the number that shows whether the data are stale."""
+        index = self._index(slot.call)
+        self._stamp = PlannedStamp(
+            call=index, offset=slot.offset, kind=slot.kind, still_ns=still_ns
+        )
+
+    def plan(self) -> ReadPlan:
+        """The plan of what was added."""
+        return ReadPlan(
+            calls=tuple(self._calls),
+            values=tuple(self._values),
+            causes=self._causes,
+            counters=tuple(self._counters),
+            stamp=self._stamp,
+        )
+
+    def _index(self, call: PlannedCall) -> int:
+        if call not in self._calls:
+            self._calls.append(call)
+        return self._calls.index(call)

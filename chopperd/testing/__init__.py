@@ -1,7 +1,4 @@
-"""What every back end owes its callers, as tests for packages that bring one.
-
-It needs pytest, which chopperd itself does not.
-"""
+"""The contract of a back end as tests, for packages that provide one; needs pytest."""
 
 from chopperd.testing.contract import CREDIBLE, FAST_FIELDS, BackendContract, reported
 from chopperd.testing.plans import carried_out

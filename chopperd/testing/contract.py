@@ -1,7 +1,7 @@
-"""What every back end owes its callers, as a test suite to inherit: the sampler relies on it all.
+"""The contract of a back end as a test suite to inherit: the sampler relies on all of it.
 
-A test class per back end inherits `BackendContract` and gives it an open back end by a fixture
-`backend`; docs/backends.md shows one. It needs pytest, which chopperd itself does not.
+A test class inherits `BackendContract` and provides an open back end by a fixture `backend`;
+docs/backends.md shows one. It needs pytest, which chopperd itself does not.
 """
 
 import math
@@ -27,7 +27,7 @@ from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.testing.plans import carried_out
 
-#: What a fast look may hold: the clock and the limits, and what comes with them in one call.
+#: Fields of a fast read: the clock and the limits, and what comes with them in one call.
 FAST_FIELDS: Final = frozenset(
     {
         "sm_clock_mhz",
@@ -41,8 +41,8 @@ FAST_FIELDS: Final = frozenset(
         "activity_ratio",
     }
 )
-#: Between what an idle GPU and the fastest GPU of any maker report, with room on both sides. Where
-#: 0 is outside, a 0 would be a value that is not known.
+#: From idle GPUs to the fastest of any maker, with a margin. Where 0 is outside, a 0 would be an
+#: unknown value.
 CREDIBLE: Final[Mapping[str, tuple[float, float]]] = {
     "sm_clock_mhz": (50, 5_000),
     "mem_clock_mhz": (50, 20_000),
@@ -67,10 +67,10 @@ _FIXED: Final[Mapping[str, tuple[float, float]]] = {
     "temperature_shutdown_c": (40, 150),
     "temperature_memory_max_c": (40, 150),
 }
-#: What a reading may pass the highest clock by: drivers round both.
+#: By how much a reading may exceed the highest clock: drivers round both.
 _CLOCK_ROUNDING_MHZ: Final = 15
-_LOOKS: Final = 20
-_MANY_LOOKS: Final = 100
+_READS: Final = 20
+_MANY_READS: Final = 100
 _JOIN_TIMEOUT_S: Final = 20
 _STRANGER: Final = GpuInfo(
     gpu="99", index=99, uuid="GPU-of-nobody", name="none", vendor=Vendor.OTHER
@@ -78,13 +78,13 @@ _STRANGER: Final = GpuInfo(
 
 
 class BackendContract:
-    """The suite; the back end lists at least one GPU, and all that it lists answer.
+    """The suite; the back end lists at least one GPU, and all GPUs answer.
 
-    What a back end does not offer (an optional protocol, `lose`) is skipped.
+    Optional protocols that a back end lacks, and `lose`, are skipped.
     """
 
     def lose(self, backend: DeviceBackend) -> GpuInfo | None:
-        """Make a GPU go away for good and name it; None where a test can't do that."""
+        """Remove a GPU for good and return it; None if a test can't do that."""
         del backend
         return None
 
@@ -154,21 +154,21 @@ class BackendContract:
     def test_cumulative_counters_never_fall(self, backend: DeviceBackend) -> None:
         for device in backend.devices():
             before = backend.read(device, ReadScope.FULL)
-            for _ in range(_LOOKS):
+            for _ in range(_READS):
                 after = backend.read(device, ReadScope.FULL)
                 assert _fallen(before, after) == set()
                 before = after
 
     def test_what_is_reported_once_is_reported_again(self, backend: DeviceBackend) -> None:
         for device in backend.devices():
-            looks = [reported(backend.read(device, ReadScope.FULL)) for _ in range(_LOOKS)]
-            assert all(look == looks[0] for look in looks)
+            reads = [reported(backend.read(device, ReadScope.FULL)) for _ in range(_READS)]
+            assert all(read == reads[0] for read in reads)
 
     def test_gpus_are_read_at_once_by_one_thread_each(self, backend: DeviceBackend) -> None:
         seen: dict[str, list[DeviceReading]] = {device.gpu: [] for device in backend.devices()}
 
         def watch(device: GpuInfo) -> None:
-            for turn in range(_LOOKS):
+            for turn in range(_READS):
                 scope = ReadScope.FAST if turn % 2 else ReadScope.FULL
                 seen[device.gpu].append(backend.read(device, scope))
 
@@ -180,16 +180,16 @@ class BackendContract:
             thread.start()
         for thread in threads:
             thread.join(_JOIN_TIMEOUT_S)
-        assert all(len(readings) == _LOOKS for readings in seen.values())
+        assert all(len(readings) == _READS for readings in seen.values())
 
     def test_reads_leave_no_open_files_and_no_threads(self, backend: DeviceBackend) -> None:
         for device in backend.devices():
             for scope in ReadScope:
                 backend.read(device, scope)  # what is opened once may stay open
             before = _held()
-            for _ in range(_MANY_LOOKS):
+            for _ in range(_MANY_READS):
                 backend.read(device, ReadScope.FULL)
-            # Fewer is well: a thread of an earlier test may have been ending.
+            # Fewer is fine: a thread of an earlier test may have ended.
             assert all(now <= was for now, was in zip(_held(), before, strict=True))
 
     def test_a_gpu_that_is_not_there_is_a_device_error(self, backend: DeviceBackend) -> None:
@@ -276,7 +276,7 @@ class BackendContract:
 
 
 def reported(reading: DeviceReading) -> set[str]:
-    """The fields that say something: not None, not empty where they hold several things."""
+    """Names of the fields that are neither None nor an empty collection."""
     values = {field.name: getattr(reading, field.name) for field in fields(reading)}
     return {name for name, value in values.items() if value is not None and value not in ({}, ())}
 
@@ -284,23 +284,23 @@ def reported(reading: DeviceReading) -> set[str]:
 def _assert_planned_as_read(
     backend: DeviceBackend, device: GpuInfo, scope: ReadScope, plan: ReadPlan
 ) -> None:
-    """Compare with the reads before and after; what moves meanwhile may differ, not each time."""
-    otherwise: dict[str, object] = {}
-    for _ in range(_LOOKS):
+    """Compare with the reads before and after; values that change may differ, but not each time."""
+    differing: dict[str, object] = {}
+    for _ in range(_READS):
         before, planned = backend.read(device, scope), carried_out(plan)
         after = backend.read(device, scope)
         assert reported(planned) == reported(before)
         assert _fallen(before, planned) | _fallen(planned, after) == set()
-        otherwise = _otherwise(before, planned, after)
-        if not otherwise:
+        differing = _differing(before, planned, after)
+        if not differing:
             return
-    pytest.fail(f"GPU {device.gpu}, {scope}: planned reads give {otherwise}")
+    pytest.fail(f"GPU {device.gpu}, {scope}: planned reads give {differing}")
 
 
 def _incredible(
     values: DeviceReading | GpuInfo, bounds: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """The values that are neither None nor inside their bounds; NaN is neither."""
+    """The values outside of their bounds, NaN included; None is allowed."""
     numbers = {name: getattr(values, name) for name in bounds}
     return {
         name: value
@@ -310,7 +310,7 @@ def _incredible(
 
 
 def _fallen(before: DeviceReading, after: DeviceReading) -> set[str]:
-    """The counters that are lower than they were."""
+    """Names of the counters that have fallen."""
     fallen = {
         cause.label
         for cause, limited_ns in before.limited_ns.items()
@@ -324,10 +324,10 @@ def _fallen(before: DeviceReading, after: DeviceReading) -> set[str]:
     return fallen
 
 
-def _otherwise(
+def _differing(
     before: DeviceReading, planned: DeviceReading, after: DeviceReading
 ) -> dict[str, object]:
-    """Fields that stood still around a planned read, and that it has otherwise."""
+    """Fields that are equal before and after a planned read, and differ in it."""
     return {
         field.name: value
         for field in fields(planned)

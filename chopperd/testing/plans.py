@@ -1,13 +1,13 @@
-"""Carries out read plans slowly and plainly, for comparing with what carries them out fast."""
+"""Carry out read plans in plain Python, as a reference for the native code."""
 
 import ctypes
 import os
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_int, c_uint, c_void_p
 from typing import Final
 
 from chopperd.devices.read_plan import (
+    FORMAT_BY_KIND,
     CallShape,
     NumberKind,
     PlannedCall,
@@ -24,18 +24,10 @@ _ARGUMENTS: Final = {
     CallShape.OF: (c_void_p, c_uint, c_void_p),
     CallShape.COUNT: (c_void_p, c_int, c_void_p),
 }
-_NUMBERS: Final = {
-    NumberKind.UINT16: struct.Struct("<H"),
-    NumberKind.UINT32: struct.Struct("<I"),
-    NumberKind.UINT64: struct.Struct("<Q"),
-    NumberKind.INT32: struct.Struct("<i"),
-    NumberKind.INT64: struct.Struct("<q"),
-    NumberKind.FLOAT64: struct.Struct("<d"),
-}
 
 
 def carried_out(plan: ReadPlan) -> DeviceReading:
-    """The reading that a plan gives, made call by call: slow and plain, for comparing with.
+    """The reading that a plan gives, made call by call.
 
     Raises:
         AssertionError: A call failed, or a value is not as planned.
@@ -59,19 +51,19 @@ def carried_out(plan: ReadPlan) -> DeviceReading:
 
 
 def _number(buffers: Sequence[bytes], planned: PlannedValue | PlannedCounter) -> float:
-    """A number as it stands in its buffer."""
+    """A number in its buffer, before scaling."""
     buffer = buffers[planned.call]
-    for place, expected in planned.checks.items():
-        found = _NUMBERS[NumberKind.UINT32].unpack_from(buffer, place)[0]
-        assert found == expected, f"the word at {place} is {found}, not {expected}"
+    for offset, expected in planned.checks.items():
+        found = FORMAT_BY_KIND[NumberKind.UINT32].unpack_from(buffer, offset)[0]
+        assert found == expected, f"the word at {offset} is {found}, not {expected}"
     if planned.kind is NumberKind.DECIMAL:
         return int(buffer[planned.offset :].partition(b"\0")[0])
-    number: float = _NUMBERS[planned.kind].unpack_from(buffer, planned.offset)[0]
+    number: float = FORMAT_BY_KIND[planned.kind].unpack_from(buffer, planned.offset)[0]
     return number
 
 
 def _scaled(number: float, scale: float) -> float:
-    """In the field's unit; one over a whole number is a division, which rounds once only."""
+    """The number in the field's unit; the inverse of a whole number is a division, rounded once."""
     whole = round(1 / scale) if 0 < scale < 1 else 0
     return number / whole if whole and 1 / whole == scale else number * scale
 
@@ -87,7 +79,7 @@ def _limited_ns(buffers: Sequence[bytes], counters: Iterable[PlannedCounter]) ->
 
 
 def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
-    """The clocks of dies, and the lowest of those that run, as a back end gives them."""
+    """The clocks of the dies, and the lowest of those that run, as in a reading."""
     if not dies_mhz:
         return {}
     clocks_mhz = tuple(dies_mhz.get(die) for die in range(max(dies_mhz) + 1))
@@ -97,7 +89,7 @@ def _clocks(dies_mhz: Mapping[int, float]) -> dict[str, object]:
 
 
 def _called(call: PlannedCall) -> bytes:
-    """What a call leaves in its buffer."""
+    """The buffer after a call."""
     if call.lock is None:
         return _called_now(call)
     with call.lock:
@@ -119,8 +111,8 @@ def _called_now(call: PlannedCall) -> bytes:
 
 
 def _causes(buffers: Sequence[bytes], planned: PlannedCauses) -> frozenset[Cause]:
-    bits = _NUMBERS[planned.kind].unpack_from(buffers[planned.call], planned.offset)[0]
-    standing = 0
-    for position, causes in enumerate(planned.causes):
-        standing |= causes if bits >> position & 1 else 0
-    return frozenset(cause for cause in CAUSES if standing & cause.bit)
+    bits = FORMAT_BY_KIND[planned.kind].unpack_from(buffers[planned.call], planned.offset)[0]
+    in_force = 0
+    for index, causes in enumerate(planned.causes):
+        in_force |= causes if bits >> index & 1 else 0
+    return frozenset(cause for cause in CAUSES if in_force & cause.bit)

@@ -116,16 +116,15 @@ class Block:
         self._faults = faults
         self.failure: CallFailedError | None = None
         self.header: int | None = None
-        stamp = self.slot(table.STAMP)
-        self._stamp = None if stamp is None else self.number(stamp, 0)
+        self._stamp = self.first(table.STAMP)
         self._torn_mono_ns: int | None = None
         self._last_stamp: int | None = None
         self._changed_mono_ns = 0
 
     @property
-    def stamp_slot(self) -> MetricSlot | None:
-        """Where the firmware's timestamp is; None until it was seen."""
-        return None if self._last_stamp is None else self.slot(table.STAMP)
+    def stamp_number(self) -> "BlockNumber | None":
+        """The firmware's timestamp; None until it was seen."""
+        return None if self._last_stamp is None else self._stamp
 
     def refresh(self) -> None:
         """Fetch the block.

@@ -1,31 +1,31 @@
 """Makes a read plan from what has settled in a GPU's block of metrics and in its other calls."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from chopperd.devices.amd import table
-from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall
+from chopperd.devices.amd.block import HEADER_OFFSET, STILL_NS, BlockCall, BlockNumber
 from chopperd.devices.channel import Call, Channel
 from chopperd.devices.read_plan import (
     FORMAT_BY_KIND,
     CallShape,
     NumberKind,
+    PlanBuilder,
     PlannedCall,
-    PlannedCauses,
-    PlannedCounter,
-    PlannedStamp,
-    PlannedValue,
     ReadPlan,
+    Slot,
 )
 from chopperd.model import plausible
 from chopperd.model.devices import ReadScope
+from chopperd.model.plausible import Bounds
 
 if TYPE_CHECKING:
     from chopperd.devices.amd.sensors import AmdSensors
 
 #: Index of the call that fetches the block.
 _BLOCK: Final = 0
+_DIE_BOUNDS: Final = Bounds(0, plausible.DIE_CLOCK_MHZ.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,30 +55,28 @@ def read_plan(sensors: "AmdSensors", scope: ReadScope) -> ReadPlan | None:
     None while a field neither answers nor is known to be absent, where one can't be read by a plan,
     and where there is nothing to read.
     """
-    block = sensors.block.source.planned_call()
-    if block is None or sensors.block.header is None:
+    call, header = sensors.block.source.planned_call(), sensors.block.header
+    if call is None or header is None:
         return None
-    calls = [block]
+    planner = _Planner(call, header)
     try:
-        values = list(_block_values(sensors))
-        # A block with another header is torn or of another version.
-        values[:1] = [
-            replace(each, checks={HEADER_OFFSET: sensors.block.header}) for each in values[:1]
-        ]
+        for die, number in enumerate(sensors.dies):
+            if number.raw() is not None:
+                planner.add_number(f"die_clocks_mhz.{die}", number, _DIE_BOUNDS)
+        channels = [] if sensors.dies else [sensors.one_clock]
+        channels.append(sensors.power)
+        if sensors.believes_energy:
+            channels.append(sensors.energy)
+        planner.add(*channels, *sensors.slow, only_block=True)
         if scope is ReadScope.FULL:
-            values += _values((*sensors.full_only, *sensors.extra), calls)
+            planner.add(*sensors.full_only, *sensors.extra)
     except _NotSettledError:
         return None
-    if not values:
+    planner.add_limits(sensors)
+    plan = planner.builder.plan()
+    if not plan.values:
         return None
-    plan = ReadPlan(
-        calls=tuple(calls),
-        values=tuple(values),
-        causes=_causes(sensors),
-        counters=tuple(_counters(sensors)),
-        stamp=_stamp(sensors),
-    )
-    return _shortest(plan) if block.shape is CallShape.FILE else plan
+    return _shortest(plan) if call.shape is CallShape.FILE else plan
 
 
 def _shortest(plan: ReadPlan) -> ReadPlan:
@@ -93,90 +91,61 @@ def _shortest(plan: ReadPlan) -> ReadPlan:
     return replace(plan, calls=(block, *plan.calls[1:]))
 
 
-def _block_values(sensors: "AmdSensors") -> Iterator[PlannedValue]:
-    calls: list[PlannedCall] = []
-    channels = [sensors.power, *sensors.slow]
-    if sensors.believes_energy:
-        channels.insert(1, sensors.energy)
-    if sensors.dies:
-        yield from _dies(sensors)
-    else:
-        channels.insert(0, sensors.one_clock)
-    yield from _values(channels, calls)
-    if calls:  # a fallback, with a call of its own
-        raise _NotSettledError
+class _Planner:
+    """Plans the numbers of a block and of other calls.
 
+    The first number checks the block's header: with another one it is torn or of another version.
+    """
 
-def _dies(sensors: "AmdSensors") -> Iterator[PlannedValue]:
-    for die, number in enumerate(sensors.dies):
-        if number.raw() is not None:
-            yield PlannedValue(
-                call=_BLOCK,
-                offset=number.offset,
-                kind=number.kind,
-                name=f"die_clocks_mhz.{die}",
-                low=0,
-                high=plausible.DIE_CLOCK_MHZ.high,
-            )
+    def __init__(self, block: PlannedCall, header: int) -> None:
+        self._block = block
+        self._checks = {HEADER_OFFSET: header}
+        self.builder = PlanBuilder()
 
+    def add_number(
+        self, name: str, number: BlockNumber, bounds: Bounds, scale: float = 1.0
+    ) -> None:
+        """Add a number of the block."""
+        checks, self._checks = self._checks, {}
+        self.builder.value(name, self._slot(number, scale, checks), bounds)
 
-def _values(channels: Sequence[Channel], calls: list[PlannedCall]) -> Iterator[PlannedValue]:
-    """The numbers of the channels that answer; calls of their own are appended to `calls`."""
-    for channel in channels:
-        if channel.is_absent:
-            continue
-        call = channel.settled_call
-        if isinstance(call, BlockCall):
-            number, scale = call.number, 1 / call.method.per_unit
-            yield _value(channel, _BLOCK, number.offset, number.kind, scale)
-        elif isinstance(call, PlannableCall) and (planned := call.plan()) is not None:
-            if planned not in calls:
-                calls.append(planned)
-            yield _value(channel, calls.index(planned), call.offset, call.kind, call.scale)
-        else:
-            raise _NotSettledError
+    def add(self, *channels: Channel, only_block: bool = False) -> None:
+        """Add the channels that answer; with `only_block` none by a call of its own, a fallback."""
+        for channel in channels:
+            if channel.is_absent:
+                continue
+            call = channel.settled_call
+            if isinstance(call, BlockCall):
+                scale = 1 / call.method.per_unit
+                self.add_number(channel.field, call.number, channel.bounds, scale)
+                continue
+            planned = call.plan() if isinstance(call, PlannableCall) and not only_block else None
+            if planned is None or not isinstance(call, PlannableCall):
+                raise _NotSettledError
+            slot = Slot(call=planned, offset=call.offset, kind=call.kind, scale=call.scale)
+            self.builder.value(channel.field, slot, channel.bounds)
 
+    def add_limits(self, sensors: "AmdSensors") -> None:
+        """Add the limits in force, the counters and the firmware's timestamp."""
+        status, causes = sensors.status, sensors.causes_by_bit
+        if sensors.has_counters and (cycles := sensors.block.first(table.CYCLES)) is not None:
+            status, causes = cycles, table.NO_CAUSES
+        if status is not None:
+            self.builder.causes(self._slot(status), causes)
+        for each in sensors.residency.slots() if sensors.residency else ():
+            slot = self._slot(each.number, each.scale)
+            self.builder.counter(each.cause, slot, Bounds(each.low, each.high), each.addend)
+        stamp = sensors.block.stamp_number
+        if stamp is not None:
+            self.builder.stamp(self._slot(stamp), STILL_NS)
 
-def _value(
-    channel: Channel, call: int, offset: int, kind: NumberKind, scale: float
-) -> PlannedValue:
-    return PlannedValue(
-        call=call,
-        offset=offset,
-        kind=kind,
-        name=channel.field,
-        scale=scale,
-        low=channel.bounds.low,
-        high=channel.bounds.high,
-    )
-
-
-def _counters(sensors: "AmdSensors") -> Iterator[PlannedCounter]:
-    for each in sensors.residency.slots() if sensors.residency else ():
-        yield PlannedCounter(
-            call=_BLOCK,
-            offset=each.number.offset,
-            kind=each.number.kind,
-            cause=each.cause,
-            low=each.low,
-            high=each.high,
-            scale=each.scale,
-            addend=each.addend,
+    def _slot(
+        self, number: BlockNumber, scale: float = 1.0, checks: Mapping[int, int] | None = None
+    ) -> Slot:
+        return Slot(
+            call=self._block,
+            offset=number.offset,
+            kind=number.kind,
+            scale=scale,
+            checks=checks or {},
         )
-
-
-def _causes(sensors: "AmdSensors") -> PlannedCauses | None:
-    """The limits in force; where counters report them, a number whose bits mean nothing."""
-    status, causes = sensors.status, sensors.causes_by_bit
-    if sensors.has_counters and (cycles := sensors.block.first(table.CYCLES)) is not None:
-        status, causes = cycles, table.NO_CAUSES
-    if status is None:
-        return None
-    return PlannedCauses(call=_BLOCK, offset=status.offset, kind=status.kind, causes=causes)
-
-
-def _stamp(sensors: "AmdSensors") -> PlannedStamp | None:
-    slot = sensors.block.stamp_slot
-    if slot is None:
-        return None
-    return PlannedStamp(call=_BLOCK, offset=slot.offsets[0], kind=slot.kind, still_ns=STILL_NS)

@@ -3,9 +3,9 @@
 The binding's own wrappers allocate and decode at each call.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from ctypes import Array, c_char, c_void_p, cast, create_string_buffer
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import nan
 from struct import Struct, pack
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from chopperd.devices.channel import Call
 from chopperd.devices.faults import CallFailedError, DeviceFaults
 from chopperd.devices.nvml.table import FIELD_VALUES, Direct, FieldValue
-from chopperd.devices.read_plan import FORMAT_BY_KIND, CallShape, NumberKind, PlannedCall
+from chopperd.devices.read_plan import FORMAT_BY_KIND, CallShape, NumberKind, PlannedCall, Slot
 
 Function: TypeAlias = Callable[..., int]
 
@@ -62,17 +62,6 @@ class Driver:
     def not_supported(self) -> Exception:
         """The error for a number that the device does not have."""
         return self.error(self._nvml.NVML_ERROR_NOT_SUPPORTED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """Where a number is after a planned call; the fields are as in `PlannedValue`."""
-
-    call: PlannedCall
-    offset: int
-    kind: NumberKind
-    scale: float = 1.0
-    checks: Mapping[int, int] = field(default_factory=dict)
 
 
 class DirectNumber:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from enum import Enum, auto
 from typing import Final
 
 from chopperd.errors import (
@@ -13,63 +12,45 @@ from chopperd.errors import (
 )
 from chopperd.model.kinds import Cause
 
-
-class Outcome(Enum):
-    """Classes of return codes."""
-
-    UNSUPPORTED = auto()
-    TRANSIENT = auto()
-    LOST = auto()
-    UNAVAILABLE = auto()
-
-
 #: Every `NVML_ERROR_*` code. Source: enum nvmlReturn_t of nvml.h 13.5.
-OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
-    1: Outcome.UNAVAILABLE,  # UNINITIALIZED
-    2: Outcome.UNSUPPORTED,  # INVALID_ARGUMENT: so old drivers answer field ids they don't know
-    3: Outcome.UNSUPPORTED,  # NOT_SUPPORTED
-    4: Outcome.UNSUPPORTED,  # NO_PERMISSION
-    5: Outcome.TRANSIENT,  # ALREADY_INITIALIZED
-    6: Outcome.UNSUPPORTED,  # NOT_FOUND
-    7: Outcome.UNSUPPORTED,  # INSUFFICIENT_SIZE
-    8: Outcome.LOST,  # INSUFFICIENT_POWER: external power cables are not attached
-    9: Outcome.UNAVAILABLE,  # DRIVER_NOT_LOADED
-    10: Outcome.TRANSIENT,  # TIMEOUT
-    11: Outcome.LOST,  # IRQ_ISSUE
-    12: Outcome.UNAVAILABLE,  # LIBRARY_NOT_FOUND
-    13: Outcome.UNSUPPORTED,  # FUNCTION_NOT_FOUND: an older driver
-    14: Outcome.UNSUPPORTED,  # CORRUPTED_INFOROM
-    15: Outcome.LOST,  # GPU_IS_LOST
-    16: Outcome.LOST,  # RESET_REQUIRED
-    17: Outcome.TRANSIENT,  # OPERATING_SYSTEM
-    18: Outcome.UNAVAILABLE,  # LIB_RM_VERSION_MISMATCH: the driver was replaced under us
-    19: Outcome.TRANSIENT,  # IN_USE
-    20: Outcome.TRANSIENT,  # MEMORY
-    21: Outcome.TRANSIENT,  # NO_DATA
-    22: Outcome.UNSUPPORTED,  # VGPU_ECC_NOT_SUPPORTED
-    23: Outcome.TRANSIENT,  # INSUFFICIENT_RESOURCES
-    24: Outcome.UNSUPPORTED,  # FREQ_NOT_SUPPORTED
-    25: Outcome.UNSUPPORTED,  # ARGUMENT_VERSION_MISMATCH: an older driver
-    26: Outcome.UNSUPPORTED,  # DEPRECATED
-    27: Outcome.TRANSIENT,  # NOT_READY
-    28: Outcome.LOST,  # GPU_NOT_FOUND
-    29: Outcome.TRANSIENT,  # INVALID_STATE
-    30: Outcome.UNSUPPORTED,  # RESET_TYPE_NOT_SUPPORTED
-    999: Outcome.TRANSIENT,  # UNKNOWN
-}
-
-# A device whose driver is gone is lost like one that fell off the bus.
-_ERROR_BY_OUTCOME: Final[Mapping[Outcome, type[DeviceError]]] = {
-    Outcome.UNSUPPORTED: UnsupportedFieldError,
-    Outcome.TRANSIENT: TransientDeviceError,
-    Outcome.LOST: DeviceLostError,
-    Outcome.UNAVAILABLE: DeviceLostError,
+ERROR_BY_CODE: Final[Mapping[int, type[DeviceError]]] = {
+    1: DeviceLostError,  # UNINITIALIZED
+    2: UnsupportedFieldError,  # INVALID_ARGUMENT: so old drivers answer field ids they don't know
+    3: UnsupportedFieldError,  # NOT_SUPPORTED
+    4: UnsupportedFieldError,  # NO_PERMISSION
+    5: TransientDeviceError,  # ALREADY_INITIALIZED
+    6: UnsupportedFieldError,  # NOT_FOUND
+    7: UnsupportedFieldError,  # INSUFFICIENT_SIZE
+    8: DeviceLostError,  # INSUFFICIENT_POWER: external power cables are not attached
+    9: DeviceLostError,  # DRIVER_NOT_LOADED
+    10: TransientDeviceError,  # TIMEOUT
+    11: DeviceLostError,  # IRQ_ISSUE
+    12: DeviceLostError,  # LIBRARY_NOT_FOUND
+    13: UnsupportedFieldError,  # FUNCTION_NOT_FOUND: an older driver
+    14: UnsupportedFieldError,  # CORRUPTED_INFOROM
+    15: DeviceLostError,  # GPU_IS_LOST
+    16: DeviceLostError,  # RESET_REQUIRED
+    17: TransientDeviceError,  # OPERATING_SYSTEM
+    18: DeviceLostError,  # LIB_RM_VERSION_MISMATCH: the driver was replaced under us
+    19: TransientDeviceError,  # IN_USE
+    20: TransientDeviceError,  # MEMORY
+    21: TransientDeviceError,  # NO_DATA
+    22: UnsupportedFieldError,  # VGPU_ECC_NOT_SUPPORTED
+    23: TransientDeviceError,  # INSUFFICIENT_RESOURCES
+    24: UnsupportedFieldError,  # FREQ_NOT_SUPPORTED
+    25: UnsupportedFieldError,  # ARGUMENT_VERSION_MISMATCH: an older driver
+    26: UnsupportedFieldError,  # DEPRECATED
+    27: TransientDeviceError,  # NOT_READY
+    28: DeviceLostError,  # GPU_NOT_FOUND
+    29: TransientDeviceError,  # INVALID_STATE
+    30: UnsupportedFieldError,  # RESET_TYPE_NOT_SUPPORTED
+    999: TransientDeviceError,  # UNKNOWN
 }
 
 
-def outcome_of(code: int) -> Outcome:
-    """The class of a return code; codes of later versions are transient."""
-    return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
+def error_class(code: int) -> type[DeviceError]:
+    """The error of a return code; codes of later versions are transient."""
+    return ERROR_BY_CODE.get(code, TransientDeviceError)
 
 
 def device_error(code: int | None, text: str, *, operation: str, device_index: int) -> DeviceError:
@@ -77,7 +58,7 @@ def device_error(code: int | None, text: str, *, operation: str, device_index: i
 
     `code` is None if the call has not returned.
     """
-    kind = TransientDeviceError if code is None else _ERROR_BY_OUTCOME[outcome_of(code)]
+    kind = TransientDeviceError if code is None else error_class(code)
     named = "" if code is None else f" (NVML code {code})"
     return kind(
         f"GPU {device_index}: {operation} failed: {text}{named}",

@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from chopperd.devices.nvml import table
 from chopperd.devices.nvml.calls import DirectNumber, Driver
-from chopperd.devices.nvml.codes import Outcome, outcome_of
+from chopperd.devices.nvml.codes import error_class
 from chopperd.devices.nvml.table import Direct, Sensor
+from chopperd.errors import UnsupportedFieldError
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.units import BYTES_PER_KIB
 
@@ -130,7 +131,7 @@ class FixedProperties:
         try:
             mode: int = self._nvml.nvmlDeviceGetMigMode(self._handle)[0]
         except self._nvml.NVMLError as error:
-            return False if outcome_of(error.value) is Outcome.UNSUPPORTED else None
+            return False if error_class(error.value) is UnsupportedFieldError else None
         enabled: int = self._nvml.NVML_DEVICE_MIG_ENABLE
         return mode == enabled
 
@@ -220,7 +221,7 @@ def _handles(nvml: ModuleType, card_handle: object, *, strict: bool) -> Iterator
 
 def _is_refused(error: Exception) -> bool:
     """Whether a call would fail again in the same way."""
-    return outcome_of(getattr(error, "value", 0)) is Outcome.UNSUPPORTED
+    return error_class(getattr(error, "value", 0)) is UnsupportedFieldError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

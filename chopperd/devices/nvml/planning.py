@@ -1,25 +1,18 @@
 """Read plans of one board, and single sensors read back to back."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from chopperd.devices.base import SensorRead
-from chopperd.devices.channel import Call, Channel
+from chopperd.devices.channel import Channel
 from chopperd.devices.nvml import table
-from chopperd.devices.nvml.calls import DirectCall, FieldCall, FieldRequest, Slot, number_of
+from chopperd.devices.nvml.calls import DirectCall, FieldCall, FieldRequest, number_of
 from chopperd.devices.nvml.codes import POWER_INSTANT_FIELD, causes_of
-from chopperd.devices.read_plan import (
-    PlannedCall,
-    PlannedCauses,
-    PlannedCounter,
-    PlannedValue,
-    ReadPlan,
-)
+from chopperd.devices.read_plan import PlanBuilder, ReadPlan, Slot
 from chopperd.model.devices import GpuInfo, ReadScope
-from chopperd.model.plausible import Bounds
+from chopperd.model.kinds import Cause
 from chopperd.units import joules_from_millijoules, watts_from_milliwatts
 
 if TYPE_CHECKING:
@@ -35,15 +28,6 @@ class _NotSettledError(Exception):
     """A field is still to be found, or is not read by a driver call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Number:
-    """A number of the plan: the field's name, where it is, and its bounds."""
-
-    name: str
-    slot: Slot
-    bounds: Bounds
-
-
 def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPlan | None:
     """The plan of a read.
 
@@ -57,127 +41,70 @@ def read_plan(board: "Board", scope: ReadScope, *, with_energy: bool) -> ReadPla
     """
     board.arrange()
     is_full = scope is ReadScope.FULL
-    slots = _Slots(board, board.full_request if is_full else board.fast_request)
-    limits = board.limits if is_full else board.fast_limits
+    planner = _Planner(board, board.full_request if is_full else board.fast_request)
     try:
-        values = [*slots.numbers([board.sm_clock])]
-        reasons = slots.slot(board.reasons)
-        counters = {
-            cause: number
-            for cause, channel in limits.items()
-            for number in slots.numbers([channel])
-        }
+        planner.add(board.sm_clock)
+        planner.add_limits(board.limits if is_full else board.fast_limits)
         if is_full:
-            values += slots.slow_numbers(with_energy=with_energy)
+            planner.add_slow(with_energy=with_energy)
     except _NotSettledError:
         return None
-    calls = _calls([*values[:1], *counters.values(), *values[1:]], reasons)
-    index = {id(call): position for position, call in enumerate(calls)}
-    if not calls:
-        return None
-    return ReadPlan(
-        calls=calls,
-        values=tuple(_value(number, index[id(number.slot.call)]) for number in values),
-        causes=None if reasons is None else _causes(reasons, index[id(reasons.call)]),
-        counters=tuple(
-            _counter(cause, number, index[id(number.slot.call)])
-            for cause, number in counters.items()
-        ),
-    )
+    plan = planner.builder.plan()
+    return plan if plan.calls else None
 
 
-class _Slots:
-    """Finds where a board's numbers are after a read with a request."""
+class _Planner:
+    """Plans the numbers of a board after a read with a request."""
 
     def __init__(self, board: "Board", request: FieldRequest) -> None:
         self._board = board
         self._request = request
+        self.builder = PlanBuilder()
 
-    def slot(self, channel: Channel) -> Slot | None:
+    def add(self, *channels: Channel) -> None:
+        """Add the channels that answer."""
+        for channel in channels:
+            slot = self._slot(channel)
+            if slot is not None:
+                self.builder.value(channel.field, slot, channel.bounds)
+
+    def add_limits(self, limits: Mapping[Cause, Channel]) -> None:
+        """Add the limits in force and the counters that answer."""
+        reasons = self._slot(self._board.reasons)
+        if reasons is not None:
+            self.builder.causes(reasons, CAUSES_BY_BIT)
+        for cause, channel in limits.items():
+            slot = self._slot(channel)
+            if slot is not None:
+                self.builder.counter(cause, slot, channel.bounds)
+
+    def add_slow(self, *, with_energy: bool) -> None:
+        """Add what only full reads read, except the counters."""
+        board = self._board
+        average, power = board.power_average, board.power
+        self.add(power)
+        # The mean power of the last second, which `power` may be as well.
+        slot = None if average is None else self._slot(average)
+        if slot is None and power.source == table.POWER_AVERAGE_1S:
+            slot = self._slot(power)
+        if slot is not None:
+            self.builder.value(table.POWER_AVERAGE.name, slot, power.bounds)
+        self.add(board.memory)
+        if board.memory_v2 is not None:
+            slot = board.memory_v2.slot(table.MEMORY_RESERVED_METHOD)
+            self.builder.value(table.MEMORY_RESERVED.name, slot, board.memory_bounds)
+        self.add(*(each for each in board.slow if with_energy or each is not board.energy))
+
+    def _slot(self, channel: Channel) -> Slot | None:
         """Where a channel's number is; None if the device does not have it."""
         if channel.is_absent:
             return None
-        if channel.settled_call is None:
-            raise _NotSettledError
-        return self._slot_of(channel.settled_call)
-
-    def numbers(self, channels: Iterable[Channel]) -> Iterator[_Number]:
-        """The numbers of the channels that answer."""
-        for channel in channels:
-            slot = self.slot(channel)
-            if slot is not None:
-                yield _Number(name=channel.field, slot=slot, bounds=channel.bounds)
-
-    def slow_numbers(self, *, with_energy: bool) -> Iterator[_Number]:
-        """The numbers of full reads only, except the counters."""
-        board = self._board
-        yield from self.numbers([board.power])
-        yield from self._average()
-        yield from self.numbers([board.memory])
-        if board.memory_v2 is not None:
-            yield _Number(
-                name=table.MEMORY_RESERVED.name,
-                slot=board.memory_v2.slot(table.MEMORY_RESERVED_METHOD),
-                bounds=board.memory_bounds,
-            )
-        yield from self.numbers(
-            channel for channel in board.slow if with_energy or channel is not board.energy
-        )
-
-    def _average(self) -> Iterator[_Number]:
-        """The mean power of the last second, which `power` may be as well."""
-        average, power = self._board.power_average, self._board.power
-        slot = None if average is None else self.slot(average)
-        if slot is None and power.source == table.POWER_AVERAGE_1S:
-            slot = self.slot(power)
-        if slot is not None:
-            yield _Number(name=table.POWER_AVERAGE.name, slot=slot, bounds=power.bounds)
-
-    def _slot_of(self, call: Call) -> Slot:
+        call = channel.settled_call
         if isinstance(call, DirectCall):
             return call.number.slot()
         if isinstance(call, FieldCall):
             return self._board.fields.slot(self._request, call.method)
         raise _NotSettledError
-
-
-def _calls(numbers: Iterable[_Number], reasons: Slot | None) -> tuple[PlannedCall, ...]:
-    """Each call once, in the order of a read: clock, limits in force, the rest."""
-    slots = [number.slot for number in numbers]
-    if reasons is not None:
-        slots.insert(1, reasons)
-    return tuple({id(slot.call): slot.call for slot in slots}.values())
-
-
-def _value(number: _Number, call: int) -> PlannedValue:
-    slot = number.slot
-    return PlannedValue(
-        call=call,
-        offset=slot.offset,
-        kind=slot.kind,
-        name=number.name,
-        scale=slot.scale,
-        low=number.bounds.low,
-        high=number.bounds.high,
-        checks=slot.checks,
-    )
-
-
-def _causes(slot: Slot, call: int) -> PlannedCauses:
-    return PlannedCauses(call=call, offset=slot.offset, kind=slot.kind, causes=CAUSES_BY_BIT)
-
-
-def _counter(cause: int, number: _Number, call: int) -> PlannedCounter:
-    slot = number.slot
-    return PlannedCounter(
-        call=call,
-        offset=slot.offset,
-        kind=slot.kind,
-        cause=cause,
-        low=number.bounds.low,
-        high=number.bounds.high,
-        checks=slot.checks,
-    )
 
 
 # Single sensors, read by calls and buffers of their own: one driver call per number shows the

@@ -380,5 +380,9 @@ class InstanceSensors(NvmlSensors):
 
 def _limited_ns(limits: Mapping[Cause, Channel]) -> dict[Cause, int]:
     """The driver's cumulative time under each limit that answers."""
-    values = ((cause, channel.value()) for cause, channel in limits.items())
-    return {cause: int(value) for cause, value in values if value is not None}
+    limited_ns = {}
+    for cause, channel in limits.items():
+        value = channel.value()
+        if value is not None:
+            limited_ns[cause] = int(value)
+    return limited_ns

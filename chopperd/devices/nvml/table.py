@@ -362,6 +362,6 @@ DEFAULT_CLOCK: Final = _fixed(
 )
 
 # NVML_FI_DEV_POWER_SYNC_BALANCING_FREQ: "accumulated frequency of the GPU to be used for
-# averaging", in nvml.h 13.5; neither its unit nor which GPUs have it is said there, and it was not
+# averaging", in nvml.h 13.5; neither its unit nor which GPUs have it is documented, and it was not
 # seen on hardware. It is probed, and enters no sample.
 ACCUMULATED_CLOCK: Final = FieldValue(field_id=272, unit="accumulated")

@@ -13,7 +13,7 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.devices.amd.smi.backend import AmdSmiBackend, Paths
 from chopperd.devices.amd.smi.binding import Binding, import_binding
-from chopperd.devices.amd.smi.library import OUTCOME_BY_CODE, Library, open_library
+from chopperd.devices.amd.smi.library import ERROR_BY_CODE, Library, open_library
 from chopperd.devices.registry import open_backend
 from chopperd.errors import BackendUnavailableError
 from chopperd.model.devices import ReadScope
@@ -212,7 +212,7 @@ def test_a_binding_that_does_not_say_its_version_is_held_to_the_length_alone(
 @pytest.mark.parametrize("version", ALL)
 def test_every_code_of_every_binding_is_known(version: str) -> None:
     codes = set(binding(version).module.amdsmi_status_t__enumvalues)
-    assert codes - {0} <= set(OUTCOME_BY_CODE)
+    assert codes - {0} <= set(ERROR_BY_CODE)
 
 
 def test_one_slow_status_call_is_never_made(fake_amdsmi: FakeAmdSmi, tmp_path: Path) -> None:

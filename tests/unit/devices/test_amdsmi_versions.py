@@ -3,7 +3,8 @@
 import pytest
 
 from chopperd.devices.amd.smi.binding import fits, rocm_of
-from chopperd.devices.amd.smi.library import METRICS_CALL, NOT_FOUND, Outcome, outcome_of
+from chopperd.devices.amd.smi.library import METRICS_CALL, NOT_FOUND, error_class
+from chopperd.errors import DeviceLostError, TransientDeviceError, UnsupportedFieldError
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,6 @@ def test_the_release_of_a_library_is_named_where_it_is_known() -> None:
 
 
 def test_a_gpu_that_is_not_found_is_lost_and_a_sensor_that_is_not_is_missing() -> None:
-    assert outcome_of(NOT_FOUND, METRICS_CALL) is Outcome.LOST
-    assert outcome_of(NOT_FOUND, "amdsmi_get_temp_metric") is Outcome.UNSUPPORTED
-    assert outcome_of(123_456, METRICS_CALL) is Outcome.TRANSIENT
+    assert error_class(NOT_FOUND, METRICS_CALL) is DeviceLostError
+    assert error_class(NOT_FOUND, "amdsmi_get_temp_metric") is UnsupportedFieldError
+    assert error_class(123_456, METRICS_CALL) is TransientDeviceError

@@ -1,7 +1,7 @@
 import pynvml
 import pytest
 
-from chopperd.devices.nvml.codes import OUTCOME_BY_CODE, causes_of, device_error, limit_fields
+from chopperd.devices.nvml.codes import ERROR_BY_CODE, causes_of, device_error, limit_fields
 from chopperd.errors import (
     DeviceError,
     DeviceLostError,
@@ -37,7 +37,7 @@ def expected_class(name: str) -> type[DeviceError]:
 
 @pytest.mark.parametrize("name", sorted(BINDING_CODES))
 def test_every_code_of_the_binding_is_classed(name: str) -> None:
-    assert BINDING_CODES[name] in OUTCOME_BY_CODE
+    assert BINDING_CODES[name] in ERROR_BY_CODE
 
 
 @pytest.mark.parametrize("name", sorted(BINDING_CODES))

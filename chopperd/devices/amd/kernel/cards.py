@@ -79,11 +79,7 @@ class Card:
 
 
 def cards(sysfs: Path) -> tuple[Card, ...]:
-    """The cards of the driver, by PCI address.
-
-    Args:
-        sysfs: The root of sysfs.
-    """
+    """The cards of the driver under the root of sysfs, by PCI address."""
     nodes = kfd_nodes(sysfs)
     found = {card.pci_bus_id: card for card in _found(sysfs, nodes)}
     return tuple(found[address] for address in sorted(found))

@@ -95,19 +95,19 @@ def captured_output() -> Iterator[list[str]]:
     """Capture what any code writes to standard output and error; the lines are there at the end."""
     lines: list[str] = []
     with TemporaryFile() as file, io.StringIO() as printed:
-        kept = [os.dup(output) for output in _OUTPUTS]
+        saved = [os.dup(output) for output in _OUTPUTS]
         try:
             for output in _OUTPUTS:
                 os.dup2(file.fileno(), output)
             with redirect_stdout(printed), redirect_stderr(printed):
                 yield lines
         finally:
-            for output, before in zip(_OUTPUTS, kept, strict=True):
+            for output, before in zip(_OUTPUTS, saved, strict=True):
                 os.dup2(before, output)
                 os.close(before)
             file.seek(0)
-            said = printed.getvalue() + file.read().decode(errors="replace")
-            lines.extend(line.strip() for line in said.splitlines() if line.strip())
+            text = printed.getvalue() + file.read().decode(errors="replace")
+            lines.extend(line.strip() for line in text.splitlines() if line.strip())
             for line in lines:
                 logger.debug("AMD SMI printed: %s", line)
 

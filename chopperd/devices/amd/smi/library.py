@@ -22,7 +22,6 @@ from ctypes import (
     create_string_buffer,
     sizeof,
 )
-from enum import Enum, auto
 from struct import Struct
 from typing import Any, Final
 
@@ -209,81 +208,67 @@ NOT_FOUND: Final = 31
 OUT_OF_RESOURCES: Final = 15
 
 
-class Outcome(Enum):
-    """Classes of return codes."""
-
-    UNSUPPORTED = auto()
-    TRANSIENT = auto()
-    LOST = auto()
-
-
 #: Every `AMDSMI_STATUS_*` but success. Source: amdsmi_status_t of amdsmi.h, ROCm 6.2 to 7.0.
-OUTCOME_BY_CODE: Final[Mapping[int, Outcome]] = {
-    1: Outcome.UNSUPPORTED,  # INVAL
-    2: Outcome.UNSUPPORTED,  # NOT_SUPPORTED
-    3: Outcome.UNSUPPORTED,  # NOT_YET_IMPLEMENTED
-    4: Outcome.LOST,  # FAIL_LOAD_MODULE
-    5: Outcome.UNSUPPORTED,  # FAIL_LOAD_SYMBOL
-    6: Outcome.TRANSIENT,  # DRM_ERROR
-    7: Outcome.TRANSIENT,  # API_FAILED
-    8: Outcome.TRANSIENT,  # TIMEOUT
-    9: Outcome.TRANSIENT,  # RETRY
-    10: Outcome.UNSUPPORTED,  # NO_PERM
-    11: Outcome.TRANSIENT,  # INTERRUPT
-    12: Outcome.TRANSIENT,  # IO
-    13: Outcome.TRANSIENT,  # ADDRESS_FAULT
-    14: Outcome.TRANSIENT,  # FILE_ERROR
-    15: Outcome.TRANSIENT,  # OUT_OF_RESOURCES
-    16: Outcome.TRANSIENT,  # INTERNAL_EXCEPTION
-    17: Outcome.UNSUPPORTED,  # INPUT_OUT_OF_BOUNDS
-    18: Outcome.LOST,  # INIT_ERROR
-    19: Outcome.TRANSIENT,  # REFCOUNT_OVERFLOW
-    20: Outcome.UNSUPPORTED,  # DIRECTORY_NOT_FOUND
-    30: Outcome.TRANSIENT,  # BUSY
-    31: Outcome.UNSUPPORTED,  # NOT_FOUND: of the metrics, the GPU
-    32: Outcome.LOST,  # NOT_INIT
-    33: Outcome.LOST,  # NO_SLOT
-    34: Outcome.LOST,  # DRIVER_NOT_LOADED
-    39: Outcome.TRANSIENT,  # MORE_DATA
-    40: Outcome.TRANSIENT,  # NO_DATA
-    41: Outcome.UNSUPPORTED,  # INSUFFICIENT_SIZE
-    42: Outcome.TRANSIENT,  # UNEXPECTED_SIZE
-    43: Outcome.TRANSIENT,  # UNEXPECTED_DATA
-    44: Outcome.UNSUPPORTED,  # NON_AMD_CPU
-    45: Outcome.UNSUPPORTED,  # NO_ENERGY_DRV
-    46: Outcome.UNSUPPORTED,  # NO_MSR_DRV
-    47: Outcome.UNSUPPORTED,  # NO_HSMP_DRV
-    48: Outcome.UNSUPPORTED,  # NO_HSMP_SUP
-    49: Outcome.UNSUPPORTED,  # NO_HSMP_MSG_SUP
-    50: Outcome.TRANSIENT,  # HSMP_TIMEOUT
-    51: Outcome.LOST,  # NO_DRV
-    52: Outcome.UNSUPPORTED,  # FILE_NOT_FOUND
-    53: Outcome.UNSUPPORTED,  # ARG_PTR_NULL
-    54: Outcome.LOST,  # AMDGPU_RESTART_ERR
-    55: Outcome.UNSUPPORTED,  # SETTING_UNAVAILABLE
-    56: Outcome.TRANSIENT,  # CORRUPTED_EEPROM
-    57: Outcome.TRANSIENT,  # MORE_DATA, in ROCm 6.4
-    0xFFFF_FFFE: Outcome.TRANSIENT,  # MAP_ERROR
-    0xFFFF_FFFF: Outcome.TRANSIENT,  # UNKNOWN_ERROR
-}
-
-_ERROR_BY_OUTCOME: Final[Mapping[Outcome, type[DeviceError]]] = {
-    Outcome.UNSUPPORTED: UnsupportedFieldError,
-    Outcome.TRANSIENT: TransientDeviceError,
-    Outcome.LOST: DeviceLostError,
+ERROR_BY_CODE: Final[Mapping[int, type[DeviceError]]] = {
+    1: UnsupportedFieldError,  # INVAL
+    2: UnsupportedFieldError,  # NOT_SUPPORTED
+    3: UnsupportedFieldError,  # NOT_YET_IMPLEMENTED
+    4: DeviceLostError,  # FAIL_LOAD_MODULE
+    5: UnsupportedFieldError,  # FAIL_LOAD_SYMBOL
+    6: TransientDeviceError,  # DRM_ERROR
+    7: TransientDeviceError,  # API_FAILED
+    8: TransientDeviceError,  # TIMEOUT
+    9: TransientDeviceError,  # RETRY
+    10: UnsupportedFieldError,  # NO_PERM
+    11: TransientDeviceError,  # INTERRUPT
+    12: TransientDeviceError,  # IO
+    13: TransientDeviceError,  # ADDRESS_FAULT
+    14: TransientDeviceError,  # FILE_ERROR
+    15: TransientDeviceError,  # OUT_OF_RESOURCES
+    16: TransientDeviceError,  # INTERNAL_EXCEPTION
+    17: UnsupportedFieldError,  # INPUT_OUT_OF_BOUNDS
+    18: DeviceLostError,  # INIT_ERROR
+    19: TransientDeviceError,  # REFCOUNT_OVERFLOW
+    20: UnsupportedFieldError,  # DIRECTORY_NOT_FOUND
+    30: TransientDeviceError,  # BUSY
+    31: UnsupportedFieldError,  # NOT_FOUND: of the metrics, the GPU
+    32: DeviceLostError,  # NOT_INIT
+    33: DeviceLostError,  # NO_SLOT
+    34: DeviceLostError,  # DRIVER_NOT_LOADED
+    39: TransientDeviceError,  # MORE_DATA
+    40: TransientDeviceError,  # NO_DATA
+    41: UnsupportedFieldError,  # INSUFFICIENT_SIZE
+    42: TransientDeviceError,  # UNEXPECTED_SIZE
+    43: TransientDeviceError,  # UNEXPECTED_DATA
+    44: UnsupportedFieldError,  # NON_AMD_CPU
+    45: UnsupportedFieldError,  # NO_ENERGY_DRV
+    46: UnsupportedFieldError,  # NO_MSR_DRV
+    47: UnsupportedFieldError,  # NO_HSMP_DRV
+    48: UnsupportedFieldError,  # NO_HSMP_SUP
+    49: UnsupportedFieldError,  # NO_HSMP_MSG_SUP
+    50: TransientDeviceError,  # HSMP_TIMEOUT
+    51: DeviceLostError,  # NO_DRV
+    52: UnsupportedFieldError,  # FILE_NOT_FOUND
+    53: UnsupportedFieldError,  # ARG_PTR_NULL
+    54: DeviceLostError,  # AMDGPU_RESTART_ERR
+    55: UnsupportedFieldError,  # SETTING_UNAVAILABLE
+    56: TransientDeviceError,  # CORRUPTED_EEPROM
+    57: TransientDeviceError,  # MORE_DATA, in ROCm 6.4
+    0xFFFF_FFFE: TransientDeviceError,  # MAP_ERROR
+    0xFFFF_FFFF: TransientDeviceError,  # UNKNOWN_ERROR
 }
 
 
-def outcome_of(code: int, operation: str) -> Outcome:
-    """The class of a return code; codes of later versions are transient."""
+def error_class(code: int, operation: str) -> type[DeviceError]:
+    """The error of a return code; codes of later versions are transient."""
     if code == NOT_FOUND and operation == METRICS_CALL:
-        return Outcome.LOST
-    return OUTCOME_BY_CODE.get(code, Outcome.TRANSIENT)
+        return DeviceLostError
+    return ERROR_BY_CODE.get(code, TransientDeviceError)
 
 
 def device_error(code: int, text: str, *, operation: str, device_index: int) -> DeviceError:
     """The `DeviceError` of a failed call, by AMD SMI's return code and text; not raised here."""
-    return _ERROR_BY_OUTCOME[outcome_of(code, operation)](
+    return error_class(code, operation)(
         f"GPU {device_index}: {operation} failed: {text} (AMD SMI code {code})",
         operation=operation,
         device_index=device_index,
