@@ -215,9 +215,27 @@ def test_a_card_that_is_gone_is_lost_and_found_again_by_its_address(
             node.look(1)
     assert node.look(0).power_w == 600
     assert node.backend.changed() == f"{node.gpus[1].uuid} is gone"
+    assert node.backend.trouble(node.gpus[1]) == f"{node.gpus[1].pci_bus_id} is gone"
+    assert node.backend.trouble(node.gpus[0]) is None
     node.returns()
     assert node.look(1).power_w == 600
     assert node.backend.changed() is None
+    assert node.backend.trouble(node.gpus[1]) is None
+
+
+def test_two_cards_with_one_id_are_two_gpus_of_which_one_has_its_address(
+    make_sysfs: MakeSysfs,
+) -> None:
+    tree = make_sysfs([mi300x(), mi300x()])
+    unique_id = (tree.gpus[0].folder / "unique_id").read_text()
+    (tree.gpus[1].folder / "unique_id").write_text(unique_id)
+    with closing(AmdgpuBackend(tree.root, SystemClock())) as backend:
+        first, second = backend.devices()
+        assert first.uuid == f"GPU-{unique_id.strip()}"
+        assert second.uuid == second.pci_bus_id
+        for device in (first, second):
+            assert backend.read(device, ReadScope.FULL).memory_used_bytes is not None
+        assert backend.changed() is None
 
 
 def test_a_read_that_fails_or_is_cut_costs_this_look_only(

@@ -30,7 +30,6 @@ from chopperd.devices.amd.smi.library import (
     open_library,
 )
 from chopperd.devices.amd.smi.processors import (
-    Card,
     Processor,
     cards,
     driver_version,
@@ -161,9 +160,9 @@ class AmdSmiBackend(AmdBackend[Processor]):
         if not listed:
             raise BackendUnavailableError(self._no_devices())
         self.driver = driver_version(self._library, found)
-        calls.check_size(self._library, listed[0].whole.handle, self._layout)
+        calls.check_size(self._library, listed[0][0].handle, self._layout)
         return tuple(
-            info for index, card in enumerate(listed) for info in self._listed(index, card)
+            info for index, parts in enumerate(listed) for info in self._listed(index, parts)
         )
 
     def _no_devices(self) -> str:
@@ -174,9 +173,9 @@ class AmdSmiBackend(AmdBackend[Processor]):
             )
         return "there is no AMD GPU"
 
-    def _listed(self, index: int, card: Card) -> Iterator[GpuInfo]:
-        """A GPU, then its partitions."""
-        whole = card.whole
+    def _listed(self, index: int, parts: tuple[Processor, ...]) -> Iterator[GpuInfo]:
+        """A GPU, then its partitions if it has several."""
+        whole, is_split = parts[0], len(parts) > 1
         info = GpuInfo(
             gpu=str(index),
             index=index,
@@ -184,12 +183,12 @@ class AmdSmiBackend(AmdBackend[Processor]):
             name=whole.name,
             vendor=Vendor.AMD,
             pci_bus_id=whole.pci_bus_id,
-            kfd_node=None if card.partitions else whole.kfd_node,
+            kfd_node=None if is_split else whole.kfd_node,
         )
         fixed = calls.values_of(calls.fields_of(self._library, whole.handle, calls.FIXED))
         info = replace(info, **fixed)  # type: ignore[arg-type]
         yield self._add(info, whole, self._vendor_errors(whole))
-        for part in card.partitions:
+        for part in parts if is_split else ():
             yield partition_info(info, part.partition, part.unique_id, part.kfd_node)
 
     def _new_source(self, gpu: AmdGpu[Processor]) -> MetricsSource:

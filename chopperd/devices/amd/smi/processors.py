@@ -48,14 +48,6 @@ class Processor:
         return self.device_id in TWO_DIE_DEVICES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A GPU: the processor that represents it, and all of its partitions if it has several."""
-
-    whole: Processor
-    partitions: tuple[Processor, ...] = ()
-
-
 def handles(library: Library) -> tuple[int, ...]:
     """The handles of all GPUs, in the library's order.
 
@@ -85,18 +77,17 @@ def processor(library: Library, handle: int, nodes: Sequence[KfdNode]) -> Proces
     return _numbered(library, found, nodes)
 
 
-def cards(processors: Sequence[Processor]) -> tuple[Card, ...]:
-    """Group processors to GPUs: those of the same card and chip are its partitions."""
+def cards(processors: Sequence[Processor]) -> tuple[tuple[Processor, ...], ...]:
+    """Group processors to GPUs: those of the same card and chip are its partitions, in order.
+
+    The first of each group represents the whole GPU.
+    """
     grouped: dict[tuple[str, int | None], list[Processor]] = {}
     for each in processors:
         grouped.setdefault((each.card, each.unique_id), []).append(each)
-    return tuple(map(_card, grouped.values()))
-
-
-def _card(parts: Sequence[Processor]) -> Card:
-    ordered = tuple(sorted(parts, key=lambda each: each.partition))
-    whole = replace(ordered[0], pci_bus_id=f"{ordered[0].card}.{ordered[0].pci_bus_id[-1]}")
-    return Card(whole=whole, partitions=ordered if len(ordered) > 1 else ())
+    return tuple(
+        tuple(sorted(parts, key=lambda part: part.partition)) for parts in grouped.values()
+    )
 
 
 def _listed(library: Library, call: str, *of: int) -> tuple[int, ...]:
