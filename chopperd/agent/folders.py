@@ -1,4 +1,4 @@
-"""The agent's folders: made with the right modes, and claimed by one agent at a time."""
+"""The agent's folders: made with the right modes, and locked by one agent at a time."""
 
 import fcntl
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 _LOCK_NAME: Final = "lock"
 _FOLDER_MODE: Final = 0o755
-#: Anyone may drop a trace, nobody may see or take away another's.
+#: Anyone may drop a trace, nobody may list or remove another's.
 _INBOX_MODE: Final = 0o1733
 _PRIVATE_MODE: Final = 0o700
 _STATE_MODES: Final[Mapping[str, int]] = {
@@ -27,28 +27,28 @@ _STATE_MODES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFolder:
-    """The state folder as this agent has it.
+    """The state folder.
 
     Attributes:
-        path: Where it is.
-        trouble: Why nothing can be kept there, for people; None if all can.
-        lock_fd: Holds the claim until it is closed; None where there is trouble.
+        path: Its path.
+        problem: Why nothing can be stored there, for people; None if it can.
+        lock_fd: Holds the lock until it is closed; None where there is a problem.
     """
 
     path: Path
-    trouble: str | None
+    problem: str | None
     lock_fd: int | None = None
 
     def close(self) -> None:
-        """Give up the claim."""
+        """Release the lock."""
         if self.lock_fd is not None:
             os.close(self.lock_fd)
 
 
 def claimed_state(path: Path) -> StateFolder:
-    """The state folder with all that belongs in it, claimed for this process.
+    """The state folder with its subfolders, locked for this process.
 
-    Where it can't be written to, the agent does without it.
+    If it can't be written to, the agent works without it.
 
     Raises:
         ConfigError: Another agent has it; names its pid.
@@ -57,29 +57,29 @@ def claimed_state(path: Path) -> StateFolder:
         _make(path, _FOLDER_MODE)
         lock_fd = _locked(path)
     except OSError as error:
-        return StateFolder(path=path, trouble=_trouble("state", path, error))
+        return StateFolder(path=path, problem=_problem("state", path, error))
     try:
         for name, mode in _STATE_MODES.items():
             _make(path / name, mode)
     except OSError as error:
         os.close(lock_fd)
-        return StateFolder(path=path, trouble=_trouble("state", path, error))
-    return StateFolder(path=path, trouble=None, lock_fd=lock_fd)
+        return StateFolder(path=path, problem=_problem("state", path, error))
+    return StateFolder(path=path, problem=None, lock_fd=lock_fd)
 
 
 def made_runtime(path: Path) -> str | None:
-    """Make the runtime folder; why it can't be used, for people, or None if it can."""
+    """Make the runtime folder; the reason for people if it can't be used, else None."""
     try:
         _make(path, _FOLDER_MODE)
     except OSError as error:
-        return _trouble("runtime", path, error)
+        return _problem("runtime", path, error)
     if not os.access(path, os.W_OK | os.X_OK):
         return f"the runtime folder {path} can't be written to"
     return None
 
 
 def _make(path: Path, mode: int) -> None:
-    """Make a folder with this very mode; one that is there is left as its owner made it."""
+    """Make a folder with this mode; an existing one stays as it is."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -90,10 +90,10 @@ def _make(path: Path, mode: int) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder for this process; it ends with the process at the latest.
+    """A descriptor that locks the folder until it is closed or the process ends.
 
     Raises:
-        ConfigError: Another agent holds it.
+        ConfigError: Another agent has locked it.
     """
     lock_fd = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -111,5 +111,5 @@ def _locked(folder: Path) -> int:
     return lock_fd
 
 
-def _trouble(which: str, path: Path, error: OSError) -> str:
+def _problem(which: str, path: Path, error: OSError) -> str:
     return f"the {which} folder {path} can't be used: {error.strerror or error}"

@@ -1,6 +1,6 @@
-"""Whether the agent itself is well, and the guard that keeps its parts going.
+"""Whether the agent itself is healthy, and the guard that catches exceptions of its parts.
 
-A back end that never came up, or a disk that is full, is no trouble of the agent's own.
+A back end that never started, or a full disk, is no problem of the agent itself.
 """
 
 import logging
@@ -16,16 +16,12 @@ from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: A part that has not worked for so long has stalled.
+#: A part that has not worked for this long has stalled.
 _STALLED_NS: Final = 10 * NS_PER_S
 
 
 class Health:
-    """How the agent's parts fare (`model.services.Health`).
-
-    Args:
-        clock: Tells the time.
-    """
+    """The health of the agent's parts (`model.services.Health`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,29 +32,29 @@ class Health:
         self._lock = threading.Lock()
 
     def beat(self, part: str) -> None:
-        """Note that a part of the main loop works now; from its first time on it must go on."""
+        """Note that a part of the main loop works; after its first beat it must not stall."""
         self._worked_ns[part] = self._clock.mono_ns()
 
     def watch(self, part: str, is_alive: Callable[[], bool]) -> None:
-        """Look after a thread from now on."""
+        """Check from now on that a thread is alive."""
         self._alive[part] = is_alive
 
     def note_lost_driver(self, reason: str | None) -> None:
-        """Say that a driver that had worked stays lost, and why; None if it does not."""
+        """Note why a driver that had worked stays lost; None if it does not."""
         self._lost_driver = reason
 
     def note_fault(self, part: GuardedPart) -> None:
-        """Count a fault that a part has outlived; for any thread."""
+        """Count an exception that a part survived; for any thread."""
         with self._lock:
             self._faults[part] += 1
 
     def faults(self) -> Mapping[GuardedPart, int]:
-        """How many there were since the start, by part; for any thread."""
+        """Such exceptions since the start, by part; for any thread."""
         with self._lock:
             return {part: self._faults[part] for part in GuardedPart}
 
     def trouble(self) -> str | None:
-        """Why the agent is not well, for people; None if it is."""
+        """Why the agent is not healthy, for people; None if it is."""
         now_ns = self._clock.mono_ns()
         for part, worked_ns in tuple(self._worked_ns.items()):
             if now_ns - worked_ns > _STALLED_NS:
@@ -70,13 +66,13 @@ class Health:
 
 
 class Guard:
-    """Runs a part again and again, whatever it raises: counts it, and logs it now and then.
+    """Runs a part of the main loop; its exceptions are counted, and logged once a minute.
 
     Args:
         part: The part.
         name: Its name, for people.
-        clock: Tells the time.
-        health: Learns when the part has worked, and of its faults.
+        clock: The time.
+        health: Gets the part's beats and faults.
     """
 
     def __init__(self, part: GuardedPart, name: str, clock: Clock, health: Health) -> None:
@@ -90,7 +86,7 @@ class Guard:
         """Do the work once; whether it succeeded.
 
         Raises:
-            ConfigError: The work did: nothing but another configuration mends that.
+            ConfigError: The work raised it: only another configuration helps.
         """
         try:
             work()

@@ -1,4 +1,4 @@
-"""Tells systemd how the agent stands; does nothing where systemd did not start it."""
+"""The life of the agent's process: systemd notifications, signals, the end of threads."""
 
 import logging
 import os
@@ -17,19 +17,15 @@ from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: What each message while starting adds to the time that the service manager waits, and how often.
+#: Each message while starting extends the service manager's timeout by this; and how often.
 _STARTING_S: Final = 30
 _STARTING_EVERY_NS: Final = 5 * NS_PER_S
 
 
 class Notifier:
-    """The way to the service manager. A message that does not get through is not an error.
+    """Sends notifications to systemd, if it started the agent; a lost message is no error.
 
     Source: sd_notify(3).
-
-    Args:
-        manager: Where it listens, if anywhere.
-        clock: Tells when a sign of life is due.
     """
 
     def __init__(self, manager: ServiceManager, clock: Clock) -> None:
@@ -42,7 +38,7 @@ class Notifier:
         self._status = ""
 
     def starting(self) -> None:
-        """The agent is still starting, and alive: a large or damaged store takes its time.
+        """Extend the start timeout: opening a large or damaged store takes long.
 
         Source: sd_notify(3), EXTEND_TIMEOUT_USEC.
         """
@@ -52,21 +48,21 @@ class Notifier:
             self._send(f"EXTEND_TIMEOUT_USEC={_STARTING_S * 1_000_000}")
 
     def ready(self) -> None:
-        """The agent serves."""
+        """Report that the agent serves."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """The agent is about to end."""
+        """Report that the agent is about to end."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`; sent where it is another than before."""
+        """Set the line in `systemctl status`; sent only if it has changed."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={' '.join(text.splitlines())}")
 
     def alive(self) -> None:
-        """A sign of life, if one is due. To be called only while the agent is well."""
+        """Reset the watchdog when that is due; call it only while the agent is healthy."""
         now_ns = self._clock.mono_ns()
         if self._watchdog_ns and now_ns >= self._due_ns:
             self._due_ns = now_ns + round(self._watchdog_ns)
@@ -89,42 +85,40 @@ def _address(given: str | None) -> str | None:
     return f"\0{given[1:]}" if given.startswith("@") else given
 
 
-# The wait between two turns of the main loop, which a signal or another thread can cut short.
-
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wake:
-    """A wait that ends early when `call` is called, from any thread or signal handler.
+    """A wait that `call` ends early, from any thread or signal handler.
 
-    An Event would not do: setting one in a signal handler can deadlock with the wait on it.
+    An Event is unsuitable: setting it in a signal handler can deadlock with the wait.
     """
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def call(self) -> None:
-        """End the wait in progress, or the next."""
+        """End the present wait, or the next."""
         if self._fd >= 0:
             os.eventfd_write(self._fd, 1)
 
     def wait_until(self, deadline_mono_ns: int, clock: Clock) -> None:
-        """Return at the deadline, or sooner when called."""
+        """Return at the deadline, or earlier when called."""
         remaining_s = max(0.0, (deadline_mono_ns - clock.mono_ns()) / NS_PER_S)
         if select.select([self._fd], [], [], remaining_s)[0]:
             os.eventfd_read(self._fd)
 
     def close(self) -> None:
-        """Let go of it; later calls do nothing."""
+        """Close it; later calls do nothing."""
         fd, self._fd = self._fd, -1
         os.close(fd)
 
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Have SIGTERM, SIGINT and SIGHUP call `stop` with their number, in the main thread.
+    """Let SIGTERM, SIGINT and SIGHUP call `stop` with their number, in the main thread.
 
-    One that is ignored, as `nohup` has it, stays so.
+    An ignored signal, as under `nohup`, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,8 +127,8 @@ def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
     def handle(number: int, _frame: FrameType | None) -> None:
         stop(number)
 
-    heeded = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heeded}
+    handled = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
@@ -142,19 +136,10 @@ def stopped_by_signals(stop: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Ending several things at once, in a time that none of them can draw out.
-
-
 def end_within(
     ends: Mapping[str, Callable[[], object]], timeout_s: float, clock: Clock
 ) -> tuple[str, ...]:
-    """Call all at once, and wait until they return; the names of those that did not in time.
-
-    Args:
-        ends: By name, what ends each thing.
-        timeout_s: How long to wait for all of them together.
-        clock: Tells the time.
-    """
+    """Call all in parallel and wait for them together; the names of those that did not return."""
     threads = {
         name: threading.Thread(target=end, name=f"chopperd-end-{name}", daemon=True)
         for name, end in ends.items()

@@ -1,7 +1,7 @@
-"""The pause file: while it is there nothing is sampled, captured or analysed.
+"""The pause file: while it exists nothing is sampled, captured or analysed.
 
-Anyone who may write to the runtime folder may make it, with any content or none. Lines
-`until=TIME` (RFC 3339, or seconds since 1970) and `reason=TEXT` are understood.
+Anyone with write permission in the runtime folder may make it, with any content or none. Lines
+`until=TIME` (RFC 3339, or seconds since 1970) and `reason=TEXT` are recognised.
 """
 
 import logging
@@ -10,7 +10,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -27,21 +26,13 @@ _LONGEST_REASON: Final = 200
 _NO_REASON: Final = "paused by a file"
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The file as it was when it was last read."""
-
-    mark: tuple[int, int, int]
-    pause: Pause
-
-
 class PauseFile:
-    """Whether the agent is paused, and the way to pause it (`model.services.PauseControl`).
+    """Whether the agent is paused; pauses and resumes it (`model.services.PauseControl`).
 
     Args:
         folder: The runtime folder.
-        clock: Tells when a pause is over.
-        on_change: Called after a pause or its end that was asked for here.
+        clock: The time.
+        on_change: Called after `pause` and `resume`.
     """
 
     def __init__(self, folder: Path, clock: Clock, on_change: Callable[[], None]) -> None:
@@ -49,12 +40,13 @@ class PauseFile:
         self._clock = clock
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._seen: _Seen | None = None
-        #: Where the file can't be written.
+        #: The file's inode, time and size when it was last read, and its pause then.
+        self._seen: tuple[tuple[int, int, int], Pause] | None = None
+        #: A pause that could not be written to the file.
         self._held: Pause | None = None
 
     def current(self) -> Pause | None:
-        """The pause in force; None if there is none. One that is over is taken away."""
+        """The pause in force; None if there is none. The file of one that is over is removed."""
         with self._lock:
             pause = self._from_file() or self._held
             if pause is None or not self._is_over(pause):
@@ -78,7 +70,7 @@ class PauseFile:
         return pause
 
     def resume(self) -> None:
-        """Go on."""
+        """End the pause."""
         with self._lock:
             self._remove()
         self._on_change()
@@ -90,10 +82,10 @@ class PauseFile:
             self._seen = None
             return None
         mark = status.st_ino, status.st_mtime_ns, status.st_size
-        if self._seen is None or self._seen.mark != mark:
+        if self._seen is None or self._seen[0] != mark:
             text = self._text() if stat.S_ISREG(status.st_mode) else ""
-            self._seen = _Seen(mark, parsed_pause(text))
-        return self._seen.pause
+            self._seen = mark, parsed_pause(text)
+        return self._seen[1]
 
     def _text(self) -> str:
         try:
@@ -128,7 +120,7 @@ class PauseFile:
 
 
 def parsed_pause(text: str) -> Pause:
-    """The pause that the content of a pause file asks for; what is not understood is its reason."""
+    """The pause in the content of a pause file; unrecognised lines become its reason."""
     reasons, until_ns = [], None
     for key, value in _lines(text):
         if key == "until" and (time_ns := _unix_ns(value)) is not None:
@@ -139,7 +131,7 @@ def parsed_pause(text: str) -> Pause:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Key and value of each line that holds anything; no key where there is none."""
+    """Key and value of each line that is not blank; the key is empty in a line without `=`."""
     for line in filter(None, map(str.strip, text.splitlines())):
         key, equals, value = line.partition("=")
         yield (key.strip().lower(), value.strip()) if equals else ("", line)

@@ -1,4 +1,4 @@
-"""Sampling as the agent keeps it going: from its first launch over pauses to its end."""
+"""The agent's sampler process, from its first launch over pauses to its end."""
 
 import sys
 from collections import deque
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HISTORY_S: Final = 60.0
 _SIMULATED: Final = "simulated"
-#: A driver that had worked and fails so often in a row stays lost.
+#: A driver that had worked is lost after this many failed starts in a row.
 _LOST_AFTER_COUNT: Final = 5
 
 _CONDITIONS: Final = {
@@ -34,15 +34,15 @@ _CONDITIONS: Final = {
 
 
 class Sampling:
-    """One sampler process kept going, but for pauses.
+    """Runs a sampler process except during pauses.
 
-    To be used by one thread, apart from `ring`, `burst` and `quiet`.
+    For one thread, except `ring`, `burst` and `quiet`.
 
     Args:
-        supervisor: Not yet started; from now on this object's own.
-        clock: Tells the time.
+        supervisor: Not yet started; this object's own.
+        clock: The time.
         longest_burst_s: A burst lasts no longer.
-        wake: Has the thread that polls do so now.
+        wake: Makes the polling thread poll now.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sampling:
         self._burst_until_ns = 0
 
     def poll(self, *, paused: bool) -> None:
-        """Look after it. It starts with the first call, or when the agent is not paused any more.
+        """Supervise it; the first call starts it, and so does the first one after a pause.
 
         Raises:
             ConfigError: The configuration names a back end that does not exist.
@@ -82,10 +82,10 @@ class Sampling:
             raise ConfigError([failure.reason])
 
     def burst(self, seconds: float) -> None:
-        """Sample at the burst rate for a while (`model.services.Bursts`); from any thread.
+        """Sample at the burst rate for a while (`model.services.Bursts`); for any thread.
 
-        It begins within half a second and lasts as configured at the longest; another call during
-        it can make it longer, not shorter.
+        It begins within half a second and lasts at most as long as configured; another call can
+        extend it but not shorten it.
         """
         hz = self._supervisor.settings.burst_hz
         if hz is None:
@@ -96,11 +96,11 @@ class Sampling:
         self._give(Burst(hz=hz, until_mono_ns=self._burst_until_ns))
 
     def quiet(self, until_mono_ns: int) -> None:
-        """Make no driver call until a time; a burst goes before it. From any thread."""
+        """Make no driver call until a time, unless in a burst. For any thread."""
         self._give(Quiet(until_mono_ns=until_mono_ns))
 
     def is_steady(self) -> bool:
-        """Whether it goes on as configured: not paused, starting, failing or in a burst."""
+        """Whether it samples as configured: not paused, starting, failing or in a burst."""
         in_burst = self._clock.mono_ns() < self._burst_until_ns
         return not in_burst and self._condition() is SamplerCondition.RUNNING
 
@@ -110,7 +110,7 @@ class Sampling:
 
     @property
     def ring(self) -> "RingReader | None":
-        """The samples, from when GPUs are found until `close`; None before. For any thread."""
+        """The samples; None before GPUs are found. For any thread."""
         ring = self._supervisor.ring
         return ring if ring is not None and ring.gpu_slots else None
 
@@ -121,11 +121,11 @@ class Sampling:
 
     @property
     def abandoned_pids(self) -> tuple[int, ...]:
-        """Processes that did not end and were left alone, and still exist."""
+        """Processes that hang in a driver and were abandoned."""
         return self._supervisor.left_pids
 
     def live(self) -> SamplerLive:
-        """How sampling stands."""
+        """The state of sampling."""
         supervisor = self._supervisor
         condition = self._condition()
         return SamplerLive(
@@ -137,7 +137,7 @@ class Sampling:
         )
 
     def lost_driver(self) -> str | None:
-        """Why a driver that had worked stays lost, with nothing stuck in it; None if none does."""
+        """Why a driver that had worked stays lost, with no process stuck in it; else None."""
         failure = self._supervisor.failure
         if (
             failure is None
@@ -149,15 +149,15 @@ class Sampling:
         return f"the driver is lost; {failure.count} starts of the sampler failed: {failure.reason}"
 
     def ask_to_end(self) -> None:
-        """Ask the sampler process to end; does not wait."""
+        """Ask the sampler process to end, without waiting."""
         self._supervisor.suspend()
 
     def stop(self, timeout_s: float) -> tuple[int, ...]:
-        """Wait for its end; the pids of processes that hang in a driver and were left alone."""
+        """Wait for its end; the pids of processes that hang in a driver and are abandoned."""
         return self._supervisor.stop(timeout_s)
 
     def close(self) -> None:
-        """Let go of the samples."""
+        """Unmap the samples."""
         self._supervisor.close()
 
     def _condition(self) -> SamplerCondition:
@@ -187,21 +187,13 @@ def new_sampling(
     clock: Clock,
     wake: Callable[[], None] = lambda: None,
 ) -> Sampling:
-    """Sampling as the configuration wants it, not yet started.
-
-    Args:
-        config: Says the rates.
-        backend: Name of the back end.
-        simulation: What the back end "simulated" shows.
-        clock: Tells the time.
-        wake: Has the thread that polls do so now.
-    """
+    """Sampling by the configuration, not yet started; `simulation` is for back end "simulated"."""
     wanted = config.sampling
     is_simulated = backend == _SIMULATED
     settings = SamplerSettings(
         hz=wanted.hz,
         slow_hz=wanted.slow_hz,
-        # There is no driver to spare in a simulation.
+        # A simulation has no driver whose load must be limited.
         budget_ratio=1.0 if is_simulated else wanted.driver_budget_ratio,
         idle_hz=wanted.idle_hz,
         burst_hz=wanted.burst_hz,

@@ -1,6 +1,6 @@
-"""The agent: what starts in which order, the main loop, and the way to a quick end.
+"""The agent: start in order, the main loop, and a quick shutdown.
 
-Sampling starts first; what takes long to import is imported while the sampler comes up.
+Sampling starts first; modules that take long to import are imported while the sampler starts.
 """
 
 import logging
@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from chopperd import __version__
-from chopperd.agent.context import Surroundings
 from chopperd.agent.folders import claimed_state, made_runtime
 from chopperd.agent.health import Guard, Health
 from chopperd.agent.lifecycle import Notifier, Wake, stopped_by_signals
@@ -34,21 +33,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 200 * NS_PER_MS
-#: By when each stage of the end is over, since it began; the budget for all is 2 s.
+#: Deadlines of the stages of the shutdown, from its begin; the budget for all is 2 s.
 _SERVING_ENDS_NS: Final = 800 * NS_PER_MS
 _SAMPLER_ENDS_NS: Final = 1300 * NS_PER_MS
-_KEEPING_ENDS_NS: Final = 1800 * NS_PER_MS
+_STORING_ENDS_NS: Final = 1800 * NS_PER_MS
 
 
 class Agent:
-    """One node's agent, from `run` to its end; to be run once.
+    """One node's agent; `run` it once.
+
+    Attributes:
+        stopped_by: The signal that ended `run`; None if `stop` did.
 
     Args:
         config: All settings.
         backend: Name of the back end, instead of the configured one.
         simulation: What the back end "simulated" shows.
         on_ready: Called in the main loop once the agent serves.
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Agent:
         self._on_ready = on_ready
         self._wake = Wake()
         self._stopping = False
-        self._stopped_by: int | None = None
+        self.stopped_by: int | None = None
         self._state = state_folder(config)
         self._runtime = runtime_folder(config)
         self._health = Health(self._clock)
@@ -84,38 +86,33 @@ class Agent:
 
     @property
     def addresses(self) -> Addresses:
-        """Where it answers, from when it is ready."""
+        """The addresses of its listeners, once it is ready."""
         if self._sockets is None:
             raise RuntimeError("the agent has not started")
         return self._sockets.addresses
 
     def snapshot(self) -> NodeSnapshot:
-        """The newest snapshot, from when it is ready."""
+        """The newest snapshot, once it is ready."""
         if self._snapshots is None:
             raise RuntimeError("the agent has not started")
         return self._snapshots.latest()
 
     @property
-    def stopped_by(self) -> int | None:
-        """The signal that ended `run`; None if `stop` did."""
-        return self._stopped_by
-
-    @property
     def abandoned_pids(self) -> tuple[int, ...]:
-        """Sampler processes that did not end and were left alone, and still exist."""
+        """Sampler processes that hang in a driver and were abandoned."""
         return self._sampling.abandoned_pids
 
     def stop(self) -> None:
-        """Have `run` return soon; from any thread or signal handler."""
+        """Make `run` return soon; for any thread or signal handler."""
         self._stopping = True
         self._wake.call()
 
     def _stop_by_signal(self, number: int) -> None:
-        self._stopped_by = number
+        self.stopped_by = number
         self.stop()
 
     def run(self) -> int:
-        """Sample, keep and serve until told to stop, by `stop`, SIGTERM or SIGINT; gives 0.
+        """Sample, store and serve until `stop` or a signal; the exit status 0.
 
         Raises:
             ConfigError: It can't start as configured: an address is in use, another agent has the
@@ -126,31 +123,31 @@ class Agent:
             stack.enter_context(stopped_by_signals(self._stop_by_signal))
             state = claimed_state(self._state)
             stack.callback(state.close)
-            runtime_trouble = made_runtime(self._runtime)
+            runtime_problem = made_runtime(self._runtime)
             sockets = opened_sockets(
-                self._config, self._runtime, with_local=runtime_trouble is None
+                self._config, self._runtime, with_local=runtime_problem is None
             )
             stack.callback(sockets.close)
             self._sockets = sockets
             stack.callback(self._sampling.close)
             try:
                 self._sampling.poll(paused=self._pause.current() is not None)
-                self._log_start(state.trouble, runtime_trouble)
+                self._log_start(state.problem, runtime_problem)
                 self._start_parts(sockets)
                 self._loop()
             finally:
                 self._end()
         return 0
 
-    def _log_start(self, *troubles: str | None) -> None:
+    def _log_start(self, *problems: str | None) -> None:
         logger.info("chopperd %s starts; back end %s", __version__, self._backend)
         settings = (f"{each.key} = {value!r} ({at})" for each, value, at in effective(self._config))
         logger.info("configuration: %s", ", ".join(settings))
-        for trouble in filter(None, troubles):
-            logger.error("%s; the agent goes on without", trouble)
+        for problem in filter(None, problems):
+            logger.error("%s; the agent goes on without", problem)
 
     def _start_parts(self, sockets: Sockets) -> None:
-        """Start all but sampling, in a thread of its own: the sampler is looked after meanwhile."""
+        """Start all but sampling in another thread: this one supervises the sampler meanwhile."""
         from chopperd.agent.sockets import access_policy
 
         access = access_policy(self._config)
@@ -161,7 +158,7 @@ class Agent:
 
     def _bring_up(self, access: "AccessPolicy", sockets: Sockets) -> None:
         try:
-            from chopperd.agent.parts import Parts
+            from chopperd.agent.parts import AgentContext, Parts
             from chopperd.agent.snapshots import Snapshots
             from chopperd.live.self_test import NoStepMarks, SelfTest
 
@@ -181,7 +178,7 @@ class Agent:
                 seed=self._clock.unix_ns(),
             )
             self._parts = Parts(
-                Surroundings(
+                AgentContext(
                     config=self._config,
                     state=self._state,
                     sockets=sockets,
@@ -201,7 +198,7 @@ class Agent:
         self._wake.call()
 
     def _loop(self) -> None:
-        """Look after everything five times a second, until told to stop."""
+        """Supervise everything five times a second, until stopped."""
         supervision = Guard(
             GuardedPart.SUPERVISION, "the sampler's supervision", self._clock, self._health
         )
@@ -225,7 +222,7 @@ class Agent:
         self._health.note_lost_driver(lost)
 
     def _report(self) -> None:
-        """Take a snapshot each second and say how things stand to whoever is to know."""
+        """Take a snapshot each second, and report readiness and health to systemd."""
         if self._snapshots is None:
             return
         self_test = self._self_test.live() if self._self_test is not None else None
@@ -247,7 +244,7 @@ class Agent:
             self._on_ready(self)
 
     def _note_condition(self, taken: NodeSnapshot) -> None:
-        """Say how sampling stands, where it stands otherwise than before."""
+        """Report the state of sampling; log it where it has changed."""
         sampler = taken.sampler
         up_count = sum(gpu.up for gpu in taken.gpus)
         why = f" ({sampler.reason})" if sampler.reason else ""
@@ -268,14 +265,14 @@ class Agent:
             )
 
     def _end(self) -> None:
-        """End everything within 2 s, also what hangs: that is left alone, and said."""
+        """Shut down within 2 s; a part that hangs is abandoned and logged."""
         begin_ns = self._clock.mono_ns()
         for stage, end_ns in (
             (self._end_sampler, 0),
             (self._end_start, _SERVING_ENDS_NS),
             (self._end_serving, _SERVING_ENDS_NS),
             (self._sampling.stop, _SAMPLER_ENDS_NS),
-            (self._end_keeping, _KEEPING_ENDS_NS),
+            (self._end_storing, _STORING_ENDS_NS),
         ):
             try:
                 stage(max(0.0, (begin_ns + end_ns - self._clock.mono_ns()) / NS_PER_S))
@@ -295,6 +292,6 @@ class Agent:
         if self._parts is not None:
             self._parts.stop_serving(timeout_s)
 
-    def _end_keeping(self, timeout_s: float) -> None:
+    def _end_storing(self, timeout_s: float) -> None:
         if self._parts is not None:
-            self._parts.stop_keeping(timeout_s)
+            self._parts.stop_storing(timeout_s)

@@ -1,6 +1,6 @@
-"""The agent's listening sockets: opened before anything else starts, so that a clash is an error.
+"""The agent's listening sockets, opened first, so that an address in use is an error at start.
 
-Clients that come before the web stack is up wait in the sockets' queues.
+Clients that connect before the web framework is loaded wait in the sockets' queues.
 """
 
 import os
@@ -23,7 +23,7 @@ LONGEST_SOCKET_PATH_BYTES: Final = 107
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the agent answers; None where it does not."""
+    """The addresses of the agent's listeners; None where there is none."""
 
     metrics: tuple[str, int] | None
     api: tuple[str, int] | None
@@ -39,13 +39,13 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """Listening sockets; None where the configuration wants none or none can be had.
+    """Listening sockets; None where the configuration wants none or the folder can't be written.
 
     Attributes:
         metrics: For Prometheus.
         api: Loopback TCP of the API.
         api_local: Unix socket of the API.
-        addresses: Where they listen; ports as bound, also where any port was asked for.
+        addresses: Their addresses, with the ports that were bound.
     """
 
     metrics: socket.socket | None
@@ -54,7 +54,7 @@ class Sockets:
     addresses: Addresses
 
     def close(self) -> None:
-        """Stop listening, where no listener has done so."""
+        """Close those that no listener has closed."""
         path = self.addresses.api_socket
         if self.api_local is not None and self.api_local.fileno() >= 0 and path is not None:
             path.unlink(missing_ok=True)
@@ -67,12 +67,12 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
     """All sockets of an agent, listening.
 
     Args:
-        config: Says where to listen.
+        config: The addresses.
         runtime: Folder of the Unix socket.
-        with_local: Whether to have one; not where the folder can't be written to.
+        with_local: Whether to open that one: the folder can be written to.
 
     Raises:
-        ConfigError: Some can't be had: lists each, with whose it is.
+        ConfigError: Some can't be opened: lists each, with the program that has it.
     """
     problems: list[str] = []
     path = runtime / SOCKET_NAME
@@ -100,7 +100,7 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
 def _opened(
     wanted: object, bind: Callable[[], socket.socket], problems: list[str]
 ) -> socket.socket | None:
-    """The socket, if one is wanted; None with the problem noted where it can't be had."""
+    """The socket, if one is wanted; where it can't be opened, its problem is appended."""
     try:
         return bind() if wanted else None
     except ConfigError as error:

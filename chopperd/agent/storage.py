@@ -1,59 +1,58 @@
-"""The thread that takes what is sampled to the flight recorder, and waits for the disk alone."""
+"""The threads that write to disk: samples to the flight recorder, drops to the store.
+
+The main loop and the API never wait for a disk.
+"""
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from chopperd.agent.context import Surroundings
 from chopperd.clock import Clock
-from chopperd.config.paths import node_name
 from chopperd.errors import StoreError
 from chopperd.live.drops import DropQueue
-from chopperd.model.live import ArchiveLive, GuardedPart
+from chopperd.model.live import ArchiveLive
 from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.memory.slow_state import GpuAside, with_findings
 from chopperd.sampling.process_table import ProcessTable
 from chopperd.store.captures.capture_store import CaptureStore
-from chopperd.store.captures.retention import StoreLimits
 from chopperd.store.recorder.chunk import Origin
-from chopperd.store.recorder.files import RecorderLimits
-from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-_EVERY_S: Final = 1.0
-#: A disk that has not answered for so long is said to be in trouble.
+_ARCHIVE_EVERY_S: Final = 1.0
+#: A disk that has not answered for this long is reported.
 _SLOW_NS: Final = 5 * NS_PER_S
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+_STORE_EVERY_S: Final = 2.0
+_PRUNE_EVERY_NS: Final = 60 * NS_PER_S
 
 
 @dataclass(slots=True)
 class _Positions:
-    """How far a ring was read."""
+    """How far a ring was read: by slot, and in its clock triples."""
 
     by_slot: dict[int, int] = field(default_factory=dict)
     triples: int = 0
 
 
 class ArchiveThread:
-    """Keeps a flight recorder supplied from the sampler's ring, once a second.
+    """Copies new samples from the sampler's ring to the flight recorder, once a second.
 
     Args:
-        recorder: From now on this thread's own.
-        reader: Gives the ring that is written now; None while there is none. A ring must stay
-            mapped until the next one is given and a second has passed, or `stop` returned.
+        recorder: This thread's own from now on.
+        reader: Gives the current ring; None while there is none. A ring must stay mapped until
+            the next one was given and a second has passed, or `stop` returned.
         node: Name of the node.
         asked_hz: Rate that the sampler was asked for.
-        clock: Tells the time.
-        damaged_count: How many damaged chunks were met by who reads them; for `live`.
-        note_fault: Told of each fault that the thread outlived, to count it.
+        clock: The time.
+        damaged_count: Gives how many damaged chunks readers found; for `live`.
+        note_fault: Called at each exception that the thread survived.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class ArchiveThread:
         self._recorder, self._reader, self._clock = recorder, reader, clock
         self._node, self._asked_hz, self._damaged_count = node, asked_hz, damaged_count
         self._note_fault = note_fault
-        #: By the ring's identity: the same memory in a larger file goes on where it stood.
+        #: By the ring's identity, which a ring keeps when it moves into a larger file.
         self._positions: dict[int, _Positions] = {}
         self._busy_since_mono_ns: int | None = None
         self._processes = ProcessTable(clock)
@@ -83,9 +82,9 @@ class ArchiveThread:
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """Take what is left in the ring, and end; whether it ended in time.
+        """Record what is left in the ring, and end; whether it ended in time.
 
-        Where it did not the disk hangs: the thread is left alone, and ends with the process.
+        If the disk hangs the thread is abandoned, and ends with the process.
         """
         self._stop.set()
         if self._thread.is_alive():
@@ -95,23 +94,23 @@ class ArchiveThread:
         return not self._thread.is_alive()
 
     def live(self) -> ArchiveLive:
-        """How the flight recorder stands; never waits for the disk."""
+        """The flight recorder's state; never waits for the disk."""
         live = self._recorder.live
-        trouble, since_ns = self._failure or live.trouble, self._busy_since_mono_ns
+        problem, since_ns = self._failure or live.trouble, self._busy_since_mono_ns
         if since_ns is not None and (busy_ns := self._clock.mono_ns() - since_ns) > _SLOW_NS:
-            trouble = f"the disk has not answered for {busy_ns // NS_PER_S} s"
+            problem = f"the disk has not answered for {busy_ns // NS_PER_S} s"
         damaged_count = live.damaged_chunks + self._damaged_count()
-        return replace(live, trouble=trouble, damaged_chunks=damaged_count)
+        return replace(live, trouble=problem, damaged_chunks=damaged_count)
 
     def _run(self) -> None:
         self._guarded(self._recorder.tend)
-        while not self._stop.wait(_EVERY_S):
-            self._guarded(self._take_over)
-        self._guarded(self._take_over)
+        while not self._stop.wait(_ARCHIVE_EVERY_S):
+            self._guarded(self._record_new)
+        self._guarded(self._record_new)
         self._guarded(self._recorder.close)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do one piece of work; what goes wrong is said, and tried again the next time."""
+        """Do one piece of work; a failure is logged, and the next turn tries again."""
         self._busy_since_mono_ns = self._clock.mono_ns()
         try:
             work()
@@ -124,8 +123,7 @@ class ArchiveThread:
         finally:
             self._busy_since_mono_ns = None
 
-    def _take_over(self) -> None:
-        """Take what is new in the ring to the recorder."""
+    def _record_new(self) -> None:
         reader = self._reader()
         description = _described(reader)
         if reader is None or description is None:
@@ -162,9 +160,9 @@ class ArchiveThread:
 
 
 def boot_id() -> str:
-    """Which start of the machine this is; empty where the system does not say.
+    """The id of the machine's current boot; empty where the system has none.
 
-    Source: /proc/sys/kernel/random/boot_id, drawn anew at each start.
+    Source: /proc/sys/kernel/random/boot_id, drawn at each boot.
     """
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
@@ -180,22 +178,14 @@ def _described(reader: RingReader | None) -> RingDescription | None:
         return None
 
 
-# The thread that keeps the store within its bounds, and tries a disk that refused again.
-#
-# It also writes drops of the busy clock: they are rare, and the main loop never waits for a disk.
-
-_KEEPING_EVERY_S: Final = 2.0
-_PRUNED_NS: Final = 60 * NS_PER_S
-
-
 class StoreKeeper:
-    """Prunes a store once a minute, and puts into it the drops that wait.
+    """Prunes a store once a minute, and writes waiting drops of the busy clock into it.
 
     Args:
-        store: From now on this object's own to close.
-        drops: What waits to be kept.
-        clock: Tells the time.
-        note_fault: Told of each fault that the thread outlived, to count it.
+        store: This object's own to close.
+        drops: Drops to be stored.
+        clock: The time.
+        note_fault: Called at each exception that the thread survived.
     """
 
     def __init__(
@@ -218,76 +208,29 @@ class StoreKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with the last drops kept, and close the store."""
+        """End, with the last drops stored, and close the store."""
         self._stop.set()
         self._thread.join()
-        self._keep_drops()
+        self._store_drops()
         self.store.close()
 
     def _run(self) -> None:
-        while not self._stop.wait(_KEEPING_EVERY_S):
-            self._keep_drops()
-            if self._clock.mono_ns() - self._pruned_ns >= _PRUNED_NS:
+        while not self._stop.wait(_STORE_EVERY_S):
+            self._store_drops()
+            if self._clock.mono_ns() - self._pruned_ns >= _PRUNE_EVERY_NS:
                 self._pruned_ns = self._clock.mono_ns()
-                self._prune()
+                try:
+                    self.store.prune()
+                except Exception:  # a store that can't be pruned now is still usable
+                    self._note_fault()
+                    logger.exception("the store could not be kept within its bounds")
 
-    def _keep_drops(self) -> None:
+    def _store_drops(self) -> None:
         drops = self._drops.take()
         if not drops:
             return
         try:
             self.store.put_drops(drops)
-        except Exception:  # the store must be closed, and bounded, all the same
+        except Exception:  # the store must still be pruned and closed
             self._note_fault()
             logger.exception("%d clock drops could not be kept", len(drops))
-
-    def _prune(self) -> None:
-        try:
-            self.store.prune()
-        except Exception:  # a store that can't be pruned now is still to be used
-            self._note_fault()
-            logger.exception("the store could not be kept within its bounds")
-
-
-# What the agent keeps on disk: the flight recorder and the store, by the configured bounds.
-
-_STORE_NAME: Final = "store.sqlite"
-
-
-def opened_store(around: Surroundings) -> StoreKeeper:
-    """The store, and what looks after it, not started."""
-    limits = StoreLimits(
-        max_bytes=around.config.store.max_bytes,
-        max_days=around.config.store.max_days,
-        min_free_ratio=around.config.store.min_free_ratio,
-    )
-    path = around.state / _STORE_NAME
-    return StoreKeeper(
-        CaptureStore.open(path, limits=limits, clock=around.clock),
-        around.drops,
-        around.clock,
-        note_fault=partial(around.health.note_fault, GuardedPart.STORE),
-    )
-
-
-def new_archive(around: Surroundings, recorded: RecordedSamples) -> ArchiveThread:
-    """What writes the flight recorder, not started.
-
-    Args:
-        around: Where and how much.
-        recorded: What reads it.
-    """
-    limits = RecorderLimits(
-        max_bytes=around.config.recorder.max_bytes,
-        max_days=around.config.recorder.max_days,
-        min_free_ratio=around.config.store.min_free_ratio,
-    )
-    return ArchiveThread(
-        FlightRecorder(recorded.folder, limits, around.clock),
-        around.ring,
-        node=node_name(around.config),
-        asked_hz=around.config.sampling.hz,
-        clock=around.clock,
-        damaged_count=lambda: recorded.damaged_count,
-        note_fault=partial(around.health.note_fault, GuardedPart.RECORDER),
-    )

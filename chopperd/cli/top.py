@@ -21,7 +21,7 @@ from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.paths import node_name
 from chopperd.config.sections import Config
 from chopperd.errors import AgentUnreachableError
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.live import NodeSnapshot, SamplerCondition, SamplerLive
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
@@ -198,7 +198,7 @@ def own_snapshots(
         while True:
             supervisor.poll()
             node.follow(supervisor.ring)
-            yield node.snapshot(AgentFacts(sampler=_live(supervisor)))
+            yield node.snapshot(_live(supervisor))
             clock.sleep_until(clock.mono_ns() + _LOOK_EVERY_NS)
     finally:
         node.follow(None)

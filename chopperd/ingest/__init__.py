@@ -1,1 +1,1 @@
-"""Traces into the agent: inbox, uploads, queue, and the agent's end of the analysis worker."""
+"""Traces into the agent: inbox, uploads, queue, and the analysis worker's process."""

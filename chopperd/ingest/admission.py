@@ -1,6 +1,6 @@
-"""A trace that is there in whole: it is kept once, in spool and store alike, and then analysed.
+"""Admission of complete traces: each is stored once, on disk and in the database, then analysed.
 
-How it came is the business of `inbox_rounds` and `handed_in`.
+`inbox` finds the traces that jobs drop; `uploads` takes those that clients send or name.
 """
 
 import hashlib
@@ -14,10 +14,13 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import IngestError, IngestReason
 from chopperd.ingest.analyses import Analyses
 from chopperd.ingest.incoming import ID_DIGITS, Incoming
-from chopperd.ingest.queue import Spool, Spooled
-from chopperd.ingest.trace_store import TraceStore
+from chopperd.ingest.queue import QueuedTrace, TraceQueue
 from chopperd.model.captures import TraceEntry, TraceState
+from chopperd.store.captures.capture_store import CaptureStore
 
+logger = logging.getLogger(__name__)
+
+#: Traces are analysed here, stored for later ("spool"), or not taken.
 Mode = Literal["here", "off", "spool"]
 
 _WAITING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
@@ -28,11 +31,11 @@ class Sender:
     """What is known of a trace besides its bytes.
 
     Attributes:
-        name: What it is called.
-        job: The job that it is of; None takes what it says itself.
-        owner_uid: Whose it is; None: nobody knows.
-        written_unix_ns: No later than this it was written.
-        device_map: Which GPU each of its devices is, as who sent it says; None: not said.
+        name: Of the file.
+        job: The job that it belongs to; None: the one that the trace itself names.
+        owner_uid: Its owner; None: unknown.
+        written_unix_ns: It was written no later than this.
+        device_map: Which GPU each of its devices is, by the sender; None: not given.
     """
 
     name: str
@@ -42,43 +45,44 @@ class Sender:
     device_map: str | None = None
 
 
-class Intake:
-    """Keeps traces and has them analysed; `take` is for any thread.
+class Admission:
+    """Stores traces and has them analysed; `admit` is for any thread.
 
     Args:
-        spool: Where they are kept meanwhile.
-        store: Where what is known of them is kept.
+        queue: Stores their bytes.
+        store: The database.
         analyses: Works on them.
-        mode: Whether they are analysed ("here") or kept for later ("spool").
+        mode: Whether they are analysed ("here") or stored for later ("spool").
         wake: Called when there is one more.
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(
         self,
-        spool: Spool,
-        store: TraceStore,
+        queue: TraceQueue,
+        store: CaptureStore,
         analyses: Analyses,
         *,
         mode: Mode,
         wake: Callable[[], None],
         clock: Clock,
     ) -> None:
-        self._spool = spool
+        self._queue = queue
         self._store = store
         self._analyses = analyses
-        self._mode = mode
+        self._is_here = mode == "here"
+        self._waiting_state = TraceState.QUEUED if mode == "here" else TraceState.SPOOLED
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
 
-    def take(self, incoming: Incoming, sender: Sender) -> tuple[TraceEntry, bool]:
-        """Keep a trace, unless its bytes are known; what is kept, and whether it is new.
+    def admit(self, incoming: Incoming, sender: Sender) -> tuple[TraceEntry, bool]:
+        """Store a trace, unless its bytes are known; its entry, and whether it is new.
 
-        With a device map, one that was analysed is analysed again.
+        An analysed trace that comes again with a device map is analysed again.
 
         Raises:
-            IngestError: There is no room, or it is to be analysed again before it was.
+            IngestError: There is no room, or it still waits for its first analysis.
         """
         with self._lock:
             known = self._known(incoming.trace_id)
@@ -96,10 +100,10 @@ class Intake:
                 received_unix_ns=self._clock.unix_ns(),
                 device_map=sender.device_map,
             )
-            kept = Spooled(entry=entry, written_unix_ns=sender.written_unix_ns)
-            self._spool.keep(incoming, kept)
+            queued = QueuedTrace(entry=entry, written_unix_ns=sender.written_unix_ns)
+            self._queue.put(incoming, queued)
             self._store.put_trace(entry)
-        if self._mode == "here":
+        if self._is_here:
             self._analyses.add([entry.id])
         else:
             self._analyses.tally.add("spooled")
@@ -107,7 +111,7 @@ class Intake:
         return entry, True
 
     def note_refused(self, sender: Sender, size_bytes: int, reason: str) -> None:
-        """Record a trace that was left where it is, without its bytes, as rejected."""
+        """Record as rejected a trace that was not copied."""
         now_ns = self._clock.unix_ns()
         identity = f"{sender.job}/{sender.name}/{sender.written_unix_ns}/{size_bytes}"
         self._store.put_trace(
@@ -123,93 +127,76 @@ class Intake:
                 finished_unix_ns=now_ns,
             )
         )
+        self._analyses.tally.add("rejected")
 
-    def take_up(self) -> None:
-        """Have what an earlier run left in the spool analysed, and say what it has lost."""
-        waiting = [one.entry.id for one in self._spool.all() if self._is_to_do(one)]
-        self._lose_absent(set(waiting))
-        if self._mode == "here":
+    def recover(self) -> None:
+        """Queue the traces of an earlier run, and record as failed those whose file is gone."""
+        waiting = {one.entry.id: None for one in self._queue.all() if self._is_to_do(one)}
+        for entry in self._store.waiting():
+            if entry.id not in waiting:
+                lost = replace(entry, state=TraceState.FAILED, reason="its file is gone")
+                self._store.put_trace(replace(lost, finished_unix_ns=self._clock.unix_ns()))
+                self._analyses.tally.add("failed")
+        if self._is_here:
             self._analyses.add(waiting)
-
-    @property
-    def _waiting_state(self) -> TraceState:
-        return TraceState.QUEUED if self._mode == "here" else TraceState.SPOOLED
 
     def _known(self, trace_id: str) -> TraceEntry | None:
         """The trace of these bytes; None if there is none."""
         known = self._store.known(trace_id)
-        spooled = self._spool.get(trace_id)
-        return spooled.entry if known is None and spooled is not None else known
+        queued = self._queue.get(trace_id)
+        return queued.entry if known is None and queued is not None else known
 
     def _is_again(self, known: TraceEntry, sender: Sender) -> bool:
-        """Whether its owner hands in a known trace to be analysed with a device map.
+        """Whether its owner sends a known trace to be analysed with a device map.
 
         Raises:
             IngestError: It was not analysed yet.
         """
         is_owner = sender.owner_uid is None or sender.owner_uid == known.owner_uid
-        if sender.device_map is None or not is_owner or self._mode != "here":
+        if sender.device_map is None or not is_owner or not self._is_here:
             return False
-        spooled = self._spool.get(known.id)
-        states = {known.state, known.state if spooled is None else spooled.entry.state}
+        queued = self._queue.get(known.id)
+        states = {known.state, known.state if queued is None else queued.entry.state}
         if states & _WAITING:
             text = "the same trace waits for its analysis: hand it in again after that"
             raise IngestError(text, reason=IngestReason.BUSY)
         return True
 
-    def _is_to_do(self, one: Spooled) -> bool:
-        """Whether a trace that was found in the spool waits; puts spool and store in accord."""
+    def _is_to_do(self, one: QueuedTrace) -> bool:
+        """Whether a trace found on disk waits for analysis; makes disk and database agree."""
         if one.entry.state is TraceState.ANALYSED:
             return False
         known = self._store.known(one.entry.id)
-        if known is None or known.state in _WAITING:
-            if known is None or known.state is not self._waiting_state:
-                self._store.put_trace(replace(one.entry, state=self._waiting_state))
-            return True
-        self._spool.discard(one.entry.id)
-        return False
-
-    def _lose_absent(self, present: set[str]) -> None:
-        """Say of traces that should wait and are not there that they are lost."""
-        for entry in self._store.waiting():
-            if entry.id not in present:
-                reason, now_ns = "its file is gone", self._clock.unix_ns()
-                lost = replace(
-                    entry, state=TraceState.FAILED, reason=reason, finished_unix_ns=now_ns
-                )
-                self._store.put_trace(lost)
-                self._analyses.tally.add("failed")
+        if known is not None and known.state not in _WAITING:
+            self._queue.discard(one.entry.id)
+            return False
+        if known is None or known.state is not self._waiting_state:
+            self._store.put_trace(replace(one.entry, state=self._waiting_state))
+        return True
 
 
-# Why a part of the agent does not work now.
+class Problem:
+    """Why a part of the agent does not work now; logged at first, then once a minute.
 
-logger = logging.getLogger(__name__)
-
-
-class Trouble:
-    """What keeps a part from working, until it works again; in the log now and then.
+    Attributes:
+        text: For people; None where it works. For any thread.
 
     Args:
         consequence: What does not happen meanwhile, for the log.
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(self, consequence: str, clock: Clock) -> None:
         self._consequence = consequence
         self._logging = RepeatLimiter(clock)
-        self._text: str | None = None
-
-    @property
-    def text(self) -> str | None:
-        """For people; None where there is none. For any thread."""
-        return self._text
+        self.text: str | None = None
 
     def note(self, text: str, error: Exception | None = None) -> None:
-        """Say what is wrong; with an error, the log shows where it came from."""
-        self._text = text
+        """Set the text; with an error, its traceback is logged too."""
+        self.text = text
         if self._logging.is_due():
             logger.warning("%s: %s", self._consequence, text, exc_info=error)
 
     def clear(self) -> None:
-        """Say that it works."""
-        self._text = None
+        """It works again."""
+        self.text = None

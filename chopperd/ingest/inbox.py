@@ -1,7 +1,7 @@
-"""The inbox: a folder in which any job may drop traces, and from which they are taken.
+"""The inbox: a folder in which any job may drop traces, and the turns that take them.
 
-Everything in it is others' doing. No link is followed, nothing but plain files is opened, and what
-is looked at once may be something else a moment later.
+Everything in it is under others' control: no link is followed, nothing but plain files is opened,
+and a file may have been replaced between two system calls.
 """
 
 import logging
@@ -13,138 +13,128 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import IngestError, IngestReason
-from chopperd.ingest.admission import Intake, Sender, Trouble
+from chopperd.ingest.admission import Admission, Problem, Sender
 from chopperd.ingest.incoming import is_being_written, shown_name
-from chopperd.ingest.queue import Spool
-from chopperd.ingest.trace_store import Tally
+from chopperd.ingest.queue import TraceQueue
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 logger = logging.getLogger(__name__)
 
-#: Anyone may drop a file, nobody may list or take away another's.
+#: Anyone may drop a file, nobody may list or remove another's.
 _MODE: Final = 0o1733
-#: One look at the inbox goes no further; what lies beyond has its turn when those are taken.
+#: A scan reads no more entries; the rest is found once these are taken.
 _MOST_ENTRIES: Final = 50_000
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: O_NONBLOCK: what has become a pipe in the meantime must not hold us up.
+#: O_NONBLOCK: a file that was replaced by a pipe must not block us.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ChangedError(Exception):
-    """A file of the inbox is no longer what it was when it was found."""
+    """A file of the inbox has changed since it was found."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """Where a file lies: its folder ("" for the inbox itself) and name, as the system has them."""
+class _Key(NamedTuple):
+    """A file's folder ("" for the inbox itself) and name, as the system has them."""
 
     folder: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Stand:
-    """How a file stands; if this is the same later, nobody has written to it."""
+class _Version(NamedTuple):
+    """A file's state; while it is the same, nobody has written to the file."""
 
     device: int
     inode: int
     size: int
     mtime_ns: int
 
-    @staticmethod
-    def of(status: os.stat_result) -> "_Stand":
-        return _Stand(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A file that stands still.
-
-    Attributes:
-        name: Its name, fit to be shown.
-        job: Name of the folder that it lies in, fit to be shown; None for the inbox itself.
-        owner_uid: Whose it is.
-        stored_bytes: Its size.
-        written_unix_ns: When it was last written to.
-    """
+    """A file that has stopped changing; its name and folder (None: the inbox) are printable."""
 
     name: str
     job: str | None
     owner_uid: int
-    stored_bytes: int
-    written_unix_ns: int
     key: _Key
-    stand: _Stand
+    version: _Version
 
 
 class Inbox:
     """The inbox folder; for one thread.
 
+    Attributes:
+        odd_count: Entries found that are no traces: links, pipes, files that can't be read.
+
     Args:
-        folder: Where it is.
-        settle_s: A file is done when its size and time have not changed for so long.
-        clock: Tells the time.
+        folder: Its path.
+        settle_s: A file is complete when its size and time have not changed for this long.
+        clock: The time.
     """
 
     def __init__(self, folder: Path, settle_s: float, clock: Clock) -> None:
         self._folder = folder
         self._settle_ns = round(settle_s * NS_PER_S)
         self._clock = clock
-        self._since: dict[_Key, tuple[_Stand, int]] = {}
-        self._passed_over: dict[_Key, _Stand] = {}
-        self._odd: dict[_Key, _Stand] = {}
-        self._odd_count = 0
+        self._since: dict[_Key, tuple[_Version, int]] = {}
+        self._passed_over: dict[_Key, _Version] = {}
+        self._odd: dict[_Key, _Version] = {}
+        self.odd_count = 0
         # Anyone can make any number of odd entries: the log has one a minute, and their number.
         self._logging = RepeatLimiter(clock)
 
-    @property
-    def odd_count(self) -> int:
-        """Entries found that are no traces: links, pipes, files that can't be read."""
-        return self._odd_count
-
     def open(self) -> None:
-        """Make the folder if it is not there.
+        """Make the folder if it is missing.
 
         Raises:
-            OSError: It can't be.
+            OSError: It can't be made.
         """
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True)
             self._folder.chmod(_MODE)
 
     def scan(self) -> list[Arrival]:
-        """Files that stand still, those that were first written first.
+        """Files that have stopped changing, in the order in which they were written.
 
         Raises:
             OSError: The folder can't be read.
         """
         now_ns = self._clock.mono_ns()
-        since: dict[_Key, tuple[_Stand, int]] = {}
+        since: dict[_Key, tuple[_Version, int]] = {}
         arrivals = []
         for key, status in islice(self._entries(), _MOST_ENTRIES):
-            stand = _Stand.of(status)
+            version = _version(status)
             before, first_ns = self._since.get(key, (None, now_ns))
-            since[key] = (stand, first_ns if before == stand else now_ns)
+            since[key] = (version, first_ns if before == version else now_ns)
+            is_settled = now_ns - since[key][1] >= self._settle_ns
             if (why := _why_odd(status)) is not None:
-                self._count_odd(key, stand, why)
-            elif now_ns - since[key][1] >= self._settle_ns and self._passed_over.get(key) != stand:
-                arrivals.append(_arrival(key, stand, status.st_uid))
+                self._count_odd(key, version, why)
+            elif is_settled and self._passed_over.get(key) != version:
+                job = shown_name(key.folder) if key.folder else None
+                arrivals.append(
+                    Arrival(
+                        name=shown_name(key.name),
+                        job=job,
+                        owner_uid=status.st_uid,
+                        key=key,
+                        version=version,
+                    )
+                )
         self._since = since
         self._passed_over = {k: s for k, s in self._passed_over.items() if k in since}
         self._odd = {k: s for k, s in self._odd.items() if k in since}
-        return sorted(arrivals, key=lambda arrival: arrival.written_unix_ns)
+        return sorted(arrivals, key=lambda arrival: arrival.version.mtime_ns)
 
     @contextmanager
     def opened(self, arrival: Arrival) -> Iterator[int]:
-        """The file's descriptor, to be read from its start.
+        """The file's descriptor, at the file's start.
 
         Raises:
-            ChangedError: It is gone or another, or was written to meanwhile: found out at the
-                start and again at the end of the block.
+            ChangedError: It is gone, replaced or written to: checked at both ends of the block.
             OSError: It can't be read.
         """
         with self._entered(arrival.key.folder) as folder_fd:
@@ -158,36 +148,36 @@ class Inbox:
             _check(arrival, file_fd)
 
     def remove(self, arrival: Arrival) -> None:
-        """Take the file away; one that may not be is passed over from now on."""
+        """Remove the file, or pass it over from now on if that is not permitted."""
         self.pass_over(arrival)
         try:
             with self._entered(arrival.key.folder) as folder_fd:
                 status = os.stat(arrival.key.name, dir_fd=folder_fd, follow_symlinks=False)
-                if _Stand.of(status) == arrival.stand:
+                if _version(status) == arrival.version:
                     os.unlink(arrival.key.name, dir_fd=folder_fd)
         except OSError as error:
             logger.info("%s stays in the inbox: %s", arrival.name, error.strerror)
 
     def pass_over(self, arrival: Arrival) -> None:
-        """Leave the file as it is, until it is written to."""
-        self._passed_over[arrival.key] = arrival.stand
+        """Ignore the file until it is written to."""
+        self._passed_over[arrival.key] = arrival.version
 
     def note_odd(self, arrival: Arrival, why: str) -> None:
-        """Pass over a file that can't be taken, and count it."""
+        """Count a file that can't be taken, and pass it over."""
         self.pass_over(arrival)
-        self._count_odd(arrival.key, arrival.stand, why)
+        self._count_odd(arrival.key, arrival.version, why)
 
-    def _count_odd(self, key: _Key, stand: _Stand, why: str) -> None:
-        if self._odd.get(key) == stand:
+    def _count_odd(self, key: _Key, version: _Version, why: str) -> None:
+        if self._odd.get(key) == version:
             return
-        self._odd[key] = stand
-        self._odd_count += 1
+        self._odd[key] = version
+        self.odd_count += 1
         if self._logging.is_due():
             text = "inbox: %s %s: it stays where it is (%d such so far)"
-            logger.warning(text, shown_name(key.name), why, self._odd_count)
+            logger.warning(text, shown_name(key.name), why, self.odd_count)
 
     def _entries(self) -> Iterator[tuple[_Key, os.stat_result]]:
-        """All but folders in the inbox, and in the folders in it; nothing that is being written."""
+        """All but folders, in the inbox and in its folders; nothing that is being written."""
         jobs = []
         with self._entered("") as folder_fd:
             for name, status in _listed(folder_fd):
@@ -228,140 +218,110 @@ def _listed(folder_fd: int) -> Iterator[tuple[str, os.stat_result]]:
                     yield entry.name, entry.stat(follow_symlinks=False)
 
 
+def _version(status: os.stat_result) -> _Version:
+    return _Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 def _why_odd(status: os.stat_result) -> str | None:
-    """Why it can't be a trace that somebody handed in; None if it can."""
+    """Why it can't be a trace that somebody dropped; None if it can."""
     if not stat.S_ISREG(status.st_mode):
         return "is no plain file"
-    # Another's file may have been linked here, which need not be one that the job may read.
+    # Another's file may have been linked here that the job itself may not read.
     return None if status.st_nlink == 1 else "has a name elsewhere too"
-
-
-def _arrival(key: _Key, stand: _Stand, owner_uid: int) -> Arrival:
-    return Arrival(
-        name=shown_name(key.name),
-        job=shown_name(key.folder) if key.folder else None,
-        owner_uid=owner_uid,
-        stored_bytes=stand.size,
-        written_unix_ns=stand.mtime_ns,
-        key=key,
-        stand=stand,
-    )
 
 
 def _check(arrival: Arrival, file_fd: int) -> None:
     status = os.fstat(file_fd)
-    if _Stand.of(status) != arrival.stand or _why_odd(status) is not None:
+    if _version(status) != arrival.version or _why_odd(status) is not None:
         raise ChangedError
 
 
-# Traces that jobs drop: the inbox is looked into again and again, and what stands still is taken.
-#
-# One thread does it.
-
 _SCAN_EVERY_NS: Final = 500 * NS_PER_MS
-#: A look at a crowded inbox takes longer; it may take this share of the time.
+#: A scan of a crowded inbox takes longer: the time between two is at least this many times that.
 _SCAN_SHARE: Final = 20
-_TAKE_NS: Final = 250 * NS_PER_MS
+_TURN_NS: Final = 250 * NS_PER_MS
 _RETRY_NS: Final = 5 * NS_PER_S
 
 
-class InboxRounds:
-    """Takes what jobs drop, a moment's worth at a time.
+class InboxPoller:
+    """Takes what jobs drop, for a quarter of a second at a time; for one thread.
 
     Args:
-        inbox: Where they drop it.
-        spool: Where it is copied to, and where it is said what was refused.
-        intake: Keeps it.
-        tally: Counts what was refused.
-        trouble: Told why nothing can be taken.
-        is_stopped: Whether the agent ends: what is being copied is left where it is.
-        clock: Tells the time.
+        inbox: The folder.
+        queue: Gets the bytes, and the reasons of refusals.
+        admission: Admits the traces.
+        problem: Gets why nothing can be taken.
+        is_stopped: Whether the agent ends: a copy in progress is dropped.
+        clock: The time.
     """
 
     def __init__(
         self,
         inbox: Inbox,
-        spool: Spool,
-        intake: Intake,
+        queue: TraceQueue,
+        admission: Admission,
         *,
-        tally: Tally,
-        trouble: Trouble,
+        problem: Problem,
         is_stopped: Callable[[], bool],
         clock: Clock,
     ) -> None:
         self._inbox = inbox
-        self._spool = spool
-        self._intake = intake
-        self._tally = tally
-        self._trouble = trouble
+        self._queue = queue
+        self._admission = admission
+        self._problem = problem
         self._is_stopped = is_stopped
         self._clock = clock
         self._arrivals: deque[Arrival] = deque()
         self._scan_ns = 0
 
-    @property
-    def has_more(self) -> bool:
-        """Whether there is more to take at once."""
-        return bool(self._arrivals)
-
-    def go(self, is_halted: Callable[[], bool]) -> None:
-        """Take files that stand still, for a moment; the rest has its turn in the next round.
-
-        Args:
-            is_halted: Whether no further file is to be taken.
-        """
+    def poll(self, is_halted: Callable[[], bool]) -> bool:
+        """Take settled files until the turn's time is over or it is halted; whether more wait."""
         begin_ns = self._clock.mono_ns()
         if not self._arrivals and begin_ns >= self._scan_ns:
-            self._spool.make_folders()  # somebody may have removed them
+            self._queue.make_folders()  # somebody may have removed them
             self._inbox.open()
             self._arrivals.extend(self._inbox.scan())
             end_ns = self._clock.mono_ns()
             self._scan_ns = end_ns + max(_SCAN_EVERY_NS, _SCAN_SHARE * (end_ns - begin_ns))
-        while self._arrivals and self._clock.mono_ns() - begin_ns < _TAKE_NS:
-            if is_halted():
-                return
+        while self._arrivals and self._clock.mono_ns() - begin_ns < _TURN_NS and not is_halted():
             self._take(self._arrivals.popleft())
+        return bool(self._arrivals) and not is_halted()
 
     def _take(self, arrival: Arrival) -> None:
+        sender = Sender(
+            name=arrival.name,
+            job=arrival.job,
+            owner_uid=arrival.owner_uid,
+            written_unix_ns=min(arrival.version.mtime_ns, self._clock.unix_ns()),
+        )
         try:
             with suppress(ChangedError):
-                self._copy(arrival)
+                self._copy(arrival, sender)
         except IngestError as error:
             if error.reason is IngestReason.TOO_LARGE:
-                self._refuse(arrival, f"{arrival.name} {error}")
+                self._refuse(arrival, sender, f"{arrival.name} {error}")
                 return
-            self._trouble.note(str(error))
+            self._problem.note(str(error))
             self._arrivals.clear()
             self._scan_ns = self._clock.mono_ns() + _RETRY_NS
         except OSError as error:
             self._inbox.note_odd(arrival, f"can't be read: {error.strerror}")
 
-    def _copy(self, arrival: Arrival) -> None:
-        sender = _sender(arrival, self._clock)
-        with self._spool.begin(arrival.stored_bytes) as incoming:
+    def _copy(self, arrival: Arrival, sender: Sender) -> None:
+        with self._queue.begin(arrival.version.size) as incoming:
             with self._inbox.opened(arrival) as fd:
                 if not incoming.copy(fd, self._is_stopped):
                     return
-            self._intake.take(incoming, sender)
-        self._trouble.clear()
+            self._admission.admit(incoming, sender)
+        self._problem.clear()
         self._inbox.remove(arrival)
 
-    def _refuse(self, arrival: Arrival, reason: str) -> None:
-        """Leave a file that is too large to be taken or kept where it is, and say why.
+    def _refuse(self, arrival: Arrival, sender: Sender, reason: str) -> None:
+        """Leave a file that is too large in the inbox, and record why.
 
-        It may be the only one; with other limits it is taken at the next start.
+        It may be the only copy; with other limits it is taken at the next start.
         """
         logger.warning("%s: it stays in the inbox", reason)
-        self._spool.explain(arrival.name, reason)
-        self._intake.note_refused(_sender(arrival, self._clock), arrival.stored_bytes, reason)
+        self._queue.explain(arrival.name, reason)
+        self._admission.note_refused(sender, arrival.version.size, reason)
         self._inbox.pass_over(arrival)
-        self._tally.add("rejected")
-
-
-def _sender(arrival: Arrival, clock: Clock) -> Sender:
-    return Sender(
-        name=arrival.name,
-        job=arrival.job,
-        owner_uid=arrival.owner_uid,
-        written_unix_ns=min(arrival.written_unix_ns, clock.unix_ns()),
-    )

@@ -1,4 +1,4 @@
-"""A trace on its way into the spool: written, hashed and measured as it comes."""
+"""An incoming trace: written, hashed and measured as its bytes come."""
 
 import hashlib
 import os
@@ -12,44 +12,44 @@ from chopperd.errors import IngestError, IngestReason
 
 #: Hex digits of a trace's id.
 ID_DIGITS: Final = 16
-#: How much may be written between two looks at how much of the disk is free.
-_LOOK_EVERY_BYTES: Final = 16 << 20
+#: The disk's free space is checked each time this much was written.
+_CHECK_EVERY_BYTES: Final = 16 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _ZEROS: Final = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Room(Protocol):
-    """Who decides whether there is room."""
+    """Decides whether there is room (`queue.TraceQueue`)."""
 
-    def claim(self, size_bytes: int, more_bytes: int, *, look: bool) -> None:
-        """Let a trace grow.
-
-        Raises:
-            IngestError: It gets too large, or there is no room.
-        """
+    def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
+        """Reserve space for a trace that grows; raises `IngestError` where there is none."""
         ...
 
     def unclaim(self, size_bytes: int) -> None:
-        """Take back what was claimed."""
+        """Release what was claimed."""
         ...
 
 
 class Incoming:
-    """Bytes as they come; ended by `close`, once they are kept, or `abort`.
+    """The bytes of a trace as they come; ended by `close`, once they are stored, or `abort`.
+
+    Attributes:
+        path: The file that they are written to.
+        size_bytes: How many there are.
 
     Args:
         room: Decides whether there is room.
-        path: Where they are written.
+        path: The file.
         fd: The same, open for writing.
     """
 
     def __init__(self, room: Room, path: Path, fd: int) -> None:
         self._room = room
-        self._path = path
+        self.path = path
         self._fd = fd
         self._hash = hashlib.sha256()
-        self._size_bytes = 0
-        self._looked_at = -_LOOK_EVERY_BYTES
+        self.size_bytes = 0
+        self._checked_at = -_CHECK_EVERY_BYTES
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -61,34 +61,24 @@ class Incoming:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Forget what came, unless it is kept."""
+        """Drop the bytes, unless they are stored."""
         self.abort()
 
     @property
-    def path(self) -> Path:
-        """Where they are."""
-        return self._path
-
-    @property
-    def size_bytes(self) -> int:
-        """How many there are."""
-        return self._size_bytes
-
-    @property
     def trace_id(self) -> str:
-        """The id of a trace of just these bytes."""
+        """The id of a trace with these bytes."""
         return self._hash.hexdigest()[:ID_DIGITS]
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes.
+        """Append the next bytes.
 
         Raises:
             IngestError: It gets too large, or there is no room.
         """
-        look = self._size_bytes - self._looked_at >= _LOOK_EVERY_BYTES
-        self._room.claim(self._size_bytes, len(data), look=look)
-        self._looked_at = self._size_bytes if look else self._looked_at
-        self._size_bytes += len(data)
+        is_due = self.size_bytes - self._checked_at >= _CHECK_EVERY_BYTES
+        self._room.claim(self.size_bytes, len(data), check_disk=is_due)
+        self._checked_at = self.size_bytes if is_due else self._checked_at
+        self.size_bytes += len(data)
         self._hash.update(data)
         try:
             self._put(memoryview(data))
@@ -98,14 +88,14 @@ class Incoming:
     def _put(self, data: memoryview) -> None:
         """Append to the file; a run of zeros becomes a hole, as in the sparse file it came from."""
         if len(data) <= len(_ZEROS) and data == _ZEROS[: len(data)]:
-            os.ftruncate(self._fd, self._size_bytes)
+            os.ftruncate(self._fd, self.size_bytes)
             os.lseek(self._fd, 0, os.SEEK_END)
             return
         while data:
             data = data[os.write(self._fd, data) :]
 
     def copy(self, fd: int, stopped: Callable[[], bool]) -> bool:
-        """Take all bytes of a file; False if it was stopped on the way.
+        """Append all bytes of a file; False if it was stopped before the end.
 
         Raises:
             IngestError: It gets too large, or there is no room.
@@ -118,25 +108,25 @@ class Incoming:
         return True
 
     def close(self) -> None:
-        """Let go of what is kept elsewhere now."""
+        """Close the file, which was stored under another name."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            self._room.unclaim(self._size_bytes)
+            self._room.unclaim(self.size_bytes)
 
     def abort(self) -> None:
-        """Forget what came."""
+        """Remove the file."""
         if self._fd >= 0:
             self.close()
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
 
 def no_room(error: OSError) -> IngestError:
-    """What it means that something can't be written."""
+    """The error for a trace that can't be written."""
     return IngestError(f"there is no room: {error.strerror or error}", reason=IngestReason.NO_ROOM)
 
 
-# Names of files that others chose: made fit to be shown, and to be file names of ours.
+# Names that others chose, made printable and safe as file names.
 
 _MOST_CHARACTERS: Final = 255
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -145,7 +135,7 @@ _BEING_WRITTEN: Final = (".part", ".tmp")
 
 
 def shown_name(name: str) -> str:
-    """The name in printable characters on one line; what is none becomes "�"."""
+    """The name in printable characters on one line; others become "�"."""
     text = os.fsencode(name).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "�" for c in text)[-_MOST_CHARACTERS:]
 
@@ -157,10 +147,10 @@ def sent_name(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """What of the name can be part of a file name without surprise: its end, if it is long."""
+    """The name reduced to safe characters of a file name; the end of a long one."""
     return _UNSAFE.sub("_", name)[-_MOST_KEPT:].lstrip(".-") or "trace"
 
 
 def is_being_written(name: str) -> bool:
-    """Whether the name says that the file is not done, or not meant to be seen."""
+    """Whether the name marks an incomplete or hidden file."""
     return name.startswith(".") or name.endswith(_BEING_WRITTEN)

@@ -1,8 +1,8 @@
-"""The agent's keep of traces: those that wait, those that are kept, those that were refused.
+"""On-disk queue of traces: pending, retained and rejected.
 
-`traces/ID` holds the bytes as they came, `traces/ID.entry` what is known of them beside;
-`rejected/` the newest refused ones, each with its reason beside. Bounded as a whole, and ended by
-a floor of free disk space.
+`traces/ID` holds the bytes as they came, `traces/ID.entry` what else is known; `rejected/` the
+newest rejected ones, each with its reason in a file. All are bounded together, and by a floor of
+free disk space.
 """
 
 import logging
@@ -31,15 +31,8 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLimits:
-    """How much may be kept.
-
-    Attributes:
-        file_bytes: Of one trace.
-        all_bytes: Of all traces that wait or are kept, and of refused ones.
-        failed_count: Refused traces.
-        min_free_ratio: Share of the disk that is left free.
-    """
+class QueueLimits:
+    """How much may be stored: of one trace, of all, of rejected ones; and the disk's free share."""
 
     file_bytes: int
     all_bytes: int
@@ -48,13 +41,13 @@ class SpoolLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spooled:
-    """What is known of a trace beside its bytes.
+class QueuedTrace:
+    """What is known of a stored trace besides its bytes.
 
     Attributes:
-        entry: As it was taken in; its state is `ANALYSED` if it is only kept.
+        entry: As it was admitted; its state is `ANALYSED` if it is only retained.
         written_unix_ns: When the file was last written to: the trace had ended by then.
-        start_count: How often its analysis was begun.
+        start_count: How often its analysis began.
     """
 
     entry: TraceEntry
@@ -62,35 +55,37 @@ class Spooled:
     start_count: int = 0
 
 
-class Spool:
-    """The keep; for any thread. `all`, `get` and `bytes` never wait for the disk.
+class TraceQueue:
+    """Stores traces until they are analysed; `all`, `get` and `bytes` never wait for the disk.
+
+    For any thread.
 
     Args:
-        folder: Where `traces` and `rejected` are.
-        limits: How much may be kept.
+        folder: Has `traces` and `rejected` in it.
+        limits: How much may be stored.
     """
 
-    def __init__(self, folder: Path, limits: SpoolLimits) -> None:
+    def __init__(self, folder: Path, limits: QueueLimits) -> None:
         self._traces = folder / "traces"
         self._rejected = folder / "rejected"
         self._limits = limits
-        #: Held while room is made and entries are written, by who may wait for the disk.
+        #: Held while room is made and entries are written, by those that may wait for the disk.
         self._disk_lock = threading.Lock()
-        #: Held for no longer than it takes to look at, or change, what follows.
+        #: Held only to read or change the attributes that follow.
         self._lock = threading.Lock()
-        self._kept: dict[str, Spooled] = {}
+        self._stored: dict[str, QueuedTrace] = {}
         self._sizes: dict[Path, int] = {}
         self._incoming_bytes = 0
         self._incoming_count = 0
 
     @property
     def bytes(self) -> int:
-        """Disk taken by all that is kept or on its way in."""
+        """Disk space of all traces, also those on their way in."""
         with self._lock:
             return sum(self._sizes.values()) + self._incoming_bytes
 
     def open(self) -> None:
-        """Find what an earlier run left; what it had not done is removed.
+        """Find the traces of an earlier run; incomplete ones are removed.
 
         Raises:
             OSError: The folders can't be made or read.
@@ -99,12 +94,12 @@ class Spool:
         for path in self._traces.glob(f"{_INCOMING}*"):
             path.unlink(missing_ok=True)
         sizes = dict(_sizes(self._traces)) | dict(_sizes(self._rejected))
-        kept = {one.entry.id: one for one in self._read_entries(sizes)}
+        stored = {one.entry.id: one for one in self._read_entries(sizes)}
         with self._lock:
-            self._sizes, self._kept = sizes, kept
+            self._sizes, self._stored = sizes, stored
 
     def make_folders(self) -> None:
-        """Make the folders that are not there.
+        """Make the folders that are missing.
 
         Raises:
             OSError: They can't be made.
@@ -114,22 +109,22 @@ class Spool:
                 folder.mkdir(parents=True)
                 folder.chmod(_FOLDER_MODE)
 
-    def all(self) -> tuple[Spooled, ...]:
-        """What is kept, those that came first first."""
+    def all(self) -> tuple[QueuedTrace, ...]:
+        """The traces in the order in which they came."""
         with self._lock:
-            return tuple(sorted(self._kept.values(), key=lambda one: one.entry.received_unix_ns))
+            return tuple(sorted(self._stored.values(), key=lambda one: one.entry.received_unix_ns))
 
-    def get(self, trace_id: str) -> Spooled | None:
-        """What is known of a trace; None if it is not here."""
+    def get(self, trace_id: str) -> QueuedTrace | None:
+        """What is known of a trace; None if it is not stored."""
         with self._lock:
-            return self._kept.get(trace_id)
+            return self._stored.get(trace_id)
 
     def path(self, trace_id: str) -> Path:
-        """Where the bytes of a trace are."""
+        """The file with the bytes of a trace."""
         return self._traces / trace_id
 
     def begin(self, expected_bytes: int | None = None) -> Incoming:
-        """Begin to take a trace.
+        """Begin to store a trace.
 
         Raises:
             IngestError: It is too large, or there is no room.
@@ -146,13 +141,13 @@ class Spool:
             raise no_room(error) from error
         return Incoming(self, path, fd)
 
-    def claim(self, size_bytes: int, more_bytes: int, *, look: bool) -> None:
-        """Let a trace on its way in grow.
+    def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
+        """Reserve space for an incoming trace that grows.
 
         Args:
-            size_bytes: How large it is.
-            more_bytes: What is to be added.
-            look: Whether to look at the disk too.
+            size_bytes: Its size so far.
+            more_bytes: How much is to be added.
+            check_disk: Whether to check the disk's free space too.
 
         Raises:
             IngestError: It gets too large, or there is no room.
@@ -160,56 +155,56 @@ class Spool:
         self._check_size(size_bytes + more_bytes)
         with self._disk_lock:
             self._make_room(more_bytes)
-            if look:
+            if check_disk:
                 self._check_free(more_bytes)
             with self._lock:
                 self._incoming_bytes += more_bytes
 
     def unclaim(self, size_bytes: int) -> None:
-        """Take back what was claimed: the trace is not on its way any more."""
+        """Release what was claimed: the trace is not incoming any more."""
         with self._lock:
             self._incoming_bytes -= size_bytes
 
-    def keep(self, incoming: Incoming, spooled: Spooled) -> None:
-        """Keep a trace that has come in whole.
+    def put(self, incoming: Incoming, queued: QueuedTrace) -> None:
+        """Store a complete trace.
 
         Raises:
             IngestError: There is no room for what is known of it.
         """
-        trace_id = spooled.entry.id
+        trace_id = queued.entry.id
         try:
-            self._write_entry(spooled)
+            self._write_entry(queued)
             incoming.path.rename(self.path(trace_id))
         except OSError as error:
             _unlink(self._entry_path(trace_id))
             raise no_room(error) from error
         with self._lock:
             self._sizes[self.path(trace_id)] = incoming.size_bytes
-            self._kept[trace_id] = spooled
+            self._stored[trace_id] = queued
         incoming.close()
 
     def note_start(self, trace_id: str) -> int:
-        """Remember, also if the machine ends over it, that analysis begins; how often it has."""
+        """Record on disk that the analysis begins; how often it has begun."""
         return self._note(trace_id, +1)
 
     def forgive_start(self, trace_id: str) -> None:
-        """Forget the last start: it was not the trace that ended it."""
+        """Uncount the last start: the trace is not to blame for its end."""
         self._note(trace_id, -1)
 
     def retain(self, entry: TraceEntry) -> None:
-        """Go on to keep an analysed trace, for as long as there is room."""
+        """Retain an analysed trace for as long as there is room."""
         with self._disk_lock:
-            spooled = self.get(entry.id)
-            if spooled is not None:
-                self._replace(replace(spooled, entry=entry))
+            queued = self.get(entry.id)
+            if queued is not None:
+                self._replace(replace(queued, entry=entry))
 
     def discard(self, trace_id: str) -> None:
-        """Keep a trace no longer."""
+        """Remove a trace."""
         self._forget(trace_id)
         self._remove(self.path(trace_id))
 
     def reject(self, trace_id: str, name: str, reason: str) -> None:
-        """Put a trace among the refused ones."""
+        """Move a trace to the rejected ones."""
         self._forget(trace_id)
         target = self._rejected / f"{trace_id}-{safe_name(name)}"
         try:
@@ -223,7 +218,7 @@ class Spool:
         self.explain(target.name, reason)
 
     def explain(self, name: str, reason: str) -> None:
-        """Leave word of why a trace was refused, under the name that it has or would have."""
+        """Write down why a trace was rejected, in a file named after it."""
         path = self._rejected / f"{safe_name(name)}{_REASON}"
         try:
             path.write_text(f"{reason}\n", encoding="utf-8", errors="replace")
@@ -242,7 +237,7 @@ class Spool:
                 raise IngestError(text, reason=IngestReason.TOO_LARGE)
 
     def _make_room(self, more_bytes: int) -> None:
-        """Give up kept and refused traces, the largest first, until there is room.
+        """Remove retained and rejected traces, the largest first, until there is room.
 
         Raises:
             IngestError: What is left waits to be analysed.
@@ -267,7 +262,7 @@ class Spool:
         with self._lock:
             waiting = {
                 one.entry.id
-                for one in self._kept.values()
+                for one in self._stored.values()
                 if one.entry.state is not TraceState.ANALYSED
             }
             return [each for each in self._sizes.items() if each[0].name not in waiting]
@@ -286,38 +281,40 @@ class Spool:
 
     def _note(self, trace_id: str, change: int) -> int:
         with self._disk_lock:
-            spooled = self.get(trace_id)
-            if spooled is None:
+            queued = self.get(trace_id)
+            if queued is None:
                 return 1
-            spooled = replace(spooled, start_count=max(spooled.start_count + change, 0))
-            self._replace(spooled)
-            return spooled.start_count
+            queued = replace(queued, start_count=max(queued.start_count + change, 0))
+            self._replace(queued)
+            return queued.start_count
 
-    def _replace(self, spooled: Spooled) -> None:
-        """Put down anew what is known of a trace; where that fails, it is only remembered."""
+    def _replace(self, queued: QueuedTrace) -> None:
+        """Write what is known of a trace; where that fails, it is known in memory only."""
         with self._lock:
-            self._kept[spooled.entry.id] = spooled
+            self._stored[queued.entry.id] = queued
         try:
-            self._write_entry(spooled)
+            self._write_entry(queued)
         except OSError as error:
-            logger.warning("%s can't be put down: %s", spooled.entry.name, error.strerror)
+            logger.warning("%s can't be put down: %s", queued.entry.name, error.strerror)
 
-    def _write_entry(self, spooled: Spooled) -> None:
-        path = self._entry_path(spooled.entry.id)
+    def _write_entry(self, queued: QueuedTrace) -> None:
+        path = self._entry_path(queued.entry.id)
         fresh = path.with_name(f"{_INCOMING}{path.name}")
-        fresh.write_bytes(msgspec.json.encode(spooled))
+        fresh.write_bytes(msgspec.json.encode(queued))
         fresh.rename(path)
 
     def _entry_path(self, trace_id: str) -> Path:
         return self._traces / f"{trace_id}{_ENTRY}"
 
-    def _read_entries(self, sizes: dict[Path, int]) -> Iterator[Spooled]:
-        """What is known of the traces that are there; one of which nothing is known is removed."""
+    def _read_entries(self, sizes: dict[Path, int]) -> Iterator[QueuedTrace]:
+        """The entries of stored traces; a trace without one is removed."""
         for path in sorted(sizes):
             if path.parent != self._traces:
                 continue
             try:
-                yield msgspec.json.decode(self._entry_path(path.name).read_bytes(), type=Spooled)
+                yield msgspec.json.decode(
+                    self._entry_path(path.name).read_bytes(), type=QueuedTrace
+                )
             except (OSError, msgspec.DecodeError) as error:
                 logger.warning("the trace %s has lost its entry: %s", path.name, error)
                 del sizes[path]
@@ -325,7 +322,7 @@ class Spool:
 
     def _forget(self, trace_id: str) -> None:
         with self._lock:
-            self._kept.pop(trace_id, None)
+            self._stored.pop(trace_id, None)
         _unlink(self._entry_path(trace_id))
 
     def _remove(self, path: Path) -> None:
@@ -336,7 +333,7 @@ class Spool:
             _unlink(path.with_name(f"{path.name}{_REASON}"))
 
     def _prune_rejected(self) -> None:
-        """Keep the newest refused traces, each with its reason."""
+        """Remove all but the newest rejected traces, each with its reason."""
         with suppress(OSError):
             reasons = sorted(self._rejected.glob(f"*{_REASON}"), key=_mtime_ns, reverse=True)
             for reason in reasons[self._limits.failed_count :]:
@@ -344,7 +341,7 @@ class Spool:
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The traces in a folder, by the name that they are kept under."""
+    """The traces in a folder and their sizes."""
     for path in folder.iterdir():
         if not path.name.endswith((_ENTRY, _REASON)) and path.is_file():
             yield path, path.stat().st_size

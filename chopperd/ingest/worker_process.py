@@ -1,6 +1,6 @@
-"""The agent's handle on the analysis worker: started when there is work, ended when there is none.
+"""The analysis worker process: started when there is work, killed when there is none.
 
-The worker owns no driver and nothing that must be put away: it is ended by a kill.
+It uses no driver and has nothing to save, so a kill is safe.
 """
 
 import logging
@@ -33,11 +33,7 @@ _END_S: Final = 1.0
 
 
 class Loss(Enum):
-    """How a request came to nothing.
-
-    `NOT_STARTED`: the worker did not come up; `DIED`: it died over the request; `TOO_SLOW`: its
-    time was over; `INTERRUPTED`: somebody had it stop.
-    """
+    """Why a request got no reply: the worker did not start, died, timed out or was stopped."""
 
     NOT_STARTED = auto()
     DIED = auto()
@@ -47,7 +43,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A request that got no reply, and why, for people."""
+    """A request that got no reply, and the reason for people."""
 
     how: Loss
     reason: str
@@ -59,9 +55,9 @@ class AnalysisWorker:
     Only `interrupt` and `pid` are for any thread; the rest is for one.
 
     Args:
-        command: Starts it.
-        idle_s: It is ended when there was no request for so long.
-        clock: Tells the time.
+        command: Its command line.
+        idle_s: It is ended after this long without a request.
+        clock: The time.
     """
 
     def __init__(self, command: Sequence[str], *, idle_s: float, clock: Clock) -> None:
@@ -91,11 +87,11 @@ class AnalysisWorker:
         return self._busy
 
     def ask(self, request: Request, timeout_s: float) -> None:
-        """Give it a request, of which `poll` gives the outcome; start it if it is not there.
+        """Send a request, starting the process if there is none; `poll` gives the outcome.
 
         Args:
             request: What to do.
-            timeout_s: It is killed if it takes longer.
+            timeout_s: The process is killed if it takes longer.
 
         Raises:
             FrameError: The request can't be sent.
@@ -112,14 +108,10 @@ class AnalysisWorker:
         self._unsent = memoryview(data)
 
     def poll(self, wait_s: float) -> Reply | Lost | None:
-        """The outcome of the request; None if there is none yet, or no request.
-
-        Args:
-            wait_s: How long to wait for it.
-        """
+        """The outcome of the request, waited for `wait_s`; None if there is none yet."""
         self._reap()
         if not self._busy:
-            self._look_for_idleness()
+            self._end_if_idle()
             return None
         outcome = self._outcome(wait_s)
         if outcome is not None:
@@ -129,7 +121,7 @@ class AnalysisWorker:
         return outcome
 
     def interrupt(self) -> None:
-        """Have it stop at once: a request under work is lost. For any thread."""
+        """Kill the process: a request in progress is lost. For any thread."""
         process = self._process
         self._interrupted = True
         if process is not None:
@@ -178,7 +170,7 @@ class AnalysisWorker:
         return None
 
     def _exchange(self, process: subprocess.Popen[bytes], wait_s: float) -> bool:
-        """Send and take what can be; whether nothing more is to come."""
+        """Write and read what the pipes allow; whether the output has ended."""
         stdin_fd, stdout_fd = _pipe_fds(process)
         poll = select.poll()
         poll.register(stdout_fd, select.POLLIN)
@@ -190,7 +182,7 @@ class AnalysisWorker:
         return self._take_some(stdout_fd)
 
     def _send_some(self, fd: int) -> None:
-        """Write what the pipe takes; a worker that is gone shows itself at its other pipe."""
+        """Write what the pipe takes; the end of a worker shows at its output."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(fd, self._unsent) :]
@@ -198,7 +190,7 @@ class AnalysisWorker:
             pass
 
     def _take_some(self, fd: int) -> bool:
-        """Read what there is; whether the pipe has ended."""
+        """Read what is there; whether the pipe has ended."""
         try:
             while data := os.read(fd, _PIPE_BYTES):
                 self._frames.feed(data)
@@ -215,7 +207,7 @@ class AnalysisWorker:
         return None
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> Lost:
-        """What a worker's end means for its request."""
+        """Why the worker ended before its reply."""
         try:
             status: int | None = process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -226,7 +218,7 @@ class AnalysisWorker:
             return _not_started(f"status {status}")
         return Lost(how=Loss.DIED, reason=f"the analysis worker died over it (status {status})")
 
-    def _look_for_idleness(self) -> None:
+    def _end_if_idle(self) -> None:
         process = self._process
         if process is None:
             return
@@ -248,7 +240,7 @@ class AnalysisWorker:
         self._reap()
 
     def _reap(self) -> None:
-        """Forget processes that have ended; one that is slow to die is asked again later."""
+        """Forget killed processes that have ended; others are checked again later."""
         self._ending = [process for process in self._ending if process.poll() is None]
 
 

@@ -1,4 +1,4 @@
-"""Drops of the busy clock on their way from the sampler's records to whoever keeps them."""
+"""Drops of the busy clock: found in the sampler's records, queued for the store."""
 
 import threading
 from collections.abc import Iterable
@@ -15,24 +15,20 @@ from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
-#: The clock of a GPU that is idle for most of the time is not that of its work.
+#: The clock of a GPU that is mostly idle is not the clock of its work.
 _LEAST_BUSY_RATIO: Final = 0.5
-#: The last records of a time are here by so much later.
+#: The last records before a time have arrived this much later.
 _GRACE_NS: Final = 5 * NS_PER_S
-#: How an open drop stands is told this often.
-_TOLD_NS: Final = 30 * NS_PER_S
+#: An open drop is published again this often.
+_PUBLISH_EVERY_NS: Final = 30 * NS_PER_S
 _MOST_WAITING: Final = 1000
 
 
 class GpuDrops:
     """The drops of one GPU, found in its records.
 
-    Busy is what the live integrals take for busy; each sample stands for the time since the one
-    before it, unless they leave that out as a gap. Samples of a time in which the GPU was busy for
-    less than half are left out.
-
-    Args:
-        info: The GPU.
+    Busy time and gaps are those of the live integrals; a sample counts for the time since the one
+    before. Samples of a time in which the GPU was busy for less than half are ignored.
     """
 
     def __init__(self, info: GpuInfo) -> None:
@@ -45,14 +41,14 @@ class GpuDrops:
         self._length_s = 0.0
         self._lost_s = 0.0
         self._open_begin: tuple[int, int] | None = None
-        self._told_mono_ns = 0
+        self._published_mono_ns = 0
 
     def add(self, records: Records, period_ns: int) -> None:
-        """Go on over new records.
+        """Search new records.
 
         Args:
             records: (n,) of `RECORD`, rising in time, later than those before.
-            period_ns: The period that the loop keeps.
+            period_ns: The sampler's present period.
         """
         if not len(records):
             return
@@ -74,7 +70,7 @@ class GpuDrops:
         self._note(self._detector.add(samples))
 
     def totals(self) -> DropTotals | None:
-        """The drops so far; None while clock and busyness were never known."""
+        """The drops so far; None while clock and busy ratio were never known together."""
         if not self._is_known:
             return None
         return DropTotals(
@@ -82,20 +78,20 @@ class GpuDrops:
         )
 
     def news(self, info: GpuInfo, now: TimeTriple) -> list[GpuDrop]:
-        """Drops that are to be kept anew: those that ended, and now and then the open one.
+        """Drops to be stored: those that ended, and the open one every 30 s.
 
         Args:
-            info: The GPU as it is called now.
+            info: The GPU with its present label.
             now: The clocks.
         """
         self._note(self._detector.advance(now.mono_ns - _GRACE_NS))
-        told = [self._published(each, info, now) for each in self._ended]
+        news = [self._published(each, info, now) for each in self._ended]
         self._ended = []
         current = self._detector.current()
         if current is not None and self._is_due(current, now.mono_ns):
-            self._told_mono_ns = now.mono_ns
-            told.append(self._published(current, info, now))
-        return told
+            self._published_mono_ns = now.mono_ns
+            news.append(self._published(current, info, now))
+        return news
 
     def _note(self, ended: Iterable[ClockDrop]) -> None:
         for drop in ended:
@@ -105,10 +101,10 @@ class GpuDrops:
 
     def _is_due(self, current: ClockDrop, now_mono_ns: int) -> bool:
         is_new = self._open_begin is None or self._open_begin[0] != current.begin_ns
-        return is_new or now_mono_ns - self._told_mono_ns >= _TOLD_NS
+        return is_new or now_mono_ns - self._published_mono_ns >= _PUBLISH_EVERY_NS
 
     def _published(self, drop: ClockDrop, info: GpuInfo, now: TimeTriple) -> GpuDrop:
-        """The drop in Unix time; its begin, once told, stays also when the clock is set."""
+        """The drop in Unix time; its begin, once published, stays even if the clock is set."""
         if self._open_begin is None or self._open_begin[0] != drop.begin_ns:
             self._open_begin = drop.begin_ns, now.unix_ns - now.mono_ns + drop.begin_ns
         begin_unix_ns = self._open_begin[1]
@@ -137,9 +133,9 @@ class GpuDrops:
 
 
 class DropQueue:
-    """Drops that wait to be kept, the newest version of each; for any thread.
+    """Drops that wait to be stored, the newest version of each; for any thread.
 
-    Where too many wait, those that came first are given up.
+    Where too many wait, the oldest are dropped.
     """
 
     def __init__(self) -> None:
@@ -147,7 +143,7 @@ class DropQueue:
         self._waiting: dict[tuple[str, int], GpuDrop] = {}
 
     def put(self, drops: Iterable[GpuDrop]) -> None:
-        """Have drops wait."""
+        """Add drops, or newer versions of them."""
         with self._lock:
             for drop in drops:
                 self._waiting[drop.uuid, drop.begin_unix_ns] = drop
@@ -155,7 +151,7 @@ class DropQueue:
                 del self._waiting[next(iter(self._waiting))]
 
     def take(self) -> tuple[GpuDrop, ...]:
-        """What waits; it is forgotten here."""
+        """Remove and return all that wait."""
         with self._lock:
             taken = tuple(self._waiting.values())
             self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Live loss of a GPU against its peers: which one is slower than others of its model right now."""
+"""Live loss of a GPU against its peers: which one is slower than others of its model now."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,13 @@ from chopperd.model.devices import GpuInfo
 from chopperd.sampling.memory.layout import Records
 from chopperd.units import NS_PER_S
 
-#: Means are taken over windows of this length before GPUs are compared: momentary clocks would
-#: give equal GPUs an excess.
+#: GPUs are compared by means over windows of this length: momentary clocks of equal GPUs differ.
 WINDOW_NS: Final = 10 * NS_PER_S
 #: A GPU that was busy for less of a window has no mean to compare.
 _LEAST_BUSY_S: Final = 1.0
-#: With fewer GPUs of a model the median says nothing.
+#: With fewer GPUs of a model the median is meaningless.
 _LEAST_PEERS: Final = 4
-#: A smaller share is what differences of sums over weeks round off (1e-16 of 1e6 windows).
+#: Smaller shares are rounding errors of sums over weeks (1e-16 of 1e6 windows).
 _LEAST_RATIO: Final = 1e-9
 
 
@@ -42,7 +41,7 @@ class BusyClock:
 
 
 class BusyClocks:
-    """The busy clock of one GPU, window by window, by the rules of the live integrals."""
+    """The busy clock of one GPU in each window, by the rules of the live integrals."""
 
     def __init__(self, info: GpuInfo) -> None:
         self._model = info.name
@@ -50,12 +49,12 @@ class BusyClocks:
         self._pending: list[Records] = []
 
     def add(self, records: Records) -> None:
-        """Keep new records until their window ends."""
+        """Store new records until their window ends."""
         if len(records):
             self._pending.append(records)
 
     def close_window(self, end_mono_ns: int, period_ns: int) -> BusyClock | None:
-        """The busy clock over what came before a time; None if it was hardly busy, or unknown."""
+        """The busy clock before a time; None if the GPU was hardly busy, or its clock unknown."""
         if not self._pending:
             return None
         records = np.concatenate(self._pending)
@@ -77,32 +76,32 @@ class BusyClocks:
 def window_excess_s(
     clocks: Sequence[BusyClock | None], compute_ratios: Sequence[float | None] = ()
 ) -> tuple[float | None, ...]:
-    """What each GPU lost in a window against the median of its model's, itself included, in s.
+    """Loss of each GPU in a window against the median of its model, itself included, in s.
 
-    `max(0, 1 - mean / median) * busy time`, an upper figure: peers that wait for a slow GPU do so
-    at high clocks. Where a recent capture knows the share of compute it is times that. None for a
-    GPU that was not busy and for those of a model with fewer than four busy ones.
+    `max(0, 1 - mean / median) * busy time`, times the share of compute where it is known. It is an
+    upper bound, as peers that wait for a slow GPU do so at high clocks. None for a GPU that was not
+    busy, and where fewer than four of its model were.
 
     Args:
         clocks: Of each GPU.
-        compute_ratios: The share of compute in each one's busy time; None where it is not known.
+        compute_ratios: The share of compute in each GPU's busy time; None where not known.
 
     Source: design, "excess", live.
     """
-    busy = [(place, clock) for place, clock in enumerate(clocks) if clock is not None]
+    busy = [(index, clock) for index, clock in enumerate(clocks) if clock is not None]
     busy.sort(key=lambda item: item[1].model)
     excess_s: list[float | None] = [None] * len(clocks)
     for _, group in groupby(busy, key=lambda item: item[1].model):
         peers = list(group)
         if len(peers) >= _LEAST_PEERS:
-            for place, lost_s in _against_median(peers):
-                ratio = compute_ratios[place] if place < len(compute_ratios) else None
-                excess_s[place] = lost_s if ratio is None else lost_s * ratio
+            for index, lost_s in _against_median(peers):
+                ratio = compute_ratios[index] if index < len(compute_ratios) else None
+                excess_s[index] = lost_s if ratio is None else lost_s * ratio
     return tuple(excess_s)
 
 
 def _against_median(peers: Sequence[tuple[int, BusyClock]]) -> Iterable[tuple[int, float]]:
     peers_hz = median(clock.mean_hz for _, clock in peers)
-    for place, clock in peers:
+    for index, clock in peers:
         slower = 1.0 - clock.mean_hz / peers_hz if peers_hz else 0.0
-        yield place, slower * clock.busy_s if slower > _LEAST_RATIO else 0.0
+        yield index, slower * clock.busy_s if slower > _LEAST_RATIO else 0.0

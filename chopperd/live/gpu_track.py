@@ -1,15 +1,16 @@
 """One GPU as the agent follows it: over rings, sampler processes, losses and returns."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
-from chopperd.live.counters import GpuCounters, counters_of
 from chopperd.live.drops import GpuDrops
 from chopperd.live.excess import BusyClock, BusyClocks
 from chopperd.live.integrals import LiveIntegrals, LongestPeriod
 from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading, GpuInfo
-from chopperd.model.live import GpuLive, HungCall
+from chopperd.model.live import GpuLive, HungCall, LiveTotals
 from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
@@ -17,22 +18,23 @@ from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.orders import LONGEST_NS
 from chopperd.units import NS_PER_S, seconds_from_ns
 
-#: A driver call that lasts longer is named.
-_HUNG_NS: Final = 5 * NS_PER_S
+Key = TypeVar("Key")
 
-#: A list of processes stands for so long; one is made each 10 s.
+#: A driver call that lasts longer is reported.
+_HUNG_NS: Final = 5 * NS_PER_S
+#: A list of processes is valid for this long; one is made each 10 s.
 _PROCESSES_NS: Final = 35 * NS_PER_S
 
 
 class GpuTrack:
-    """What is known of one GPU since the agent started.
+    """All that is known of one GPU since the agent started.
 
     Attributes:
-        info: What it is, as the newest sampler says.
+        info: The GPU as the newest sampler describes it.
         drops: The drops of its busy clock.
 
     Args:
-        info: What it is.
+        info: The GPU.
         slow_period_ns: Period of the reads that cover all fields.
     """
 
@@ -43,10 +45,12 @@ class GpuTrack:
         self._position = 0
         self._status: GpuStatus | None = None
         self._aside = GpuAside()
-        # Once the driver tells the limit again, the one at start stands for nothing.
-        self._tells_limit = False
-        self._earlier = GpuCounters()
-        self._present = GpuCounters()
+        # Once the driver reports the power limit, the one at start is out of date.
+        self._reports_limit = False
+        #: Counts and integrals of the rings before the present one, and of that one.
+        self._earlier_counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._earlier_totals: LiveTotals | None = None
         self._newest = NewestValues(slow_period_ns)
         self._dies = DieClocks()
         self._busy = BusyClocks(info)
@@ -59,12 +63,12 @@ class GpuTrack:
         self._last_mono_ns: int | None = None
 
     def know(self, info: GpuInfo) -> None:
-        """Take over what the newest sampler says that it is.
+        """Take over the newest sampler's description.
 
-        What depends on who it is begins anew where that was not known; nothing was sampled then.
+        If the GPU was unknown so far, what depends on its model starts again: nothing was sampled.
         """
         was_unknown = not self.info.name
-        self._tells_limit &= info.power_limit_w == self.info.power_limit_w
+        self._reports_limit &= info.power_limit_w == self.info.power_limit_w
         self.info = info
         self._integrals.know(info)
         if was_unknown:
@@ -74,31 +78,31 @@ class GpuTrack:
             self._residency = ClockResidency(info)
 
     def leave_ring(self) -> None:
-        """Forget the ring that it was read from, and let its counts go on over the next one."""
-        self._earlier = self._earlier.plus(self._present)
-        self._present = GpuCounters()
+        """Forget the present ring; its counts are added to those of the next one."""
+        self._earlier_counts += self._counts
+        self._earlier_totals = self._totals()
+        self._counts = Counter()
         self._integrals = LiveIntegrals(self.info)
         self._position = 0
         self._status = None
         self._aside = GpuAside()
-        self._tells_limit = False
+        self._reports_limit = False
 
     def follow(self, reader: RingReader, slot: int) -> None:
-        """Take over what the ring holds that is new."""
-        self._status = reader.status(slot)
+        """Take over what is new in the ring."""
+        self._status = status = reader.status(slot)
         self._aside = reader.aside(slot)
-        self._tells_limit |= "power_limit_w" in self._aside.state
-        self._polled.note(self._status.period_ns)
-        self._windowed.note(self._status.period_ns)
+        self._counts = _counts(status, self._aside)
+        self._reports_limit |= "power_limit_w" in self._aside.state
+        self._polled.note(status.period_ns)
+        self._windowed.note(status.period_ns)
         drained = reader.drain(slot, self._position)
         self._position = drained.position
         if len(drained.records):
             self._add(drained.records, self._polled.taken_ns())
-        totals = self._integrals.totals() if self._position else None
-        self._present = counters_of(self._status, self._aside, totals)
 
     def _add(self, records: Records, longest_ns: int) -> None:
-        """Go on over new records, between which this was the longest period."""
+        """Take over new records, with the longest period between them."""
         self._last_mono_ns = int(records["t_mono_ns"][-1])
         self._newest.take(records)
         self._integrals.add(records, longest_ns)
@@ -107,19 +111,24 @@ class GpuTrack:
         self._busy.add(records)
         self.drops.add(records, longest_ns)
 
+    def _totals(self) -> LiveTotals | None:
+        """The integrals over all rings; None before the first record."""
+        present = self._integrals.totals() if self._position else None
+        return sum_of_totals(self._earlier_totals, present)
+
     def close_window(self, end_mono_ns: int) -> BusyClock | None:
-        """Its busy clock over the window that ends then; see `BusyClocks`."""
+        """Its busy clock over the window that ends at this time; see `BusyClocks`."""
         return self._busy.close_window(end_mono_ns, self._windowed.taken_ns())
 
     def note_window(self, clock: BusyClock | None, lost_s: float | None) -> None:
-        """Take down what a window says of it.
+        """Add a window's loss against peers.
 
-        A sum that stood still while there are no peers would read as no loss, so it is not shown
-        then; where the GPU was not busy nothing was lost, and it stays.
+        Without peers the sum is hidden, as a constant sum would read as no loss; if the GPU was
+        not busy nothing was lost, and the sum is shown.
 
         Args:
-            clock: Its busy clock over the window, as `close_window` gave it.
-            lost_s: What it lost against its peers; None if it could not be compared.
+            clock: The busy clock from `close_window`.
+            lost_s: The loss; None if it could not be compared.
         """
         self._excess_ratio = None
         if clock is None:
@@ -134,12 +143,12 @@ class GpuTrack:
 
         Args:
             now: The clocks.
-            has_driver: Whether a sampler works with the driver, or is about to again.
+            has_driver: Whether a sampler uses the driver, or will again soon.
             has_process: Whether a sampler process exists, whose calls can hang.
         """
         status = self._status
         period_ns = status.period_ns if status else 0
-        counted = self._earlier.plus(self._present)
+        counts = self._earlier_counts + self._counts
         up = has_driver and self._is_fresh(now.mono_ns)
         last_ns, aside = self._last_mono_ns, self._aside
         return GpuLive(
@@ -147,18 +156,18 @@ class GpuTrack:
             up=up,
             last_sample_unix_ns=None if last_ns is None else now.unix_ns - now.mono_ns + last_ns,
             reading=self._reading(now.mono_ns, period_ns) if up else DeviceReading(),
-            totals=counted.totals,
+            totals=self._totals(),
             excess_s=self._excess_s if self._is_compared else None,
             excess_ratio=self._excess_ratio if up else None,
             residency_s=self._residency.seconds(),
             drops=self.drops.totals(),
-            ticks_count=counted.ticks_count,
-            missed_count=counted.missed_count,
-            failed_count=counted.failed_count,
-            lost_count=counted.lost_count,
-            driver_s=seconds_from_ns(counted.driver_ns),
-            driver_fast_s=seconds_from_ns(counted.driver_ns - counted.driver_full_ns),
-            driver_full_s=seconds_from_ns(counted.driver_full_ns),
+            ticks_count=counts["ticks"],
+            missed_count=counts["missed"],
+            failed_count=counts["failed"],
+            lost_count=counts["losses"],
+            driver_s=seconds_from_ns(counts["driver_ns"]),
+            driver_fast_s=seconds_from_ns(counts["driver_ns"] - counts["driver_full_ns"]),
+            driver_full_s=seconds_from_ns(counts["driver_full_ns"]),
             asked_hz=_rate_hz(status.asked_period_ns) if status else None,
             kept_hz=_rate_hz(period_ns) if up else None,
             hung=_hung_call(status, now.mono_ns) if has_process else None,
@@ -166,18 +175,18 @@ class GpuTrack:
             timing=aside.timing,
             processes=aside.processes if up and _is_known(aside, now.mono_ns) else None,
             trouble=aside.trouble,
-            driver_rare_s=seconds_from_ns(counted.driver_rare_ns),
-            invalid_count=counted.invalid_count,
+            driver_rare_s=seconds_from_ns(counts["driver_rare_ns"]),
+            invalid_count=counts["invalid"],
             dies=self._dies.live(now.mono_ns - fresh_ns(period_ns)) if up else None,
         )
 
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
-        """The newest values that may stand for now."""
+        """The newest values that are still valid."""
         oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
         is_fresh = (self._aside.state_mono_ns or 0) >= oldest_ns
         state = self._aside.state if is_fresh else {}
         reserved_bytes = state.get("memory_reserved_bytes")
-        at_start_w = None if self._tells_limit else self.info.power_limit_w
+        at_start_w = None if self._reports_limit else self.info.power_limit_w
         return replace(
             self._newest.reading(now_mono_ns, period_ns),
             power_average_w=state.get("power_average_w"),
@@ -187,10 +196,9 @@ class GpuTrack:
         )
 
     def _is_fresh(self, now_mono_ns: int) -> bool:
-        """Whether its newest sample may stand for now and the driver does not say it is lost.
+        """Whether its newest sample is still valid and the driver does not report it as lost.
 
-        Where no driver call is made on purpose, silence says nothing against it; what was read
-        before is not shown as of now for all that.
+        In a quiet block no driver call is made on purpose, so silence is no sign of a loss then.
         """
         status, last_ns = self._status, self._last_mono_ns
         if status is None or last_ns is None or status.state is GpuState.LOST:
@@ -199,8 +207,22 @@ class GpuTrack:
         return now_mono_ns - last_ns <= silent_ns
 
 
+def _counts(status: GpuStatus, aside: GpuAside) -> Counter[str]:
+    """What one ring has counted."""
+    return Counter(
+        ticks=status.ticks_count,
+        missed=status.missed_count,
+        failed=status.transient_count + status.unexpected_count,
+        losses=status.losses_count,
+        driver_ns=status.driver_ns,
+        driver_full_ns=status.driver_full_ns,
+        driver_rare_ns=aside.driver_rare_ns,
+        invalid=aside.invalid_count,
+    )
+
+
 def _is_known(aside: GpuAside, now_mono_ns: int) -> bool:
-    """Whether the processes that were listed last may stand for now."""
+    """Whether the newest list of processes is still valid."""
     listed_ns = aside.processes_mono_ns
     return listed_ns is not None and now_mono_ns - listed_ns <= _PROCESSES_NS
 
@@ -214,3 +236,30 @@ def _hung_call(status: GpuStatus | None, now_mono_ns: int) -> HungCall | None:
     if status is None or started_ns is None or now_mono_ns - started_ns <= _HUNG_NS:
         return None
     return HungCall(scope=status.call_scope.value, age_s=seconds_from_ns(now_mono_ns - started_ns))
+
+
+def sum_of_totals(one: LiveTotals | None, other: LiveTotals | None) -> LiveTotals | None:
+    """The integrals of two rings together; a sum is None where neither ring has it."""
+    if one is None or other is None:
+        return one or other
+    return LiveTotals(
+        sm_cycles=_sum(one.sm_cycles, other.sm_cycles),
+        sampled_s=_sum(one.sampled_s, other.sampled_s),
+        busy_s=_sum(one.busy_s, other.busy_s),
+        busy_sm_cycles=_sum(one.busy_sm_cycles, other.busy_sm_cycles),
+        busy_sampled_s=_sum(one.busy_sampled_s, other.busy_sampled_s),
+        energy_j=_sum(one.energy_j, other.energy_j),
+        limited_s=sum_by_key(one.limited_s, other.limited_s),
+        lost_s=sum_by_key(one.lost_s, other.lost_s),
+    )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
+
+
+def sum_by_key(one: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key, float]:
+    """The sums of two tables, over the keys of either."""
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in {**one, **other}}

@@ -1,8 +1,8 @@
-"""The node now, made from the sampler's shared memory and what the agent says of itself."""
+"""The node now, from the sampler's shared memory; and the cost of chopperd's own processes."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,16 +12,10 @@ from chopperd.live.drops import DropQueue
 from chopperd.live.excess import WINDOW_NS, window_excess_s
 from chopperd.live.gpu_track import GpuTrack
 from chopperd.model.live import (
-    AnalysisLive,
-    ArchiveLive,
-    GuardedPart,
     NodeSnapshot,
-    Pause,
     ProcessLive,
     SamplerCondition,
     SamplerLive,
-    SelfTestLive,
-    StoreLive,
     TracedTotals,
 )
 from chopperd.sampling.memory.identity import merged_gpus, places_of
@@ -30,40 +24,24 @@ from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.schedule import period_ns_of
 from chopperd.units import NS_PER_S
 
-#: A window is closed so long after its end, when its last records are there.
+#: A window is closed this long after its end, when its last records are there.
 _GRACE_NS: Final = NS_PER_S
 #: In these conditions there is a sampler process, whose calls can hang.
 _WITH_PROCESS: Final = frozenset({SamplerCondition.RUNNING, SamplerCondition.HUNG})
-#: A sampler that says this has let go of the driver, or the driver of it.
+#: A sampler in these states does not use the driver any more.
 _WITHOUT_DRIVER: Final = frozenset({SamplerState.STOPPED, SamplerState.FAILED, SamplerState.SILENT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFacts:
-    """What the agent knows of its own parts; attributes as in `NodeSnapshot`."""
-
-    sampler: SamplerLive
-    pause: Pause | None = None
-    archive: ArchiveLive = field(default_factory=ArchiveLive)
-    store: StoreLive = field(default_factory=StoreLive)
-    analysis: AnalysisLive = field(default_factory=AnalysisLive)
-    traced: Mapping[str, TracedTotals] = field(default_factory=dict)
-    processes: Mapping[str, ProcessLive] = field(default_factory=dict)
-    self_test: SelfTestLive = field(default_factory=SelfTestLive)
-    faults: Mapping[GuardedPart, int] = field(default_factory=dict)
-
-
 class LiveNode:
-    """Follows the node over sampler processes and over rings; counts never fall.
+    """Follows the node over sampler processes and rings; counts never fall. For one thread.
 
-    GPUs are told by UUID. One that goes away keeps its place and its label. To be used by one
-    thread.
+    GPUs are identified by UUID. One that goes away keeps its position and its label.
 
     Attributes:
-        drops: Drops of the busy clock that are to be kept; for any thread.
+        drops: Drops of the busy clock, to be stored; for any thread.
 
     Args:
-        clock: Tells the time.
+        clock: The time.
         version, node: Program and host.
         backend: Back end asked for, until one is in use.
         slow_hz: Rate of the reads that cover all fields.
@@ -87,8 +65,7 @@ class LiveNode:
     def follow(self, reader: RingReader | None) -> None:
         """Read from this shared memory from now on; None: there is none.
 
-        To be called before a reader is closed. Going on with the same one changes nothing, nor
-        does the same memory in a larger file.
+        Call it before a reader is closed. The same memory in a larger file counts as the same.
         """
         if reader is self._reader:
             return
@@ -99,16 +76,24 @@ class LiveNode:
         for track in self._tracks:
             track.leave_ring()
 
-    def snapshot(self, facts: AgentFacts) -> NodeSnapshot:
-        """The node now; call it about once a second."""
+    def snapshot(
+        self, sampler: SamplerLive, traced: Mapping[str, TracedTotals] | None = None
+    ) -> NodeSnapshot:
+        """The node now, without the agent's other parts; call it about once a second.
+
+        Args:
+            sampler: The sampler process.
+            traced: Sums over recent captures, by GPU label.
+        """
+        traced = traced or {}
         if self._reader is not None:
             self._drain(self._reader)
         now = self._clock.triple()
-        self._close_windows(now.mono_ns, facts.traced)
+        self._close_windows(now.mono_ns, traced)
         for track in self._tracks:
             self.drops.put(track.drops.news(track.info, now))
         has_driver = self._reader is not None and self._reader.state not in _WITHOUT_DRIVER
-        has_process = facts.sampler.condition in _WITH_PROCESS
+        has_process = sampler.condition in _WITH_PROCESS
         gpus = tuple(
             track.live(now, has_driver=has_driver, has_process=has_process)
             for track in self._tracks
@@ -125,21 +110,14 @@ class LiveNode:
             driver=self._description.driver,
             simulated=self._description.simulated,
             gpus=gpus,
-            sampler=facts.sampler,
-            pause=facts.pause,
-            archive=facts.archive,
-            store=facts.store,
-            analysis=facts.analysis,
-            traced=facts.traced,
-            processes=facts.processes,
-            self_test=facts.self_test,
-            faults=facts.faults,
+            sampler=sampler,
+            traced=traced,
         )
 
     def _drain(self, reader: RingReader) -> None:
         try:
             description = reader.description()
-        except StoreError:  # whoever wrote it died over it; its successor writes it anew
+        except StoreError:  # its writer died meanwhile; the next process writes it again
             description = self._description
         if description.gpus and (description != self._description or not self._slots):
             self._description = description
@@ -154,8 +132,8 @@ class LiveNode:
             track.know(info)
         for info in known[len(self._tracks) :]:
             self._tracks.append(GpuTrack(info, self._slow_period_ns))
-        places = places_of(description.gpus, known)
-        return [self._tracks[place] for place in places if place is not None]
+        indices = places_of(description.gpus, known)
+        return [self._tracks[index] for index in indices if index is not None]
 
     def _close_windows(self, now_mono_ns: int, traced: Mapping[str, TracedTotals]) -> None:
         """Compare GPUs over each window that has ended."""
@@ -169,8 +147,6 @@ class LiveNode:
             self._window_end_ns += WINDOW_NS
 
 
-# What the agent's own processes cost, from /proc.
-
 #: Fields of /proc/PID/stat after the command, which may hold spaces. Source: proc(5), counted from
 #: `state`, field 3.
 _USER_TICKS: Final = 14 - 3
@@ -181,7 +157,7 @@ _RESIDENT_PAGES: Final = 24 - 3
 
 
 def process_live(pid: int, clock: Clock) -> ProcessLive | None:
-    """What a process costs now; None if it does not exist, or has ended and was not waited for.
+    """CPU time, memory, files and threads of a process; None if it is gone or a zombie.
 
     Source: /proc/PID/stat (clock ticks since boot, CLOCK_BOOTTIME; pages), /proc/PID/fd.
     """
@@ -207,7 +183,7 @@ def process_live(pid: int, clock: Clock) -> ProcessLive | None:
 
 @dataclass(slots=True)
 class _Role:
-    """The processes that have had one role."""
+    """One role and its processes so far."""
 
     pid: int | None = None
     earlier_cpu_s: float = 0.0
@@ -215,21 +191,17 @@ class _Role:
 
 
 class ProcessCosts:
-    """What the processes of each role cost; their CPU time goes on over replacements.
-
-    Args:
-        clock: Tells the time.
-    """
+    """The cost of each role's processes; CPU time adds up over replacements."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._roles: dict[str, _Role] = {}
 
-    def look(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
+    def read(self, pids: Mapping[str, int | None]) -> dict[str, ProcessLive]:
         """The cost by role, of all roles that ever had a process.
 
         Args:
-            pids: The process of each role now; None where there is none.
+            pids: The present process of each role; None where there is none.
         """
         for name, pid in pids.items():
             if pid is not None or name in self._roles:
@@ -244,11 +216,6 @@ class ProcessCosts:
         present = None if pid is None else process_live(pid, self._clock)
         if role.newest is not None and (present is None or pid != role.pid):
             role.earlier_cpu_s += role.newest.cpu_s
-            role.newest = _ended(role.newest)
+            role.newest = replace(role.newest, cpu_s=0.0, resident_bytes=0, open_fds=0, threads=0)
         role.pid = pid
         role.newest = present or role.newest
-
-
-def _ended(process: ProcessLive) -> ProcessLive:
-    """A process that is gone: it costs nothing more."""
-    return replace(process, cpu_s=0.0, resident_bytes=0, open_fds=0, threads=0)

@@ -1,4 +1,4 @@
-"""The newest values of one GPU, and for how long each may stand for now."""
+"""One GPU now: its newest values while they are valid, clock residency and compute dies."""
 
 from collections.abc import Mapping
 from math import inf, isnan
@@ -17,7 +17,7 @@ from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.memory.records import DIE_WINDOW_NS, die_clocks_mhz
 from chopperd.units import NS_PER_S
 
-#: A value stands for so many of its periods, and at least for so long.
+#: A value is valid for this many of its periods, and at least for this long.
 _FRESH_PERIODS: Final = 3
 _FRESH_NS: Final = 3 * NS_PER_S
 
@@ -25,7 +25,7 @@ _NEVER_NS: Final = -(2**62)
 
 
 class NewestValues:
-    """The newest reading of each field of a GPU with its time.
+    """The newest value of each field of a GPU with its time.
 
     Args:
         slow_period_ns: Period of the reads that cover all fields.
@@ -38,7 +38,7 @@ class NewestValues:
         self._limited_ns: tuple[int, dict[Cause, int]] = (_NEVER_NS, {})
 
     def take(self, records: Records) -> None:
-        """Take over what is new in records, (n,) of `RECORD`, rising in time."""
+        """Take over new records, (n,) of `RECORD`, rising in time."""
         if not len(records):
             return
         t_ns = records["t_mono_ns"]
@@ -55,11 +55,11 @@ class NewestValues:
             self._limited_ns = int(t_ns[counted[-1]]), limited_ns
 
     def reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
-        """The values that may stand for now; others are None.
+        """The values that are still valid; others are None.
 
         Args:
             now_mono_ns: Now.
-            period_ns: The period that the loop keeps.
+            period_ns: The sampler's present period.
         """
         fast_ns = now_mono_ns - fresh_ns(period_ns)
         slow_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
@@ -85,29 +85,27 @@ class NewestValues:
 
 
 def fresh_ns(period_ns: int) -> int:
-    """For how long a value that is read once a period stands for now."""
+    """How long a value that is read once a period is valid."""
     return max(_FRESH_PERIODS * period_ns, _FRESH_NS)
 
 
 def _causes(bits: int) -> frozenset[Cause] | None:
-    """The causes of a bit set; None if it says that they could not be read."""
+    """The causes of a bit set; None if they could not be read."""
     if bits == Cause.UNKNOWN.bit:
         return None
     return frozenset(cause for cause in REPORTED_CAUSES if bits & cause.bit)
 
 
-# How long the SM clock of a GPU dwells where: sampled time by tenths of the highest clock.
-
-#: Buckets up to the highest clock; one more holds what lies above it.
+#: Residency buckets up to the highest SM clock; one more holds what is above it.
 TENTHS: Final = 10
 
 
 class ClockResidency:
-    """Sampled time of one GPU in each clock bucket, since it was made.
+    """Sampled time of one GPU in each clock bucket.
 
-    A sample stands for the halves of the intervals beside it, so the buckets sum to the sampled
-    time of the live integrals, which leave out the same gaps. Bucket k of 1 to 10 holds clocks
-    above (k - 1) tenths of the highest SM clock and up to k tenths, the last one those above it.
+    A sample counts for half of the interval on either side, so the buckets sum to the sampled time
+    of the live integrals, which leave out the same gaps. Bucket k of 1 to 10 holds clocks above
+    (k - 1) tenths of the highest SM clock and up to k tenths; the last one holds those above it.
 
     Args:
         info: The GPU; without a highest clock there are no buckets.
@@ -124,11 +122,11 @@ class ClockResidency:
         self._last_mhz: Float64s = np.zeros(0)
 
     def add(self, records: Records, period_ns: int) -> None:
-        """Go on over new records.
+        """Add new records.
 
         Args:
             records: (n,) of `RECORD`, rising in time, later than those before.
-            period_ns: The period that the loop keeps.
+            period_ns: The sampler's present period.
         """
         if not self._has_edges or not len(records):
             return
@@ -153,13 +151,10 @@ class ClockResidency:
         return dict(zip(self._edges_mhz.tolist(), self._dwelt_s.tolist(), strict=True))
 
 
-# The dies of one GPU as they run now.
-
-
 class DieClocks:
     """The clocks of a GPU's dies over the last two seconds that it was sampled.
 
-    Means are over those two seconds, as that is by which the sampler tells the governing die.
+    The sampler finds the governing die by means over the same two seconds.
     """
 
     def __init__(self) -> None:
@@ -176,11 +171,11 @@ class DieClocks:
         if self._dies_mhz is not None:
             t_ns = np.concatenate([self._t_ns, t_ns])
             dies_mhz = np.concatenate([self._dies_mhz, dies_mhz])
-        kept = t_ns > t_ns[-1] - DIE_WINDOW_NS
-        self._t_ns, self._dies_mhz = t_ns[kept], dies_mhz[kept]
+        recent = t_ns > t_ns[-1] - DIE_WINDOW_NS
+        self._t_ns, self._dies_mhz = t_ns[recent], dies_mhz[recent]
 
     def live(self, since_mono_ns: int) -> DiesLive | None:
-        """The dies as the newest record has them; None where it is older than that, or has none."""
+        """The dies by the newest record; None where that is older, or has no die clocks."""
         if self._dies_mhz is None or self._t_ns[-1] < since_mono_ns:
             return None
         now_mhz = self._dies_mhz[-1]

@@ -1,6 +1,6 @@
-"""When sampling is switched off for a while, to find what it costs the steps that a job marks.
+"""The cost of sampling to a job's marked steps, measured by short blocks without sampling.
 
-Only while steps are marked, and for a small share of the time: samples are what all else rests on.
+Only while steps are marked, and for a small share of the time.
 """
 
 from collections import deque
@@ -16,17 +16,15 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.live import SelfTestLive
 from chopperd.units import NS_PER_S
 
-# What sampling costs a job: times of its steps with sampling and without, block by block.
-#
-# Each quiet block is compared with as much time on either side of it, so that whatever drifts over
-# minutes cancels; when blocks come is drawn, so that no rhythm of the job keeps time with them. The
-# block, not the step, is the unit of the interval: neighbouring steps are alike.
+# Each quiet block is compared with as much time on either side, so that drifts over minutes cancel;
+# blocks come at random, so that they are in step with no rhythm of the job. The interval is over
+# blocks, not steps: neighbouring steps are alike.
 
-#: A stretch with fewer whole steps has no mean to compare.
+#: Time with fewer whole steps is not compared.
 LEAST_STEPS: Final = 3
-#: With fewer blocks nothing is said.
+#: With fewer blocks no result is given.
 LEAST_BLOCKS: Final = 10
-#: The interval leaves out so much on either side.
+#: Probability outside the interval, on either side.
 _TAIL: Final = 0.025
 
 
@@ -128,16 +126,16 @@ def _outside_count(count: int) -> int:
     return int(np.searchsorted(np.cumsum(chance), _TAIL, "right")) - 1
 
 
-#: After a switch so much is left out: an order takes up to half a second to be obeyed.
+#: Left out after a switch, as the sampler takes up to half a second to follow an order.
 SETTLE_NS: Final = NS_PER_S
 _SHORTEST_NS: Final = 5 * NS_PER_S
-#: For no longer are there no samples.
+#: Longest time without samples.
 _LONGEST_NS: Final = 30 * NS_PER_S
-#: So many steps are to lie in a block, and at least so many must have room in the longest.
+#: Steps wanted in a block, and least that must fit into the longest one.
 _WANTED_STEPS: Final = 12
 _LEAST_STEPS: Final = 4
-#: How often marked steps are looked for while there are none.
-_LOOK_EVERY_NS: Final = 5 * NS_PER_S
+#: How often marked steps are searched for while there are none.
+_SEARCH_EVERY_NS: Final = 5 * NS_PER_S
 #: Older blocks are forgotten.
 _MOST_BLOCKS: Final = 200
 
@@ -147,7 +145,7 @@ class MarkedSteps:
     """Steps that one rank of a job marked.
 
     Attributes:
-        run: What tells this run of this job from others.
+        run: Identifies this run of this job.
         end_mono_ns: (n,) int64, rising; when each ended.
         duration_ns: (n,) int64, how long it took.
     """
@@ -158,10 +156,10 @@ class MarkedSteps:
 
 
 class StepMarks(Protocol):
-    """Where marked steps come from."""
+    """A source of marked steps."""
 
     def steps(self, since_mono_ns: int) -> MarkedSteps | None:
-        """The steps of the run that marks longest, those that ended since; None: none does."""
+        """Steps that ended since, of the run that has marked longest; None if none does."""
         ...
 
 
@@ -175,7 +173,7 @@ class NoStepMarks:
 
 @dataclass(slots=True)
 class _Block:
-    """A quiet block: planned, begun or over; void once anything else has disturbed it."""
+    """A quiet block: planned, begun or over; void once something has disturbed it."""
 
     start_ns: int
     length_ns: int
@@ -190,17 +188,16 @@ class _Block:
 
 
 class SelfTest:
-    """Draws quiet blocks, has them kept, and compares; one thread calls it again and again.
+    """Measures the cost of sampling by quiet blocks, one at a random time in each cycle.
 
-    In each cycle, which is as long as the share of quiet time demands, there is one block at a
-    point drawn anew.
+    A cycle is as long as the share of quiet time requires. For one thread.
 
     Args:
         marks: The steps.
-        quiet: Has sampling make no driver call until a time of CLOCK_MONOTONIC.
-        clock: Tells the time.
+        quiet: Stops driver calls until a time of CLOCK_MONOTONIC.
+        clock: The time.
         share_ratio: Share of the time that may be quiet; 0 switches it off.
-        seed: Draws the blocks.
+        seed: Of the random times.
     """
 
     def __init__(
@@ -218,25 +215,25 @@ class SelfTest:
         self._share_ratio = share_ratio
         self._random = Random(seed)
         self._block: _Block | None = None
-        self._look_at_ns = 0
+        self._search_ns = 0
         self._run: str | None = None
         self._log_ratios: deque[float] = deque(maxlen=_MOST_BLOCKS)
         self._found: StepTimeRatio | None = None
         self._reason = "no steps are marked" if share_ratio else "switched off"
 
     def turn(self, *, is_steady: bool) -> None:
-        """Begin, watch over or evaluate a block, as it comes; call it a few times a second.
+        """Plan, begin or evaluate a block; call it a few times a second.
 
         Args:
-            is_steady: Whether sampling goes on as configured, but for the blocks.
+            is_steady: Whether sampling is as configured, except for the blocks.
         """
         if not self._share_ratio:
             return
         now_ns = self._clock.mono_ns()
         block = self._block
         if block is None:
-            if now_ns >= self._look_at_ns:
-                self._look_at_ns = now_ns + _LOOK_EVERY_NS
+            if now_ns >= self._search_ns:
+                self._search_ns = now_ns + _SEARCH_EVERY_NS
                 self._block = self._planned(now_ns)
             return
         block.is_void |= not is_steady and now_ns >= block.start_ns - block.length_ns
@@ -248,7 +245,7 @@ class SelfTest:
             self._block = None
 
     def live(self) -> SelfTestLive:
-        """What was found so far."""
+        """The result so far."""
         found = self._found
         if found is None:
             return SelfTestLive(block_count=len(self._log_ratios), reason=self._reason)
@@ -305,7 +302,7 @@ class SelfTest:
             self._found = step_time_ratio(np.array(self._log_ratios))
 
     def _steps(self, since_ns: int) -> MarkedSteps | None:
-        """The marked steps; what was found of another run is forgotten."""
+        """The marked steps; the results of another run are dropped."""
         steps = self._marks.steps(since_ns)
         if steps is not None and steps.run != self._run:
             self._run = steps.run

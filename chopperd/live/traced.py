@@ -1,4 +1,4 @@
-"""Sums over captures, by GPU, as counters that never fall."""
+"""Sums over captures by GPU, as counters that never fall."""
 
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping
@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from chopperd.clock import Clock
-from chopperd.live.counters import sum_by_key
+from chopperd.live.gpu_track import sum_by_key
 from chopperd.model.devices import GpuProcess
 from chopperd.model.kinds import CAUSE_BY_LABEL
 from chopperd.model.live import TracedTotals
@@ -15,17 +15,17 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S, seconds_from_ns
 
-#: A capture stands for now until so long after its end.
+#: A capture is recent until this long after its end.
 RECENT_NS: Final = 15 * 60 * NS_PER_S
 #: Traced devices whose report may still change; far more than come within the time above.
-_MOST_KEPT: Final = 1024
+_MOST_COUNTED: Final = 1024
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """One device of one trace, whichever capture that trace is put in."""
+    """One device of one trace; the trace's capture may change."""
 
     job: str | None
     run: str | None
@@ -35,19 +35,16 @@ class _Traced:
 
 
 class TracedLedger:
-    """What captures found, summed by GPU since it was made.
+    """Sums of what captures found, by GPU; for any thread.
 
-    A sum over the captures of the last 15 minutes would fall whenever one leaves it, and a counter
-    that falls is read as one that began anew. So everything is summed for good, and a GPU's sums
-    are shown only while its newest capture is recent. A device that is reported on again, since
-    another trace of its capture came, adds what is more than before. Any thread may call.
+    A sum over the last 15 minutes would fall when a capture leaves it, and Prometheus reads a
+    falling counter as a restart. So all captures are summed, and a GPU's sums are shown only while
+    its newest capture is recent. A device that is reported again, as another trace of its capture
+    came, adds its increase.
 
-    A GPU's sums also go when the process of its newest capture has left the GPU. That is known only
-    of a process that was seen there by the pid that its trace gives: in a container the trace's
-    pids are of another namespace than the driver's.
-
-    Args:
-        clock: Tells the time.
+    The sums are also hidden once the process of the newest capture has left the GPU. That is known
+    only of a process that was listed there under the pid of its trace: in a container the trace's
+    pids belong to another namespace than the driver's.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -56,10 +53,10 @@ class TracedLedger:
         self._sums: dict[str, TracedTotals] = {}
         self._counted: OrderedDict[_Traced, TracedTotals] = OrderedDict()
         self._pids: dict[str, int | None] = {}
-        self._seen_unix_ns: dict[tuple[str, int], int] = {}
+        self._listed_unix_ns: dict[tuple[str, int], int] = {}
 
     def add(self, document: ReportDocument) -> None:
-        """Count the devices of a capture's report that are known GPUs and ended recently."""
+        """Add the devices of a capture's report that are known GPUs and ended recently."""
         since_ns = self._clock.unix_ns() - RECENT_NS
         with self._lock:
             for row in document.totals:
@@ -77,7 +74,7 @@ class TracedLedger:
         """The sums by GPU label, of GPUs with a recent capture whose process has not left.
 
         Args:
-            processes: Who is on each GPU now, by label; None where that is not known.
+            processes: The processes on each GPU now, by label; None where unknown.
         """
         now_ns = self._clock.unix_ns()
         since_ns = now_ns - RECENT_NS
@@ -87,7 +84,7 @@ class TracedLedger:
             if those is not None
         }
         with self._lock:
-            self._see(listed, now_ns)
+            self._note_listed(listed, now_ns)
             return {
                 gpu: sums
                 for gpu, sums in self._sums.items()
@@ -98,39 +95,39 @@ class TracedLedger:
         if found.last_capture_unix_ns >= self._sums[gpu].last_capture_unix_ns:
             self._pids[gpu] = pid
 
-    def _see(self, listed: Mapping[str, Iterable[int]], now_ns: int) -> None:
-        """Remember for a while which processes were on which GPU."""
+    def _note_listed(self, listed: Mapping[str, Iterable[int]], now_ns: int) -> None:
+        """Record which processes were on which GPU, and forget those not seen for 15 minutes."""
         for gpu, pids in listed.items():
-            self._seen_unix_ns.update({(gpu, pid): now_ns for pid in pids})
-        for process, seen_ns in tuple(self._seen_unix_ns.items()):
+            self._listed_unix_ns.update({(gpu, pid): now_ns for pid in pids})
+        for process, seen_ns in tuple(self._listed_unix_ns.items()):
             if seen_ns <= now_ns - RECENT_NS:
-                del self._seen_unix_ns[process]
+                del self._listed_unix_ns[process]
 
     def _has_left(self, gpu: str, listed: Mapping[str, Container[int]]) -> bool:
-        """Whether the process of the newest capture was on the GPU and is not any more."""
+        """Whether the process of the newest capture was on the GPU and is gone."""
         pid = self._pids.get(gpu)
         if pid is None or gpu not in listed:
             return False
-        return pid not in listed[gpu] and (gpu, pid) in self._seen_unix_ns
+        return pid not in listed[gpu] and (gpu, pid) in self._listed_unix_ns
 
     def _count(self, gpu: str, traced: _Traced, found: TracedTotals) -> None:
         before = self._counted.pop(traced, None)
         added = found if before is None else _increase(before, found)
         self._sums[gpu] = _sum(self._sums[gpu], added) if gpu in self._sums else added
         self._counted[traced] = found if before is None else _sum(before, added)
-        if len(self._counted) > _MOST_KEPT:
+        if len(self._counted) > _MOST_COUNTED:
             self._counted.popitem(last=False)
 
 
 def _pid_of(row: Row, document: ReportDocument) -> int | None:
-    """The process that a row is of; None if it is not known, or there are several."""
+    """The process of a row; None if it is not known, or there are several."""
     key = row.rank, row.device
     pids = {each.pid for each in document.devices if (each.rank, each.device) == key}
     return pids.pop() if len(pids) == 1 else None
 
 
 def _found(row: Row, start_unix_ns: int) -> TracedTotals:
-    """What a report found of one device; what it does not know is absent."""
+    """What a report found on one device, without what it does not know."""
     waterfall_ns = asdict(row.waterfall_ns) if row.waterfall_ns else {}
     by_cause_ns = row.dvfs.by_cause_ns or {}
     return TracedTotals(
@@ -144,7 +141,7 @@ def _found(row: Row, start_unix_ns: int) -> TracedTotals:
 
 
 def _sums_s(times_ns: Iterable[tuple[Key, int | None]]) -> dict[Key, float]:
-    """The sums in s of what is known, by key."""
+    """The sums of known times in s, by key."""
     sums_ns: dict[Key, int] = {}
     for key, time_ns in times_ns:
         if time_ns is not None:
@@ -165,7 +162,7 @@ def _sum(one: TracedTotals, other: TracedTotals) -> TracedTotals:
 
 
 def _increase(before: TracedTotals, now: TracedTotals) -> TracedTotals:
-    """How much more is known now; what is less adds nothing."""
+    """The increase over what was known before; a decrease counts as none."""
     return TracedTotals(
         window_s=_rise(before.window_s, now.window_s),
         lost_s=_rise(before.lost_s, now.lost_s),

@@ -273,12 +273,12 @@ def test_without_a_store_the_agent_serves_all_that_needs_none(
         "its being said",
     )
     status = running.ask("/api/v1/status").json
-    assert "storage_setup" in status["store"]["trouble"]
+    assert "chopperd.agent.storage" in status["store"]["trouble"]
     assert running.ask("/api/v1/gpus/0").status == 200
     for route in ("steps", "jobs", "traces", "drops", "report/latest"):
         refused = running.ask(f"/api/v1/{route}")
         assert refused.status == 503, route
-        assert "storage_setup" in refused.json["detail"]
+        assert "chopperd.agent.storage" in refused.json["detail"]
     assert running.ask("/api/v1/traces", "POST").status == 503
 
 

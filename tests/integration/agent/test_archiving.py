@@ -69,7 +69,7 @@ def ring() -> Iterator[Ring]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chopperd.agent.storage._EVERY_S", 0.01)
+    monkeypatch.setattr("chopperd.agent.storage._ARCHIVE_EVERY_S", 0.01)
 
 
 def archive(
@@ -236,7 +236,7 @@ def test_a_defect_is_said_and_outlived(
 def test_a_disk_that_hangs_is_said_and_left_alone(
     tmp_path: Path, ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chopperd.agent.storage._EVERY_S", 0.01)
+    monkeypatch.setattr("chopperd.agent.storage._ARCHIVE_EVERY_S", 0.01)
     monkeypatch.setattr("chopperd.agent.storage._SLOW_NS", 50 * NS_PER_MS)
     # A named pipe that nobody reads: opening it for writing waits, as a dead disk does.
     hung = [False]

@@ -23,7 +23,7 @@ def test_folders_are_made_with_their_modes_whatever_the_umask(tmp_path: Path) ->
         assert made_runtime(tmp_path / "run") is None
     finally:
         os.umask(before)
-    assert state.trouble is None
+    assert state.problem is None
     modes = {path.name: mode(path) for path in state.path.iterdir() if path.is_dir()}
     assert modes == {"inbox": 0o1733, "traces": 0o700, "rejected": 0o700, "recorder": 0o755}
     assert mode(state.path) == mode(tmp_path / "run") == 0o755
@@ -73,12 +73,12 @@ def test_a_place_that_can_not_be_made_is_trouble_and_no_error(tmp_path: Path, na
     (tmp_path / "file").write_text("in the way")
     path = tmp_path / name
     state = claimed_state(path)
-    assert state.trouble is not None
-    assert str(path) in state.trouble
+    assert state.problem is not None
+    assert str(path) in state.problem
     assert state.lock_fd is None
     assert str(path) in (made_runtime(path) or "")
 
 
 def test_a_disk_that_takes_no_file_is_trouble_and_no_error() -> None:
     """/proc/sys takes no file of anyone."""
-    assert claimed_state(Path("/proc/sys/kernel")).trouble is not None
+    assert claimed_state(Path("/proc/sys/kernel")).problem is not None

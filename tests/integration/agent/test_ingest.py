@@ -220,7 +220,7 @@ def longest_call_s(node: Node) -> float:
     begin_ns = CLOCK.mono_ns()
     node.service.live()
     middle_ns = CLOCK.mono_ns()
-    upload = node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=3)
+    upload = node.service.uploads.open_upload(name="x", job=None, owner_uid=None, expected_bytes=3)
     upload.write(b"abc")
     upload.abort()
     return max(middle_ns - begin_ns, CLOCK.mono_ns() - middle_ns) / 1e9

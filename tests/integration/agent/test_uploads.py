@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.errors import IngestError, IngestReason
+from chopperd.ingest.uploads import TraceUpload
 from chopperd.model.captures import TraceState
 from tests.fakes.samples import recording
 from tests.integration.agent.node import Node, trace
@@ -18,13 +19,19 @@ def send(
     node: Node, content: bytes, name: str = "rank5.json", job: str | None = "job"
 ) -> tuple[str, bool]:
     """The id of a trace that was sent in pieces, and whether it is new."""
-    upload = node.service.open_upload(
+    upload = node.service.uploads.open_upload(
         name=name, job=job, owner_uid=1000, expected_bytes=len(content)
     )
     for start in range(0, len(content), 100):
         upload.write(content[start : start + 100])
     entry, is_new = upload.finish()
     return entry.id, is_new
+
+
+def opened(node: Node, expected_bytes: int | None = None) -> TraceUpload:
+    return node.service.uploads.open_upload(
+        name="x", job=None, owner_uid=None, expected_bytes=expected_bytes
+    )
 
 
 @pytest.fixture
@@ -72,12 +79,9 @@ def test_names_from_the_network_are_made_fit(keeping: Node) -> None:
 def test_uploads_that_are_given_up_leave_nothing_and_are_only_so_many(keeping: Node) -> None:
     with keeping as node:
         started(node)
-        uploads = [
-            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
-            for _ in range(8)
-        ]
+        uploads = [opened(node) for _ in range(8)]
         with pytest.raises(IngestError) as raised:
-            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
+            opened(node)
         assert raised.value.reason is IngestReason.BUSY
         for upload in uploads:
             upload.write(b"abc")
@@ -114,9 +118,9 @@ def test_an_upload_that_grows_too_large_is_refused(tmp_path: Path) -> None:
     with Node(tmp_path, ingest__max_stored_bytes=1024) as node:
         started(node)
         with pytest.raises(IngestError) as raised:
-            node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=1025)
+            opened(node, 1025)
         assert raised.value.reason is IngestReason.TOO_LARGE
-        upload = node.service.open_upload(name="x", job=None, owner_uid=None, expected_bytes=None)
+        upload = opened(node)
         upload.write(b"x" * 1024)
         with pytest.raises(IngestError) as raised:
             upload.write(b"x")
@@ -137,7 +141,7 @@ def test_a_known_trace_with_a_device_map_is_analysed_again(ready: Node) -> None:
         assert node.document("job").devices[0].mapping is None
         (text,) = [n.text for n in node.document("job").notes if n.code == "device_unmapped"]
         assert "POST /api/v1/traces?device_map=0=GPU (sampled: 0, 1)" in text
-        again = node.service.open_upload(
+        again = node.service.uploads.open_upload(
             name="rank5.json",
             job="job",
             owner_uid=1000,
@@ -159,14 +163,14 @@ def test_a_file_that_is_named_is_copied(tmp_path: Path) -> None:
     path.write_bytes(trace(1))
     with Node(tmp_path / "state", ingest__roots=f'["{root}"]') as node:
         started(node)
-        entry, is_new = node.service.take_file(str(path), job="job", owner_uid=None)
+        entry, is_new = node.service.uploads.take_file(str(path), job="job", owner_uid=None)
         assert (entry.name, is_new) == ("rank2.json", True)
         assert path.exists()
         wait_for(lambda: node.ended("rank2.json"))
         assert node.traces()["rank2.json"].rank == 2
-        assert node.service.take_file(str(path), job=None, owner_uid=None)[1] is False
+        assert node.service.uploads.take_file(str(path), job=None, owner_uid=None)[1] is False
         with pytest.raises(IngestError) as raised:
-            node.service.take_file("/etc/passwd", job=None, owner_uid=None)
+            node.service.uploads.take_file("/etc/passwd", job=None, owner_uid=None)
         assert raised.value.reason is IngestReason.FORBIDDEN
 
 

@@ -52,9 +52,9 @@ def test_a_file_arrives_when_it_has_stood_still(box: Box) -> None:
     assert box.inbox.scan() == []
     box.clock.advance(1)
     (arrival,) = box.inbox.scan()
-    assert (arrival.name, arrival.job, arrival.stored_bytes) == ("a.json", None, 3)
+    assert (arrival.name, arrival.job, arrival.version.size) == ("a.json", None, 3)
     assert arrival.owner_uid == os.getuid()
-    assert arrival.written_unix_ns == (box.folder / "a.json").stat().st_mtime_ns
+    assert arrival.version.mtime_ns == (box.folder / "a.json").stat().st_mtime_ns
     assert read(box.inbox, arrival) == b"abc"
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_grows_is_waited_for(box: Box) -> None:
         box.clock.advance(3 * NS_PER_S // 2)
     box.inbox.scan()
     box.clock.advance(2 * NS_PER_S)
-    assert [arrival.stored_bytes for arrival in box.inbox.scan()] == [3]
+    assert [arrival.version.size for arrival in box.inbox.scan()] == [3]
 
 
 def test_the_folder_names_the_job_and_folders_in_it_are_not_looked_into(box: Box) -> None:

@@ -8,7 +8,7 @@ from math import nan
 
 import pytest
 
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
@@ -21,7 +21,7 @@ from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import gpu_info
 
 PERIOD_NS = 100 * NS_PER_MS
-RUNNING = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RUNNING, pid=1))
+RUNNING = SamplerLive(condition=SamplerCondition.RUNNING, pid=1)
 STEADY = DeviceReading(
     sm_clock_mhz=1500.0,
     power_w=640.0,
@@ -86,8 +86,8 @@ class Rig:
                     scope=ReadScope.FULL,
                 )
 
-    def now(self, facts: AgentFacts = RUNNING) -> NodeSnapshot:
-        return self.node.snapshot(facts)
+    def now(self, sampler: SamplerLive = RUNNING) -> NodeSnapshot:
+        return self.node.snapshot(sampler)
 
     def close(self) -> None:
         for opened in self._opened:
@@ -129,7 +129,7 @@ def test_without_a_ring_there_are_no_gpus_and_the_back_end_is_down() -> None:
     clock = ScriptedClock()
     node = LiveNode(clock, version="1", node="here", backend="nvml", slow_hz=1.0)
     waiting = SamplerLive(condition=SamplerCondition.UNAVAILABLE, reason="no driver")
-    snapshot = node.snapshot(AgentFacts(sampler=waiting))
+    snapshot = node.snapshot(waiting)
     assert (snapshot.gpus, snapshot.backend, snapshot.backend_up) == ((), "nvml", False)
     assert snapshot.sampler is waiting
     assert snapshot.taken_unix_ns == clock.unix_ns()
@@ -208,7 +208,7 @@ def test_a_call_that_lasts_more_than_five_seconds_is_named(rig: Rig) -> None:
     assert one.hung == HungCall(scope="full", age_s=6.0)
     assert (one.up, zero.hung) == (False, None)
     # A process that was killed inside the call does not hang any more.
-    restarting = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RESTARTING))
+    restarting = SamplerLive(condition=SamplerCondition.RESTARTING)
     assert rig.now(restarting).gpus[1].hung is None
 
 

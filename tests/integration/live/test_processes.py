@@ -45,7 +45,7 @@ def test_a_process_that_does_not_exist_or_is_a_zombie_is_none() -> None:
 
 def test_the_cpu_time_of_a_role_goes_on_over_its_processes() -> None:
     costs = ProcessCosts(CLOCK)
-    assert costs.look({"agent": os.getpid(), "worker": None}).keys() == {"agent"}
+    assert costs.read({"agent": os.getpid(), "worker": None}).keys() == {"agent"}
     program = "for n in range(3_000_000): n * n\nprint(flush=True)\ninput()"
     seen = []
     for _ in range(2):
@@ -54,11 +54,11 @@ def test_the_cpu_time_of_a_role_goes_on_over_its_processes() -> None:
         ) as worker:
             assert worker.stdout is not None
             worker.stdout.readline()
-            seen.append(costs.look({"worker": worker.pid})["worker"])
-        after = costs.look({"worker": None})["worker"]
+            seen.append(costs.read({"worker": worker.pid})["worker"])
+        after = costs.read({"worker": None})["worker"]
         assert after.cpu_s == seen[-1].cpu_s
         assert (after.resident_bytes, after.open_fds, after.threads) == (0, 0, 0)
-        assert costs.look({"worker": None})["worker"] == after
+        assert costs.read({"worker": None})["worker"] == after
     first, second = seen
     assert first.cpu_s > 0.02
     assert second.cpu_s > first.cpu_s

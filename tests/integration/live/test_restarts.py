@@ -10,7 +10,7 @@ from typing import Final
 from chopperd.clock import SystemClock
 from chopperd.export.metric import Profile
 from chopperd.export.rendering import MetricsText
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.sampler_health import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
@@ -21,7 +21,7 @@ from tests.fakes.snapshots import OneSnapshot
 
 CLOCK: Final = SystemClock()
 SCRIPT: Final = Path(__file__).parents[1] / "sampling" / "scripted_sampler.py"
-RUNNING: Final = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RUNNING))
+RUNNING: Final = SamplerLive(condition=SamplerCondition.RUNNING)
 
 
 class Scraper:

@@ -12,7 +12,7 @@ import pytest
 
 from chopperd.errors import IngestError, IngestReason
 from chopperd.ingest.incoming import Incoming
-from chopperd.ingest.queue import Spool, Spooled, SpoolLimits
+from chopperd.ingest.queue import QueuedTrace, QueueLimits, TraceQueue
 from chopperd.model.captures import TraceEntry, TraceState
 from tests.waiting import wait_for
 
@@ -22,14 +22,14 @@ ID = hashlib.sha256(CONTENT).hexdigest()[:16]
 
 def limits(
     *, file_bytes: int = 100, all_bytes: int = 250, failed_count: int = 2, free: float = 0.0
-) -> SpoolLimits:
-    return SpoolLimits(
+) -> QueueLimits:
+    return QueueLimits(
         file_bytes=file_bytes, all_bytes=all_bytes, failed_count=failed_count, min_free_ratio=free
     )
 
 
-def opened(folder: Path, with_limits: SpoolLimits | None = None) -> Spool:
-    spool = Spool(folder, with_limits or limits())
+def opened(folder: Path, with_limits: QueueLimits | None = None) -> TraceQueue:
+    spool = TraceQueue(folder, with_limits or limits())
     spool.open()
     return spool
 
@@ -47,11 +47,11 @@ def entry(trace_id: str, received_unix_ns: int = 0) -> TraceEntry:
     )
 
 
-def put(spool: Spool, content: bytes, received_unix_ns: int = 0) -> Spooled:
+def put(spool: TraceQueue, content: bytes, received_unix_ns: int = 0) -> QueuedTrace:
     with spool.begin(len(content)) as incoming:
         incoming.write(content)
-        kept = Spooled(entry=entry(incoming.trace_id, received_unix_ns), written_unix_ns=5)
-        spool.keep(incoming, kept)
+        kept = QueuedTrace(entry=entry(incoming.trace_id, received_unix_ns), written_unix_ns=5)
+        spool.put(incoming, kept)
     return kept
 
 
@@ -103,7 +103,7 @@ def test_a_trace_whose_entry_is_lost_is_removed(tmp_path: Path) -> None:
     assert (spool.all(), spool.bytes, files(tmp_path)) == ((), 0, [])
 
 
-def take(spool: Spool, size: int, *, announced: bool) -> None:
+def take(spool: TraceQueue, size: int, *, announced: bool) -> None:
     with spool.begin(size if announced else None) as incoming:
         for _ in range(size):
             incoming.write(b"x")
@@ -170,9 +170,9 @@ class Unbounded:
 
     claimed_bytes = 0
 
-    def claim(self, size_bytes: int, more_bytes: int, *, look: bool) -> None:
+    def claim(self, size_bytes: int, more_bytes: int, *, check_disk: bool) -> None:
         assert size_bytes >= 0
-        assert look or size_bytes
+        assert check_disk or size_bytes
         self.claimed_bytes += more_bytes
 
     def unclaim(self, size_bytes: int) -> None:

@@ -1,7 +1,7 @@
 """GPUs and parts of GPUs that come and go while a real sampler runs over the fake driver."""
 
 from chopperd.clock import SystemClock
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.fakes.nvml.fixtures import FakeNvml, MakeFakeNvml
@@ -11,7 +11,7 @@ from tests.waiting import wait_for
 
 __all__ = ["supervise"]
 
-RUNNING = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RUNNING, pid=1))
+RUNNING = SamplerLive(condition=SamplerCondition.RUNNING, pid=1)
 ZERO, ONE = "GPU-00000000", "GPU-00000001"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.live.node import AgentFacts, LiveNode
+from chopperd.live.node import LiveNode
 from chopperd.model.live import GpuLive, SamplerCondition, SamplerLive
 from chopperd.sampling.memory.layout import Pace
 from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
@@ -29,7 +29,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-RUNNING = AgentFacts(sampler=SamplerLive(condition=SamplerCondition.RUNNING))
+RUNNING = SamplerLive(condition=SamplerCondition.RUNNING)
 
 
 def test_a_burst_raises_the_rate_of_all_gpus_and_ends_by_itself(
