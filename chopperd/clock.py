@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from chopperd.model.samples import TimeTriple
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 _REPEAT_EVERY_NS: Final = 60 * NS_PER_S
 

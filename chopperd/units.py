@@ -1,4 +1,6 @@
-"""Conversions between vendor-native units, used by adaptors and by the metric catalogue only."""
+"""Units and their conversions, and the system clocks at one instant."""
+
+from dataclasses import dataclass
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
@@ -34,3 +36,15 @@ def seconds_from_ns(value_ns: float) -> float:
 def ms_from_ns(value_ns: float) -> float:
     """The time in ms, for people."""
     return value_ns / NS_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTriple:
+    """CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME at one instant, in ns.
+
+    It ties the MONOTONIC times of samples to Unix time.
+    """
+
+    unix_ns: int
+    mono_ns: int
+    boot_ns: int

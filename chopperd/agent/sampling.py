@@ -10,14 +10,14 @@ from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 from chopperd.model.live import SamplerCondition, SamplerLive
 from chopperd.sampling.orders import Burst, Order, Quiet
-from chopperd.sampling.sampler_health import RestartPolicy
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
-from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.sampling.memory.ring_reader import RingReader
+    from chopperd.simulation.presets import SimulationSpec
 
 _HISTORY_S: Final = 60.0
 _SIMULATED: Final = "simulated"
@@ -183,7 +183,7 @@ class Sampling:
 def new_sampling(
     config: Config,
     backend: str,
-    simulation: SimulationSpec | None,
+    simulation: "SimulationSpec | None",
     clock: Clock,
     wake: Callable[[], None] = lambda: None,
 ) -> Sampling:

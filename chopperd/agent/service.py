@@ -21,7 +21,6 @@ from chopperd.config.load import effective
 from chopperd.config.paths import node_name, runtime_folder, service_manager, state_folder
 from chopperd.config.sections import Config
 from chopperd.model.live import GuardedPart, NodeSnapshot, SamplerCondition
-from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from chopperd.agent.snapshots import Snapshots
     from chopperd.api.access import AccessPolicy
     from chopperd.live.self_test import SelfTest
+    from chopperd.simulation.presets import SimulationSpec
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Agent:
         config: Config,
         *,
         backend: str | None = None,
-        simulation: SimulationSpec | None = None,
+        simulation: "SimulationSpec | None" = None,
         on_ready: Callable[["Agent"], None] | None = None,
         clock: Clock | None = None,
     ) -> None:

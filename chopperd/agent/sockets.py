@@ -8,12 +8,14 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from chopperd.api.access import AccessPolicy, host_names, read_token
 from chopperd.api.binding import bind_tcp, bind_unix
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chopperd.api.access import AccessPolicy
 
 SOCKET_NAME: Final = "api.sock"
 #: Longest path that fits a Unix socket address.
@@ -127,15 +129,15 @@ def _url(address: tuple[str, int]) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-# Who may ask the agent for what, by its configuration.
-
-
-def access_policy(config: Config) -> AccessPolicy:
+def access_policy(config: Config) -> "AccessPolicy":
     """Who may ask for what.
 
     Raises:
         ConfigError: The token's file can't be used.
     """
+    # Imports the model of reports and numpy with it: only once the sampler has started.
+    from chopperd.api.access import AccessPolicy, host_names, read_token
+
     token_file = config.api.token_file
     return AccessPolicy(
         agent_uid=os.geteuid(),

@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from chopperd.api.access import credentials, program_name
 from chopperd.errors import ConfigError
 
 _BACKLOG: Final = 128
@@ -114,18 +113,21 @@ def _clear(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise ConfigError([f"{path} is in the way: it is no socket"])
-    pid = _answering_pid(path)
-    if pid is not None:
-        raise ConfigError([f"another agent answers on {path}: pid {pid} ({program_name(pid)})"])
+    if (other := _answering(path)) is not None:
+        raise ConfigError([f"another agent answers on {path}: {other}"])
     path.unlink()
 
 
-def _answering_pid(path: Path) -> int | None:
-    """The process that listens on a Unix socket; None if none does."""
+def _answering(path: Path) -> str | None:
+    """Pid and program that listen on a Unix socket; None if none do."""
+    # Loads numpy with the model of reports, which must not delay the sampler's start.
+    from chopperd.api.access import credentials, program_name
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return None
-        return credentials(probe)[0]
+        pid, _ = credentials(probe)
+        return f"pid {pid} ({program_name(pid)})"

@@ -1,19 +1,34 @@
-"""Running the agent of this node, and asking it."""
+"""Commands that run the agent of this node, ask it, or show what it would."""
 
+import os
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from chopperd.cli import options
 from chopperd.cli.agent import AgentOptions, leave, run_agent
-from chopperd.cli.output import print_page, write
+from chopperd.cli.output import print_page, print_report, write
 from chopperd.config.load import DEFAULT_PATH, load_config
+from chopperd.config.sections import Config
+from chopperd.errors import AgentUnreachableError
+from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from chopperd.agent.sockets import Addresses
     from chopperd.client.agent import AgentClient
+    from chopperd.model.live import NodeSnapshot
+    from chopperd.model.report import ReportDocument
+
+#: A single table waits so long for losses, which take two reads of the totals.
+_ONCE_NS: Final = 6 * NS_PER_S
+_EXIT_SIGNAL: Final = 128
+_NAME_WIDTH: Final = 9
+_TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 
 
 @click.command()
@@ -154,7 +169,7 @@ def agent_client(config: Path | None) -> "AgentClient":
     return AgentClient.of(load_config(config or DEFAULT_PATH))
 
 
-def _write_list(name: str, entries: "Sequence[object]", *, simulated: bool | None) -> None:
+def _write_list(name: str, entries: Sequence[object], *, simulated: bool | None) -> None:
     import msgspec
 
     _write_json(msgspec.json.encode({"simulated": simulated, name: entries}))
@@ -164,3 +179,149 @@ def _write_json(body: bytes) -> None:
     import msgspec
 
     write(msgspec.json.format(body, indent=2).decode() + "\n")
+
+
+@click.command()
+@options.once
+@options.backend
+@options.config_path
+def top(
+    once: bool,
+    backend: str | None,
+    config: Path | None,
+) -> None:
+    """Show the GPUs as they are now; where no agent runs, or with --backend, it samples itself."""
+    with closing(_snapshots(load_config(config or DEFAULT_PATH), backend)) as snapshots:
+        if once or not sys.stdout.isatty():
+            _print_once(snapshots)
+        else:
+            _show(snapshots)
+
+
+def _snapshots(config: Config, backend: str | None) -> Generator["NodeSnapshot"]:
+    from chopperd.cli.top import own_snapshots
+    from chopperd.client.agent import AgentClient
+
+    if backend is None:
+        client = AgentClient.of(config)
+        try:
+            client.status()
+        except AgentUnreachableError:
+            pass  # it takes no agent
+        else:
+            return client.snapshots()
+    return own_snapshots(config, backend or config.sampling.backend)
+
+
+def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
+    from chopperd.report.text.live_pages import live_page
+
+    history: list[NodeSnapshot] = []
+    for snapshot in snapshots:
+        history.append(snapshot)
+        waited_ns = snapshot.taken_mono_ns - history[0].taken_mono_ns
+        if waited_ns >= _ONCE_NS or _has_losses(history):
+            break
+    print_page(live_page(history))
+
+
+def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
+    """Whether the losses of all GPUs that answer, of which there are some, are known by now."""
+    from chopperd.report.text.live_pages import lost_ratios
+
+    ratios = lost_ratios(history)
+    known = [ratios[gpu.info.gpu] is not None for gpu in history[-1].gpus if gpu.up]
+    return bool(known) and all(known)
+
+
+def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
+    """Show the table until a key or an interrupt ends it."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from chopperd.cli.top import quiet_stderr, quit_key
+    from chopperd.report.text.live_pages import live_page, window
+    from chopperd.report.text.report import Shown
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    history: tuple[NodeSnapshot, ...] = ()
+    screen = Live(console=console, screen=True, auto_refresh=False)
+    try:
+        # The page shows what a sampler would warn of.
+        with quiet_stderr(), quit_key() as is_quit, screen as page:
+            for snapshot in snapshots:
+                history = window((*history, snapshot))
+                page.update(Shown(live_page(history)), refresh=True)
+                if is_quit():
+                    return
+    except KeyboardInterrupt:
+        return  # the usual way to leave
+
+
+@click.command()
+@options.seconds
+@options.preset
+@options.seed
+@options.form
+@options.stay
+def demo(
+    seconds: float,
+    preset: str,
+    seed: int,
+    form: options.Format,
+    stay: bool | None,
+) -> None:
+    """Run the agent on a simulated training job and show its report; needs no GPU."""
+    from chopperd.agent.service import Agent
+    from chopperd.cli.demo import Demonstration, Play, demo_config, job_processes
+    from chopperd.cli.own import scratch_folder
+    from chopperd.clock import SystemClock
+    from chopperd.simulation.presets import SimulationSpec
+
+    stays = sys.stdout.isatty() if stay is None else stay
+    start_unix_ns = SystemClock().unix_ns()
+    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=start_unix_ns)
+
+    def show(document: "ReportDocument") -> None:
+        print_report(document, form)
+        if stays and form == "text":
+            _print_addresses(agent.addresses)
+
+    with scratch_folder() as folder, job_processes(spec) as pids:
+        spec = replace(spec, host=os.uname().nodename, pids=pids)
+        config = demo_config(load_config(DEFAULT_PATH), folder)
+        demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
+        agent = Agent(
+            config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
+        )
+        agent.run()
+        try:
+            demonstration.finish()
+        except AgentUnreachableError:  # it was asked something while it ended, as it was told to
+            if agent.stopped_by is None:
+                raise
+    if agent.stopped_by is not None and not demonstration.is_shown:
+        raise click.exceptions.Exit(_EXIT_SIGNAL + agent.stopped_by)
+
+
+def _print_addresses(addresses: "Addresses") -> None:
+    """What to try on the agent while it runs, each on a line of its own, to be copied."""
+    rows: list[tuple[str, str]] = []
+    if addresses.metrics is not None:
+        rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
+    if addresses.api is not None:
+        url = _url(addresses.api)
+        rows += [("API", f"curl {url}/api/v1/status"), ("docs", f"{url}/docs")]
+    if (path := addresses.api_socket) is not None:
+        rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
+        commands = ("top", "status", "steps", "report")
+        rows += [
+            ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} chopperd {name}") for name in commands
+        ]
+    lines = (f"{name:<{_NAME_WIDTH}}{what}\n" for name, what in rows)
+    write(f"\n{_TITLE}\n{''.join(lines)}")
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -21,11 +21,11 @@ _EXIT_USAGE: Final = 2
 #: Where each command stands: in a module of `chopperd.cli`, under its own name.
 _MODULES: Final[Mapping[str, str]] = {
     AGENT: "agent_commands",
-    "demo": "demo",
+    "demo": "agent_commands",
     "record": "report_commands",
     "report": "report_commands",
     "annotate": "report_commands",
-    "top": "top",
+    "top": "agent_commands",
     "status": "agent_commands",
     "steps": "agent_commands",
     "traces": "agent_commands",

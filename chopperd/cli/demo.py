@@ -1,112 +1,25 @@
-"""`demo`: the whole agent on a simulated node, and a job that plays beside it."""
+"""The simulated job of `chopperd demo`, in a thread next to the agent."""
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import click
-
-from chopperd.cli import options
-from chopperd.cli.output import print_report, write
-from chopperd.cli.own import scratch_folder
 from chopperd.client.agent import AgentClient
 from chopperd.clock import SystemClock
-from chopperd.config.load import DEFAULT_PATH, load_config
 from chopperd.config.sections import Config, PathsConfig
-from chopperd.errors import AgentUnreachableError, ChopperdError
+from chopperd.errors import ChopperdError
 from chopperd.model.captures import TraceEntry, TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.pipeline.simulated import finish_trace, write_traces
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S
-
-if TYPE_CHECKING:
-    from chopperd.agent.sockets import Addresses
-    from chopperd.model.report import ReportDocument
-
-
-# The whole agent on a simulated node, to see what chopperd does.
-
-_EXIT_SIGNAL: Final = 128
-_NAME_WIDTH: Final = 9
-_TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
-
-
-@click.command()
-@options.seconds
-@options.preset
-@options.seed
-@options.form
-@options.stay
-def demo(
-    seconds: float,
-    preset: str,
-    seed: int,
-    form: options.Format,
-    stay: bool | None,
-) -> None:
-    """Run the agent on a simulated training job and show its report; needs no GPU."""
-    from chopperd.agent.service import Agent
-    from chopperd.simulation.presets import SimulationSpec
-
-    stays = sys.stdout.isatty() if stay is None else stay
-    start_unix_ns = SystemClock().unix_ns()
-    spec = SimulationSpec(seed=seed, preset=preset, start_unix_ns=start_unix_ns)
-
-    def show(document: "ReportDocument") -> None:
-        print_report(document, form)
-        if stays and form == "text":
-            _print_addresses(agent.addresses)
-
-    with scratch_folder() as folder, job_processes(spec) as pids:
-        spec = replace(spec, host=os.uname().nodename, pids=pids)
-        config = demo_config(load_config(DEFAULT_PATH), folder)
-        demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
-        agent = Agent(
-            config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
-        )
-        agent.run()
-        try:
-            demonstration.finish()
-        except AgentUnreachableError:  # it was asked something while it ended, as it was told to
-            if agent.stopped_by is None:
-                raise
-    if agent.stopped_by is not None and not demonstration.is_shown:
-        raise click.exceptions.Exit(_EXIT_SIGNAL + agent.stopped_by)
-
-
-def _print_addresses(addresses: "Addresses") -> None:
-    """What to try on the agent while it runs, each on a line of its own, to be copied."""
-    rows: list[tuple[str, str]] = []
-    if addresses.metrics is not None:
-        rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))
-    if addresses.api is not None:
-        url = _url(addresses.api)
-        rows += [("API", f"curl {url}/api/v1/status"), ("docs", f"{url}/docs")]
-    if (path := addresses.api_socket) is not None:
-        rows.append(("socket", f"curl --unix-socket {path} http://localhost/api/v1/gpus"))
-        commands = ("top", "status", "steps", "report")
-        rows += [
-            ("", f"CHOPPERD_PATHS__RUNTIME={path.parent} chopperd {name}") for name in commands
-        ]
-    lines = (f"{name:<{_NAME_WIDTH}}{what}\n" for name, what in rows)
-    write(f"\n{_TITLE}\n{''.join(lines)}")
-
-
-def _url(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-# What plays the job of `chopperd demo` beside the agent, in a thread of its own.
 
 JOB: Final = "demo"
 _STATE: Final = "state"

@@ -1,7 +1,6 @@
 """Saying what keeps chopperd from working here, and what to do about it."""
 
 import math
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ from chopperd.errors import BackendUnavailableError, ConfigError
 from chopperd.model.safe_text import visible_lines
 
 if TYPE_CHECKING:
+    import subprocess
+
     from chopperd.config.sections import Config
     from chopperd.diagnosis.facts import Amd, DriverProbe, Facts
     from chopperd.model.devices import Inventory
@@ -188,6 +189,8 @@ def answer_of(
     Raises:
         OSError: It can't be started.
     """
+    import subprocess
+
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -210,6 +213,8 @@ def _said(
     process: "subprocess.Popen[bytes]", limit_s: float, is_whole: Callable[[bytes], bool]
 ) -> tuple[bytes, bytes | None]:
     """All that a process writes until it ends; raises `TimeoutExpired` where it does not."""
+    import subprocess
+
     looks_count = max(1, math.ceil(limit_s / _LOOK_S))
     for _ in range(looks_count):
         try:
@@ -223,6 +228,8 @@ def _said(
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> Answer:
+    import subprocess
+
     process.terminate()
     try:
         output, complaints = process.communicate(timeout=_END_S)

@@ -1,14 +1,10 @@
 """The processes that chopperd starts for itself, by hidden commands; people never run them."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
-from tempfile import gettempdir
 from typing import Final
-from uuid import uuid4
 
 from chopperd.cli.output import write
 from chopperd.clock import Clock, SystemClock
@@ -49,11 +45,13 @@ def _sampler(arguments: Sequence[str]) -> int:
     from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
     from chopperd.sampling.settings import SamplerSettings
-    from chopperd.simulation.presets import SimulationSpec
 
     given = _values(arguments, ["--ring-fd", "--settings"], "--backend", "--simulation")
-    simulation = given.get("--simulation")
-    which = BackendOptions(simulation=SimulationSpec.from_json(simulation) if simulation else None)
+    simulation, which = given.get("--simulation"), BackendOptions()
+    if simulation:
+        from chopperd.simulation.presets import SimulationSpec
+
+        which = BackendOptions(simulation=SimulationSpec.from_json(simulation))
     how = SamplerSettings.from_json(given["--settings"])
     name = given.get("--backend", AUTO)
     return process.main(int(given["--ring-fd"]), lambda: choose(name, which), how)
@@ -124,6 +122,12 @@ def scratch_folder() -> Iterator[Path]:
     A process of our own stands by: its standard input closes with ours when we end, however that
     happens, and then it removes the folder. It is there before the folder is.
     """
+    # The sampler does without these, and is smaller for it.
+    import subprocess
+    from shutil import rmtree
+    from tempfile import gettempdir
+    from uuid import uuid4
+
     folder = Path(gettempdir()) / f"{_PREFIX}{uuid4().hex[:_ID_LENGTH]}"
     command = [sys.executable, "-P", "-m", "chopperd", "_sweep", "--folder", str(folder)]
     with subprocess.Popen(
@@ -148,6 +152,8 @@ def sweep(folder: Path, clock: Clock | None = None) -> int:
         folder: What `scratch_folder` made, or was about to make.
         clock: Tells and waits for the time.
     """
+    from shutil import rmtree
+
     sys.stdin.buffer.read()
     clock = clock or SystemClock()
     limit_ns = clock.mono_ns() + _GIVE_UP_NS

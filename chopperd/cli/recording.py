@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,6 +19,8 @@ from chopperd.config.sections import Config
 from chopperd.errors import BackendUnavailableError, StoreError
 
 if TYPE_CHECKING:
+    import subprocess
+
     from chopperd.model.samples import SampleSet
     from chopperd.model.services import SampleSource
     from chopperd.pipeline.reports import Samples
@@ -94,6 +95,8 @@ _EXIT_SIGNAL: Final = 128
 
 def run_command(command: Sequence[str]) -> int:
     """Run a command to its end, passing signals on; its status as a shell gives it."""
+    import subprocess
+
     relay = _Relay()
     before = {number: signal.signal(number, relay) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

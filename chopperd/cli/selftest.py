@@ -12,14 +12,13 @@ import click
 from chopperd.cli import options
 from chopperd.cli.output import complain, print_page, write
 from chopperd.errors import BackendUnavailableError, ConfigError, DeviceError
-from chopperd.selftest.protocol import Begin, LoadLog, Said, decoded, log_of
 
 if TYPE_CHECKING:
     from chopperd.devices.base import DeviceBackend
     from chopperd.model.devices import GpuInfo
     from chopperd.sampling.recording import Recorder
     from chopperd.selftest.findings import Findings
-    from chopperd.selftest.protocol import Begin, LoadPlan
+    from chopperd.selftest.protocol import Begin, LoadLog, LoadPlan, Said
 
 
 _HZ: Final = 100.0
@@ -180,7 +179,7 @@ def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
 # The load of a self-test as a child process, and what it says.
 
 
-def run_load(command: Sequence[str], told: Callable[[Begin], None]) -> LoadLog:
+def run_load(command: Sequence[str], told: Callable[["Begin"], None]) -> "LoadLog":
     """Run the load to its end; what it said. However this is left, the child has ended.
 
     Args:
@@ -190,6 +189,8 @@ def run_load(command: Sequence[str], told: Callable[[Begin], None]) -> LoadLog:
     Raises:
         BackendUnavailableError: It could not run, or ended early; says why.
     """
+    from chopperd.selftest.protocol import log_of
+
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     except OSError as error:
@@ -201,7 +202,9 @@ def run_load(command: Sequence[str], told: Callable[[Begin], None]) -> LoadLog:
             process.terminate()
 
 
-def _said(process: "subprocess.Popen[str]", told: Callable[[Begin], None]) -> list[Said]:
+def _said(process: "subprocess.Popen[str]", told: Callable[["Begin"], None]) -> "list[Said]":
+    from chopperd.selftest.protocol import Begin, decoded
+
     said = []
     for line in process.stdout or ():
         said.append(decoded(line))

@@ -6,9 +6,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.model.arrays import Bools, Float64s, Int64s
-from chopperd.model.samples import TimeTriple
 from chopperd.model.timeline import ClockDrift
-from chopperd.units import NS_PER_US
+from chopperd.units import NS_PER_US, TimeTriple
 
 # One time axis: sample times (MONOTONIC) to Unix time, and how steady the wall clock was.
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from chopperd.devices.read_plan import ReadPlan
 from chopperd.model.devices import DeviceReading, FieldProbe, GpuInfo, GpuProcess, ReadScope
 from chopperd.model.samples import SampleSet
-from chopperd.simulation.presets import SimulationSpec
 
 #: Reads one sensor; None where this read failed. Never raises for a driver's error.
 SensorRead: TypeAlias = Callable[[], float | None]
+
+if TYPE_CHECKING:  # its presets import numpy.random, which the sampler does without
+    from chopperd.simulation.presets import SimulationSpec
 
 
 class DeviceBackend(Protocol):
@@ -163,5 +165,5 @@ class ReadsSensors(Protocol):
 class BackendOptions:
     """What a back end may need besides its name: a simulation's spec, or a recording."""
 
-    simulation: SimulationSpec | None = None
+    simulation: "SimulationSpec | None" = None
     replay: SampleSet | None = None

@@ -9,11 +9,11 @@ import numpy as np
 from chopperd.correlate.clock.slots import ClockSamples
 from chopperd.correlate.drops import DropDetector
 from chopperd.live.integrals import BusyRatio, GapRule
-from chopperd.model.captures import ClockDrop, DropTotals, GpuDrop
+from chopperd.model.captures import ClockDrop, GpuDrop
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import TimeTriple
+from chopperd.model.live import DropTotals
 from chopperd.sampling.memory.layout import Records
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 #: The clock of a GPU that is mostly idle is not the clock of its work.
 _LEAST_BUSY_RATIO: Final = 0.5

@@ -11,12 +11,11 @@ from chopperd.live.integrals import LiveIntegrals, LongestPeriod
 from chopperd.live.readings import ClockResidency, DieClocks, NewestValues, fresh_ns
 from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall, LiveTotals
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.orders import LONGEST_NS
-from chopperd.units import NS_PER_S, seconds_from_ns
+from chopperd.units import NS_PER_S, TimeTriple, seconds_from_ns
 
 Key = TypeVar("Key")
 

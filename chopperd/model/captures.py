@@ -284,17 +284,3 @@ class DropQuery:
     gpu: str | None = None
     from_unix_ns: int | None = None
     to_unix_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropTotals:
-    """Drops of one GPU since the agent started; they never fall.
-
-    Attributes:
-        count: Drops, counted when they are found.
-        length_s, lost_s: Their length and loss, counted when they have ended.
-    """
-
-    count: int = 0
-    length_s: float = 0.0
-    lost_s: float = 0.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, GpuProcess, SensorTiming
 from chopperd.model.kinds import Cause
 
@@ -35,6 +34,20 @@ class LiveTotals:
     energy_j: float | None = None
     limited_s: Mapping[Cause, float] = field(default_factory=dict)
     lost_s: Mapping[Cause, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropTotals:
+    """Drops of one GPU since the agent started; they never fall.
+
+    Attributes:
+        count: Drops, counted when they are found.
+        length_s, lost_s: Their length and loss, counted when they have ended.
+    """
+
+    count: int = 0
+    length_s: float = 0.0
+    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING, Final
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import Cause
+from chopperd.units import TimeTriple
 
 if TYPE_CHECKING:
     from chopperd.model.report import Note
-
-
-# What ties MONOTONIC sample times to wall-clock (Unix) time.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTriple:
-    """CLOCK_REALTIME, CLOCK_MONOTONIC and CLOCK_BOOTTIME at one instant, in ns."""
-
-    unix_ns: int
-    mono_ns: int
-    boot_ns: int
 
 
 #: The columns of a `GpuSamples` that hold a reading's numbers, by their name there and in files.

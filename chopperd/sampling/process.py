@@ -25,7 +25,8 @@ from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
-from chopperd.sampling.sampler_health import Ending, ExitStatus, SelfEnd, Silence, changed, silent
+from chopperd.sampling.restarts import ExitStatus
+from chopperd.sampling.sampler_health import Ending, SelfEnd, Silence, changed, silent
 from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu

@@ -12,9 +12,9 @@ from typing import Final
 
 from chopperd.clock import Clock
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import VISIBLE_NAMES, ProcessRow, TimeTriple
+from chopperd.model.samples import VISIBLE_NAMES, ProcessRow
 from chopperd.sampling.memory.slow_state import GpuAside
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 #: Processes that are remembered; the one that ended first goes first.
 _MOST_ROWS: Final = 512

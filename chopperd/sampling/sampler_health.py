@@ -1,101 +1,16 @@
-"""Whether a sampler process works, ends by itself or must be restarted."""
+"""Whether a sampler process works, or ends by itself."""
 
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, Protocol
 
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError
 from chopperd.sampling.memory.layout import GpuState, SamplerState
 from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
+from chopperd.sampling.restarts import ExitStatus
 from chopperd.units import NS_PER_S
-
-# When a sampler process that ended is followed by the next; nothing is started here.
-
-
-class ExitStatus(IntEnum):
-    """What a sampler process ends with where its end is no fault of its own.
-
-    `CHANGED`: GPUs came or went. `NO_ROOM`: there are more than the shared memory has room for.
-    """
-
-    CHANGED = 75
-    NO_ROOM = 76
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
-    """When a sampler counts as hung, and how soon its successor starts.
-
-    Attributes:
-        start_s: Time to the first sign of life.
-        hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
-        longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
-        steady_s: A process that lasted so long is followed by one without pause.
-        unavailable_pause_s: Pause after a process that found no GPU, where none ever did.
-    """
-
-    start_s: float = 10.0
-    hung_s: float = 5.0
-    longest_pause_s: float = 30.0
-    steady_s: float = 60.0
-    unavailable_pause_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerFailure:
-    """That the last process could not sample.
-
-    Attributes:
-        reason: Why, in its own words.
-        exit_status: What it ended with.
-        count: How many in a row could not.
-    """
-
-    reason: str
-    exit_status: int
-    count: int
-
-
-class Restarts:
-    """How the processes so far have fared, and the pause that follows from it.
-
-    Args:
-        policy: How long to pause.
-    """
-
-    def __init__(self, policy: RestartPolicy) -> None:
-        self._policy = policy
-        self._quick_ends = 0
-        self._failures = 0
-        self.has_run = False
-        self.failure: SamplerFailure | None = None
-
-    def begin_anew(self) -> None:
-        """Forget ends so far: someone asked for a start."""
-        self._quick_ends = 0
-
-    def note_running(self) -> None:
-        """A process samples."""
-        self.has_run = True
-        self.failure = None
-
-    def note_failure(self, reason: str, exit_status: int, lasted_s: float) -> None:
-        """A process said why it can't sample, and ended; one that did for long begins the count."""
-        self._failures = self._failures + 1 if lasted_s < self._policy.steady_s else 1
-        self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=self._failures)
-
-    def pause_s(self, lasted_s: float) -> float:
-        """The pause after a process that ended and had lasted so long."""
-        self._quick_ends = self._quick_ends + 1 if lasted_s < self._policy.steady_s else 0
-        if self.failure is not None and not self.has_run:
-            return self._policy.unavailable_pause_s
-        if self._quick_ends <= 1:
-            return 0.0
-        return float(min(2.0 ** (self._quick_ends - 2), self._policy.longest_pause_s))
-
 
 # How a sampler process ends by itself, and how its supervisor can tell.
 

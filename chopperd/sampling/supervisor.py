@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from chopperd.clock import Clock
 from chopperd.errors import BackendUnavailableError, StoreError
 from chopperd.sampling.orders import Order, OrderSender
-from chopperd.sampling.sampler_health import ExitStatus, RestartPolicy, Restarts, SamplerFailure
+from chopperd.sampling.restarts import ExitStatus, RestartPolicy, Restarts, SamplerFailure
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 

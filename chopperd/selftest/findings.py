@@ -15,11 +15,11 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import REPORTED_CAUSES
 from chopperd.model.safe_text import visible
-from chopperd.model.samples import GpuSamples, SampleSet, TimeTriple
+from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.model.timeline import Intervals
 from chopperd.selftest.protocol import LoadLog, Phase, Ready
 from chopperd.selftest.verdict import Ratio, Verdict, verdict
-from chopperd.units import NS_PER_MS
+from chopperd.units import NS_PER_MS, TimeTriple
 
 #: Sensors whose changes are looked at, as columns of a `GpuSamples`.
 SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")

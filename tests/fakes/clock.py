@@ -1,7 +1,6 @@
 """A clock that stands still until a test moves it."""
 
-from chopperd.model.samples import TimeTriple
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 
 class ScriptedClock:

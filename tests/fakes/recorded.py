@@ -8,11 +8,11 @@ import numpy as np
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.kinds import CAUSES, Cause
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import Origin
 from chopperd.store.recorder.writer import FlightRecorder
-from chopperd.units import NS_PER_S, NS_PER_US
+from chopperd.units import NS_PER_S, NS_PER_US, TimeTriple
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.samples import gpu_info
 

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, SensorTiming, Vendor
 from chopperd.model.kinds import CAUSES, COMPUTE_CLASSES, KERNEL_CLASSES, Cause
 from chopperd.model.live import (
     AnalysisLive,
     ArchiveLive,
     DiesLive,
+    DropTotals,
     GpuLive,
     HungCall,
     LiveTotals,

@@ -443,6 +443,15 @@ def test_a_report_loads_neither_other_commands_nor_the_agents_data() -> None:
     assert unwanted & set(loaded) == set()
 
 
+def test_the_help_of_all_commands_loads_no_library_that_only_their_work_needs() -> None:
+    code = (
+        "import sys; from chopperd.cli import run; run(['--help']);"
+        "print([m for m in ('numpy', 'rich', 'pandas', 'http') if m in sys.modules])"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_an_agent_does_not_load_numpy_before_its_sampler_starts() -> None:
     code = (
         "import sys; import chopperd.cli, chopperd.agent.service;"

@@ -11,7 +11,6 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.identity import merged_gpus, places_of
 from chopperd.sampling.memory.layout import (
@@ -31,6 +30,7 @@ from chopperd.sampling.memory.layout import (
 )
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.memory.slow_state import GpuSideWriter
+from chopperd.units import TimeTriple
 
 # The writing side of the shared memory: what the sampler process calls while it samples.
 #

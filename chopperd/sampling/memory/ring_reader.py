@@ -9,7 +9,6 @@ import numpy as np
 
 from chopperd.errors import StoreError
 from chopperd.model.devices import ReadScope
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import (
     HEADER,
     LAYOUT_VERSION,
@@ -29,6 +28,7 @@ from chopperd.sampling.memory.layout import (
 )
 from chopperd.sampling.memory.records import whole_records
 from chopperd.sampling.memory.slow_state import GpuAside, aside_of
+from chopperd.units import TimeTriple
 
 #: How often a block that the writer keeps changing is read anew.
 _ATTEMPTS: Final = 100

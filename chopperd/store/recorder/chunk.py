@@ -13,7 +13,7 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import MOST_DIES, GpuInfo
 from chopperd.model.kinds import CAUSES
-from chopperd.model.samples import VALUE_COLUMNS, ProcessRow, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.recorder.codec import (
@@ -23,7 +23,7 @@ from chopperd.store.recorder.codec import (
     encoded_columns,
     expanded,
 )
-from chopperd.units import NS_PER_S, NS_PER_US
+from chopperd.units import NS_PER_S, NS_PER_US, TimeTriple
 
 _TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
 #: By die. What a die is above the sample's own clock takes fewer bits than its clock.

@@ -13,7 +13,7 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.sampling.recording import gpu_samples
@@ -21,7 +21,7 @@ from chopperd.store.recorder.chunk import Origin, SampleChunk, decoded_chunk, id
 from chopperd.store.recorder.files import JOURNAL, kept_paths
 from chopperd.store.recorder.frames import Frame, FrameKind, file_span_ns, read_payload, scanned
 from chopperd.store.samples.columns import label_order
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 #: Clock triples this far beyond a time still tie its first and last samples to Unix time.
 _MARGIN_NS: Final = 2 * NS_PER_S

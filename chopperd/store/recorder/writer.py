@@ -17,7 +17,7 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
-from chopperd.model.samples import ProcessRow, TimeTriple
+from chopperd.model.samples import ProcessRow
 from chopperd.sampling.memory.layout import Records
 from chopperd.store.recorder.chunk import (
     Origin,
@@ -34,7 +34,7 @@ from chopperd.store.recorder.files import (
     SampleFiles,
     chunk_frame,
 )
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import msgspec
 from chopperd.errors import StoreError
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.report import Note
-from chopperd.model.samples import ProcessRow, SampleSet, TimeTriple
+from chopperd.model.samples import ProcessRow, SampleSet
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.samples.columns import (
     SampleColumns,
@@ -16,6 +16,7 @@ from chopperd.store.samples.columns import (
     divided_by_gpu,
     infos_in_turn,
 )
+from chopperd.units import TimeTriple
 
 HEADER_MARK: Final = "# chopperd-samples/"
 _VERSION: Final = "1"

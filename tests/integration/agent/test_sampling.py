@@ -14,7 +14,7 @@ from chopperd.clock import SystemClock
 from chopperd.model.live import SamplerCondition
 from chopperd.model.services import Bursts
 from chopperd.sampling.memory.layout import Pace
-from chopperd.sampling.sampler_health import RestartPolicy
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S

@@ -9,10 +9,16 @@ from math import nan
 import pytest
 
 from chopperd.live.node import LiveNode
-from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.model.kinds import Cause
-from chopperd.model.live import GpuLive, HungCall, NodeSnapshot, SamplerCondition, SamplerLive
+from chopperd.model.live import (
+    DropTotals,
+    GpuLive,
+    HungCall,
+    NodeSnapshot,
+    SamplerCondition,
+    SamplerLive,
+)
 from chopperd.sampling.memory.layout import HEADER, GpuState, Pace, RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader

@@ -8,11 +8,11 @@ import pytest
 from chopperd.live.drops import GpuDrops
 from chopperd.model.captures import GpuDrop
 from chopperd.model.devices import ReadScope
-from chopperd.model.samples import VALUE_COLUMNS, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS
 from chopperd.sampling.memory.layout import RECORD, Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.units import NS_PER_MS, NS_PER_S, TimeTriple
 
 START_NS = 1_800_000_000 * NS_PER_S
 PERIOD_NS = 100 * NS_PER_MS

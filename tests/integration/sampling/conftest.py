@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chopperd.sampling.native.library import NativeLibrary, native_library
-from chopperd.sampling.sampler_health import RestartPolicy
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor
 from tests.integration.sampling.supervised import CLOCK, QUICK, SCRIPT, wait_until_gone

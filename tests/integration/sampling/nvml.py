@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pytest
 
-from chopperd.sampling.sampler_health import RestartPolicy
+from chopperd.sampling.restarts import RestartPolicy
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
 from tests.fakes.nvml.fixtures import FakeNvml

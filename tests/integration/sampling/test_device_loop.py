@@ -11,12 +11,12 @@ import pytest
 from chopperd.devices.base import DeviceBackend
 from chopperd.errors import DeviceLostError, TransientDeviceError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.device_loop import DeviceLoop
 from chopperd.sampling.memory.layout import GpuState, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.settings import SamplerSettings
+from chopperd.units import TimeTriple
 
 MS = 1_000_000
 SECOND = 1_000_000_000

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, Pace, Records, RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.native.library import NativeLibrary
 from chopperd.sampling.orders import Burst, Quiet
 from chopperd.sampling.supervisor import SamplerSupervisor, SupervisorState
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 from tests.fakes.nvml.fixtures import FakeNvml
 from tests.fakes.nvml.scenario import (
     GPU_IS_LOST,

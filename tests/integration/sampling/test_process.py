@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from chopperd.clock import SystemClock
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import GpuState, RingDescription, SamplerState
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
 from chopperd.sampling.process import run_sampler
 from chopperd.sampling.settings import SamplerSettings
-from chopperd.units import NS_PER_MS
+from chopperd.units import NS_PER_MS, TimeTriple
 from tests.integration.sampling.scripted_sampler import ScriptedBackend
 
 CLOCK = SystemClock()

@@ -12,7 +12,6 @@ import pytest
 from chopperd.errors import StoreError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope, Vendor
 from chopperd.model.kinds import Cause
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import (
     RECORD,
@@ -24,6 +23,7 @@ from chopperd.sampling.memory.layout import (
 )
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
+from chopperd.units import TimeTriple
 
 CAPACITY = 8
 

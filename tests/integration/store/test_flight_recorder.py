@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.model.samples import SampleSet, TimeTriple
+from chopperd.model.samples import SampleSet
 from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed, clock_mhz_at, origin, second_of_records
 

@@ -14,8 +14,9 @@ from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import REPORTED_CAUSES, Cause
 from chopperd.model.plausible import DIE_CLOCK_MHZ, LIMITED_NS, SAMPLE_BOUNDS, Bounds
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet, TimeTriple
+from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.store.samples.files import read_samples, write_samples
+from chopperd.units import TimeTriple
 
 T0 = 1_795_818_062_000_000_123
 

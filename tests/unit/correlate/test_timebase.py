@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chopperd.correlate.timebase import realtime_step_ns, unix_from_mono
-from chopperd.model.samples import TimeTriple
+from chopperd.units import TimeTriple
 
 UNIX_NS = 1_795_000_000_123_456_789
 SECOND_NS = 1_000_000_000

@@ -19,12 +19,12 @@ from chopperd.export.rendering import (
     TextFormat,
     text_format,
 )
-from chopperd.model.captures import DropTotals
 from chopperd.model.devices import DeviceReading, GpuInfo, Vendor
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.live import (
     AnalysisLive,
     DiesLive,
+    DropTotals,
     GpuLive,
     LiveTotals,
     NodeSnapshot,

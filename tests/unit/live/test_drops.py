@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from chopperd.live.drops import DropQueue, GpuDrops
-from chopperd.model.captures import DropTotals, GpuDrop
+from chopperd.model.captures import GpuDrop
 from chopperd.model.devices import Vendor
 from chopperd.model.kinds import Cause
-from chopperd.model.samples import TimeTriple
+from chopperd.model.live import DropTotals
 from chopperd.sampling.memory.layout import Records
-from chopperd.units import NS_PER_MS, NS_PER_S
+from chopperd.units import NS_PER_MS, NS_PER_S, TimeTriple
 from tests.fakes.drops import gpu_drop
 from tests.fakes.records import records
 from tests.fakes.samples import gpu_info

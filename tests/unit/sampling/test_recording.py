@@ -6,10 +6,10 @@ import pytest
 
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import RECORD
 from chopperd.sampling.memory.slow_state import GpuAside
 from chopperd.sampling.recording import gpu_samples, recorded_gpu
+from chopperd.units import TimeTriple
 
 GPU = GpuInfo(gpu="0", index=0, uuid="u", name="n", vendor=Vendor.NVIDIA)
 SECOND = 1_000_000_000

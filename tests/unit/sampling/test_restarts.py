@@ -2,7 +2,7 @@
 
 import pytest
 
-from chopperd.sampling.sampler_health import RestartPolicy, Restarts
+from chopperd.sampling.restarts import RestartPolicy, Restarts
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from chopperd.model.samples import TimeTriple
 from chopperd.selftest.findings import mono_from_unix
+from chopperd.units import TimeTriple
 
 NOW_UNIX_NS = 1_800_000_000_000_000_000
 

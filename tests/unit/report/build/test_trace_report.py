@@ -11,13 +11,14 @@ from chopperd.model.devices import Vendor
 from chopperd.model.kinds import Cause
 from chopperd.model.report_rows import ClassTotal, Family, Part
 from chopperd.model.run import device_map_of
-from chopperd.model.samples import GpuSamples, ProcessRow, TimeTriple
+from chopperd.model.samples import GpuSamples, ProcessRow
 from chopperd.model.trace import Damage
 from chopperd.report.build.clocked_device import JoinOptions, clocked_device
 from chopperd.report.build.device_notes import doubt_notes
 from chopperd.report.build.privacy import trace_with_names
 from chopperd.report.build.trace_report import TraceReport, report_trace
 from chopperd.traces.timeline.layout import lay_out
+from chopperd.units import TimeTriple
 from tests.trace_building import TraceBuilder
 from tests.unit.report.traced import H100, MS, STEP_MS, T0_NS, Job, reported, sample_set, sampled
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from chopperd.errors import StoreError
 from chopperd.model.kinds import Cause
-from chopperd.model.samples import TimeTriple
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.store.recorder.chunk import (
     SampleChunk,
@@ -23,7 +22,7 @@ from chopperd.store.recorder.chunk import (
     merged,
 )
 from chopperd.store.recorder.codec import compressed
-from chopperd.units import NS_PER_S
+from chopperd.units import NS_PER_S, TimeTriple
 from tests.fakes.recorded import origin, records_of, second_of_records, triples_every_second
 from tests.fakes.samples import START_UNIX_NS, recording
 
