@@ -1,1 +1,1 @@
-"""The per-node agent: its threads and how they are kept going."""
+"""The per-node agent: its threads, from start to shutdown."""

@@ -30,8 +30,7 @@ class StateFolder:
     """The state folder.
 
     Attributes:
-        path: Its path.
-        problem: Why nothing can be stored there, for people; None if it can.
+        problem: The reason why nothing can be stored there; None if it can.
         lock_fd: Holds the lock until it is closed; None where there is a problem.
     """
 

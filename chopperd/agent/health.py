@@ -69,9 +69,6 @@ class Guard:
     """Runs a part of the main loop; its exceptions are counted, and logged once a minute.
 
     Args:
-        part: The part.
-        name: Its name, for people.
-        clock: The time.
         health: Gets the part's beats and faults.
     """
 

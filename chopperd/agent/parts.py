@@ -73,7 +73,7 @@ class AgentContext:
 
 
 class AbsentStore:
-    """Stands in for a store that could not be opened (`StepSource`, `DropSource`): raises why."""
+    """Replaces a store that could not be opened (`StepSource`, `DropSource`): raises why."""
 
     def __init__(self, problem: str) -> None:
         self._problem = problem

@@ -30,8 +30,6 @@ class PauseFile:
     """Whether the agent is paused; pauses and resumes it (`model.services.PauseControl`).
 
     Args:
-        folder: The runtime folder.
-        clock: The time.
         on_change: Called after `pause` and `resume`.
     """
 

@@ -40,7 +40,6 @@ class Sampling:
 
     Args:
         supervisor: Not yet started; this object's own.
-        clock: The time.
         longest_burst_s: A burst lasts no longer.
         wake: Makes the polling thread poll now.
     """
@@ -113,16 +112,6 @@ class Sampling:
         """The samples; None before GPUs are found. For any thread."""
         ring = self._supervisor.ring
         return ring if ring is not None and ring.gpu_slots else None
-
-    @property
-    def pid(self) -> int | None:
-        """The sampler process."""
-        return self._supervisor.pid
-
-    @property
-    def abandoned_pids(self) -> tuple[int, ...]:
-        """Processes that hang in a driver and were abandoned."""
-        return self._supervisor.left_pids
 
     def live(self) -> SamplerLive:
         """The state of sampling."""

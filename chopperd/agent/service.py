@@ -46,11 +46,8 @@ class Agent:
         stopped_by: The signal that ended `run`; None if `stop` did.
 
     Args:
-        config: All settings.
-        backend: Name of the back end, instead of the configured one.
         simulation: What the back end "simulated" shows.
         on_ready: Called in the main loop once the agent serves.
-        clock: The time.
     """
 
     def __init__(
@@ -96,11 +93,6 @@ class Agent:
         if self._snapshots is None:
             raise RuntimeError("the agent has not started")
         return self._snapshots.latest()
-
-    @property
-    def abandoned_pids(self) -> tuple[int, ...]:
-        """Sampler processes that hang in a driver and were abandoned."""
-        return self._sampling.abandoned_pids
 
     def stop(self) -> None:
         """Make `run` return soon; for any thread or signal handler."""

@@ -34,8 +34,6 @@ class Snapshots:
         drops: Drops of the busy clock, to be stored.
 
     Args:
-        clock: The time.
-        node: Name of the node.
         backend: Back end asked for.
         slow_hz: Rate of the reads that cover all fields.
         faults: Gives the count of caught faults by part.

@@ -44,7 +44,6 @@ class Sockets:
     """Listening sockets; None where the configuration wants none or the folder can't be written.
 
     Attributes:
-        metrics: For Prometheus.
         api: Loopback TCP of the API.
         api_local: Unix socket of the API.
         addresses: Their addresses, with the ports that were bound.
@@ -74,7 +73,7 @@ def opened_sockets(config: Config, runtime: Path, *, with_local: bool) -> Socket
         with_local: Whether to open that one: the folder can be written to.
 
     Raises:
-        ConfigError: Some can't be opened: lists each, with the program that has it.
+        ConfigError: Some can't be opened: lists each, and the program that uses it.
     """
     problems: list[str] = []
     path = runtime / SOCKET_NAME

@@ -48,9 +48,7 @@ class ArchiveThread:
         recorder: This thread's own from now on.
         reader: Gives the current ring; None while there is none. A ring must stay mapped until
             the next one was given and a second has passed, or `stop` returned.
-        node: Name of the node.
         asked_hz: Rate that the sampler was asked for.
-        clock: The time.
         damaged_count: Gives how many damaged chunks readers found; for `live`.
         note_fault: Called at each exception that the thread survived.
     """
@@ -183,8 +181,6 @@ class StoreKeeper:
 
     Args:
         store: This object's own to close.
-        drops: Drops to be stored.
-        clock: The time.
         note_fault: Called at each exception that the thread survived.
     """
 

@@ -31,7 +31,6 @@ class Sender:
     """What is known of a trace besides its bytes.
 
     Attributes:
-        name: Of the file.
         job: The job that it belongs to; None: the one that the trace itself names.
         owner_uid: Its owner; None: unknown.
         written_unix_ns: It was written no later than this.
@@ -49,12 +48,8 @@ class Admission:
     """Stores traces and has them analysed; `admit` is for any thread.
 
     Args:
-        queue: Stores their bytes.
-        store: The database.
-        analyses: Works on them.
         mode: Whether they are analysed ("here") or stored for later ("spool").
         wake: Called when there is one more.
-        clock: The time.
     """
 
     def __init__(
@@ -183,7 +178,6 @@ class Problem:
 
     Args:
         consequence: What does not happen meanwhile, for the log.
-        clock: The time.
     """
 
     def __init__(self, consequence: str, clock: Clock) -> None:

@@ -95,11 +95,6 @@ class Analyses:
         problem: Why nothing can be analysed now, for people; None if it can.
 
     Args:
-        queue: The traces.
-        store: Gets the results.
-        worker: Makes them.
-        settings: How.
-        clock: The time.
         count_document: Called with each document that was stored.
     """
 

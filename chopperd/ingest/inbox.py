@@ -71,9 +71,7 @@ class Inbox:
         odd_count: Entries found that are no traces: links, pipes, files that can't be read.
 
     Args:
-        folder: Its path.
         settle_s: A file is complete when its size and time have not changed for this long.
-        clock: The time.
     """
 
     def __init__(self, folder: Path, settle_s: float, clock: Clock) -> None:
@@ -247,12 +245,9 @@ class InboxPoller:
     """Takes what jobs drop, for a quarter of a second at a time; for one thread.
 
     Args:
-        inbox: The folder.
         queue: Gets the bytes, and the reasons of refusals.
-        admission: Admits the traces.
         problem: Gets why nothing can be taken.
         is_stopped: Whether the agent ends: a copy in progress is dropped.
-        clock: The time.
     """
 
     def __init__(

@@ -36,11 +36,6 @@ class Incoming:
     Attributes:
         path: The file that they are written to.
         size_bytes: How many there are.
-
-    Args:
-        room: Decides whether there is room.
-        path: The file.
-        fd: The same, open for writing.
     """
 
     def __init__(self, room: Room, path: Path, fd: int) -> None:

@@ -62,7 +62,6 @@ class TraceQueue:
 
     Args:
         folder: Has `traces` and `rejected` in it.
-        limits: How much may be stored.
     """
 
     def __init__(self, folder: Path, limits: QueueLimits) -> None:

@@ -42,13 +42,8 @@ class IngestService:
         is_ready: Whether traces are taken: the folders exist.
 
     Args:
-        inbox: Where jobs drop traces.
-        queue: Stores them meanwhile.
-        analyses: Works on them.
-        store: The database.
         mode: Whether traces are analysed, stored for later or not taken.
         roots: Below these, clients may name files.
-        clock: The time.
         note_fault: Called at each exception that a thread survived.
     """
 

@@ -24,7 +24,6 @@ class TraceUpload:
     """An upload in progress (`model.services.Upload`); for one thread at a time.
 
     Args:
-        incoming: Takes the bytes.
         admit: Stores the trace once it is complete.
         ended: Called once at the end, successful or not.
     """
@@ -70,12 +69,9 @@ class Uploads:
     """Takes traces that clients send or name (`model.services.Ingest`); for any thread.
 
     Args:
-        queue: Stores their bytes.
-        admission: Admits them.
         roots: Below these, files may be named.
         refuse: Raises `IngestError` where none are taken now.
         is_stopped: Whether the agent ends.
-        clock: The time.
     """
 
     def __init__(

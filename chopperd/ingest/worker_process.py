@@ -55,9 +55,7 @@ class AnalysisWorker:
     Only `interrupt` and `pid` are for any thread; the rest is for one.
 
     Args:
-        command: Its command line.
         idle_s: It is ended after this long without a request.
-        clock: The time.
     """
 
     def __init__(self, command: Sequence[str], *, idle_s: float, clock: Clock) -> None:

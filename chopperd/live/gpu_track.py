@@ -33,7 +33,6 @@ class GpuTrack:
         drops: The drops of its busy clock.
 
     Args:
-        info: The GPU.
         slow_period_ns: Period of the reads that cover all fields.
     """
 
@@ -238,7 +237,7 @@ def _hung_call(status: GpuStatus | None, now_mono_ns: int) -> HungCall | None:
 
 
 def sum_of_totals(one: LiveTotals | None, other: LiveTotals | None) -> LiveTotals | None:
-    """The integrals of two rings together; a sum is None where neither ring has it."""
+    """The integrals of two rings together; a sum is None if both are."""
     if one is None or other is None:
         return one or other
     return LiveTotals(

@@ -81,9 +81,6 @@ class BusyRatio:
     The idle bit wins (it is of this instant), then the activity of the last seconds. But an idle
     bit that is set while the GPU reports activity is wrong, until it reports again. A GPU that has
     an idle bit and does not set it is busy.
-
-    Args:
-        info: The GPU.
     """
 
     def __init__(self, info: GpuInfo) -> None:

@@ -41,8 +41,6 @@ class LiveNode:
         drops: Drops of the busy clock, to be stored; for any thread.
 
     Args:
-        clock: The time.
-        version, node: Program and host.
         backend: Back end asked for, until one is in use.
         slow_hz: Rate of the reads that cover all fields.
     """

@@ -53,8 +53,8 @@ def block_log_ratios(
     """The log of step time with sampling over without, (b,) float64; NaN where not comparable.
 
     Of the block, and of the time as long before and after it, the first `settle_ns` are left out
-    (all three alike, so that none is favoured), and steps count that lie wholly in the rest: one
-    that straddles a switch says nothing. Both sides weigh the same, which cancels a linear drift.
+    (all three alike, so that none is favoured), and steps count that lie within the rest: one that
+    straddles a switch is no evidence. Both sides weigh the same, which cancels a linear drift.
 
     Args:
         end_ns: (n,) int64, rising; when each step ended.
@@ -193,11 +193,8 @@ class SelfTest:
     A cycle is as long as the share of quiet time requires. For one thread.
 
     Args:
-        marks: The steps.
         quiet: Stops driver calls until a time of CLOCK_MONOTONIC.
-        clock: The time.
         share_ratio: Share of the time that may be quiet; 0 switches it off.
-        seed: Of the random times.
     """
 
     def __init__(

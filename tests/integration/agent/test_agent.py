@@ -76,7 +76,7 @@ class Running:
         return self.ask("/metrics").metric(CYCLES) or 0.0
 
     def has_left_nothing(self) -> bool:
-        return not self.agent.abandoned_pids
+        return not self.agent._sampling.live().abandoned_pids
 
     def stop(self) -> float:
         """End it; how long that took, in s."""

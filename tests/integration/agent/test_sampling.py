@@ -63,10 +63,10 @@ class Scripted:
         wait_for_hang(self._supervisor, 0)
 
     def kill(self) -> None:
-        pid = self.sampling.pid
+        pid = self.sampling.live().pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        self.wait_for(lambda: self.sampling.pid != pid)
+        self.wait_for(lambda: self.sampling.live().pid != pid)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def scripted(tmp_path: Path) -> Iterator[Scripted]:
     for path in tmp_path.iterdir():
         path.unlink()
     made.sampling.stop(10.0)
-    wait_for(lambda: not made.sampling.abandoned_pids)
+    wait_for(lambda: not made.sampling.live().abandoned_pids)
     made.sampling.close()
 
 
@@ -140,11 +140,11 @@ def test_a_pause_holds_over_a_hang_and_ends_with_a_successor(scripted: Scripted)
     scripted.becomes(SamplerCondition.RUNNING)
     scripted.hang()
     scripted.becomes(SamplerCondition.PAUSED, paused=True)
-    scripted.wait_for(lambda: scripted.sampling.abandoned_pids, paused=True)
-    assert scripted.sampling.pid is None
+    scripted.wait_for(lambda: scripted.sampling.live().abandoned_pids, paused=True)
+    assert scripted.sampling.live().pid is None
     (scripted.folder / "hang-0").unlink()
-    scripted.wait_for(lambda: not scripted.sampling.abandoned_pids, paused=True)
-    assert scripted.sampling.pid is None
+    scripted.wait_for(lambda: not scripted.sampling.live().abandoned_pids, paused=True)
+    assert scripted.sampling.live().pid is None
     scripted.becomes(SamplerCondition.RUNNING)
 
 
