@@ -10,3 +10,5 @@ Int8s: TypeAlias = npt.NDArray[np.int8]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Float64s: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.signedinteger]
+"""Integers of any width."""

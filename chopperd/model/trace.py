@@ -19,6 +19,10 @@ For each an object is made: ten times the work of an event without, and a kB of 
 """
 
 
+MODULE_PREFIX: Final = "nn.Module: "
+"""How torch's profiler names the Python functions that are calls of modules."""
+
+
 class RecordKind(IntEnum):
     """What a device record is by its category; the value is its code in an int8 column."""
 

@@ -49,8 +49,6 @@ _RETURNS_NOTHING: Final = "void "
 _BRACKET: Final = re.compile(r"[()<> ]")
 _MANGLED: Final = re.compile(r"_ZL?(N[rVK]*[RO]?)?")
 _MANGLED_PART: Final = re.compile(r"L?(?:St|(\d{1,4}))")
-MODULE_PREFIX: Final = "nn.Module: "
-"""How torch's profiler names the Python functions that are calls of modules."""
 
 #: Most characters of a name in a report.
 LONGEST_NAME: Final = 200

@@ -14,16 +14,16 @@ from ctypes import (
     c_void_p,
     sizeof,
 )
+from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from chopperd.traces.read.rows import SHAPED, Column
-from chopperd.traces.read.scanned import TABLES, TEXTS, Scanned, Stop
+from chopperd.model.arrays import Ints
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +33,89 @@ _STEM: Final = Path(__file__).with_name("_scanner")
 
 MORE, ENDED, STUCK = range(3)
 """How a scan ends."""
+_END: Final = 1
+"""A NUL after the text, which no JSON value contains: the scanner stops there."""
+_SPARE_BYTES: Final = 1 << 16
+
+SHAPED: Final = (
+    *("mm", "matmul", "linear", "conv", "attention", "attn", "flash", "einsum", "sdpa", "mha"),
+)
+"""Shapes are stored of operators whose name contains one of these: FLOPs are counted of them."""
 _SHAPED: Final = b"".join(word.encode() + b"\0" for word in SHAPED) + b"\0"
+
+RowType: TypeAlias = "np.dtype[np.void]"
+
+
+def _row(wide: str, narrow: str) -> RowType:
+    """Layout of a row: columns of 64 bits, then of 32."""
+    return np.dtype([(name, "i8") for name in wide.split()] + [(n, "i4") for n in narrow.split()])
+
+
+TABLES: Final[Mapping[str, RowType]] = {
+    "records": _row(
+        "start_ns end_ns stream correlation external_id copied_bytes",
+        "device name collective kind place unused",
+    ),
+    "calls": _row("start_ns end_ns correlation external_id size_bytes", "thread name"),
+    "spans": _row(
+        "start_ns end_ns external_id sequence forward_thread",
+        "thread name kind shapes collective unused",
+    ),
+    "device_spans": _row("start_ns end_ns stream", "device name"),
+    "flows": _row("flow t_ns", "thread is_end"),
+}
+"""Row layouts in the scanner's order (scanner.h)."""
 _SMALL: Final = frozenset({"kind", "is_end"})
 _UNUSED: Final = "unused"
-_END: Final = 1
-"""A NUL behind the text, which no JSON value contains: the scanner stops there."""
-_SPARE_BYTES: Final = 1 << 16
+TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "category")
+"""What the scanner numbers, in its order; all but the last by the column that indexes it."""
+JOIN: Final = b"\x1f"
+"""Separates the values of one text; no JSON text contains it."""
+
+
+class Stop(NamedTuple):
+    """Where a scan stopped, between two elements.
+
+    Attributes:
+        consumed: Offset in the text.
+        searched: How far after it no event starts, if a damaged element without an end is there;
+            else 0.
+        ended: Whether the array ends there.
+        stuck: Whether a damaged element is there that no event follows.
+    """
+
+    consumed: int
+    searched: int
+    ended: bool
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """Some events, in file order.
+
+    Attributes:
+        tables: Columns of `TABLES`, (n,) each, valid rows only; numbered columns index `texts`.
+        texts: All JSON texts numbered so far, by the column that indexes them. Several values are
+            joined by `JOIN`; an absent value is empty.
+        counts: Events by the JSON text of their category.
+        damaged: Elements that are not JSON.
+        damaged_args: Elements damaged in their arguments only, of which rows were taken.
+        undecodable: Elements that are no events.
+        undecodable_rows: Rows left out because a time or the device is missing or impossible.
+        invalid_records: Device records left out because of their duration.
+        has_queues: Whether a device record names its HSA queue.
+    """
+
+    tables: Mapping[str, Mapping[str, Ints]]
+    texts: Mapping[str, Sequence[bytes]]
+    counts: Mapping[bytes, int]
+    damaged: int
+    damaged_args: int
+    undecodable: int
+    undecodable_rows: int
+    invalid_records: int
+    has_queues: bool
 
 
 class Table(Structure):
@@ -82,11 +159,8 @@ class Scan(Structure):
 class ScannerLibrary:
     """The functions of the library.
 
-    Args:
-        path: The library.
-
     Raises:
-        OSError: It can't be loaded, or is of another version than this package.
+        OSError: The library can't be loaded, or is of another version than this package.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,11 +171,6 @@ class ScannerLibrary:
         library.scan_bytes.restype = c_int64
         library.scan_row_bytes.restype = c_int64
         library.scan_row_bytes.argtypes = [c_int64]
-        rows_bytes = [library.scan_row_bytes(number) for number in range(len(TABLES))]
-        if library.scan_bytes() != sizeof(Scan) or rows_bytes != [
-            one.itemsize for one in TABLES.values()
-        ]:
-            raise OSError(f"{path} lays out its structures otherwise")
         library.scan_open.restype = POINTER(Scan)
         library.scan_open.argtypes = [c_char_p]
         library.scan_close.restype = None
@@ -112,6 +181,10 @@ class ScannerLibrary:
         library.scan_file.argtypes = [POINTER(Scan), c_int32, c_int64, c_int64]
         library.scan_empty.restype = None
         library.scan_empty.argtypes = [POINTER(Scan)]
+        rows_bytes = [library.scan_row_bytes(number) for number in range(len(TABLES))]
+        expected = [row.itemsize for row in TABLES.values()]
+        if library.scan_bytes() != sizeof(Scan) or rows_bytes != expected:
+            raise OSError(f"{path} lays out its structures differently")
         self.open = library.scan_open
         self.close = library.scan_close
         self.events = library.scan_events
@@ -123,7 +196,7 @@ class ScannerLibrary:
 def scanner_library() -> ScannerLibrary | None:
     """The library; None where it was not compiled, or can't be used, which is logged."""
     paths: Sequence[Path] = [_STEM.with_name(_STEM.name + end) for end in EXTENSION_SUFFIXES]
-    path = next((one for one in paths if one.exists()), None)
+    path = next((each for each in paths if each.exists()), None)
     if path is None:
         return None
     try:
@@ -134,64 +207,53 @@ def scanner_library() -> ScannerLibrary | None:
 
 
 class TextBuffer:
-    """Text at the front of a piece of memory; behind it a NUL.
+    """Text at the start of a buffer that grows and is never freed; a NUL follows the text.
 
-    Fresh memory costs as much as reading into it: it is grown, and never given back.
+    Fresh memory costs as much as reading into it.
 
     Attributes:
-        memory: The text and the room behind it. It moves where the text outgrows it, which can't be
-            while somebody holds a view of it.
-        size_bytes: How much of it is text.
-
-    Args:
-        data: The first text.
+        memory: The buffer; it moves when it grows, which fails while somebody holds a view of it.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview = b"") -> None:
         self.memory = bytearray(_END)
-        self.size_bytes = 0
+        self._size_bytes = 0
         self.append(data)
 
     def __len__(self) -> int:
-        """How much text there is."""
-        return self.size_bytes
+        """How much text there is, in bytes."""
+        return self._size_bytes
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
-        """Put text behind the rest."""
-        end = self.size_bytes + len(data)
+        """Add text at the end."""
+        end = self._size_bytes + len(data)
         if end + _END > len(self.memory):
             self.memory.extend(bytes(end + end // 4 + _SPARE_BYTES - len(self.memory)))
-        self.memory[self.size_bytes : end] = data
-        self._ends_at(end)
+        self.memory[self._size_bytes : end] = data
+        self._end_at(end)
 
-    def text(self, start: int = 0, end: int | None = None) -> bytes:
-        """A copy of the text between two places."""
+    def text(self) -> bytes:
+        """A copy of the text."""
         with memoryview(self.memory) as memory:
-            return bytes(memory[start : self.size_bytes if end is None else end])
+            return bytes(memory[: self._size_bytes])
 
     def drop(self, count: int) -> None:
-        """Take so much off the front."""
-        rest = self.size_bytes - count
-        self.memory[:rest] = self.memory[count : self.size_bytes]
-        self._ends_at(rest)
+        """Remove bytes from the front."""
+        rest = self._size_bytes - count
+        self.memory[:rest] = self.memory[count : self._size_bytes]
+        self._end_at(rest)
 
     def clear(self) -> None:
-        """Take everything off."""
-        self._ends_at(0)
+        """Remove all text."""
+        self._end_at(0)
 
-    def _ends_at(self, end: int) -> None:
-        self.size_bytes = end
+    def _end_at(self, end: int) -> None:
+        self._size_bytes = end
         self.memory[end] = 0
 
 
 class Scanner:
-    """One scan at a time; its memory is used again by the next.
-
-    Texts keep their numbers from one scan to the next.
-
-    Args:
-        library: The library.
-    """
+    """Scans text for events, one scan at a time; texts keep their numbers from scan to scan."""
 
     def __init__(self, library: ScannerLibrary) -> None:
         self._library = library
@@ -201,37 +263,32 @@ class Scanner:
             raise MemoryError
 
     def __del__(self) -> None:
-        """Give the memory back."""
+        """Free the library's memory."""
         if self._scan:
             self._library.close(self._scan)
 
-    def scan(self, text: TextBuffer, limit: int, *, final: bool, searched: int = 0) -> Stop:
-        """Read the elements of `text`, which starts between two, that start before `limit`.
-
-        Lets go of Python's lock while it reads.
+    def scan(
+        self, text: TextBuffer, *, final: bool, limit: int | None = None, searched: int = 0
+    ) -> Stop:
+        """Read the elements of a JSON text that starts between two; releases Python's lock.
 
         Args:
-            text: JSON text; text behind `limit` is read only if an element continues there.
-            limit: Where to stop; `len(text)` to read all.
+            text: The text.
             final: Whether the file ends with the text.
-            searched: As an earlier scan of the beginning of the text gave it.
+            limit: Offset from which on no element is begun; None to read all.
+            searched: As an earlier scan of the beginning of the text returned it.
         """
-        start = c_char.from_buffer(text.memory)  # while it is there the memory can't move
-        self._library.events(self._scan, addressof(start), len(text), limit, final, searched)
+        start = c_char.from_buffer(text.memory)  # while it exists the memory can't move
+        end = len(text) if limit is None else limit
+        self._library.events(self._scan, addressof(start), len(text), end, final, searched)
         scan = self._scan.contents
         if scan.out_of_memory:
             raise MemoryError
-        return Stop(
-            scan.consumed,
-            searched=scan.searched,
-            ended=scan.outcome == ENDED,
-            stuck=scan.outcome == STUCK,
-        )
+        ended, stuck = scan.outcome == ENDED, scan.outcome == STUCK
+        return Stop(scan.consumed, searched=scan.searched, ended=ended, stuck=stuck)
 
     def scan_file(self, file: int, offset: int, most_bytes: int) -> int:
-        """Read elements of a plain file from `offset` on, which is between two.
-
-        Lets go of Python's lock from its first byte to its last.
+        """Read elements of a plain file from an offset between two; releases Python's lock.
 
         Args:
             file: The file's descriptor.
@@ -239,7 +296,7 @@ class Scanner:
             most_bytes: About how much to read.
 
         Returns:
-            Where the next element starts. With less than `most_bytes` read, the array or the file
+            Offset of the next element. With less than `most_bytes` read, the array or the file
             ends soon, or an element is too long for this.
         """
         position: int = self._library.file(self._scan, file, offset, most_bytes)
@@ -248,7 +305,7 @@ class Scanner:
         return position
 
     def take(self) -> Scanned:
-        """What the scans since the last call have read."""
+        """The events that the scans since the last call have read."""
         scan = self._scan.contents
         for texts, known in zip(scan.texts, self._known, strict=True):
             _add_new(texts, known)
@@ -269,7 +326,7 @@ class Scanner:
         return scanned
 
 
-def _columns(table: Table, row: "np.dtype[np.void]") -> Mapping[str, Column]:
+def _columns(table: Table, row: RowType) -> Mapping[str, Ints]:
     """Copies of a table's columns; none of a table without rows."""
     if not table.count:
         return {}
@@ -282,7 +339,7 @@ def _columns(table: Table, row: "np.dtype[np.void]") -> Mapping[str, Column]:
 
 
 def _add_new(texts: TextTable, known: list[bytes]) -> None:
-    """Append to the known texts those that the last scans have numbered."""
+    """Append the texts that the last scans have numbered to the known ones."""
     first = len(known)
     if texts.count > first:
         ends = _numbers(texts.ends, first, texts.count)
@@ -300,7 +357,7 @@ def _numbers(address: int | None, start: int, end: int) -> list[int]:
 
 
 def _memory(address: int | None, start: int, end: int) -> memoryview:
-    """The library's memory from one byte to another, as it is until the next scan."""
+    """The library's memory from one byte to another; valid until the next scan."""
     if not address or start == end:
         return memoryview(b"")
     return memoryview((c_char * (end - start)).from_address(address + start)).cast("B")

@@ -151,8 +151,7 @@ class _CutEnd:
 
     def _whole(self, *, final: bool) -> tuple[int, bool]:
         """Where the held text's last whole event ends, and whether the array ends there."""
-        text = TextBuffer(self.held)
-        stop = self._scanner.scan(text, len(text), final=final)
+        stop = self._scanner.scan(TextBuffer(self.held), final=final)
         self._scanner.take()
         return stop.consumed, stop.ended
 

@@ -9,9 +9,8 @@ from dataclasses import fields, replace
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.arrays import Bools, Int64s, Ints
 from chopperd.model.trace import DeviceRecords, DeviceSpans, FlowEnds, HostSpans, RuntimeCalls
 from chopperd.units import NS_PER_MS, NS_PER_US
 
@@ -119,7 +118,7 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     return replace(records, **columns), int(np.count_nonzero(far))
 
 
-def _changes(column: npt.NDArray[np.signedinteger]) -> Bools:
+def _changes(column: Ints) -> Bools:
     """Which values are not those before them, (n,) bool; the first is one."""
     changes = np.ones(len(column), np.bool_)
     changes[1:] = column[1:] != column[:-1]
@@ -160,7 +159,7 @@ def _tied(start_ns: Int64s, end_ns: Int64s) -> Int64s:
     return with_next(first[end_ns[first + 1] == end_ns[first]], len(start_ns))
 
 
-def _repeats(columns: list[npt.NDArray[np.signedinteger]]) -> Bools:
+def _repeats(columns: list[Ints]) -> Bools:
     """Which rows are equal, in all columns, to one before them: (n,) bool."""
     order = np.lexsort(columns)
     equal = np.ones(len(order) - 1, np.bool_)

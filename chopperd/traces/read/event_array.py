@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from chopperd.traces.native.scanner import Scanner, ScannerLibrary, TextBuffer, scanner_library
+from chopperd.traces.native.scanner import (
+    Scanned,
+    Scanner,
+    ScannerLibrary,
+    TextBuffer,
+    scanner_library,
+)
 from chopperd.traces.read.event_rows import EventRows
 from chopperd.traces.read.json_text import (
     ANY_VALUE,
@@ -22,7 +28,7 @@ from chopperd.traces.read.json_text import (
     repaired,
 )
 from chopperd.traces.read.rows import TraceRows
-from chopperd.traces.read.scanned import Scanned, ScannedRows
+from chopperd.traces.read.scanned import ScannedRows
 from chopperd.traces.read.source import Buffer, TraceSource
 
 _FILE_BYTES: Final = 1 << 24
@@ -118,7 +124,7 @@ class ScannedArray:
         if self.tail is not None:
             return
         text, searched = self._pending, self._searched_bytes
-        stop = self._scanner.scan(text, len(text), final=final, searched=searched)
+        stop = self._scanner.scan(text, final=final, searched=searched)
         self._searched_bytes = stop.searched
         self._scanned_bytes += stop.consumed
         self._pending.drop(stop.consumed)
@@ -138,7 +144,7 @@ class ScannedArray:
         end = _array_end(text)
         if end is None:
             return
-        self._scanner.scan(TextBuffer(text[:end] + _NEXT_EVENT), end, final=True)
+        self._scanner.scan(TextBuffer(text[:end] + _NEXT_EVENT), final=True, limit=end)
         self._take(self._scanner.take())
         self._pending.drop(end + 1)
         self._take_tail()

@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
-from chopperd.model.trace import RecordKind, SpanKind
-from chopperd.traces.kernels.names import MODULE_PREFIX
+from chopperd.model.trace import MODULE_PREFIX, RecordKind, SpanKind
+from chopperd.traces.native.scanner import SHAPED
 from chopperd.traces.read.json_text import Scalar, decimal_of, scalars
 from chopperd.traces.read.rows import (
     ABSENT,
-    SHAPED,
     Interner,
     TraceRows,
     counts_of,

@@ -8,6 +8,7 @@ import numpy as np
 
 from chopperd.errors import TraceFormatError
 from chopperd.model.trace import Damage, Trace, TraceMeta
+from chopperd.traces.correlation_ids import merged_devices
 from chopperd.traces.read import meta
 from chopperd.traces.read.assemble import Assembled, assemble
 from chopperd.traces.read.document import (
@@ -24,7 +25,6 @@ from chopperd.traces.read.meta import device_numbers, kernel_devices
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.sniff import other_format
 from chopperd.traces.read.source import Buffer, Progress, ReadLimits, TraceSource
-from chopperd.traces.timeline.links import merged_devices
 
 DEFAULT_LIMITS: Final = ReadLimits()
 _MOST_DEVICES: Final = 128

@@ -10,11 +10,10 @@ from typing import Final, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from chopperd.model.arrays import Bools, Int64s
+from chopperd.model.arrays import Bools, Int64s, Ints
 from chopperd.model.trace import MOST_DETAILS
 from chopperd.traces.read.json_text import Scalar
 
-Column: TypeAlias = npt.NDArray[np.signedinteger]
 KeyT = TypeVar("KeyT")
 IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
 
@@ -29,20 +28,6 @@ CollectiveKey: TypeAlias = tuple[Scalar, ...]
 """Name, dtype, elements in and out, group, its description, its size, its ranks: as in `args`."""
 ShapesKey: TypeAlias = tuple[bytes, bytes, bytes]
 """JSON texts of dims, types and values."""
-
-SHAPED: Final = (
-    "mm",
-    "matmul",
-    "linear",
-    "conv",
-    "attention",
-    "attn",
-    "flash",
-    "einsum",
-    "sdpa",
-    "mha",
-)
-"""Shapes are stored of operators whose name contains one of these: FLOPs are counted of them."""
 
 _ANNOTATION_PREFIXES: Final = ("ProfilerStep#", "Iteration<", "Optimizer.")
 _ANNOTATION: Final = re.compile(r"ProfilerStep#|Iteration<\d+>|Optimizer\.")
@@ -132,16 +117,16 @@ class ColumnParts:
     """The columns of some rows, stored as one array per block."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[Column]] = {}
+        self._parts: dict[str, list[Ints]] = {}
 
-    def append(self, keep: Bools, **columns: Column) -> None:
+    def append(self, keep: Bools, **columns: Ints) -> None:
         """Take the rows where `keep` is set."""
         everything = bool(keep.all())
         for name, column in columns.items():
             part = column if everything else column[keep]
             self._parts.setdefault(name, []).append(part)
 
-    def add(self, **columns: Column) -> None:
+    def add(self, **columns: Ints) -> None:
         """Take all rows."""
         for name, column in columns.items():
             self._parts.setdefault(name, []).append(column)

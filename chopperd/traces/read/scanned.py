@@ -1,17 +1,16 @@
 """What scans of some events give: columns of each table, and the texts that they number."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from chopperd.model.arrays import Int32s
+from chopperd.model.arrays import Int32s, Ints
+from chopperd.traces.native.scanner import JOIN, Scanned
 from chopperd.traces.read.json_text import Scalar, scalars_of, values_of
 from chopperd.traces.read.rows import (
     ABSENT,
     BEYOND,
-    Column,
     ColumnParts,
     Interner,
     ShapesKey,
@@ -20,101 +19,6 @@ from chopperd.traces.read.rows import (
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 _NULL: Final = b"null"
-Columns: TypeAlias = Mapping[str, Column]
-"""Columns of one table by name, (n,) each; those that are numbered index `Texts`."""
-
-_RECORD_ROW: Final = np.dtype(
-    [
-        *((name, "i8") for name in ("start_ns", "end_ns", "stream", "correlation", "external_id")),
-        ("copied_bytes", "i8"),
-        *((name, "i4") for name in ("device", "name", "collective", "kind", "place", "unused")),
-    ]
-)
-_CALL_ROW: Final = np.dtype(
-    [
-        *((name, "i8") for name in ("start_ns", "end_ns", "correlation", "external_id")),
-        ("size_bytes", "i8"),
-        *((name, "i4") for name in ("thread", "name")),
-    ]
-)
-_SPAN_ROW: Final = np.dtype(
-    [
-        *((name, "i8") for name in ("start_ns", "end_ns", "external_id", "sequence")),
-        ("forward_thread", "i8"),
-        *((name, "i4") for name in ("thread", "name", "kind", "shapes", "collective", "unused")),
-    ]
-)
-_DEVICE_SPAN_ROW: Final = np.dtype(
-    [
-        *((name, "i8") for name in ("start_ns", "end_ns", "stream")),
-        *((name, "i4") for name in ("device", "name")),
-    ]
-)
-_FLOW_ROW: Final = np.dtype(
-    [*((name, "i8") for name in ("flow", "t_ns")), *((name, "i4") for name in ("thread", "is_end"))]
-)
-"""Rows as the scanner lays them out (scanner.h)."""
-
-TABLES: Final[Mapping[str, "np.dtype[np.void]"]] = {
-    "records": _RECORD_ROW,
-    "calls": _CALL_ROW,
-    "spans": _SPAN_ROW,
-    "device_spans": _DEVICE_SPAN_ROW,
-    "flows": _FLOW_ROW,
-}
-"""Row layouts in the scanner's order."""
-TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "category")
-"""What the scanner numbers, in its order; all but the last by the column that indexes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where a scan stopped, between two elements.
-
-    Attributes:
-        consumed: Offset in the text.
-        searched: How far behind it no event starts, if a damaged element without an end is there;
-            else 0.
-        ended: Whether the array ends there.
-        stuck: Whether a damaged element is there that no event follows.
-    """
-
-    consumed: int
-    searched: int
-    ended: bool
-    stuck: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
-    """Some events, in file order.
-
-    Attributes:
-        tables: Columns of `TABLES`: valid rows only, times in ns. Numbered columns index `texts`.
-        texts: By name of a numbered column, all JSON texts that the scanner has numbered so far.
-            Texts of several values are joined by `JOIN`; an absent value is empty.
-        counts: Events by the JSON text of their category.
-        damaged: Elements that are not JSON.
-        damaged_args: Elements damaged in their arguments only, of which rows were taken.
-        undecodable: Elements that are no events.
-        undecodable_rows: Rows left out because a time or the device is missing or impossible.
-        invalid_records: Device records left out because of their duration.
-        has_queues: Whether a device record names its HSA queue.
-    """
-
-    tables: Mapping[str, Columns]
-    texts: Mapping[str, Sequence[bytes]]
-    counts: Mapping[bytes, int]
-    damaged: int
-    damaged_args: int
-    undecodable: int
-    undecodable_rows: int
-    invalid_records: int
-    has_queues: bool
-
-
-JOIN: Final = b"\x1f"
-"""Separates texts; no JSON text contains it."""
 
 
 class ScannedRows:
@@ -189,7 +93,7 @@ class _Numbers(Generic[KeyT]):
         return numbers
 
 
-def _add(table: ColumnParts, columns: Columns, numbers: dict[str, Int32s]) -> None:
+def _add(table: ColumnParts, columns: Mapping[str, Ints], numbers: dict[str, Int32s]) -> None:
     """Take columns, numbered ones by the file's numbers."""
     table.add(
         **{

@@ -1,7 +1,7 @@
 """Which runtime call launched which device record, and which launches left no record."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ from chopperd.correlate import intervals
 from chopperd.model.arrays import Bools, Int32s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.model.trace import DeviceRecords, RecordKind, RuntimeCalls
+from chopperd.traces.correlation_ids import Threads, calls_by_id, shared_by_processes
 from chopperd.traces.kernels.names import names_matching
 from chopperd.units import NS_PER_US
 
@@ -22,9 +23,6 @@ KERNEL_LAUNCH: Final = re.compile(
 #: By how much a record may start before its call: the clocks of host and device are joined no
 #: better. Of 9,595 records of 11 real traces none starts before its call.
 EARLIEST_NS: Final = 10 * NS_PER_US
-
-_FEW_RATIO: Final = 0.01
-"""Up to this share of a device's records may seem to be another process's, by chance or damage."""
 
 #: Copies that always leave a record. Fills are not here: an empty one legitimately leaves none.
 COPY_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*(?:Async|WithStream)\w*$")
@@ -60,7 +58,7 @@ def link(
     records: DeviceRecords,
     calls: RuntimeCalls,
     names: tuple[str, ...],
-    threads: Sequence[tuple[int | str, int | str]],
+    threads: Threads,
 ) -> Links:
     """Tie every record to its launch by correlation id.
 
@@ -75,9 +73,9 @@ def link(
         impossible starts are pytorch/pytorch#192021.
     """
     launch = _named(calls, names, KERNEL_LAUNCH) | _named(calls, names, COPY_LAUNCH)
-    shared = _shared_by_processes(calls, threads)
+    shared = shared_by_processes(calls, threads)
     launch &= ~shared
-    by_id = _call_by_correlation(records.correlation, calls.correlation, launch)
+    by_id = calls_by_id(records.correlation, calls.correlation, launch)
     by_id[np.append(shared, False)[by_id]] = -1
     linked = by_id >= 0
     linked[linked] = records.start_ns[linked] >= calls.start_ns[by_id[linked]] - EARLIEST_NS
@@ -90,77 +88,6 @@ def link(
         recorded=_marked(len(calls), call[linked]),
         launch=runs_kernel | (launch & ~captured),
     )
-
-
-def _call_by_correlation(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
-    """Index of the call with each wanted correlation id; -1 none or no id.
-
-    Of several calls with one id a launch goes before others, and the last before the first.
-
-    Args:
-        wanted: (records,) int64.
-        correlation: (calls,) int64.
-        launch: (calls,) bool.
-    """
-    if len(correlation) == 0:
-        return np.full(len(wanted), -1, np.int64)
-    keys = 2 * correlation + launch
-    order = np.argsort(keys, kind="stable")
-    at = np.searchsorted(keys[order], 2 * wanted + 1, side="right") - 1
-    found = order[at]
-    return np.where((wanted > 0) & (correlation[found] == wanted), found, -1)
-
-
-def _process_of(calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]) -> Int64s:
-    """The number of each call's process: (calls,) int64."""
-    number: dict[int | str, int] = {}
-    process = np.array([number.setdefault(pid, len(number)) for pid, _ in threads], np.int64)
-    return process[calls.thread]
-
-
-def _shared_by_processes(
-    calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]
-) -> Bools:
-    """Calls whose correlation id a call of another process has too: (calls,) bool."""
-    shared = np.zeros(len(calls), np.bool_)
-    of_call = _process_of(calls, threads)
-    if len(calls) == 0 or (of_call == of_call[0]).all():
-        return shared
-    order = np.lexsort((of_call, calls.correlation))
-    correlation, of_call = calls.correlation[order], of_call[order]
-    opens = np.diff(correlation, prepend=correlation[0] - 1) != 0
-    first = np.flatnonzero(opens)
-    last = np.append(first[1:], len(order)) - 1
-    several = (of_call[first] != of_call[last]) & (correlation[first] > 0)
-    shared[order] = several[np.cumsum(opens) - 1]
-    return shared
-
-
-def merged_devices(
-    records: DeviceRecords, calls: RuntimeCalls, threads: Sequence[tuple[int | str, int | str]]
-) -> list[int]:
-    """The devices whose records are not of one process for certain: several files were merged.
-
-    A profiler writes a file a process. Of several in one file, each with launches, those that
-    launched on a device are identified by ids that only one of them has.
-    """
-    of_call = _process_of(calls, threads)
-    if len(calls) == 0 or (of_call == of_call[0]).all():
-        return []
-    shared = _shared_by_processes(calls, threads)
-    call = _call_by_correlation(
-        records.correlation, calls.correlation, np.zeros(len(calls), np.bool_)
-    )
-    linked = call >= 0
-    device, process = records.device[linked], of_call[call[linked]]
-    process = np.where(shared[call[linked]], -1, process)
-    found = []
-    for number in np.unique(device).tolist():
-        owners, counts = np.unique(process[device == number], return_counts=True)
-        many = counts > max(_FEW_RATIO * counts.sum(), 1)
-        if np.count_nonzero(many) > 1 or (many.any() and owners[counts.argmax()] < 0):
-            found.append(number)
-    return found
 
 
 def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from chopperd.model.arrays import Bools, Int32s, Int64s
-from chopperd.model.trace import SpanKind, Trace
-from chopperd.traces.kernels.names import MODULE_PREFIX, bounded, used_names
+from chopperd.model.trace import MODULE_PREFIX, SpanKind, Trace
+from chopperd.traces.kernels.names import bounded, used_names
 from chopperd.traces.timeline.nesting import Nesting
 
 #: The group of parameters that is in no group of its own: embedding, last norm, head.

@@ -18,9 +18,9 @@ def main() -> None:
         text = mutated(rng)
         text = text[text.find(b"[") + 1 :]
         for final in (False, True):
-            scanner.scan(TextBuffer(text), len(text), final=final)
+            scanner.scan(TextBuffer(text), final=final)
             part = TextBuffer(text[: rng.randrange(len(text) + 1)])
-            scanner.scan(part, rng.randrange(60), final=final)
+            scanner.scan(part, final=final, limit=rng.randrange(60))
     print(DONE)
 
 
