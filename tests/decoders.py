@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from chopperd.model.trace import Trace
-from chopperd.traces.read.assemble import Assembled, assemble
+from chopperd.model.trace import Trace, TraceMeta
+from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.document import find_opening
 from chopperd.traces.read.event_array import event_array
 from chopperd.traces.read.json_text import repaired
@@ -24,7 +24,7 @@ TABLES = ("records", "calls", "spans", "device_spans", "flows")
 class Reading:
     """What a decoder made of an event array."""
 
-    tables: Assembled
+    tables: Trace
     counts: dict[str, int]
     lost: dict[str, int]
     has_queues: bool
@@ -43,7 +43,7 @@ def reading(text: bytes, *, native: bool, piece_bytes: int = 1 << 20) -> Reading
     array.finish()
     tail = array.tail
     return Reading(
-        tables=assemble(rows, None),
+        tables=assemble(rows, TraceMeta(path="", sha256="")),
         counts=dict(rows.counts),
         lost={
             "damaged": array.damaged,
@@ -79,7 +79,7 @@ def assert_alike(one: Reading, other: Reading) -> None:
     assert_same_columns(one.tables, other.tables)
 
 
-def assert_same_columns(one: Assembled | Trace, other: Assembled | Trace) -> None:
+def assert_same_columns(one: Trace, other: Trace) -> None:
     """All columns of all tables are the same, and the texts that they number."""
     for name in ("names", "threads", "collectives", "shapes", "span_ns"):
         assert getattr(one, name) == getattr(other, name), name

@@ -65,8 +65,15 @@ TABLES: Final[Mapping[str, RowType]] = {
     "flows": _row("flow t_ns", "thread is_end"),
 }
 """Row layouts in the scanner's order (scanner.h)."""
-_SMALL: Final = frozenset({"kind", "is_end"})
 _UNUSED: Final = "unused"
+_SMALL: Final = frozenset({"kind", "is_end"})
+COLUMN_TYPES: Final[Mapping[str, type[np.signedinteger]]] = {
+    name: np.int8 if name in _SMALL else np.int64 if row[name].itemsize > 4 else np.int32
+    for row in TABLES.values()
+    for name in row.names or ()
+    if name != _UNUSED
+}
+"""Type of each column; columns of one name have the same in all tables."""
 TEXTS: Final = ("name", "thread", "collective", "shapes", "place", "category")
 """What the scanner numbers, in its order; all but the last by the column that indexes it."""
 JOIN: Final = b"\x1f"
@@ -332,9 +339,7 @@ def _columns(table: Table, row: RowType) -> Mapping[str, Ints]:
         return {}
     rows = np.frombuffer(_memory(table.rows, 0, table.count * row.itemsize), row)
     return {
-        name: rows[name].astype(np.int8) if name in _SMALL else rows[name].copy()
-        for name in row.names or ()
-        if name != _UNUSED
+        name: rows[name].astype(COLUMN_TYPES[name]) for name in row.names or () if name != _UNUSED
     }
 
 

@@ -25,10 +25,10 @@ from chopperd.traces.read.rows import integer
 Pids: TypeAlias = Mapping[int, Scalar]
 
 _CATEGORIES: Final = ("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
-_LOOKED_AT: Final = 64
+_RECORDS_TRIED: Final = 64
 """Records of a kind that are read in each piece of text."""
 _EVENT_BYTES: Final = 16 * 1024
-"""Records longer than this are passed over."""
+"""Longer records are skipped."""
 _BETWEEN: Final = b",\n"
 _BLANK: Final = b" \t\r\n"
 _SEPARATORS: Final = _BLANK + b","
@@ -36,16 +36,16 @@ _HELD_BYTES: Final = 1 << 21
 
 
 class Annotator:
-    """The text of one trace with events put in, a piece at a time.
+    """The text of one trace with inserted events, a piece at a time.
 
     Attributes:
         opened: Whether the event array was found.
-        dropped_bytes: How much of the end of a cut file is left out; known after `finish`.
+        dropped_bytes: How much of the end of a cut file is omitted; known after `finish`.
 
     Args:
-        events: JSON objects to put in.
+        events: JSON objects to insert.
         closes: The scanner if the file was cut off, to find its last whole event; the text is then
-            closed behind it.
+            closed after it.
     """
 
     def __init__(self, events: Iterable[bytes], *, closes: ScannerLibrary | None) -> None:
@@ -55,11 +55,11 @@ class Annotator:
         self._text = b""
         self._bare = False
         self._begun = False
-        self._put_in = False
+        self._has_inserted = False
         self._end = None if closes is None else _CutEnd(closes)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What can be written when `data` has come."""
+        """The text that can be written after `data` has arrived."""
         if self._begun:
             yield from self._rest(data)
             return
@@ -70,7 +70,7 @@ class Annotator:
             yield from self._begin()
 
     def finish(self) -> Iterator[bytes]:
-        """What is left when the text has ended."""
+        """The rest, when the text has ended."""
         if self._end is None:
             yield self._text
             return
@@ -93,13 +93,13 @@ class Annotator:
         between = b"\n"
         for event in self._events:
             yield between + event
-            between, self._put_in = _BETWEEN, True
+            between, self._has_inserted = _BETWEEN, True
 
     def _begin(self) -> Iterator[bytes]:
         """The comma before the file's own events, where it has any, and the first of them."""
         text, self._text, self._begun = self._text, b"", True
         has_events = text.lstrip(_BLANK)[:1] not in b"],"
-        comma = b"," if has_events and self._put_in else b""
+        comma = b"," if has_events and self._has_inserted else b""
         if self._end is None:
             yield comma
         else:
@@ -114,10 +114,10 @@ class Annotator:
 
 
 class _CutEnd:
-    """Holds back the end of a file that was cut, until it is known what of it is whole.
+    """Holds back the end of a file that was cut, until its last whole event is known.
 
     Attributes:
-        held: What was not given yet; it starts between two events.
+        held: Text not yet returned; it starts between two events.
         comma: Separates the inserted events from the first of the file.
     """
 
@@ -128,7 +128,7 @@ class _CutEnd:
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What surely is no part of a cut event."""
+        """Text that is certainly no part of a cut event."""
         self.held += data
         if len(self.held) <= _HELD_BYTES or self._ended:
             return
@@ -139,7 +139,7 @@ class _CutEnd:
             self.comma, self.held = b"", self.held[end:]
 
     def closing(self, *, bare: bool) -> tuple[int, bytes]:
-        """How much of the held text stays, and what closes the document after it."""
+        """How much of the held text is retained, and the brackets that close the document."""
         end, ended = self._whole(final=True)
         if not ended:
             whole = len(self.held[:end].rstrip(_SEPARATORS))
@@ -157,7 +157,7 @@ class _CutEnd:
 
 
 def _closed_keys(keys: bytes) -> tuple[int, bytes]:
-    """How much of the text after the array stays, and the bracket that it may need."""
+    """How much of the text after the array is retained, and the bracket that it may need."""
     opened = b'{"":[]'
     if is_json(opened + keys):
         return len(keys), b""
@@ -195,7 +195,7 @@ def _records(text: bytes) -> Iterator[Mapping[str, object]]:
     for category in _CATEGORIES:
         word = f'"{category}"'.encode()
         position = text.find(word)
-        for _ in range(_LOOKED_AT):
+        for _ in range(_RECORDS_TRIED):
             if position < 0:
                 break
             event = _event_around(text, position)

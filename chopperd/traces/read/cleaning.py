@@ -48,27 +48,10 @@ class Stretch:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimesOfTrace:
-    """The times of all tables of a trace.
-
-    Attributes:
-        records, device_spans: Device rows; spans' times are those of records.
-        calls, spans: Host rows.
-        answered: For rows of `records`, (n,) int64: which nothing follows on their stream, though
-            their launches are in the file.
-    """
-
-    records: Times
-    calls: Times
-    spans: Times
-    device_spans: Times
-    answered: Callable[[Int64s], Bools]
-
-    @property
-    def tables(self) -> tuple[Times, Times, Times, Times]:
-        """All of them."""
-        return self.records, self.calls, self.spans, self.device_spans
+TablesTimes: TypeAlias = tuple[Times, Times, Times, Times]
+"""Of device records, runtime calls, host spans, device spans."""
+Answered: TypeAlias = Callable[[Int64s], Bools]
+"""Of some device records, which nothing follows on their stream, though their launch is known."""
 
 
 def close_together(tables: Sequence[Times]) -> bool:
@@ -85,19 +68,18 @@ def close_together(tables: Sequence[Times]) -> bool:
     return last_ns - first_ns <= _LONGEST_NS
 
 
-def outlying(times: TimesOfTrace) -> list[Bools]:
+def outlying(tables: TablesTimes, answered: Answered) -> list[Bools]:
     """Which rows of each table lie or last beyond what is possible, (n,) bool a table.
 
-    That is farther from where the trace's rows start than that stretch is long, and than ten
-    minutes. Of rows that start there only a few are taken to be damaged; of a table with more,
-    such as records by a device's own clock, none. Rows may last into rows that stay. Rows that
-    another row confirms stay too: a collective that hangs until the job is killed, and what runs
-    after one that hung for long.
+    That is farther from the densest stretch of starts than that is long, and than ten minutes. Only
+    a few rows of a table are taken to be damaged; if more start there, as records by a device's own
+    clock, none. A row may last into rows that stay. Rows that another row confirms stay too: a
+    collective that hangs until the job is killed, and what runs after one that hung for long.
 
     Args:
-        times: All tables of the trace.
+        tables: All tables of the trace.
+        answered: Asked of records that last too long.
     """
-    tables = times.tables
     sure = [start[~_doubtful(start, end)] for start, end in tables]
     starts = [start for start in sure if len(start)]
     if not starts:
@@ -107,19 +89,19 @@ def outlying(times: TimesOfTrace) -> list[Bools]:
     first_ns, last_ns = begin.start_ns - far_ns, begin.end_ns + far_ns
     elsewhere = [_few_elsewhere(start, end, first_ns, last_ns) for start, end in tables]
     if any(mask.any() for mask in elsewhere):
-        _keep_confirmed(elsewhere, times, begin)
+        _keep_confirmed(elsewhere, tables, begin)
     # A row may last into another stretch of rows that stay: they show that time went on.
     for (start, end), out in zip(tables, elsewhere, strict=True):
         stays = start[~out & ~_doubtful(start, end)]
         last_ns = max(last_ns, int(stays.max(initial=begin.end_ns)) + far_ns)
     endless = [_endless(start, end, first_ns, last_ns) for start, end in tables]
     if any(mask.any() for mask in endless):
-        _keep_awaited(endless, times)
+        _keep_awaited(endless, tables, answered)
     return [out | lasts for out, lasts in zip(elsewhere, endless, strict=True)]
 
 
 def capture(tables: Sequence[Times]) -> Stretch | None:
-    """First start and last end of the rows whose times are beyond doubt; None without any.
+    """First start and last end of the rows whose times are plausible; None without any.
 
     Args:
         tables: The rows that are not `outlying`.
@@ -134,7 +116,7 @@ def capture(tables: Sequence[Times]) -> Stretch | None:
 
 
 def believable(start_ns: Int64s, end_ns: Int64s, within: Stretch | None) -> Bools:
-    """Which rows to keep, (n,) bool: all but those with no start or no length far outside.
+    """Which rows to keep, (n,) bool: all but those without start or length far outside.
 
     A start of 0 alone is no fault: a trace may begin there. Far is farther than the capture is
     long, and than one second.
@@ -161,7 +143,7 @@ def _doubtful(start_ns: Int64s, end_ns: Int64s) -> Bools:
 
 
 def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
-    """Rows that start outside of a stretch, if they are few of their table; else none."""
+    """Rows that start outside a stretch, if they are few of their table; else none."""
     elsewhere = ((start_ns < first_ns) | (start_ns > last_ns)) & ~_doubtful(start_ns, end_ns)
     count = np.count_nonzero(elsewhere)
     few = max(1, int(len(start_ns) * _FEW_RATIO))
@@ -169,49 +151,48 @@ def _few_elsewhere(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int
 
 
 def _endless(start_ns: Int64s, end_ns: Int64s, first_ns: int, last_ns: int) -> Bools:
-    """Rows that end after what is possible, though they start where rows may."""
+    """Rows that end later than possible though they start where rows may."""
     early = _doubtful(start_ns, end_ns) & (start_ns < first_ns)
     endless: Bools = (end_ns > last_ns) & (start_ns <= last_ns) & ~early
     return endless
 
 
-def _keep_confirmed(elsewhere: list[Bools], times: TimesOfTrace, begin: Stretch) -> None:
+def _keep_confirmed(elsewhere: list[Bools], tables: TablesTimes, begin: Stretch) -> None:
     """Unmark distant rows whose time both host and device rows have, or which a row reaches."""
-    host, device = (times.calls, times.spans), (times.records,)
-    within = [(start >= begin.start_ns) & (start <= begin.end_ns) for start, _ in times.tables]
-    reaching = [
-        (start[mine], end[mine]) for (start, end), mine in zip(times.tables, within, strict=True)
-    ]
-    others = (host, device, device, host)
-    for mask, (start, _), other in zip(elsewhere, times.tables, others, strict=True):
+    records, calls, spans, _ = tables
+    reaching = []
+    for start, end in tables:
+        begun = (start >= begin.start_ns) & (start <= begin.end_ns)
+        reaching.append((start[begun], end[begun]))
+    others = ((calls, spans), (records,), (records,), (calls, spans))
+    for mask, (start, _), other in zip(elsewhere, tables, others, strict=True):
         rows = np.flatnonzero(mask)
         mask[rows[confirmed(start[rows], (*other, *reaching))]] = False
 
 
-def _keep_awaited(endless: list[Bools], times: TimesOfTrace) -> None:
-    """Unmarks rows that last long and end where another row says that something did.
+def _keep_awaited(endless: list[Bools], tables: TablesTimes, answered: Answered) -> None:
+    """Unmark rows that last long and end when another row shows that something ended.
 
-    A device's record where the host has such a row, or where nothing follows it on its stream and
-    its launch is known; a row of the host where another of the host, or a record, ends then too.
+    A device record if a host row ends then, or if it is `answered`; a host row if another host row
+    or a record ends then; a device span if a host row or a record that stays does.
     """
-    host = (times.calls, times.spans)
+    host = tables[1:3]
     records, calls, spans, device_spans = (
         np.flatnonzero(mask & lengths_ok(start, end))
-        for mask, (start, end) in zip(endless, times.tables, strict=True)
+        for mask, (start, end) in zip(endless, tables, strict=True)
     )
     for mask, (_, end), rows in zip(endless[1:3], host, (calls, spans), strict=True):
-        awaited = (ending(end[rows], host) > 1) | (ending(end[rows], (times.records,)) > 0)
+        awaited = (ending(end[rows], host) > 1) | (ending(end[rows], tables[:1]) > 0)
         mask[rows[awaited]] = False
-    start, end = times.records
-    stay = records[(ending(end[records], host) > 0) | times.answered(records)]
+    start, end = tables[0]
+    stay = records[(ending(end[records], host) > 0) | answered(records)]
     endless[0][stay] = False
-    end = times.device_spans[1]
-    spanned = ending(end[device_spans], (*host, (start[stay], times.records[1][stay]))) > 0
+    spanned = ending(tables[3][1][device_spans], (*host, (start[stay], end[stay]))) > 0
     endless[3][device_spans[spanned]] = False
 
 
 def _densest(starts: Sequence[Int64s]) -> Stretch:
-    """From the first to the last start, of the most rows that no gap of ten minutes parts."""
+    """The stretch with most starts that has no gap of ten minutes."""
     first_ns = min(int(start.min()) for start in starts)
     last_ns = max(int(start.max()) for start in starts)
     if last_ns - first_ns <= _LONGEST_NS:
@@ -224,18 +205,18 @@ def _densest(starts: Sequence[Int64s]) -> Stretch:
 
 
 def lengths_ok(start_ns: Int64s, end_ns: Int64s) -> Bools:
-    """Which rows have a length, and one that a wait may have: (n,) bool."""
+    """Which rows have a length, not longer than a wait may be: (n,) bool."""
     length_ns = end_ns.astype(np.float64) - start_ns  # in int64 it might overflow
     ok: Bools = (length_ns > 0) & (length_ns <= LONGEST_WAIT_NS)
     return ok
 
 
 def confirmed(at_ns: Int64s, tables: Sequence[Times]) -> Bools:
-    """Which instants a row of the tables lies around, to the minute: (n,) bool.
+    """Which instants lie within a row of the tables, to the minute: (n,) bool.
 
     Args:
         at_ns: (n,) int64.
-        tables: The rows to ask.
+        tables: The rows.
     """
     if not len(at_ns):
         return np.zeros(0, np.bool_)

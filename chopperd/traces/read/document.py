@@ -1,7 +1,7 @@
 """Text around the event array: where it opens, the keys that are read, events in further lists.
 
-Documents may hold megabytes of other keys, and the text may be damaged: all is passed over once,
-and no value is made of what is not read.
+Documents may hold megabytes of other keys, and the text may be damaged: it is parsed once, and no
+values are made of keys that are not read.
 """
 
 import re
@@ -25,11 +25,11 @@ from chopperd.traces.read.json_text import (
 from chopperd.traces.read.rows import TraceRows
 
 _LISTS_COUNTED: Final = 8
-"""Further lists are not searched for: each search reads all that is left."""
+"""Only so many further lists are searched for: each search reads the whole rest."""
 _FIRST_PIECE_BYTES: Final = 1 << 12
 _PIECE_BYTES: Final = 1 << 20
 _BEFORE: Final = b'{"":[]'
-"""With it before them, keys that follow a list are a document."""
+"""Put before the keys that follow a list, it makes them a document."""
 BASE_TIME: Final = "baseTimeNanoseconds"
 ROCM_KEYS: Final = frozenset({"hip_runtime_version", "hip_driver_version", "roctracer_version"})
 CUDA_KEYS: Final = frozenset({"cuda_runtime_version", "cuda_driver_version", "cupti_version"})
@@ -44,9 +44,9 @@ _TEXTS: Final = msgspec.json.Decoder(
 )
 
 _ODD: Final = {b"NaN": b"1e0", b"Infinity": b"1e000000", rb"\ud": rb"\u0", rb"\uD": rb"\u0"}
-"""Words that are no numbers and lone surrogates, each with a valid text of the same length."""
+"""Invalid numbers and lone surrogates, each with a valid text of the same length."""
 _ODD_BYTES: Final = 16
-"""From where a parser refuses one of them to its end, or its beginning, at the most."""
+"""Longest distance from where a parser refuses one of them to its beginning or end."""
 
 _MENDED_BYTES: Final = 1 << 16
 """Longer texts are not searched for missing values: it takes too long."""
@@ -56,7 +56,7 @@ _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OPENINGS_TRIED: Final = 8
 _LONG_BYTES: Final = 1 << 20
-"""How much of heads is passed over before the next place where the array may open is taken."""
+"""After so much of heads the next candidate for the array is taken."""
 
 Texts: TypeAlias = Mapping[str, bytes]
 """JSON texts by key."""
@@ -69,7 +69,7 @@ def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
 
     Args:
         text: The document.
-        mend: Whether a value that is missing, or is none, is null; else it is no JSON.
+        mend: Whether a missing or invalid value is read as null; else it is refused.
     """
     found = first_value(_TEXTS, memoryview(text))
     strict = text
@@ -84,7 +84,7 @@ def document_texts(text: bytes, *, mend: bool = True) -> Texts | Refusal:
 
 
 def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
-    """The same of a text with null for what is missing in it; the refusal where that is not all."""
+    """The same of a text with null for missing values; the refusal if it has other faults."""
     is_due = refusal.fault is Fault.MALFORMED and len(text) <= _MENDED_BYTES
     if not is_due or not may_lack_value(text, refusal.offset):
         return refusal
@@ -96,7 +96,7 @@ def _mended(text: bytes, refusal: Refusal) -> Texts | Refusal:
 
 
 def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
-    """Whether a parser may have refused what strict readers refuse in sound text."""
+    """Whether a parser may have refused one of `_ODD`, which other writers produce."""
     if refusal.offset is None:  # as for half a pair
         return True
     around = text[max(refusal.offset - _ODD_BYTES, 0) : refusal.offset + _ODD_BYTES]
@@ -104,20 +104,20 @@ def _may_be_odd(text: bytes, refusal: Refusal) -> bool:
 
 
 def _strict(text: bytes) -> bytes:
-    """Text of the same form and length without what strict readers refuse in sound text."""
+    """Text of the same form and length with valid text for all of `_ODD`."""
     for odd, plain in _ODD.items():
         text = text.replace(odd, plain)
     return text
 
 
 def _address(text: bytes | Raw) -> int:
-    """Where a text lies: values are views of the document."""
+    """The memory address of a text: values are views of the document."""
     address: int = np.frombuffer(text, np.uint8).ctypes.data
     return address
 
 
 def is_cut_short(texts: Texts | Refusal) -> bool:
-    """Whether the text was no more than the sound beginning of a JSON object."""
+    """Whether the text is the valid beginning of a JSON object."""
     return isinstance(texts, Refusal) and texts.fault is Fault.INCOMPLETE
 
 
@@ -139,22 +139,22 @@ class Opening:
 def find_opening(data: bytes) -> Opening | None:
     """The opening of the event array in the first bytes of a document; None if not yet there.
 
-    A `traceEvents` inside another object is passed over: with the array closed right there, the
-    document would not be whole. In a damaged head the first one is taken, and after a few that are
-    passed over the next.
+    A `traceEvents` inside another object is skipped: with the array closed right there, the
+    document would be incomplete. In a damaged head the first one is taken, and after a few that are
+    skipped the next.
     """
     start = len(data) - len(without_mark(data).lstrip())
     if data[start : start + 1] == b"[":
         return Opening(b"", start + 1, {})
-    passed_bytes = 0
+    skipped_bytes = 0
     for number, key in enumerate(_keys_of_events(data, start)):
         head = data[start : key.end()]
-        if number == _OPENINGS_TRIED or passed_bytes > _LONG_BYTES:
+        if number == _OPENINGS_TRIED or skipped_bytes > _LONG_BYTES:
             return Opening(head, key.end() + 1, Refusal(Fault.INCOMPLETE))
         texts = document_texts(head + b"[]}")
         if not is_cut_short(texts):
             return Opening(head, key.end() + 1, texts)
-        passed_bytes += len(head)
+        skipped_bytes += len(head)
     return None
 
 
@@ -172,16 +172,16 @@ def without_mark(data: bytes) -> bytes:
 
 
 def is_cut_mark(data: bytes) -> bool:
-    """Whether a text is no more than the beginning of a byte order mark."""
+    """Whether a text is the beginning of a byte order mark and nothing else."""
     return len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data)
 
 
 def trailing_events(tail: bytes, *, native: bool = True) -> int:
-    """Number of events in the first few lists behind the event array.
+    """Number of events in the first few lists after the event array.
 
     Args:
         tail: What follows the array.
-        native: Whether the scanner in C may be used.
+        native: Whether the C scanner may be used.
     """
     count = 0
     for _ in range(_LISTS_COUNTED):
@@ -194,7 +194,7 @@ def trailing_events(tail: bytes, *, native: bool = True) -> int:
 
 
 def _counted(text: memoryview, *, native: bool) -> tuple[int, bytes]:
-    """How many events a list has, and what follows it. Their rows are made, and given up."""
+    """The number of events in a list, and what follows it; their rows are discarded."""
     rows, at, size = TraceRows(), 0, _FIRST_PIECE_BYTES
     array = event_array(rows, _PIECE_BYTES, native=native)
     while at < len(text) and array.tail is None:

@@ -2,7 +2,7 @@
 
 A profiler's buffer that is flushed twice, or a file put together from pieces that overlap, reports
 the same work twice. A record that lasts far past later ones of its stream is cut. Works on sorted
-tables; what else is wrong with times is `validity`'s.
+tables; `cleaning` finds impossible times.
 """
 
 from dataclasses import fields, replace
@@ -27,9 +27,9 @@ TableT = TypeVar("TableT", DeviceRecords, RuntimeCalls, HostSpans, DeviceSpans, 
 def without_copies(table: TableT) -> tuple[TableT, int]:
     """The table without duplicate rows (the first in the file stays), and the number of duplicates.
 
-    A copy is like another row in every column. The kernels of a graph launch, which share their
-    correlation id, differ in their times; where times are whole microseconds, several of no length
-    may be alike and all real: rows of no length are copies only where an id of their own says so.
+    A copy equals another row in every column. The kernels of a graph launch, which share their
+    correlation id, differ in their times; where times are whole microseconds, several rows of no
+    length may be equal and all real: they are copies only if they have an id of their own.
 
     Args:
         table: Sorted by its times.
@@ -83,8 +83,8 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
 
     A stream runs one launch at a time, so such a record ended before the next launch started there:
     its end was stamped late. Far is by more than a ms, or past the start of several and further
-    than programs let kernels overlap. Where more than a quarter of a stream's records are so, it
-    is no such stream.
+    than programs let kernels overlap. If that is more than a quarter of a stream's records, the
+    stream runs launches concurrently, and none is cut.
 
     Args:
         records: Sorted.
@@ -119,7 +119,7 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
 
 
 def _changes(column: Ints) -> Bools:
-    """Which values are not those before them, (n,) bool; the first is one."""
+    """Which values differ from the one before, (n,) bool; the first does."""
     changes = np.ones(len(column), np.bool_)
     changes[1:] = column[1:] != column[:-1]
     return changes
@@ -143,7 +143,7 @@ def _times(table: TableT) -> tuple[Int64s, Int64s]:
 
 
 def _identified(table: TableT, rows: Int64s) -> Bools:
-    """Which rows have an id of their own, (m,) bool; many records may share a launch's."""
+    """Which rows have an id of their own, (m,) bool; records share that of their launch."""
     if isinstance(table, RuntimeCalls):
         return table.correlation[rows] > 0
     if isinstance(table, HostSpans):

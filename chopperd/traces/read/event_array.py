@@ -1,16 +1,16 @@
 """The event array of a trace, read into rows as its bytes arrive.
 
-The C scanner makes no object per event and passes over damage. Where it was not compiled, msgspec
-reads strict JSON, and damage raises `DamagedTextError`.
+The C scanner makes no object per event and skips damage. Where it was not compiled, msgspec reads
+strict JSON, and damage raises `DamagedTextError`.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final
 
 from chopperd.traces.native.scanner import (
-    Scanned,
     Scanner,
     ScannerLibrary,
     TextBuffer,
@@ -32,7 +32,7 @@ from chopperd.traces.read.scanned import ScannedRows
 from chopperd.traces.read.source import Buffer, TraceSource
 
 _FILE_BYTES: Final = 1 << 24
-"""Of a file that is read at once: rows wait in the scanner's memory."""
+"""How much of a file is scanned at once: rows wait in the scanner's memory."""
 _FAR_MORE: Final = 8
 _CUTS_TRIED: Final = 4
 _FIRST_SEARCH_BYTES: Final = 16 * 1024
@@ -40,11 +40,11 @@ _ARRAY_END: Final = re.compile(rb'\}\s*(?=\]\s*(?:\}|,\s*"|\Z))')
 _LONGEST_TAIL_BYTES: Final = 1 << 17
 _ENDS_TRIED: Final = 32
 _NEXT_EVENT: Final = b',{"ph":""}'
-"""Behind a damaged last event, so that the scanner sees where it ends."""
+"""Put after a damaged last event, so that the scanner finds its end."""
 
 
 def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "EventArray":
-    """Reads an event array into rows, with the C scanner if there is one.
+    """The reader of an event array: the C scanner if there is one, else the decoder.
 
     Args:
         rows: Takes the rows.
@@ -57,33 +57,24 @@ def event_array(rows: TraceRows, block_bytes: int, *, native: bool = True) -> "E
     return ScannedArray(library, rows, block_bytes)
 
 
-class ScannedArray:
-    """The elements of `traceEvents`, scanned into rows as their bytes arrive.
+class EventArray(ABC):
+    """The elements of `traceEvents`, read into rows as their bytes arrive.
 
     Attributes:
         damaged, damaged_args, undecodable: Elements damaged or lost, as in `Damage`.
         tail: What follows the array; None until its end is seen.
         truncated: Whether the data ended inside an element.
-
-    Args:
-        library: The scanner.
-        rows: Takes the rows.
-        block_bytes: How much text to take into rows at once.
     """
 
-    def __init__(self, library: ScannerLibrary, rows: TraceRows, block_bytes: int) -> None:
+    def __init__(self, block_bytes: int, wanted_bytes: int) -> None:
         self.damaged = 0
         self.damaged_args = 0
         self.undecodable = 0
         self.tail: bytes | None = None
         self.truncated = False
-        self._scanner = Scanner(library)
-        self._rows = ScannedRows(rows)
-        self._scanned_bytes = 0
-        self._searched_bytes = 0
         self._block_bytes = block_bytes
+        self._wanted_bytes = wanted_bytes
         self._pending = TextBuffer()
-        self._wanted_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
@@ -91,16 +82,52 @@ class ScannedArray:
         return len(self._pending) + len(self.tail or b"")
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes."""
+        """Take the next bytes.
+
+        Raises:
+            DamagedTextError: They are not JSON, which only the scanner can read.
+        """
         if self.tail is not None:
             self.tail += data
             return
         self._pending.append(data)
         if len(self._pending) >= self._wanted_bytes:
-            self._read(final=False)
+            self._read_pending()
+
+    @abstractmethod
+    def read_file(self, source: TraceSource) -> None:
+        """Read events of a plain file that follow the text fed so far, if the reader can."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Read what was waiting for more.
+
+        Raises:
+            DamagedTextError: It is not JSON, or the array has no end; only the scanner reads that.
+        """
+
+    @abstractmethod
+    def _read_pending(self) -> None:
+        """Read whole elements of the pending text."""
+
+    def _begin_tail(self, at: int = 0) -> None:
+        """Make the pending text from an offset on the tail."""
+        self.tail = self._pending.text()[at:]
+        self._pending.clear()
+
+
+class ScannedArray(EventArray):
+    """An event array that the C scanner reads; damage is counted and skipped."""
+
+    def __init__(self, library: ScannerLibrary, rows: TraceRows, block_bytes: int) -> None:
+        super().__init__(block_bytes, wanted_bytes=0)
+        self._scanner = Scanner(library)
+        self._rows = ScannedRows(rows)
+        self._scanned_bytes = 0
+        self._searched_bytes = 0
 
     def read_file(self, source: TraceSource) -> None:
-        """Take the events of a plain file that follow the text that was fed, as far as easy."""
+        """Read the following events of a plain file until a long or damaged element."""
         if self.tail is not None:
             return
         position = source.stored_bytes - len(self._pending)
@@ -111,50 +138,44 @@ class ScannedArray:
         while read_bytes >= _FILE_BYTES:
             end = self._scanner.scan_file(source.file, position, _FILE_BYTES)
             read_bytes, position = end - position, end
-            self._take(self._scanner.take())
+            self._take_scanned()
             source.go_on_at(position)
 
     def finish(self) -> None:
-        """Take what was waiting for more."""
-        self._read(final=True)
+        """Read what was waiting for more."""
+        self._read_pending(final=True)
         self.truncated = self.tail is None and len(self._pending) > 0
 
-    def _read(self, *, final: bool) -> None:
-        """Scan what is pending; take the rows of all that is scanned when there are enough."""
+    def _read_pending(self, *, final: bool = False) -> None:
+        """Scan the pending text; take the rows of all that is scanned when there are enough."""
         if self.tail is not None:
             return
-        text, searched = self._pending, self._searched_bytes
-        stop = self._scanner.scan(text, final=final, searched=searched)
+        stop = self._scanner.scan(self._pending, final=final, searched=self._searched_bytes)
         self._searched_bytes = stop.searched
         self._scanned_bytes += stop.consumed
         self._pending.drop(stop.consumed)
         if final or stop.ended or self._scanned_bytes >= self._block_bytes:
             self._scanned_bytes = 0
-            self._take(self._scanner.take())
+            self._take_scanned()
         # Text without an end in sight is scanned again when there is far more of it.
         self._wanted_bytes = 0 if stop.consumed else _FAR_MORE * len(self._pending)
         if stop.ended:
-            self._take_tail()
+            self._begin_tail()
         elif stop.stuck:
-            self._pass_last_damage()
+            self._skip_last_damage()
 
-    def _pass_last_damage(self) -> None:
-        """Take the array's end behind a damaged element that no event follows, if it is found."""
+    def _skip_last_damage(self) -> None:
+        """Find the array's end after a damaged element that no event follows."""
         text = self._pending.text()
         end = _array_end(text)
         if end is None:
             return
         self._scanner.scan(TextBuffer(text[:end] + _NEXT_EVENT), final=True, limit=end)
-        self._take(self._scanner.take())
-        self._pending.drop(end + 1)
-        self._take_tail()
+        self._take_scanned()
+        self._begin_tail(end + 1)
 
-    def _take_tail(self) -> None:
-        """What is pending is the tail."""
-        self.tail = self._pending.text()
-        self._pending.clear()
-
-    def _take(self, found: Scanned) -> None:
+    def _take_scanned(self) -> None:
+        found = self._scanner.take()
         self.damaged += found.damaged
         self.damaged_args += found.damaged_args
         self.undecodable += found.undecodable
@@ -162,10 +183,10 @@ class ScannedArray:
 
 
 def _array_end(data: bytes) -> int | None:
-    """Offset of the array's closing bracket behind a damaged last event; None if there is none.
+    """Offset of the array's closing bracket after a damaged last event; None if there is none.
 
     With what follows it, it closes the document; lists in the damaged event do not. Only the last
-    128 KiB are searched, as keys behind the events are short, and few brackets in them.
+    128 KiB are searched, as keys after the events are short and have few brackets.
     """
     since = max(0, len(data) - _LONGEST_TAIL_BYTES)
     ends = [end.end() for end in _ARRAY_END.finditer(data, since)]
@@ -182,87 +203,50 @@ class DamagedTextError(Exception):
     """The text is not strict JSON, which only the C scanner can read."""
 
 
-class DecodedArray:
-    """The elements of `traceEvents`, decoded into rows as their bytes arrive.
+class DecodedArray(EventArray):
+    """An event array that msgspec decodes; nothing in it may be damaged.
 
     No brackets are counted and no layout is assumed: a block is cut where two events seem to meet,
     and the cut is right if the block before it decodes.
-
-    Attributes:
-        damaged, damaged_args: Always 0: damage is not passed over.
-        undecodable: Elements that are no events.
-        tail: What follows the array; None until its end is seen.
-        truncated: Always False: a file that was cut off is damaged.
-
-    Args:
-        rows: Takes the rows.
-        block_bytes: How much text to decode at once.
     """
 
     def __init__(self, rows: TraceRows, block_bytes: int) -> None:
-        self.damaged = 0
-        self.damaged_args = 0
-        self.undecodable = 0
-        self.tail: bytes | None = None
-        self.truncated = False
+        super().__init__(block_bytes, wanted_bytes=block_bytes)
         self._rows = EventRows(rows)
-        self._block_bytes = block_bytes
-        self._wanted_bytes = block_bytes
-        self._pending = bytearray()
-
-    @property
-    def pending_bytes(self) -> int:
-        """How much waits for its end: part of an element, or the tail."""
-        return len(self._pending) + len(self.tail or b"")
-
-    def feed(self, data: Buffer) -> None:
-        """Take the next bytes.
-
-        Raises:
-            DamagedTextError: They are not JSON.
-        """
-        if self.tail is not None:
-            self.tail += data
-            return
-        self._pending += data
-        if len(self._pending) >= self._wanted_bytes:
-            self._read_block()
 
     def read_file(self, source: TraceSource) -> None:
-        """Does nothing: the text must be fed."""
+        """Do nothing: the text must be fed."""
 
     def finish(self) -> None:
-        """Take what was waiting for more.
-
-        Raises:
-            DamagedTextError: It is not JSON, or the array has no end.
-        """
+        """Read what was waiting for more."""
         if self.tail is None:
-            found = self._decoded(b"[" + self._pending)
+            text = self._pending.text()
+            found = self._decoded(b"[" + text)
             if found is None:
                 self.tail = b""
             else:
-                self._close(found)
+                self._close(text, found)
 
-    def _read_block(self) -> None:
-        """Decode up to the last border of two events; waits for far more text if none is right."""
-        for end, start in islice(_cuts(self._pending), _CUTS_TRIED):
-            found = self._decoded(b"".join((b"[", memoryview(self._pending)[:end], b"]")))
+    def _read_pending(self) -> None:
+        """Decode up to the last border of two events; wait for far more text if none is right."""
+        text = self._pending.text()
+        for end, start in islice(_cuts(text), _CUTS_TRIED):
+            found = self._decoded(b"".join((b"[", memoryview(text)[:end], b"]")))
             if found is None:
-                self._pending = self._pending[start:]
+                self._pending.drop(start)
                 self._wanted_bytes = self._block_bytes
                 return
             if found.fault is not Fault.INCOMPLETE:
-                self._close(found)
+                self._close(text, found)
                 return
         self._wanted_bytes = _FAR_MORE * len(self._pending)
 
-    def _close(self, trailing: Refusal) -> None:
-        """Take the last events; the tail begins where the parser of `[` + pending found more."""
+    def _close(self, text: bytes, trailing: Refusal) -> None:
+        """Take the last events; the tail begins where the parser of `[` + text found more."""
         end = (trailing.offset or 0) - 1
-        if trailing.fault is not Fault.TRAILING or self._decoded(b"[" + self._pending[:end]):
+        if trailing.fault is not Fault.TRAILING or self._decoded(b"[" + text[:end]):
             raise DamagedTextError
-        self.tail, self._pending = bytes(self._pending[end:]), bytearray()
+        self._begin_tail(end)
 
     def _decoded(self, array: bytes) -> Refusal | None:
         """Take the events of an array; a refusal if it is not one whole array."""
@@ -274,7 +258,7 @@ class DecodedArray:
         return None
 
 
-def _cuts(data: bytearray) -> Iterator[tuple[int, int]]:
+def _cuts(data: bytes) -> Iterator[tuple[int, int]]:
     """Where an element seems to end and the next to start, last first.
 
     The search goes backwards in growing windows: the last border is usually in the last one.
@@ -286,6 +270,3 @@ def _cuts(data: bytearray) -> Iterator[tuple[int, int]]:
         for border in reversed(borders):
             yield border.start() + 1, border.end()
         stop, window = begin, window * 8
-
-
-EventArray: TypeAlias = ScannedArray | DecodedArray

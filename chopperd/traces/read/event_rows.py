@@ -1,4 +1,4 @@
-"""Decoded events to rows of a trace; what belongs to no table is only counted."""
+"""Decoded events to rows of a trace: the reader without the C scanner."""
 
 import re
 from collections import defaultdict
@@ -67,17 +67,13 @@ _FLOWS: Final = "fwdbwd"
 
 
 class EventRows:
-    """Sorts decoded events into the rows of a trace; what belongs to no table is only counted.
-
-    Args:
-        rows: Takes the rows.
-    """
+    """Adds decoded events to the rows of a trace; those of no table are only counted."""
 
     def __init__(self, rows: TraceRows) -> None:
         self._rows = rows
 
     def add(self, elements: Iterable[object]) -> int:
-        """Take some elements of the array; how many of them are no events."""
+        """Add elements of the array; the number of those that are no events."""
         undecodable = 0
         by_category: defaultdict[str, list[Event]] = defaultdict(list)
         for element in elements:
@@ -96,7 +92,7 @@ class EventRows:
         return undecodable
 
     def _taker(self, category: str) -> Taker | None:
-        """What takes rows of a category; None for categories that are only counted."""
+        """The method for rows of a category; None for categories that are only counted."""
         if category in _RECORD_KINDS:
             return partial(self._take_records, _RECORD_KINDS[category])
         if category in _SPAN_KINDS:

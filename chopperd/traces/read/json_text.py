@@ -1,4 +1,4 @@
-"""JSON texts: their values, why a text has none, and repair of what strict readers refuse."""
+"""JSON texts: decode values, classify decoding errors, repair what strict decoders refuse."""
 
 import re
 from collections.abc import Sequence
@@ -61,9 +61,9 @@ _NO_VALUE: Final = re.compile(
     + rb")|\Z)",
     re.DOTALL,
 )
-"""All up to a missing value, or a word that is no value, outside strings.
+"""Text up to and including a missing value or an invalid word, outside strings.
 
-Quotes in damaged text mislead.
+Quotes in damaged text mislead it.
 """
 _MAY_BE_NONE: Final = re.compile(rb"[\w\s.+,\]}-]")
 _NULL: Final = b"null"
@@ -73,7 +73,7 @@ _LONG_INTEGER: Final = re.compile(
     rb"|(?<![0-9.eE+])(?<![eE]-)(?P<digits>[0-9]{4301,}+)(?![.eE])",
     re.DOTALL,
 )
-"""Strings, and integers of more digits than Python makes an integer of."""
+"""Strings, and integers of more digits than Python converts."""
 _NO_EXPONENT: Final = b"e0"
 _ESCAPE_BYTES: Final = len(rb"\ud83d")
 _BACKSLASH: Final = ord("\\")
@@ -92,12 +92,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A decoder's refusal.
-
-    Attributes:
-        fault: The kind.
-        offset: Byte at which the value ends (TRAILING) or the fault lies; None if unknown.
-    """
+    """A decoder's refusal; `offset`, if known, is that of the fault or end (TRAILING)."""
 
     fault: Fault
     offset: int | None = None
@@ -130,7 +125,7 @@ def is_json(text: bytes) -> bool:
 
 
 def values_of(texts: Sequence[bytes]) -> Sequence[object]:
-    """The values of JSON texts; texts that strict readers refuse are repaired first."""
+    """The values of JSON texts; texts that strict decoders refuse are repaired first."""
     array = b"[" + b",".join(texts) + b"]"
     try:
         values: Sequence[object] = ANY_VALUE.decode(array)
@@ -179,9 +174,9 @@ def refusal_of(error: Exception, size_bytes: int) -> Refusal:
 
 
 def repaired(text: bytes) -> bytes:
-    """Valid text for strict readers, as far as strings are recognised before damage.
+    """Text that strict decoders accept, as far as strings are recognised before damage.
 
-    U+FFFD replaces stray bytes and lone surrogate escapes, null what is no value (`with_nulls`).
+    U+FFFD replaces invalid bytes and lone surrogate escapes, null invalid values (`with_nulls`).
     """
     if not text.isascii():
         text = text.decode("utf-8", "replace").encode()
@@ -191,7 +186,7 @@ def repaired(text: bytes) -> bytes:
 
 
 def with_nulls(text: bytes) -> bytes:
-    """`text` with null for missing values and for words that are no values.
+    """`text` with null for missing values and invalid words.
 
     Python's json writes NaN and Infinity, C++ nan and -inf, other tools None, True or 0x7f; torch
     has written nothing at all.
@@ -205,7 +200,7 @@ def with_floats(text: bytes) -> bytes:
 
 
 def may_lack_value(text: bytes, offset: int | None) -> bool:
-    """Whether what a parser refuses at an offset may be a value that is missing, or is none."""
+    """Whether a parser may have refused a missing or invalid value at an offset."""
     return offset is not None and _MAY_BE_NONE.match(text, offset) is not None
 
 
@@ -242,7 +237,7 @@ def _without_lone_surrogates(text: bytes) -> bytes:
 
 
 def _nibbles() -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-    """What each byte is as a hex digit, 16 for none, (256,) uint8."""
+    """The value of each byte as a hex digit, (256,) uint8; 16 if it is none."""
     values = np.full(256, 16, np.uint8)
     for digit in range(16):
         for byte in (b"%x" % digit, b"%X" % digit):

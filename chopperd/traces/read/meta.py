@@ -1,10 +1,10 @@
-"""Keys of the trace document next to its events: rank, job, devices, runtime, base time."""
+"""Keys of the trace document other than its events: rank, job, devices, runtime, base time."""
 
 import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Raw, Struct
 
 from chopperd.model.run import ProcessGroup
-from chopperd.model.trace import DeviceNumbers, DeviceRecords, RecordKind, TraceDevice
+from chopperd.model.trace import DeviceNumbers, RecordKind, Trace, TraceDevice, TraceMeta
 from chopperd.traces.read.document import BASE_TIME, CUDA_KEYS, ROCM_KEYS, Texts, document_texts
 from chopperd.traces.read.json_text import NO_TEXT, Fault, Refusal, first_value, repaired
 from chopperd.traces.read.rows import ABSENT, integer
@@ -25,7 +25,7 @@ _BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})\s*[,}\n]')
 _FILE_RANK: Final = re.compile(r"(?<![a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _LATEST_BASE_NS: Final = 4_000_000_000_000_000_000
 _LONG_BYTES: Final = 1 << 17
-"""Longer values are passed over, as decoding them costs time: none that is read here is so long."""
+"""Longer values are skipped, as decoding them costs time: none that is read here is so long."""
 _JOB: Final = "distributedInfo"
 _MOST_GROUPS: Final = 256
 """A rank of the largest public jobs is in 71; more are not compared."""
@@ -95,7 +95,7 @@ def _base(text: bytes) -> bytes | None:
 
 
 def _values(texts: Texts) -> Mapping[str, object]:
-    """The values of keys; None for those that are too long to be of use, or can't be read.
+    """The values of keys; None for those that are too long or can't be read.
 
     Source: a job's processes and groups (`distributedInfo.pg_config`) may take megabytes.
     """
@@ -122,29 +122,66 @@ def _job(text: bytes) -> object:
     return {key: _value(bytes(member)) for key, member in members.items() if member}
 
 
+def trace_meta(
+    values: Mapping[str, object], *, path: str, file_name: str, sha256: str
+) -> TraceMeta:
+    """What the keys of a trace say of it, without what its events say.
+
+    Args:
+        values: As read.
+        path: Of the file, as given.
+        file_name: Its original name.
+        sha256: Of its bytes, hex.
+    """
+    rank, rank_source = rank_of(values, file_name)
+    job = _mapping(values.get(_JOB))
+    return TraceMeta(
+        path=path,
+        sha256=sha256,
+        base_time_unix_ns=base_time_unix_ns(values),
+        rank=rank,
+        rank_source=rank_source,
+        world_size=_whole_number(job.get("world_size")),
+        backend=text_of(job, "backend"),
+        groups=groups_of(values),
+        trace_id=text_of(values, "trace_id"),
+        host_name=text_of(values, "host_name", "HOSTNAME"),
+        run=text_of(values, "chopperd_run"),
+        job=text_of(values, "chopperd_job"),
+        devices=devices_of(values),
+        simulated=values.get("chopperd_simulated") is True,
+    )
+
+
+def with_runtime(trace: Trace, values: Mapping[str, object], *, has_queues: bool) -> TraceMeta:
+    """The trace's meta with its runtime and what its device numbers count.
+
+    Args:
+        trace: The trace.
+        values: Of its keys, as read.
+        has_queues: Whether device records name their HSA queue.
+    """
+    counts = np.bincount(trace.calls.name, minlength=len(trace.names))
+    call_names = [trace.names[number] for number in np.flatnonzero(counts).tolist()]
+    ran = trace.records.device[trace.records.kind == RecordKind.KERNEL]
+    runtime = runtime_of(values, call_names)
+    numbers = device_numbers(runtime, call_names, np.unique(ran).tolist(), has_queues=has_queues)
+    return replace(trace.meta, runtime=runtime, device_numbers=numbers)
+
+
 def base_time_unix_ns(values: Mapping[str, object]) -> int | None:
-    """What relative times count from; None if absent or 0 (absolute times)."""
+    """Unix time that relative times count from; None if absent or 0 (absolute times)."""
     base = _whole_number(values.get("baseTimeNanoseconds"))
     return base if base is not None and 0 < base < _LATEST_BASE_NS else None
 
 
 def rank_of(values: Mapping[str, object], file_name: str) -> tuple[int | None, str | None]:
-    """The process's rank and where it was found; a name with two different ranks has none."""
-    rank = _whole_number(_mapping(values.get("distributedInfo")).get("rank"))
+    """The process's rank and its source; a file name with two different ranks has none."""
+    rank = _whole_number(_mapping(values.get(_JOB)).get("rank"))
     if rank is not None:
-        return rank, "distributedInfo"
+        return rank, _JOB
     named = set(map(int, _FILE_RANK.findall(file_name)))
     return (named.pop(), "file name") if len(named) == 1 else (None, None)
-
-
-def world_size_of(values: Mapping[str, object]) -> int | None:
-    """The number of ranks; None if absent."""
-    return _whole_number(_mapping(values.get("distributedInfo")).get("world_size"))
-
-
-def backend_of(values: Mapping[str, object]) -> str | None:
-    """What torch.distributed communicates by; None if absent."""
-    return text_of(_mapping(values.get(_JOB)), "backend")
 
 
 def groups_of(values: Mapping[str, object]) -> tuple[ProcessGroup, ...] | None:
@@ -188,7 +225,7 @@ def text_of(values: Mapping[str, object], *keys: str) -> str | None:
 
 
 def devices_of(values: Mapping[str, object]) -> tuple[TraceDevice, ...]:
-    """What the file says of its devices, by number.
+    """The devices as the file describes them, by number.
 
     Source: Kineto's `deviceProperties` (id, name, numSms; the name may be ""; a UUID or PCI bus id
     where a build writes them) and our own `chopperd_devices` (device, uuid, pci_bus_id, name).
@@ -266,10 +303,10 @@ def device_numbers(
         runtime: "cuda", "rocm" or None.
         call_names: Names of its runtime calls.
         kernel_devices: Numbers of the devices that ran kernels. Copies are no evidence:
-            rocprofiler-sdk gives one to the host the number of a CPU.
+            rocprofiler-sdk numbers one to the host by a CPU.
         has_queues: Whether device records name their HSA queue.
 
-    Of ROCm's two profilers roctracer hands on the runtime's driver node id, in which CPUs come
+    Of ROCm's two profilers roctracer reports the runtime's driver node id, in which CPUs come
     first: no GPU is 0. rocprofiler-sdk counts GPUs from 0. `roctracer_version` in the header is no
     evidence: builds on rocprofiler-sdk may write it too.
 
@@ -284,9 +321,3 @@ def device_numbers(
     if counts_gpus == counts_nodes:
         return DeviceNumbers.UNKNOWN
     return DeviceNumbers.GPU_ORDINALS if counts_gpus else DeviceNumbers.HSA_NODES
-
-
-def kernel_devices(records: DeviceRecords) -> tuple[int, ...]:
-    """Numbers of the devices that ran kernels, rising."""
-    ran = records.device[records.kind == RecordKind.KERNEL]
-    return tuple(np.unique(ran).tolist())

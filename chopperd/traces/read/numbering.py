@@ -1,6 +1,6 @@
 """Order the values that columns number: names, threads, collectives, shapes.
 
-A file may make every one of them another: what is done for each is done for all of them at once.
+A file may have a different one in each row: work is done for all of them at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ PlainT = TypeVar("PlainT")
 Part: TypeAlias = int | str | None
 Thread: TypeAlias = tuple[int | str, int | str]
 
-_TOLD_APART: Final = frozenset({int, str, bytes, type(None)})
-"""Types of which no two values are equal; 1 equals 1.0, and true."""
+_EXACT: Final = frozenset({int, str, bytes, type(None)})
+"""Types of which equal values are the same value; 1 equals 1.0, and true."""
 
 
 class Numbering(Generic[PlainT]):
@@ -32,7 +32,7 @@ class Numbering(Generic[PlainT]):
 
     Args:
         values: In order, each once.
-        number: (n,) int32, the place in `values` of each interned value.
+        number: (n,) int32, index in `values` of each interned value.
     """
 
     def __init__(self, values: Sequence[PlainT], number: Int32s) -> None:
@@ -40,7 +40,7 @@ class Numbering(Generic[PlainT]):
         self._number = number
 
     def column(self, numbers: Int32s) -> Int32s:
-        """A column of interned numbers, as indices into `values`; those of none stay -1."""
+        """A column of interned numbers as indices into `values`; negative ones become -1."""
         if not len(self._number):
             return numbers
         return np.where(numbers < 0, np.int32(ABSENT), self._number[numbers])
@@ -50,8 +50,8 @@ def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -
     """The numbering of values by their parts.
 
     Args:
-        columns: Of each part that a value consists of, that part of every interned value.
-        plain: A value of its parts.
+        columns: One column for each part of the values.
+        plain: Makes a value of its parts.
     """
     ranks = np.stack([_ranked(column) for column in columns])
     order = np.lexsort(ranks[::-1])
@@ -66,7 +66,7 @@ def _by_parts(columns: Sequence[Sequence[Part]], plain: Callable[..., PlainT]) -
 
 
 def _ranked(column: Sequence[Part]) -> Int64s:
-    """The place of each in their order, (n,) int64: numbers before texts, then what is absent."""
+    """The rank of each, (n,) int64: numbers before texts, then absent ones."""
     parts = dict.fromkeys(column)
     texts = sorted([part for part in parts if isinstance(part, str)])
     numbers = sorted([part for part in parts if isinstance(part, int)])
@@ -75,15 +75,15 @@ def _ranked(column: Sequence[Part]) -> Int64s:
 
 
 def _plainly(raw: Sequence[RawT], plain: Callable[[RawT], Part]) -> list[Part]:
-    """What each stands for; texts and whole numbers are converted once each."""
-    if not _TOLD_APART.issuperset(map(type, raw)):
+    """Each converted; equal texts and whole numbers are converted once."""
+    if not _EXACT.issuperset(map(type, raw)):
         return [plain(one) for one in raw]
     known = {one: plain(one) for one in set(raw)}
     return [known[one] for one in raw]
 
 
 def names_of(names: Iterable[str]) -> Numbering[str]:
-    """The numbering of names, each of which is there once."""
+    """The numbering of names, which are distinct."""
     texts = list(names)
     order = sorted(range(len(texts)), key=texts.__getitem__)
     number = np.empty(len(order), np.int32)
@@ -127,7 +127,7 @@ def compacted(texts: Sequence[bytes]) -> list[str]:
 
 
 def _some_at_once(texts: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The texts in parts of few bytes: values take more memory, and time while there are many."""
+    """The texts in batches of few bytes: many values at once take memory and time."""
     first, size = 0, 0
     for end, text in enumerate(texts, 1):
         size += len(text)
@@ -177,7 +177,7 @@ _COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
     "group_size": _count,
     "ranks": _text,
 }
-"""What each field of a collective is made of, in the order of `CollectiveKey`."""
+"""The conversion of each field of a collective, in the order of `CollectiveKey`."""
 
 
 def _collective(*values: Part) -> Collective:

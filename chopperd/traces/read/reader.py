@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from chopperd.errors import TraceFormatError
-from chopperd.model.trace import Damage, Trace, TraceMeta
+from chopperd.model.trace import Damage, Trace
 from chopperd.traces.correlation_ids import merged_devices
 from chopperd.traces.read import meta
-from chopperd.traces.read.assemble import Assembled, assemble
+from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.document import (
     Texts,
     document_texts,
@@ -21,7 +21,6 @@ from chopperd.traces.read.document import (
 )
 from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, EventArray, event_array
 from chopperd.traces.read.json_text import Fault, Refusal
-from chopperd.traces.read.meta import device_numbers, kernel_devices
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.sniff import other_format
 from chopperd.traces.read.source import Buffer, Progress, ReadLimits, TraceSource
@@ -29,12 +28,12 @@ from chopperd.traces.read.source import Buffer, Progress, ReadLimits, TraceSourc
 DEFAULT_LIMITS: Final = ReadLimits()
 _MOST_DEVICES: Final = 128
 """Of the largest machines so far, a partition counted as a device, 64."""
-_READ_ON_AGAIN_BYTES: Final = 4 << 20
-"""What is fed behind a place where the scanner could not go on by itself, before it tries again."""
-_GIVEN_BACK_BYTES: Final = 1 << 16
-"""Text that waits and is read again for that; far less, or the same would come again and again."""
+_RETRY_BYTES: Final = 4 << 20
+"""What is fed after the scanner could not read on by itself, before it tries again."""
+_REREAD_BYTES: Final = 1 << 16
+"""Up to so much pending text is read again for that: far less, so that reading advances."""
 _OLD_CATEGORIES: Final = frozenset({"", "cpu_to_cuda"})
-"""Of all that torch.autograd.profiler writes, which has rows of "CPU functions" by words only."""
+"""All that the old torch.autograd.profiler writes."""
 _DAMAGED: Final = (
     "is damaged or cut off, and this installation has no native scanner, which alone reads such "
     "files: install chopperd from a wheel, or reinstall it where a C compiler is"
@@ -51,15 +50,15 @@ def read_trace(
     name: str | None = None,
     native: bool = True,
 ) -> Trace:
-    """The trace in `path`, of any layout and compression; damage is counted.
+    """The trace in a file, of any layout and compression; damage is counted.
 
     Args:
         path: A file as Kineto or another tool wrote it, gzip or plain.
         limits: What to refuse.
         progress: Called with (stored bytes read, size of the file).
         name: The file's original name, which may contain its rank; None if it is the current one.
-        native: Whether the scanner in C may be used, if there is one. Without it only sound files
-            are read, to the same trace.
+        native: Whether the C scanner may be used, if there is one; without it only undamaged files
+            are read, with the same result.
 
     Raises:
         TraceFormatError: Not a trace: unreadable, empty, too large, or something else; or damaged,
@@ -96,7 +95,7 @@ class _Document:
         native: bool,
     ) -> None:
         self._source = source
-        self._called = name
+        self._name = name
         self._limits = limits
         self._opening = bytearray()
         self._wanted_bytes = 0
@@ -120,19 +119,19 @@ class _Document:
             )
 
     def read_on(self) -> None:
-        """Once the events have begun, take what the file has of them without that it is fed.
+        """Once the events have begun, let the scanner read the file itself.
 
-        Where that came to an end at something long or damaged, again when that is passed. What
-        waits for its end is given back to the file, and is less than is fed until the next time.
+        It stops at a long or damaged element and is tried again when that is passed. Pending text
+        is read again, which is less than is fed until the next try.
         """
         is_due = self._source.stored_bytes >= self._read_on_from
-        if self._head is None or not is_due or self._events.pending_bytes > _GIVEN_BACK_BYTES:
+        if self._head is None or not is_due or self._events.pending_bytes > _REREAD_BYTES:
             return
         self._events.read_file(self._source)
-        self._read_on_from = self._source.stored_bytes + _READ_ON_AGAIN_BYTES
+        self._read_on_from = self._source.stored_bytes + _RETRY_BYTES
 
     def finish(self) -> None:
-        """Take what was waiting for more.
+        """Read what was waiting for more.
 
         Raises:
             TraceFormatError: There was no event array, or nothing in it was an event.
@@ -151,31 +150,29 @@ class _Document:
             )
 
     def trace(self, path: Path) -> Trace:
-        """All that was read."""
+        """The trace, after `finish`."""
         keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
         if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
             raise DamagedTextError
         self._trailing = trailing_events(self._events.tail or b"", native=self._native)
-        self._check_places()
-        tables = assemble(self._rows, meta.base_time_unix_ns(keys.values))
-        self._check_devices(tables)
-        return Trace(
-            meta=self._meta(path, keys, tables),
-            names=tables.names,
-            threads=tables.threads,
-            records=tables.records,
-            calls=tables.calls,
-            spans=tables.spans,
-            device_spans=tables.device_spans,
-            flows=tables.flows,
-            collectives=tables.collectives,
-            shapes=tables.shapes,
-            damage=self._damage(keys, tables),
-            span_ns=tables.span_ns,
+        self._check_processes()
+        about = replace(
+            meta.trace_meta(
+                keys.values, path=str(path), file_name=path.name, sha256=self._source.sha256
+            ),
+            event_count=self._event_count,
+            event_counts=dict(self._rows.counts),
+        )
+        found = assemble(self._rows, about)
+        self._check_devices(found)
+        return replace(
+            found,
+            meta=meta.with_runtime(found, keys.values, has_queues=self._rows.has_queues),
+            damage=self._damage(keys, found.damage),
         )
 
-    def _check_places(self) -> None:
-        """Refuse a device whose records are of several processes, stream by stream.
+    def _check_processes(self) -> None:
+        """Refuse a device with a stream whose records are of several processes.
 
         Source: Kineto writes a record under its device; tools that put files together change that
             number, or make it a text, and leave the one in `args`.
@@ -197,14 +194,14 @@ class _Document:
             "give each rank's own file"
         )
 
-    def _check_devices(self, tables: Assembled) -> None:
+    def _check_devices(self, trace: Trace) -> None:
         """Refuse thousands of devices, and a device that several processes' records are on."""
-        devices = tables.records.device
+        devices = trace.records.device
         if len(devices) and np.ptp(devices) >= _MOST_DEVICES:
             count = len(np.unique(devices))
             if count > _MOST_DEVICES:
                 raise self._source.error(f"names {count} devices, more than a machine has")
-        if merged := merged_devices(tables.records, tables.calls, tables.threads):
+        if merged := merged_devices(trace.records, trace.calls, trace.threads):
             raise self._merged(merged[0])
 
     @property
@@ -213,14 +210,14 @@ class _Document:
         return self._rows.counts.total() + lost
 
     def _open(self, data: Buffer) -> bytes:
-        """What of the text so far belongs to the event array; nothing until it opens."""
+        """The part of the text so far that belongs to the event array; empty until it opens."""
         self._opening += data
         if len(self._opening) < self._wanted_bytes:
             return b""
         # A text without the array is searched again when there is far more of it.
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
-        if other := other_format(text[:_FIRST_BYTES], self._called):
+        if other := other_format(text[:_FIRST_BYTES], self._name):
             raise self._source.error(other)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
         if start and start[:1] not in b"{[" and not is_cut_mark(start):
@@ -235,7 +232,7 @@ class _Document:
         return text[opening.position :]
 
     def _no_events(self) -> TraceFormatError:
-        """Why a text with no event array is no trace."""
+        """The reason why a text without an event array is no trace."""
         text = without_mark(bytes(self._opening))
         keys = document_texts(text, mend=False)
         if not isinstance(keys, Refusal):
@@ -246,41 +243,8 @@ class _Document:
             return self._source.error("is cut off before its events", len(self._opening))
         return self._source.error("is not JSON", keys.offset)
 
-    def _meta(self, path: Path, keys: meta.Keys, tables: Assembled) -> TraceMeta:
-        values = keys.values
-        rank, rank_source = meta.rank_of(values, path.name)
-        called = [tables.names[number] for number in sorted(set(tables.calls.name.tolist()))]
-        runtime = meta.runtime_of(values, called)
-        return TraceMeta(
-            path=str(path),
-            sha256=self._source.sha256,
-            base_time_unix_ns=meta.base_time_unix_ns(values),
-            anchored=tables.anchored,
-            rank=rank,
-            rank_source=rank_source,
-            world_size=meta.world_size_of(values),
-            backend=meta.backend_of(values),
-            groups=meta.groups_of(values),
-            trace_id=meta.text_of(values, "trace_id"),
-            host_name=meta.text_of(values, "host_name", "HOSTNAME"),
-            run=meta.text_of(values, "chopperd_run"),
-            job=meta.text_of(values, "chopperd_job"),
-            devices=meta.devices_of(values),
-            simulated=values.get("chopperd_simulated") is True,
-            event_count=self._event_count,
-            event_counts=dict(self._rows.counts),
-            runtime=runtime,
-            device_numbers=device_numbers(
-                runtime,
-                called,
-                kernel_devices(tables.records),
-                has_queues=self._rows.has_queues,
-            ),
-        )
-
-    def _damage(self, keys: meta.Keys, tables: Assembled) -> Damage:
+    def _damage(self, keys: meta.Keys, found: Damage) -> Damage:
         truncated = self._events.truncated or self._source.truncated
-        found = tables.damage
         return replace(
             found,
             damaged_events=self._events.damaged,

@@ -15,13 +15,13 @@ from chopperd.model.trace import MOST_DETAILS
 from chopperd.traces.read.json_text import Scalar
 
 KeyT = TypeVar("KeyT")
-IntT = TypeVar("IntT", np.int8, np.int32, np.int64)
+IntT = TypeVar("IntT", bound=np.signedinteger)
 
 ABSENT: Final = -1
 BEYOND: Final = -2
 """Number of all values beyond the limit of distinct ones."""
 _LONGEST_TEXT: Final = 64
-"""That may be a number."""
+"""Longer texts are no numbers."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
 _DECIMAL: Final = re.compile(r"(?:stream +(?=[-\d]))?([-+]?\d+)", re.ASCII)
 CollectiveKey: TypeAlias = tuple[Scalar, ...]
@@ -37,11 +37,11 @@ class TraceRows:
     """The rows of a trace as they are read, unsorted, on the file's own time axis.
 
     Attributes:
-        names, threads, collectives, shapes: Interned; what columns number. Of the last two
+        names, threads, collectives, shapes: What columns number; of the last two at most
             `MOST_DETAILS` each.
-        places: Interned: the process of records whose process is not their device.
+        places: The processes of records whose process is not their device.
         counts: Events by category, "" for none.
-        undecodable: Rows left out because a time or the device is missing or absurd.
+        undecodable: Rows left out because a time or the device is missing or impossible.
         invalid_records: Device records left out because their duration is negative or missing.
         has_queues: Whether a device record names its HSA queue.
         records, calls, spans, device_spans, flows: The columns of each table, as in the model.
@@ -82,7 +82,7 @@ def annotation_names(names: Sequence[str]) -> Bools:
 
 
 class Interner(dict[KeyT, int]):
-    """Numbers its keys in the order in which they are first asked for.
+    """Numbers its keys in the order in which they first occur.
 
     Args:
         most: How many keys are numbered; any other is `BEYOND`. None: all.
@@ -105,7 +105,7 @@ class Interner(dict[KeyT, int]):
         return self.most is not None and len(self) >= self.most
 
     def numbers(self, keys: Sequence[KeyT]) -> list[int]:
-        """The number of each, of many that are new."""
+        """The number of each key; for many new keys."""
         new = [key for key in dict.fromkeys(keys) if key not in self]
         if self.most is not None:
             new = new[: self.most - len(self)]
@@ -120,25 +120,25 @@ class ColumnParts:
         self._parts: dict[str, list[Ints]] = {}
 
     def append(self, keep: Bools, **columns: Ints) -> None:
-        """Take the rows where `keep` is set."""
+        """Add the rows where `keep` is set."""
         everything = bool(keep.all())
         for name, column in columns.items():
             part = column if everything else column[keep]
             self._parts.setdefault(name, []).append(part)
 
     def add(self, **columns: Ints) -> None:
-        """Take all rows."""
+        """Add all rows."""
         for name, column in columns.items():
             self._parts.setdefault(name, []).append(column)
 
     def whole(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """A whole column, (n,) `dtype`, which stays here too."""
+        """A whole column, (n,) `dtype`."""
         column = self.take(name, dtype)
         self._parts[name] = [column]
         return column
 
     def take(self, name: str, dtype: type[IntT]) -> npt.NDArray[IntT]:
-        """A whole column, (n,) `dtype`; its parts are given up."""
+        """A whole column, (n,) `dtype`; it is removed here."""
         parts = self._parts.pop(name, [])
         if not parts:
             return np.empty(0, dtype)

@@ -1,4 +1,4 @@
-"""What scans of some events give: columns of each table, and the texts that they number."""
+"""Rows of a scanner as rows of a trace: its texts decoded, its numbers replaced."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
@@ -22,11 +22,7 @@ _NULL: Final = b"null"
 
 
 class ScannedRows:
-    """Takes the rows of one scanner into the rows of a trace.
-
-    Args:
-        rows: Takes the rows.
-    """
+    """Adds the rows of one scanner to the rows of a trace."""
 
     def __init__(self, rows: TraceRows) -> None:
         self._rows = rows
@@ -39,7 +35,7 @@ class ScannedRows:
         }
 
     def add(self, found: Scanned) -> None:
-        """Take the rows of one scan."""
+        """Add the rows of one scan."""
         rows = self._rows
         for category, count in found.counts.items():
             rows.counts[_texts([category])[0]] += count
@@ -53,7 +49,7 @@ class ScannedRows:
 
 
 class _Numbers(Generic[KeyT]):
-    """Numbers of a scanner's texts as the trace's: equal values have one number.
+    """Converts a scanner's numbers of texts to a trace's: equal values have one number.
 
     Args:
         interner: Numbers the values.
@@ -73,7 +69,7 @@ class _Numbers(Generic[KeyT]):
         """(len(texts) + 1,) the number of each text; `ABSENT` last, which -1 indexes.
 
         Args:
-            texts: As given before, and new ones.
+            texts: Those of the last call, and new ones.
         """
         start, self._count = self._count, len(texts)
         if self._count > start:
@@ -94,7 +90,7 @@ class _Numbers(Generic[KeyT]):
 
 
 def _add(table: ColumnParts, columns: Mapping[str, Ints], numbers: dict[str, Int32s]) -> None:
-    """Take columns, numbered ones by the file's numbers."""
+    """Add columns, numbered ones with the trace's numbers."""
     table.add(
         **{
             name: numbers[name][column] if name in numbers else column

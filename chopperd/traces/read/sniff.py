@@ -1,4 +1,4 @@
-"""Recognise Kineto traces, and other formats, by the beginning of their content."""
+"""Recognise Kineto traces and other formats by the beginning of their content."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final
 from chopperd.errors import TraceFormatError
 from chopperd.traces.read.source import ReadLimits, TraceSource
 
-_LOOK_BYTES: Final = 1 << 20
+_SEARCHED_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 1 << 16
 _BEFORE_JSON: Final = b"\xef\xbb\xbf \t\r\n"
 _MARK: Final = b'"traceEvents"'
@@ -34,7 +34,7 @@ _LENGTH_BYTES: Final = 5
 _WIRE_TYPES: Final = (0, 1, 2, 5)
 _BINARY: Final = re.compile(rb"[\x00-\x08]")
 _PACKETS_SURE: Final = 4
-"""JSON text may look like one or two: a line feed, a letter for a length."""
+"""JSON text may resemble one or two: a line feed, a letter for a length."""
 
 
 def is_kineto(path: Path) -> bool:
@@ -48,7 +48,7 @@ def is_kineto(path: Path) -> bool:
             for piece in source.chunks():
                 seen += piece
                 text = seen.lstrip(_BEFORE_JSON)
-                if _MARK in text or len(seen) >= _LOOK_BYTES or text[:1] not in (b"", b"{"):
+                if _MARK in text or len(seen) >= _SEARCHED_BYTES or text[:1] not in (b"", b"{"):
                     break
     except TraceFormatError:
         return False
@@ -56,11 +56,11 @@ def is_kineto(path: Path) -> bool:
 
 
 def other_format(text: bytes, name: str) -> str | None:
-    """What a file that is no JSON is, and what to do instead, as the end of a sentence.
+    """The format of a file that is no JSON, and what to do instead, as the end of a sentence.
 
     Args:
         text: The file's beginning, decompressed.
-        name: What the file is called.
+        name: The file's name.
 
     Returns:
         None if unknown.
@@ -79,7 +79,7 @@ def other_format(text: bytes, name: str) -> str | None:
 
 
 def _perfetto_packets(text: bytes) -> int:
-    """How many packets a text begins with, the last perhaps cut; 0 if all is not packets.
+    """The number of packets at the beginning of a text, the last perhaps cut; 0 if it has others.
 
     Only the first few are read. Unlike packets, text has no control bytes but blanks.
     """
@@ -110,12 +110,12 @@ def _packet(text: bytes, at: int) -> tuple[int, int]:
 
 
 def kineto_files(directory: Path, *, newer_than_unix_ns: int, depth: int = 3) -> list[Path]:
-    """Kineto traces, by content, under a folder that were written since a time; sorted.
+    """Kineto traces in a folder, recognised by content, that were written since a time; sorted.
 
     Args:
-        directory: Where to look.
+        directory: The folder to search.
         newer_than_unix_ns: Files last written before are left out.
-        depth: How many levels of folders to look into, the folder itself being the first.
+        depth: How many levels of folders to search, the folder itself being the first.
     """
     return sorted(
         path
@@ -133,7 +133,7 @@ def _written_since(path: Path, unix_ns: int) -> bool:
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
-    """Files down to a depth; folders that can't be read and links to folders are passed over."""
+    """Files down to a depth; folders that can't be read and links to folders are skipped."""
     try:
         entries = sorted(directory.iterdir())
     except OSError:

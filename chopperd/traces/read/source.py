@@ -28,9 +28,9 @@ _OTHER_FORMATS: Final = {
 _MAGIC_BYTES: Final = max(map(len, (_GZIP, *_OTHER_FORMATS)))
 _WINDOW_BYTES: Final = 1 << 11
 _WINDOW_GROWTH: Final = 4
-"""Behind the end of a gzip member the next is given little, as it may end soon too; then more."""
+"""After the end of a gzip member the next is fed little, as it may end soon too; then more."""
 _VIEW_BYTES: Final = 1 << 17
-"""Read at once: hashed and scanned it is still in the core's own cache."""
+"""Read at once: it stays in the core's own cache while it is hashed and scanned."""
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
@@ -40,13 +40,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """What a reader accepts before it refuses a file.
+    """Sizes beyond which a file is refused.
 
     Attributes:
         stored_bytes: Size of the file.
         expanded_bytes: Size after decompression.
         element_bytes: Size of one event, and of all text before or after the events.
-        block_bytes: How much is decoded at once; decides memory and nothing else.
+        block_bytes: How much is decoded at once; affects memory only.
     """
 
     stored_bytes: int = 8 * _GIB
@@ -59,8 +59,8 @@ class TraceSource:
     """A trace file, open for reading once from start to end.
 
     Attributes:
-        truncated: Whether a compressed stream broke off; known when `chunks` has ended.
-        expanded_bytes: How much `chunks` has given.
+        truncated: Whether a compressed stream is incomplete; known when `chunks` has ended.
+        expanded_bytes: How much text was returned so far.
         stored_bytes: How much of the file was read.
         file: Its descriptor.
 
@@ -68,7 +68,7 @@ class TraceSource:
         path: The file.
         limits: What to refuse.
         progress: Called with (stored bytes read, size of the file).
-        name: What errors call it; None for `path`.
+        name: Its name in errors; None for `path`.
     """
 
     def __init__(
@@ -120,13 +120,13 @@ class TraceSource:
             yield b"".join(parts)
 
     def views(self) -> Iterator[Buffer]:
-        """The text, decompressed where the content is gzip, in pieces that a core's cache holds.
+        """The text, decompressed if it is gzip, in pieces that fit a core's cache.
 
-        A piece is there until the next is asked for: it may be a view of memory that is used again.
+        A piece is valid until the next is requested: it may be a view of memory that is reused.
 
         Raises:
-            TraceFormatError: The file is no regular file, empty, too large, or compressed in a way
-                that is broken or not known here.
+            TraceFormatError: The file is no regular file, empty, too large, or its compression is
+                broken or not supported.
         """
         self._check_kind()
         stored = self._stored()
@@ -159,7 +159,7 @@ class TraceSource:
             return False
 
     def go_on_at(self, position: int) -> None:
-        """Give text of a plain file from there on; what is before it was just read otherwise."""
+        """Return text of a plain file from an offset on; what is before was read by the scanner."""
         os.lseek(self.file, position, os.SEEK_SET)
         self.stored_bytes = self.expanded_bytes = position
         with self._readable():
@@ -180,9 +180,9 @@ class TraceSource:
         return (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns)
 
     def error(self, problem: str, offset: int | None = None) -> TraceFormatError:
-        """An error that names the file, and the place in its decompressed text if known."""
-        place = "" if offset is None else f" (byte {offset})"
-        return TraceFormatError(f"{self._name} {problem}{place}", path=self._name, offset=offset)
+        """An error that names the file, and the offset in its decompressed text if known."""
+        where = "" if offset is None else f" (byte {offset})"
+        return TraceFormatError(f"{self._name} {problem}{where}", path=self._name, offset=offset)
 
     def _check_kind(self) -> None:
         if stat.S_ISDIR(self._opened.st_mode):
@@ -223,7 +223,7 @@ class TraceSource:
             yield data
 
     def _hash_next(self, begin: int, data: memoryview) -> None:
-        """Hash what was not before of some bytes of the file and where they begin."""
+        """Hash the part of some bytes, which begin at an offset, that was not hashed before."""
         self._hash.update(data[max(self._hash_bytes - begin, 0) :])
         self._hash_bytes = max(self._hash_bytes, begin + len(data))
 
@@ -240,11 +240,11 @@ class TraceSource:
         else:
             self.truncated = not inflater.at_end
         for _ in stored:
-            """The hash is of the whole file, also where its text broke off."""
+            """The hash is of the whole file, even if its text is incomplete."""
 
 
 class _Inflater:
-    """Decompresses gzip members one after another, a bounded piece at a time."""
+    """Decompresses gzip members in sequence, a bounded piece at a time."""
 
     def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
@@ -271,7 +271,7 @@ class _Inflater:
             yield b"".join(parts)
 
     def _pieces(self, data: Buffer) -> Iterator[bytes]:
-        """The text of a file's next bytes; what is left of them behind a member is copied."""
+        """The text of a file's next bytes; what follows the end of a member is copied."""
         view, at = memoryview(data), 0
         while at < len(view):
             window = view[at : at + self._window_bytes]
@@ -293,7 +293,7 @@ class _Inflater:
                 yield piece
 
     def _next_member(self, data: Buffer) -> bytes:
-        """Begin another member and give its bytes; none if padding or something else follows."""
+        """Begin another member and return its bytes; empty if padding or other data follow."""
         begins = (self._between + data).lstrip(b"\0")
         if not begins.startswith(_GZIP):
             self._between = begins[: len(_GZIP)]

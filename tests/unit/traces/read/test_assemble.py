@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
-from chopperd.model.trace import SpanKind
-from chopperd.traces.read.assemble import Assembled, assemble
+from chopperd.model.trace import SpanKind, Trace, TraceMeta
+from chopperd.traces.read.assemble import assemble
 from chopperd.traces.read.event_rows import EventRows
 from chopperd.traces.read.json_text import ANY_VALUE
 from chopperd.traces.read.rows import TraceRows
@@ -10,11 +10,11 @@ from tests.layouts import Event, complete_event, encode
 BASE_NS = 1_700_000_000_000_000_000
 
 
-def assembled(*blocks: Sequence[Event], base_ns: int | None = None) -> Assembled:
+def assembled(*blocks: Sequence[Event], base_ns: int | None = None) -> Trace:
     rows = TraceRows()
     for block in blocks:
         EventRows(rows).add(ANY_VALUE.decode(encode(list(block))))
-    return assemble(rows, base_ns)
+    return assemble(rows, TraceMeta(path="", sha256="", base_time_unix_ns=base_ns))
 
 
 def test_records_are_sorted_by_start_and_end() -> None:
@@ -61,20 +61,20 @@ def test_threads_are_numbers_or_texts_and_a_missing_one_is_empty() -> None:
 
 def test_a_base_moves_relative_times_to_unix_time() -> None:
     found = assembled([complete_event("kernel", "k", 100.5, 2)], base_ns=BASE_NS)
-    assert found.anchored
+    assert found.meta.anchored
     assert found.records.start_ns.tolist() == [BASE_NS + 100_500]
     assert found.span_ns == (BASE_NS + 100_500, BASE_NS + 102_500)
 
 
 def test_a_base_does_not_move_times_that_count_from_1970_already() -> None:
     found = assembled([complete_event("kernel", "k", 1_700_000_000_000_000, 2)], base_ns=BASE_NS)
-    assert found.anchored
+    assert found.meta.anchored
     assert found.span_ns[0] == 1_700_000_000_000_000_000
 
 
 def test_small_times_without_a_base_have_no_anchor() -> None:
     found = assembled([complete_event("kernel", "k", 5_000_000, 2)])
-    assert not found.anchored
+    assert not found.meta.anchored
     assert found.span_ns == (5_000_000_000, 5_000_002_000)
 
 
@@ -99,7 +99,7 @@ def test_a_trace_without_rows_is_empty() -> None:
     assert (len(found.records), len(found.calls), len(found.spans), len(found.device_spans)) == (
         0,
     ) * 4
-    assert (found.span_ns, found.anchored) == ((0, 0), False)
+    assert (found.span_ns, found.meta.anchored) == ((0, 0), False)
 
 
 def test_steps_of_2021_are_annotations_though_operators_by_category() -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from chopperd.model.arrays import Bools, Int64s
 from chopperd.traces.read.cleaning import (
     Stretch,
+    TablesTimes,
     Times,
-    TimesOfTrace,
     believable,
     capture,
     close_together,
@@ -34,18 +34,16 @@ def trace_of(
     device_spans: Times = NO_ROWS,
     *,
     answered: bool = False,
-) -> TimesOfTrace:
+) -> tuple[TablesTimes, Callable[[Int64s], Bools]]:
     def of_rows(rows: Int64s) -> Bools:
         return np.full(len(rows), answered)
 
-    return TimesOfTrace(
-        records=records, calls=calls, spans=spans, device_spans=device_spans, answered=of_rows
-    )
+    return (records, calls, spans, device_spans), of_rows
 
 
 def outlying(tables: Sequence[Times]) -> list[Bools]:
     """Of one table or two, of a device and the host's calls."""
-    return outlying_of(trace_of(*tables))[: len(tables)]
+    return outlying_of(*trace_of(*tables))[: len(tables)]
 
 
 def rows(*pairs: tuple[int, int]) -> Times:
@@ -58,9 +56,9 @@ def work(count: int = 200, *more: tuple[int, int]) -> Times:
     return rows(*((n * 1_000_000, n * 1_000_000 + 5) for n in range(1, count + 1)), *more)
 
 
-def left_out(times: TimesOfTrace) -> list[list[int]]:
+def left_out(times: tuple[TablesTimes, Callable[[Int64s], Bools]]) -> list[list[int]]:
     """Indices of the outlying rows of each table."""
-    return [np.flatnonzero(mask).tolist() for mask in outlying_of(times)]
+    return [np.flatnonzero(mask).tolist() for mask in outlying_of(*times)]
 
 
 def test_the_capture_is_the_span_of_rows_with_a_start_and_a_length() -> None:

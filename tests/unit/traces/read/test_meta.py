@@ -1,11 +1,16 @@
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from chopperd.model.trace import TraceDevice
+from chopperd.model.trace import TraceDevice, TraceMeta
 from chopperd.traces.read import meta
 
 BASE = 1_700_000_000_000_000_000
+
+
+def about(values: Mapping[str, object]) -> TraceMeta:
+    return meta.trace_meta(values, path="", file_name="", sha256="")
 
 
 def test_keys_before_and_after_the_events_are_read_together() -> None:
@@ -70,7 +75,7 @@ def test_a_rank_is_taken_from_a_file_name_that_says_one(name: str, rank: int | N
 def test_the_file_s_own_rank_comes_first() -> None:
     values = {"distributedInfo": {"rank": 0, "world_size": 4}}
     assert meta.rank_of(values, "rank3.json") == (0, "distributedInfo")
-    assert meta.world_size_of(values) == 4
+    assert about(values).world_size == 4
     assert meta.rank_of({"distributedInfo": "odd"}, "x.json") == (None, None)
 
 
@@ -112,7 +117,7 @@ def test_groups_are_read_by_name_with_their_ranks_folded() -> None:
     assert [rank for rank in range(9) if b.holds(rank)] == [1, 3, 5]
     assert [rank for rank in range(9) if c.holds(rank)] == [7]
     assert not any(a.holds(rank) for rank in range(9)), "not known by its fold"
-    assert meta.backend_of(values) == "nccl"
+    assert about(values).backend == "nccl"
 
 
 @pytest.mark.parametrize(
@@ -195,4 +200,4 @@ def test_keys_around_an_array_within_an_object_are_read() -> None:
 def test_the_rank_is_read_beside_what_strict_readers_refuse(odd: bytes) -> None:
     tail = b'],"distributedInfo": {%s, "rank": 3, "world_size": 8}}' % odd
     values = meta.read_keys(b'{"traceEvents": ', tail[1:]).values
-    assert (meta.rank_of(values, ""), meta.world_size_of(values)) == ((3, "distributedInfo"), 8)
+    assert (meta.rank_of(values, ""), about(values).world_size) == ((3, "distributedInfo"), 8)
