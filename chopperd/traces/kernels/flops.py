@@ -5,7 +5,7 @@ agree with `torch.utils.flop_counter` but for two: causal attention counts as ha
 blocks are skipped (the convention of FlashAttention's benchmarks and of Chopper); and the weight
 gradient of a grouped convolution counts no more than its forward.
 
-Whatever is not certain is unknown: other operators, sequences of several lengths, windows, causal
+Everything uncertain is unknown: other operators, sequences of several lengths, windows, causal
 attention over unequal lengths, shapes that do not fit together.
 """
 
@@ -39,13 +39,13 @@ _MAX_SIZE: Final = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What an operator does: its operations, and what it multiplies."""
+    """An operator's floating point operations, and the type of what it multiplies."""
 
     flops: float
     dtype: DType
 
 
-class _Unknown(Exception):  # noqa: N818 (no error: what is asked is not known)
+class _Unknown(Exception):  # noqa: N818 (no error: some work can't be known)
     """An operator's work is unknown."""
 
 
@@ -67,7 +67,7 @@ class _Inputs:
         return tuple(dims)
 
     def need_absent(self, *indices: int) -> None:
-        """Inputs that say of sequences of several lengths must not be given."""
+        """Inputs that describe sequences of several lengths must not be given."""
         if any(index < len(self.dims) and self.dims[index] != [] for index in indices):
             raise _Unknown
 
@@ -107,7 +107,7 @@ class _Inputs:
         return tuple(part == "True" for part in parts)
 
     def dtype(self, *indices: int) -> DType:
-        """What the tensors are made of, if it is the same for all."""
+        """The element type of the tensors; it must be the same for all."""
         kinds = [self.types[index] for index in indices if index < len(self.types)]
         found = {_DTYPES.get(each, DType.NONE) for each in kinds if isinstance(each, str)}
         if len(kinds) != len(indices) or len(found) != 1 or DType.NONE in found:
@@ -126,7 +126,7 @@ class _Inputs:
 
 
 def work_of(name: str, shapes: Shapes) -> Work | None:
-    """What one call of an operator does; None where that is unknown.
+    """The work of one call of an operator; None if unknown.
 
     Args:
         name: Of the operator, as profiled ("aten::mm").
@@ -220,7 +220,7 @@ def _transposed(inputs: _Inputs) -> Work:
 
 
 def _convolution_backward(mask: int, transposed: int | None = None) -> Callable[[_Inputs], Work]:
-    """Gradients of input and weight, each as much as the forward convolution."""
+    """Gradients of input and weight, each as much work as the forward convolution."""
 
     def count(inputs: _Inputs) -> Work:
         gradient, image, weight = (inputs.shape(index) for index in range(3))
@@ -235,21 +235,17 @@ def _convolution_backward(mask: int, transposed: int | None = None) -> Callable[
     return count
 
 
-def _gradient(left: int, right: int) -> Callable[[_Inputs], Work]:
-    """CuDNN's own operators of one gradient, of 2021: that of the input."""
-
-    def count(inputs: _Inputs) -> Work:
-        gradient, weight = inputs.shape(left), inputs.shape(right)
-        _need(len(gradient) == len(weight) > 2)
-        _need(gradient[1] == weight[0])
-        return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(left, right))
-
-    return count
+def _input_gradient(inputs: _Inputs) -> Work:
+    """CuDNN's own operator for the gradient of the input, of 2021."""
+    gradient, weight = inputs.shape(1), inputs.shape(2)
+    _need(len(gradient) == len(weight) > 2)
+    _need(gradient[1] == weight[0])
+    return Work(flops=2.0 * prod(gradient) * prod(weight[1:]), dtype=inputs.dtype(1, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attention:
-    """Where an attention operator has what.
+    """Positions of an attention operator's inputs, and their layout.
 
     Attributes:
         causal: Whether it masks; a mask's type where `by_type`.
@@ -267,11 +263,11 @@ class _Attention:
     windows: tuple[int, ...] = ()
 
     def __call__(self, inputs: _Inputs) -> Work:
-        """What it does: two products forward; five backward, as scores are computed again."""
+        """Its work: two products forward; five backward, as scores are computed again."""
         inputs.need_absent(*self.absent)
         inputs.need_no_window(*self.windows)
-        places = tuple(range(self.query, self.query + 3))
-        query, key, value = (inputs.shape(index) for index in places)
+        tensors = tuple(range(self.query, self.query + 3))
+        query, key, value = (inputs.shape(index) for index in tensors)
         _need(len(query) == len(key) == len(value) == 4)
         heads, along = self.heads, 3 - self.heads
         _need(query[0] == key[0] == value[0], query[3] == key[3], key[along] == value[along])
@@ -283,40 +279,40 @@ class _Attention:
             pairs /= 2
         depth = 3 * query[3] + 2 * value[3] if self.query else query[3] + value[3]
         flops = 2.0 * query[0] * query[heads] * pairs * depth
-        return Work(flops=flops, dtype=inputs.dtype(*places))
+        return Work(flops=flops, dtype=inputs.dtype(*tensors))
 
 
 _COUNTERS: Final[dict[str, Callable[[_Inputs], Work]]] = {
-    "aten::mm": _product(0, 1),
-    "aten::bmm": _product(0, 1),
-    "aten::addmm": _product(1, 2),
-    "aten::_addmm_activation": _product(1, 2),
-    "aten::baddbmm": _product(1, 2),
-    "aten::addbmm": _product(1, 2),
-    "aten::_scaled_mm": _product(0, 1),
-    "aten::_int_mm": _product(0, 1),
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm", "aten::_int_mm"), _product(0, 1)),
+    **dict.fromkeys(
+        ("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::addbmm"), _product(1, 2)
+    ),
     "aten::matmul": _matmul,
     "aten::linear": _linear,
-    "aten::convolution": _convolution(3, 4, 5, 6),
-    "aten::_convolution": _convolution(3, 4, 5, 6),
-    "aten::convolution_overrideable": _convolution(3, 4, 5, 6),
+    **dict.fromkeys(
+        ("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"),
+        _convolution(3, 4, 5, 6),
+    ),
     "aten::cudnn_convolution": _convolution(3, 2, 4),
-    "aten::cudnn_convolution_relu": _convolution(3, 4, 5),
+    **dict.fromkeys(
+        ("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu"), _convolution(3, 4, 5)
+    ),
     "aten::cudnn_convolution_add_relu": _convolution(5, 6, 7),
     "aten::miopen_convolution": _convolution(4, 3, 5),
-    "aten::miopen_convolution_relu": _convolution(3, 4, 5),
     "aten::miopen_depthwise_convolution": _convolution(4, 3, 5),
     "aten::mkldnn_convolution": _convolution(4, 3, 5),
     "aten::_conv_depthwise2d": _convolution(4, 5, 6),
     "aten::conv_depthwise3d": _convolution(4, 5, 6),
-    "aten::_slow_conv2d_forward": _convolution(4, 5, None),
-    "aten::slow_conv3d_forward": _convolution(4, 5, None),
     "aten::slow_conv_dilated2d": _convolution(4, 5, 6),
-    "aten::cudnn_convolution_transpose": _transposed,
-    "aten::miopen_convolution_transpose": _transposed,
+    **dict.fromkeys(
+        ("aten::_slow_conv2d_forward", "aten::slow_conv3d_forward"), _convolution(4, 5, None)
+    ),
+    **dict.fromkeys(
+        ("aten::cudnn_convolution_transpose", "aten::miopen_convolution_transpose"), _transposed
+    ),
     "aten::convolution_backward": _convolution_backward(10, 7),
     "aten::_slow_conv2d_backward": _convolution_backward(6),
-    "aten::cudnn_convolution_backward_input": _gradient(1, 2),
+    "aten::cudnn_convolution_backward_input": _input_gradient,
     "aten::_scaled_dot_product_flash_attention": _Attention(causal=4),
     "aten::_scaled_dot_product_flash_attention_backward": _Attention(
         causal=11, query=1, absent=(6, 7)

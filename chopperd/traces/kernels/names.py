@@ -1,6 +1,6 @@
 """Names: kernels without decoration, families, frameworks, and which names match a pattern.
 
-Each name is looked up once, not once a row.
+Each name is matched once, not once a row.
 """
 
 import re
@@ -82,7 +82,7 @@ def names_matching(names: tuple[str, ...], pattern: re.Pattern[str]) -> Bools:
 
 
 def any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One pattern, found where any of the given ones is, in any case; none: found nowhere."""
+    """One pattern for any of the given ones, in any case; without any it matches nothing."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns) or r"(?!)", re.IGNORECASE)
 
 
@@ -92,11 +92,11 @@ def used_names(column: Int32s, count: int) -> Int32s:
 
 
 def bare_name(kernel_name: str) -> str:
-    """A kernel's qualified name and template arguments; what is not C++ stays as it is.
+    """A kernel's qualified name and template arguments; names that are not C++ are unchanged.
 
     Dropped are the return type, the parameter list, unnamed namespaces in the spellings of the
-    compilers, and marks of clones (`.kd` is how AMD's code objects end a kernel's name). Of a name
-    that is still mangled the namespaces are read and the arguments stay mangled.
+    compilers, and marks of clones (`.kd` ends a kernel's name in AMD's code objects). Of a name
+    that is still mangled the namespaces are decoded and the arguments stay mangled.
     """
     name = kernel_name[:LONGEST_READ]
     if name.endswith(_CLONE_ENDS):
@@ -175,7 +175,7 @@ def _start_of_name(name: str) -> int:
 
 
 def family(kernel_name: str) -> str:
-    """The normalised name of a kernel; what differs only in what is dropped here is one family.
+    """The normalised name of a kernel; names that differ only in dropped parts are one family.
 
     Dropped: the return type, the parameter list, unnamed namespaces, a compiler's clone marks, the
     running number that Inductor appends (`triton_poi_fused_add_3`: it changes with any change to
@@ -183,7 +183,7 @@ def family(kernel_name: str) -> str:
     Triton appended before its version 3 (`attn_fwd_0d1d2de`). Of mangled names the namespaces are
     read, so that a kernel has one family in both spellings unless it is a template's.
 
-    Template arguments stay, lambda numbers among them: they hold the functor and the dtype that
+    Template arguments stay, with lambda numbers: they contain the functor and the dtype that
     distinguish elementwise kernels, and the tile that distinguishes GEMMs. A name longer than
     `LONGEST_NAME` characters is cut there and gets a checksum of the whole.
 
@@ -201,7 +201,7 @@ def family(kernel_name: str) -> str:
 
 
 def _without_numbers(name: str) -> str:
-    """A name without what Inductor or Triton appended to it."""
+    """A name without the suffixes of Inductor or Triton."""
     name = _INDUCTOR_NUMBER.sub(r"\1", name)
     signed = _TRITON_SIGNATURE.match(name)
     # All kernels of old Inductor are called `triton_`: only the signature distinguishes them.
@@ -211,7 +211,7 @@ def _without_numbers(name: str) -> str:
 
 
 def _is_signature(text: str) -> bool:
-    """Whether it counts arguments from 0 on, marking some as divisible, equal to 1 or constant."""
+    """Whether a text counts arguments from 0, marking some as divisible, equal to 1 or constant."""
     counted = _SIGNATURE_LETTERS.sub("", text)
     return counted != text and "".join(map(str, range(len(counted)))).startswith(counted)
 
