@@ -61,10 +61,10 @@ def shared_by_processes(calls: RuntimeCalls, threads: Threads) -> Bools:
 
 
 def merged_devices(records: DeviceRecords, calls: RuntimeCalls, threads: Threads) -> list[int]:
-    """The devices whose records are not of one process for certain: several files were merged.
+    """The devices whose records may be of several processes: files were merged.
 
-    A profiler writes a file a process. Of several in one file, each with launches, those that
-    launched on a device are identified by ids that only one of them has.
+    A profiler writes one file for each process. The process that launched on a device is identified
+    by ids that calls of only one process have.
     """
     of_call = _process_of(calls, threads)
     if len(calls) == 0 or (of_call == of_call[0]).all():

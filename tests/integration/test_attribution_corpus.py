@@ -16,7 +16,7 @@ from chopperd.model.timeline import Phase
 from chopperd.model.trace import Trace
 from chopperd.traces.timeline.layout import lay_out
 from chopperd.traces.timeline.links import link
-from chopperd.traces.timeline.operations import attribute, launches
+from chopperd.traces.timeline.operations import attribute
 from tests.integration.reference_stacks import (
     ANNOTATION,
     MODULE,
@@ -67,7 +67,7 @@ def test_what_launched_each_record_is_the_top_of_a_plain_stack(
 ) -> None:
     trace = real_trace(name)
     call = link(trace.records, trace.calls, trace.names, trace.threads).call
-    found = attribute(trace, launches(trace, call))
+    found = attribute(trace, call)
     spans = trace.spans
 
     def row(index: int) -> tuple[str, int] | None:
@@ -75,16 +75,16 @@ def test_what_launched_each_record_is_the_top_of_a_plain_stack(
 
     columns = (trace.records.start_ns, trace.records.end_ns, found.op, found.annotation)
     ours = Counter(
-        (start_ns, end_ns, row(op), row(annotation), row(module))
-        for start_ns, end_ns, op, annotation, module in zip(
-            *(column.tolist() for column in columns), found.module.tolist(), strict=True
+        (start_ns, end_ns, row(op), row(annotation))
+        for start_ns, end_ns, op, annotation in zip(
+            *(column.tolist() for column in columns), strict=True
         )
     )
     theirs = Counter(
         (
             one.start_ns,
             one.end_ns,
-            *(described(one.call and one.call.inner(kind)) for kind in (OP, ANNOTATION, MODULE)),
+            *(described(one.call and one.call.inner(kind)) for kind in (OP, ANNOTATION)),
         )
         for one in stacks(name).launches
     )

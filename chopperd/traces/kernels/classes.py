@@ -1,16 +1,15 @@
 """Class of each device record: kernels by words in their names (one table), copies by kind.
 
-To teach it a kernel: find the group that its library or its word belongs to, add the word there in
-lower case, and add the kernel's real name, with where it came from, to the tables under
-`tests/unit/traces/kernels/named`. The groups are tried in their order, and inside a group the first
-rule that fits counts, so a word goes behind those that must win over it.
+To add a kernel: add a word of its name in lower case to the rule of its library or kind, and the
+kernel's real name with its origin to the tables under `tests/unit/traces/kernels/named`. The first
+rule that matches counts, so a word comes after those that must win over it.
 
-A name is asked three questions, in lower case and without what `kernel_names` drops:
+A name, in lower case and without what `names` drops, is matched with:
 
-1. `LIBRARIES`, of the qualified name with its template arguments: the library it comes from.
-2. `COMMUNICATION`, of its own name alone: a template argument may say "all reduce" of a block.
-3. `WORDS`, of its own name, then of the whole: of `reduce_kernel<..., softmax ...>` the first says
-   what the kernel does, of `device_kernel<flash::...>` only the arguments do.
+1. `LIBRARIES`, the qualified name with its template arguments: the library it comes from.
+2. `COMMUNICATION`, its own name alone: a template argument may contain "all reduce" of a block.
+3. `WORDS`, its own name, then the whole: in `reduce_kernel<..., softmax ...>` the first says what
+   the kernel does, in `device_kernel<flash::...>` only the arguments do.
 
 What the classes include: convolutions (implicit GEMM, Winograd, their offset and
 filter helpers) are `GEMM`, as the same units do the same work; so are the experts' products of a
@@ -54,10 +53,7 @@ _Compiled = list[tuple[KernelClass, re.Pattern[str]]]
 
 
 class ClassRule(NamedTuple):
-    """Kernels in whose name the regular expression is found have this class.
-
-    `why` says whose names these are.
-    """
+    """The class of kernels whose name matches a regular expression; `why` is their origin."""
 
     kernel_class: KernelClass
     pattern: str
@@ -241,8 +237,8 @@ WORDS: Final = (
 
 def record_classes(
     records: DeviceRecords, names: tuple[str, ...], extra_rules: Sequence[ClassRule] = ()
-) -> Int8s:
-    """The `KernelClass` of each record: (n,) int8.
+) -> tuple[Int8s, Bools]:
+    """The `KernelClass` of each record, (n,) int8; which kernels the site's rules class, (n,) bool.
 
     Copies and fills by their kind; kernels by the site's own rules; else those with collective
     metadata are communication; the others by the table.
@@ -256,31 +252,20 @@ def record_classes(
     own_rules, table = _compiled(extra_rules, re.IGNORECASE), _Table()
     by_site = np.full(len(names), _UNCLASSED, np.int8)
     by_table = np.full(len(names), KernelClass.OTHER, np.int8)
-    for index in used_names(records.name[records.kind == RecordKind.KERNEL], len(names)):
+    is_kernel = records.kind == RecordKind.KERNEL
+    for index in used_names(records.name[is_kernel], len(names)):
         bare = bare_name(names[index])
         ours = _first_fit(own_rules, bare[:MATCHED_LENGTH])
         by_site[index] = _UNCLASSED if ours is None else ours
         by_table[index] = table.kernel_class(bare)
+    site_column = by_site[records.name]
+    is_sites: Bools = is_kernel & (site_column != _UNCLASSED)
     column = by_table[records.name]
     column[records.collective >= 0] = KernelClass.COMM
-    site_column = by_site[records.name]
-    column = np.where(site_column == _UNCLASSED, column, site_column)
+    column[is_sites] = site_column[is_sites]
     column[records.kind == RecordKind.MEMCPY] = KernelClass.MEMCPY
     column[records.kind == RecordKind.MEMSET] = KernelClass.MEMSET
-    return column
-
-
-def classed_by_site(
-    records: DeviceRecords, names: tuple[str, ...], extra_rules: Sequence[ClassRule]
-) -> Bools:
-    """Which kernels the site's own rules class: (n,) bool; arguments as of `record_classes`."""
-    rules = _compiled(extra_rules, re.IGNORECASE)
-    fits = np.zeros(len(names), np.bool_)
-    if rules:
-        for index in used_names(records.name[records.kind == RecordKind.KERNEL], len(names)):
-            fits[index] = _first_fit(rules, bare_name(names[index])[:MATCHED_LENGTH]) is not None
-    found: Bools = fits[records.name] & (records.kind == RecordKind.KERNEL)
-    return found
+    return column, is_sites
 
 
 def kernel_class(kernel_name: str) -> KernelClass:
@@ -291,8 +276,8 @@ def kernel_class(kernel_name: str) -> KernelClass:
 def class_by_operation(operation: str) -> KernelClass | None:
     """The class of every kernel that an operator, or an annotation, launches; None for most.
 
-    FSDP2's copies run ordinary kernels, which only say in what they were launched: any operator
-    around the launch counts, not the innermost alone (`fsdp::all_gather_copy_in` launches through
+    FSDP2's copies run ordinary kernels, recognised only by the operators around the launch: any of
+    them counts, not the innermost alone (`fsdp::all_gather_copy_in` launches through
     `aten::_foreach_copy_`). Communication launched there stays communication.
 
     Source: operators and annotations of FSDP2 as torch 2.13 records them.
@@ -317,9 +302,9 @@ def copy_directions(records: DeviceRecords, names: tuple[str, ...]) -> Int8s:
 
 
 class _Table:
-    """The built-in table, compiled, with the answers it gave.
+    """The built-in table, compiled, with a cache of its results.
 
-    Generated kernels differ in numbers of several digits, which no rule asks for.
+    Generated kernels differ in numbers of several digits, which no rule contains.
     """
 
     def __init__(self) -> None:
@@ -333,10 +318,10 @@ class _Table:
         asked = _LONG_NUMBER.sub("00", bare.lower())
         known = self._known.get(asked)
         if known is None:
-            known = self._known[asked] = self._told(asked)
+            known = self._known[asked] = self._first_class(asked)
         return known
 
-    def _told(self, whole: str) -> KernelClass:
+    def _first_class(self, whole: str) -> KernelClass:
         own = own_name(whole)
         asked = [(self._libraries, whole), (self._communication, own), (self._words, own)]
         if own != whole:

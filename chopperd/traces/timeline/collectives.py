@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Final
 
@@ -14,10 +14,10 @@ from chopperd.model.trace import Collective, Trace
 from chopperd.traces.kernels.names import bounded, names_matching, used_names
 from chopperd.traces.timeline.nesting import Moments, Nesting, beginnings
 
-#: RCCL's kernel for all collectives; NCCL's names say the collective.
+#: RCCL's kernel for all collectives; NCCL's names have the collective.
 _GENERIC: Final = re.compile(r"^(?:nccl|rccl)\w*_Generic\b")
-#: Where a communication kernel's name says the collective: NCCL's, DeepEP's (mangled too), others'.
-_TELLING: Final = re.compile(
+#: Where a communication kernel's name has the collective: NCCL's, DeepEP's (mangled too), others'.
+_IN_NAME: Final = re.compile(
     r"^(?:nccl|rccl)\w*?Kernel_(?!Generic)([A-Za-z]+)"
     r"|\bdeep_ep::\w+::(dispatch|combine)\b|deep_ep\w*?\d(dispatch|combine)I"
     r"|((?:all_?(?:reduce|gather|to_?all))|reduce_?scatter)",
@@ -28,24 +28,10 @@ _ANNOTATION: Final = re.compile(r"^(?:nccl|rccl):")
 _AFFIX: Final = re.compile(
     r"^(?:nccl|rccl):|_base$|_coalesced$|_into_tensor$|_tensor$|_oop$", re.IGNORECASE
 )
-#: How torch describes a process group that the program calls nothing.
-_NOT_CALLED: Final = "undefined"
+#: torch's description of a process group to which the program gives none.
+_NO_DESCRIPTION: Final = "undefined"
 #: What torch records as a collective though it moves nothing.
 _IDLE: Final = frozenset({"wait", "init"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collectives:
-    """The collectives of a trace's device records.
-
-    Attributes:
-        column: (records,) int32, index into `distinct`; -1 for what does not communicate, and
-            if neither metadata nor names say which collective it is.
-        distinct: Each with its name in one spelling (`collective_name`).
-    """
-
-    column: Int32s
-    distinct: tuple[Collective, ...]
 
 
 def collective_name(text: str) -> str:
@@ -60,8 +46,10 @@ def collective_name(text: str) -> str:
     return name.replace("_", "")
 
 
-def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectives:
-    """The collective of each communication kernel, by the first source that has it.
+def collectives_of(
+    trace: Trace, call: Int64s, kernel_class: Int8s
+) -> tuple[tuple[Collective, ...], Int32s]:
+    """The collectives of a trace, and that of each device record by the first source that has it.
 
     Its own metadata; that of the `record_param_comms` operator around its launch; the name of
     torch's annotation around its launch; its own name. The latter two give no group and no size.
@@ -71,10 +59,14 @@ def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectiv
         trace: The trace.
         call: (records,) int64, the call that launched each record; -1 unlinked.
         kernel_class: (records,) int8, `KernelClass`.
+
+    Returns:
+        Distinct collectives, names in one spelling (`collective_name`); (records,) int32, index
+        into them, -1 for what does not communicate and where no source has it.
     """
     comm = np.flatnonzero(kernel_class == KernelClass.COMM)
     if not len(comm):
-        return Collectives(column=np.full(len(call), -1, np.int32), distinct=())
+        return (), np.full(len(call), -1, np.int32)
     given = trace.records.collective[comm]
     launched = beginnings(trace.calls, call[comm])
     operator = Nesting(trace.spans, _described(trace)).innermost(launched)
@@ -86,28 +78,31 @@ def collectives_of(trace: Trace, call: Int64s, kernel_class: Int8s) -> Collectiv
     numbers = found.named(numbers, *_own_names(trace, trace.records.name[comm]))
     column = np.full(len(call), -1, np.int32)
     column[comm] = numbers
-    return Collectives(column=column, distinct=found.distinct)
+    return tuple(found), column
 
 
-def generic_collectives(trace: Trace, found: Collectives) -> Iterator[tuple[Int64s, int, str]]:
+def generic_collectives(
+    trace: Trace, collectives: Sequence[Collective], column: Int32s
+) -> Iterator[tuple[Int64s, int, str]]:
     """The records of kernels that serve all collectives, by kernel name and collective.
 
     Those of which the collective is not known (launched before the recording) are left out.
 
     Args:
         trace: The trace.
-        found: Its collectives.
+        collectives: As of `collectives_of`.
+        column: Likewise.
 
     Yields:
         Indices of records, the name of all of them, and the collective's name.
     """
     generic = names_matching(trace.names, _GENERIC).take(trace.records.name)
-    rows = np.flatnonzero(generic & (found.column >= 0))
-    texts = [each.name for each in found.distinct]
+    rows = np.flatnonzero(generic & (column >= 0))
+    texts = [each.name for each in collectives]
     distinct = tuple(dict.fromkeys(texts))
-    place_of = {text: place for place, text in enumerate(distinct)}
-    place = np.array([place_of[text] for text in texts], np.int64)
-    key = place[found.column[rows]] * len(trace.names) + trace.records.name[rows]
+    slot_of = {text: slot for slot, text in enumerate(distinct)}
+    slot = np.array([slot_of[text] for text in texts], np.int64)
+    key = slot[column[rows]] * len(trace.names) + trace.records.name[rows]
     order = np.argsort(key, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(key[order])) + 1) if len(order) else []
     for group in sorted(groups, key=itemgetter(0)):
@@ -115,16 +110,12 @@ def generic_collectives(trace: Trace, found: Collectives) -> Iterator[tuple[Int6
         yield rows[group], name, distinct[collective]
 
 
-class _Numbering:
-    """Distinct collectives in the order they are met, and columns that index them."""
+class _Numbering(dict[Collective, int]):
+    """Numbers of distinct collectives, in the order in which they are met."""
 
     def __init__(self, recorded: tuple[Collective, ...]) -> None:
+        super().__init__()
         self._recorded = recorded
-        self._number_of: dict[Collective, int] = {}
-
-    @property
-    def distinct(self) -> tuple[Collective, ...]:
-        return tuple(self._number_of)
 
     def described(self, given: Int32s, *, crowded: Bools) -> Int32s:
         """Numbers of the collectives as recorded, without a size where `crowded`; -1 stays."""
@@ -152,11 +143,11 @@ class _Numbering:
         return np.where(open_, of_text[column], numbers)
 
     def _number(self, collective: Collective) -> int:
-        return self._number_of.setdefault(collective, len(self._number_of))
+        return self.setdefault(collective, len(self))
 
     def _plain(self, index: int, *, sized: bool) -> Collective:
         given = self._recorded[index]
-        called = None if given.group_description == _NOT_CALLED else given.group_description
+        called = None if given.group_description == _NO_DESCRIPTION else given.group_description
         plain = replace(
             given,
             name=bounded(collective_name(given.name)),
@@ -167,7 +158,7 @@ class _Numbering:
 
 
 def _described(trace: Trace) -> Int64s:
-    """The spans that say which collective they launch."""
+    """Indices of the spans with a collective that moves data."""
     idle = np.array([collective_name(each.name) in _IDLE for each in trace.collectives], np.bool_)
     spans = np.flatnonzero(trace.spans.collective >= 0)
     return spans[~idle[trace.spans.collective[spans]]] if len(spans) else spans
@@ -191,11 +182,11 @@ def _names_around(trace: Trace, launched: Moments) -> tuple[Int32s, Sequence[str
 
 
 def _own_names(trace: Trace, name: Int32s) -> tuple[Int32s, Sequence[str]]:
-    """The collectives that kernels' own names say."""
+    """The collectives named by the kernels themselves."""
     texts: list[str] = []
     of_name = np.full(len(trace.names), -1, np.int32)
     for index in used_names(name, len(trace.names)).tolist():
-        if says := _TELLING.search(trace.names[index]):
+        if found := _IN_NAME.search(trace.names[index]):
             of_name[index] = len(texts)
-            texts.append(next(filter(None, says.groups())))
+            texts.append(next(filter(None, found.groups())))
     return of_name.take(name), texts

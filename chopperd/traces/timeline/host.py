@@ -1,4 +1,4 @@
-"""Host time: when threads were in calls that explain an idle device, and what operators did.
+"""Host time: calls that explain an idle device, and the work of operators.
 
 Operators' own time is for traces without device records, of CPU jobs.
 """
@@ -50,7 +50,7 @@ _OFTEN: Final = 3
 
 
 def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
-    """The operators of a trace, each with its own time and what it began in.
+    """The operators of a trace, each with its own time, layer and phase.
 
     Args:
         trace: The trace.
@@ -77,7 +77,7 @@ def own_times(spans: HostSpans, chosen: Int64s) -> Int64s:
 
     Args:
         spans: All spans.
-        chosen: (m,) int64, rising indices of the spans meant.
+        chosen: (m,) int64, rising indices of spans.
     """
     thread = np.tile(spans.thread[chosen], 2)
     at_ns = np.concatenate((spans.start_ns[chosen], spans.end_ns[chosen]))
@@ -122,9 +122,9 @@ def _by_thread(rows: RuntimeCalls | HostSpans, chosen: Bools, threads: int) -> l
 
 
 def repeating_annotation(trace: Trace) -> tuple[str, int] | None:
-    """The annotation that comes most, by its time, and how often; None where none comes thrice.
+    """The repeated annotation with most time, and how often it occurs; None below three times.
 
-    Numbers in it are `#`: engines that serve write one each iteration, with what it worked on.
+    Numbers in it are `#`: serving engines write one each iteration, with what it worked on.
     """
     spans = trace.spans
     rows = np.flatnonzero(spans.kind == SpanKind.ANNOTATION)

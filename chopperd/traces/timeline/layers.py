@@ -1,4 +1,4 @@
-"""The layer of the model that each moment of a thread works for; unknown rather than guessed.
+"""The layer of the model for which each moment of a thread works; unknown rather than guessed.
 
 Evidence, best first:
 
@@ -6,13 +6,13 @@ Evidence, best first:
    parameters is work for that module, also inside another one's hooks (prefetching).
 2. The innermost call of a module around it. In backward only one that began inside the backward
    operator: recomputation. Others are around the whole backward pass.
-3. In backward, the layer of the forward operator whose node runs: by the arrow that the profiler
-   drew (`fwdbwd`), else by sequence number where one forward operator alone can be meant.
-4. The stretch between FSDP2's hooks before and after a module: by time alone, so that the engine's
-   work for other modules in between counts too.
+3. In backward, the layer of the forward operator whose node runs: by the profiler's arrow
+   (`fwdbwd`), else by sequence number if only one forward operator has it.
+4. The time between FSDP2's hooks before and after a module, which includes the engine's work for
+   other modules in between.
 
-Modules and FSDP2 name a layer differently. Where a file has both, FSDP2's names give way to
-the path of the module whose hook ran.
+Modules and FSDP2 name a layer differently. If a file has both, the path of the module whose hook
+ran replaces FSDP2's name.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...
 
     Args:
         trace: The trace.
-        moments: When what began, on which thread.
+        moments: The moments.
         phase: (n,) int8, the `Phase` of each.
     """
     evidence = _Evidence(trace)
@@ -46,11 +46,7 @@ def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...
 
 
 class _Evidence:
-    """What a trace says of layers.
-
-    Attributes:
-        names: Of layers; what all columns here index.
-    """
+    """What a trace says of layers; `names` are those of layers, which columns here index."""
 
     def __init__(self, trace: Trace) -> None:
         spans = trace.spans
@@ -65,7 +61,7 @@ class _Evidence:
         self._backward = _Timed(sharded.backward, of_module)
 
     def direct(self, moments: Moments) -> Int64s:
-        """(n,) int64: the layer of each moment by what is around it, in forward; -1 unknown."""
+        """(n,) int64: the layer of each moment by the spans around it, in forward; -1 unknown."""
         called = _spread(self._module_layer, self._modules.innermost(moments))
         annotated = _spread(self._annotated, self._annotations.innermost(moments))
         return _first(annotated, called, self._forward.at(moments))
@@ -80,9 +76,9 @@ class _Evidence:
         return _first(annotated, called, inherited, self._backward.at(moments))
 
     def _of_sharded(self, trace: Trace, sharded: Sharding) -> Int64s:
-        """(modules,) int64: the layer of each of FSDP2's modules: of the module whose hook ran.
+        """(modules,) int64: for each of FSDP2's modules the layer of the module whose hook ran.
 
-        Where that is none, or several, its own name is the layer.
+        If that is none or several, its own name is the layer.
         """
         own = {name: index for index, name in enumerate(self.names)}
         of_module = np.array([own[name] for name in sharded.modules], np.int64)
@@ -110,12 +106,12 @@ class _Timed:
 
 
 def _spread(column: Int64s, row: Int64s) -> Int64s:
-    """A column's values at some rows; -1 for row -1."""
+    """A column's values at some rows; -1 at row -1."""
     return np.append(column, -1)[row]
 
 
 def _first(*columns: Int64s) -> Int64s:
-    """For each row the first value that is known, of several columns."""
+    """For each row the first known value of several columns."""
     found = columns[0].copy()
     for column in columns[1:]:
         found = np.where(found < 0, column, found)
@@ -125,10 +121,7 @@ def _first(*columns: Int64s) -> Int64s:
 class Origins:
     """Forward operators whose nodes run in backward passes.
 
-    By the arrow that the profiler drew from the one to the other, else by sequence number.
-
-    Args:
-        trace: The trace.
+    By the profiler's arrow between them, else by sequence number.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -145,7 +138,7 @@ class Origins:
     def of(self, moments: Moments) -> Moments:
         """The start of the forward operator of the innermost node around each moment.
 
-        The thread is -1 where there is no node, or its operator is not known.
+        The thread is -1 if there is no node, or its operator is not known.
         """
         node = self._nodes.innermost(moments)
         return Moments(thread=self._thread[node], at_ns=self._at_ns[node])
@@ -161,7 +154,7 @@ def _numbered_nodes(spans: HostSpans) -> Bools:
 def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
     """Backward operators with an arrow, rising indices of spans; when their forward ones began.
 
-    An end is the start of a backward operator. Of several that start there it is the outermost.
+    An arrow ends at the start of a backward operator, of several that start there the outermost.
     """
     flows, spans = trace.flows, trace.spans
     starts, ends = np.flatnonzero(flows.is_end == 0), np.flatnonzero(flows.is_end == 1)
@@ -181,12 +174,11 @@ def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
 
 
 def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
-    """As `_arrows`, by sequence number if only one forward operator can be meant.
+    """As `_arrows`, by sequence number if only one thread has it.
 
-    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which
-    names none of the trace: a number says something where only one thread has it. The operator that
-    makes the node is the last with its number: those around it, and others before that make no
-    node, have it too.
+    Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which is
+    not that of the trace. The operator that makes the node is the last with its number: those
+    around it, and others before that make no node, have it too.
     """
     nodes = np.flatnonzero(_numbered_nodes(spans))
     makers = np.flatnonzero((spans.sequence >= 0) & (spans.forward_thread == 0))

@@ -1,47 +1,38 @@
 """Timeline of a trace: what ran when on each device, for which step, launched by which call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from chopperd.correlate import intervals
 from chopperd.correlate.timebase import clock_drift
-from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s, Ints
 from chopperd.model.kinds import COMPUTE_CLASSES, KERNEL_CLASSES
 from chopperd.model.timeline import (
     DeviceTimeline,
     DeviceWindow,
-    Intervals,
     Marker,
     Step,
     StepSource,
     Timeline,
 )
-from chopperd.model.trace import DeviceRecords, RecordKind, Trace
-from chopperd.traces.kernels.classes import (
-    ClassRule,
-    classed_by_site,
-    copy_directions,
-    record_classes,
-)
+from chopperd.model.trace import Collective, RecordKind, Trace
+from chopperd.traces.kernels.classes import ClassRule, copy_directions, record_classes
 from chopperd.traces.kernels.names import bounded, family, framework, used_names
-from chopperd.traces.timeline.collectives import Collectives, collectives_of, generic_collectives
+from chopperd.traces.timeline.collectives import collectives_of, generic_collectives
 from chopperd.traces.timeline.host import DATA_WAIT_PATTERNS, host_activity, host_work
 from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.links import Links, link, unrecorded
-from chopperd.traces.timeline.nesting import Moments
 from chopperd.traces.timeline.operations import (
-    Launches,
     attribute,
-    launches,
     operation_names,
     with_operation_classes,
 )
 from chopperd.traces.timeline.phases import phases
-from chopperd.traces.timeline.steps import TRACE_ENDS, MarkedSteps, mark_steps, step_at
+from chopperd.traces.timeline.steps import TRACE_ENDS, mark_steps, step_at
 from chopperd.traces.timeline.work import copied_bytes, record_work
 
 _NEVER_NS: Final = np.iinfo(np.int64).max
@@ -65,38 +56,8 @@ class LayoutOptions:
     job_marks: tuple[Marker, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What every record of the trace did: columns of `DeviceTimeline`, and what they index."""
-
-    kernel_class: Int8s
-    copy_direction: Int8s
-    families: tuple[str, ...]
-    family: Int32s
-    collectives: Collectives
-    operations: tuple[str, ...]
-    operation: Int32s
-    copied_bytes: Int64s
-    flops: Float64s
-    matrix_dtype: Int8s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """When and for what every record was launched, likewise.
-
-    `call_step` is the step of each call, `called_ns` when the call of a record's id began.
-    """
-
-    call_step: Int32s
-    step: Int32s
-    call_start_ns: Int64s
-    call_end_ns: Int64s
-    call_thread: Int32s
-    called_ns: Int64s
-    layers: tuple[str, ...]
-    layer: Int32s
-    phase: Int8s
+Columns: TypeAlias = Mapping[str, Ints | Float64s]
+"""Columns of `DeviceTimeline` by name, of the records of all devices."""
 
 
 def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
@@ -112,86 +73,74 @@ def lay_out(trace: Trace, options: LayoutOptions | None = None) -> Timeline:
     options = options or LayoutOptions()
     links = link(trace.records, trace.calls, trace.names, trace.threads)
     marked = mark_steps(trace, job_marks=options.job_marks, source=options.step_source)
-    launched = launches(trace, links.call)
-    work = _work(trace, links, launched, options.class_rules)
-    place = _place(trace, links, launched.moments, marked)
-    lossy = np.unique(place.call_step[links.missing])
-    unknown = unrecorded(trace.records, trace.calls, links)
+    on_device = marked.source is StepSource.GPU_ROWS
+    host_steps = () if on_device else marked.steps
+    call_step = step_at(host_steps, trace.calls.start_ns, trace.calls.thread, trace.threads)
+    attribution = attribute(trace, links.call)
+    phase = phases(trace, attribution.launched, host_steps)
+    layer_names, layer = layers(trace, attribution.launched, phase)
+    operations, operation = operation_names(trace, attribution)
+    by_name, by_site = record_classes(trace.records, trace.names, options.class_rules)
+    kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
+    collectives, collective = collectives_of(trace, links.call, kernel_class)
+    families, family_column = _families(trace, collectives, collective)
+    flops, matrix_dtype = record_work(trace, kernel_class, attribution.op, links.missing)
+    columns = _call_columns(trace, links) | {
+        "kernel_class": kernel_class,
+        "copied_bytes": copied_bytes(trace.records, trace.calls, links.call, kernel_class),
+        "family": family_column,
+        "step": step_at(marked.steps, trace.records.start_ns)
+        if on_device
+        else _of_call(call_step, links.call, -1).astype(np.int32),
+        "collective": collective,
+        "operation": operation,
+        "layer": layer,
+        "phase": phase,
+        "flops": flops,
+        "matrix_dtype": matrix_dtype,
+    }
     return Timeline(
-        steps=_with_losses(trace, marked.steps, lossy),
+        steps=_with_losses(trace, marked.steps, np.unique(call_step[links.missing])),
         step_source=marked.source,
         accumulation=marked.accumulation,
-        devices=_devices(trace, work, place, unknown, [step.cycle for step in marked.steps]),
-        families=work.families,
-        operations=work.operations,
-        layers=place.layers,
-        collectives=work.collectives.distinct,
+        devices=_devices(trace, links, columns, [step.cycle for step in marked.steps]),
+        families=families,
+        operations=operations,
+        layers=layer_names,
+        collectives=collectives,
         host_activity=host_activity(trace, options.data_wait_patterns),
         unlinked_records=int((links.call < 0).sum()),
         launch_count=int(links.launch.sum()),
         recorded_launch_count=int((links.launch & links.recorded).sum()),
         framework=framework(trace.names),
-        graph_records=_of_graphs(links.call, place.layer),
+        graph_records=_of_graphs(links.call, layer),
         host=None if len(trace.records) else host_work(trace, marked.steps),
     )
 
 
+def _call_columns(trace: Trace, links: Links) -> dict[str, Ints | Float64s]:
+    """Columns that are copied from the records and from the calls that launched them."""
+    records, calls, call = trace.records, trace.calls, links.call
+    return {
+        "start_ns": records.start_ns,
+        "end_ns": records.end_ns,
+        "stream": records.stream,
+        "copy_direction": copy_directions(records, trace.names),
+        "call_start_ns": _of_call(calls.start_ns, call, 0),
+        "call_end_ns": _of_call(calls.end_ns, call, 0),
+        "call_thread": _of_call(calls.thread, call, -1).astype(np.int32),
+    }
+
+
 def _of_graphs(call: Int64s, layer: Int32s) -> int:
-    """How many records of unknown layer have their launching call in common with others."""
+    """How many records of unknown layer share their launching call with others."""
     launched = call[(call >= 0) & (layer < 0)]
     return int((np.bincount(launched)[launched] > 1).sum()) if len(launched) else 0
 
 
-def _work(
-    trace: Trace, links: Links, launched: Launches, class_rules: tuple[ClassRule, ...]
-) -> _Work:
-    """What each record did."""
-    attribution = attribute(trace, launched)
-    operations, operation = operation_names(trace, attribution)
-    by_name = record_classes(trace.records, trace.names, class_rules)
-    by_site = classed_by_site(trace.records, trace.names, class_rules)
-    kernel_class = with_operation_classes(trace, attribution, by_name, by_site)
-    collectives = collectives_of(trace, links.call, kernel_class)
-    families, family_column = _families(trace, collectives)
-    flops, matrix_dtype = record_work(trace, kernel_class, attribution.op, links.missing)
-    return _Work(
-        kernel_class=kernel_class,
-        copy_direction=copy_directions(trace.records, trace.names),
-        families=families,
-        family=family_column,
-        collectives=collectives,
-        operations=operations,
-        operation=operation,
-        copied_bytes=copied_bytes(trace.records, trace.calls, links.call, kernel_class),
-        flops=flops,
-        matrix_dtype=matrix_dtype,
-    )
-
-
-def _place(trace: Trace, links: Links, launched: Moments, marked: MarkedSteps) -> _Place:
-    """When and for what each record was launched."""
-    on_device = marked.source is StepSource.GPU_ROWS
-    host_steps = () if on_device else marked.steps
-    calls = trace.calls
-    call_step = step_at(host_steps, calls.start_ns, calls.thread, trace.threads)
-    phase = phases(trace, launched, host_steps)
-    layer_names, layer = layers(trace, launched, phase)
-    return _Place(
-        call_step=call_step,
-        step=step_at(marked.steps, trace.records.start_ns)
-        if on_device
-        else _of_call(call_step, links.call, -1).astype(np.int32),
-        call_start_ns=_of_call(trace.calls.start_ns, links.call, 0),
-        call_end_ns=_of_call(trace.calls.end_ns, links.call, 0),
-        call_thread=_of_call(trace.calls.thread, links.call, -1).astype(np.int32),
-        called_ns=_of_call(trace.calls.start_ns, links.by_id, -1),
-        layers=layer_names,
-        layer=layer,
-        phase=phase,
-    )
-
-
-def _families(trace: Trace, collectives: Collectives) -> tuple[tuple[str, ...], Int32s]:
+def _families(
+    trace: Trace, collectives: Sequence[Collective], collective: Int32s
+) -> tuple[tuple[str, ...], Int32s]:
     """The families of a trace, and the column that indexes them; copies go by their own names.
 
     A kernel that serves all collectives is a family for each of them.
@@ -204,24 +153,24 @@ def _families(trace: Trace, collectives: Collectives) -> tuple[tuple[str, ...], 
         text = family(names[name]) if name in kernels else bounded(names[name])
         of_name[name] = index_of.setdefault(text, len(index_of))
     column = of_name.take(records.name)
-    for rows, name, collective in generic_collectives(trace, collectives):
-        text = f"{family(names[name])} {collective}"
+    for rows, name, which in generic_collectives(trace, collectives, collective):
+        text = f"{family(names[name])} {which}"
         column[rows] = index_of.setdefault(text, len(index_of))
     return tuple(index_of), column
 
 
 def _of_call(column: Int64s | Int32s, call: Int64s, otherwise: int) -> Int64s:
-    """A column of the calls, spread over the records they launched."""
+    """A column of the calls, for each record that of its call."""
     if len(column) == 0:
         return np.full(len(call), otherwise, np.int64)
     return np.where(call >= 0, column.take(call), otherwise)
 
 
 def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[Step, ...]:
-    """The steps, with what the file lost of them as reasons why they are partial.
+    """The steps, each with the reasons for which the file holds only part of it.
 
-    A file that only lacks its closing brackets has no known loss: whole events
-    end it, and launches without a record say the rest.
+    A file that only lacks its closing brackets has no known loss: whole events end it, and
+    launches without a record show the rest.
 
     Args:
         trace: The trace.
@@ -230,92 +179,56 @@ def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[
     """
     cut_short = trace.damage.truncated or trace.damage.still_written
     lost = set(lossy.tolist())
-    last = {step.process: index for index, step in enumerate(steps)}.values() if cut_short else ()
-    reasons = [
-        (*step.partial_reasons, *([LAUNCHES_WITHOUT_RECORD] if index in lost else []))
-        for index, step in enumerate(steps)
-    ]
-    for index in last:
-        if TRACE_ENDS not in reasons[index]:
-            reasons[index] = (*reasons[index], TRACE_ENDS)
-    return tuple(
-        replace(step, partial_reasons=why) for step, why in zip(steps, reasons, strict=True)
-    )
+    last = {step.process: index for index, step in enumerate(steps)}
+    found = []
+    for index, step in enumerate(steps):
+        reasons = [*step.partial_reasons, *([LAUNCHES_WITHOUT_RECORD] if index in lost else [])]
+        if cut_short and last[step.process] == index and TRACE_ENDS not in reasons:
+            reasons.append(TRACE_ENDS)
+        found.append(replace(step, partial_reasons=tuple(reasons)))
+    return tuple(found)
 
 
 def _devices(
-    trace: Trace,
-    work: _Work,
-    place: _Place,
-    unknown: Mapping[int, Intervals],
-    cycle: Sequence[int],
+    trace: Trace, links: Links, columns: Columns, cycle: Sequence[int]
 ) -> tuple[DeviceTimeline, ...]:
-    records = trace.records
-    numbers = np.unique(records.device).tolist()
-    return tuple(
-        _device(
-            number,
-            records,
-            work,
-            place,
-            slice(None) if len(numbers) == 1 else np.flatnonzero(records.device == number),
-            unknown.get(number, intervals.EMPTY),
-            cycle,
-            may_drift=trace.meta.runtime == "rocm",
+    device = trace.records.device
+    unknown = unrecorded(trace.records, trace.calls, links)
+    called_ns = _of_call(trace.calls.start_ns, links.by_id, -1)
+    numbers = np.unique(device).tolist()
+    build: Callable[..., DeviceTimeline] = DeviceTimeline
+    devices = []
+    for number in numbers:
+        # Of a single device no column is copied.
+        rows = slice(None) if len(numbers) == 1 else np.flatnonzero(device == number)
+        found = build(
+            device=number,
+            main_stream=-1,
+            windows=(),
+            unrecorded=unknown.get(number, intervals.EMPTY),
+            early_count=int(np.count_nonzero(columns["start_ns"][rows] < called_ns[rows])),
+            **{name: column[rows] for name, column in columns.items()},
         )
-        for number in numbers
-    )
+        if trace.meta.runtime == "rocm":
+            drift = clock_drift(found.start_ns, found.end_ns, called_ns[rows])
+            found = replace(found, drift=drift)
+        devices.append(_with_windows(found, cycle))
+    return tuple(devices)
 
 
-def _device(
-    number: int,
-    records: DeviceRecords,
-    work: _Work,
-    place: _Place,
-    rows: Int64s | slice,
-    unknown: Intervals,
-    cycle: Sequence[int],
-    *,
-    may_drift: bool,
-) -> DeviceTimeline:
-    """One device's timeline, from its rows; all of them are not copied."""
-    start_ns, end_ns, stream = records.start_ns[rows], records.end_ns[rows], records.stream[rows]
-    kernel_class, step = work.kernel_class[rows], place.step[rows]
-    compute = computes(kernel_class)
-    main = main_stream(stream, end_ns - start_ns, compute)
-    called_ns = place.called_ns[rows]
-    return DeviceTimeline(
-        device=number,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        stream=stream,
-        kernel_class=kernel_class,
-        copy_direction=work.copy_direction[rows],
-        family=work.family[rows],
-        step=step,
-        call_start_ns=place.call_start_ns[rows],
-        call_end_ns=place.call_end_ns[rows],
-        call_thread=place.call_thread[rows],
-        copied_bytes=work.copied_bytes[rows],
-        collective=work.collectives.column[rows],
-        operation=work.operation[rows],
-        layer=place.layer[rows],
-        phase=place.phase[rows],
-        flops=work.flops[rows],
-        matrix_dtype=work.matrix_dtype[rows],
-        main_stream=main,
-        windows=device_windows(
-            step=step,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            compute=compute,
-            on_main_stream=stream == main,
-            cycle=cycle,
-        ),
-        unrecorded=unknown,
-        early_count=int(np.count_nonzero(start_ns < called_ns)),
-        drift=clock_drift(start_ns, end_ns, called_ns) if may_drift else None,
+def _with_windows(device: DeviceTimeline, cycle: Sequence[int]) -> DeviceTimeline:
+    """The device's timeline with its main stream and windows."""
+    compute = computes(device.kernel_class)
+    main = main_stream(device.stream, device.end_ns - device.start_ns, compute)
+    windows = device_windows(
+        step=device.step,
+        start_ns=device.start_ns,
+        end_ns=device.end_ns,
+        compute=compute,
+        on_main_stream=device.stream == main,
+        cycle=cycle,
     )
+    return replace(device, main_stream=main, windows=windows)
 
 
 def computes(kernel_class: Int8s) -> Bools:

@@ -24,7 +24,7 @@ KERNEL_LAUNCH: Final = re.compile(
 #: better. Of 9,595 records of 11 real traces none starts before its call.
 EARLIEST_NS: Final = 10 * NS_PER_US
 
-#: Copies that always leave a record. Fills are not here: an empty one legitimately leaves none.
+#: Copies that always leave a record; an empty fill legitimately leaves none.
 COPY_LAUNCH: Final = re.compile(r"^(?:cuda|cu|hip)Memcpy\w*(?:Async|WithStream)\w*$")
 
 CAPTURE_BEGIN: Final = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture\w*$")
@@ -33,7 +33,7 @@ CAPTURE_END: Final = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture\w*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Device records and runtime calls of one trace, tied to one another.
+    """Links between the device records and runtime calls of one trace.
 
     Attributes:
         call: (records,) int64, index of the launching call; -1 unlinked. A graph launch is the
@@ -60,11 +60,10 @@ def link(
     names: tuple[str, ...],
     threads: Threads,
 ) -> Links:
-    """Tie every record to its launch by correlation id.
+    """Link every record to its launch by correlation id.
 
-    Each process counts its own ids. In a file put together from several, a record does not say of
-    which it is: it is unlinked where calls of more than one have its id, and no such call is known
-    to lack its record.
+    Each process counts its own ids. In a file put together from several, a record whose id calls of
+    more than one have is unlinked, and no such call counts as a launch without record.
 
     A record that starts long before its call began has an impossible time (or id): it stays in the
     timeline by its time but is unlinked, and its launch counts as one without record.
@@ -91,7 +90,7 @@ def link(
 
 
 def _captures(calls: RuntimeCalls, names: tuple[str, ...]) -> Intervals:
-    """The time in which some stream was being captured into a graph: launches run nothing yet."""
+    """The time in which some stream was captured into a graph: launches run nothing then."""
     begin_ns = calls.end_ns[_named(calls, names, CAPTURE_BEGIN)]
     end_ns = np.sort(calls.end_ns[_named(calls, names, CAPTURE_END)])
     if len(begin_ns) == 0 or len(end_ns) == 0:

@@ -13,7 +13,7 @@ from chopperd.model.trace import MODULE_PREFIX, SpanKind, Trace
 from chopperd.traces.kernels.names import bounded, used_names
 from chopperd.traces.timeline.nesting import Nesting
 
-#: The group of parameters that is in no group of its own: embedding, last norm, head.
+#: The group of parameters that belong to no module's group: embedding, last norm, head.
 ROOT: Final = "(root)"
 
 #: Source: annotations of FSDP2 as torch 2.13 records them; only the root's have no module.
@@ -22,7 +22,7 @@ _OF_GROUP: Final = re.compile(
     r"|reduce_scatter\w*|all_reduce\w*)(?: \((?P<module>.*)\))?$"
 )
 _PREFETCH: Final = re.compile(r"^FSDP::(?P<hook>\w+_prefetch) for (?P<module>.+)$")
-#: Modules that only hold or wrap others: several of them side by side are not yet layers.
+#: Modules that only contain or wrap others: several of them in one parent are no layers.
 #: Source: PyTorch's containers, its parallel and checkpoint wrappers, and torch.compile's.
 _CONTAINERS: Final = frozenset(
     {
@@ -42,25 +42,24 @@ _Path: TypeAlias = tuple[str, ...]
 def module_layers(trace: Trace) -> tuple[tuple[str, ...], Int64s]:
     """Names of layers, and the layer of each call of a module: (spans,) int64, -1 for other spans.
 
-    A layer goes by the path of modules down to it, "Qwen2Model_0/Qwen2DecoderLayer_3". It is the
-    outermost module of a class that the model has several of side by side, in one parent: a decoder
-    layer, a block. Containers and wrappers are no such class, so that blocks come out where they
-    are held in stages. What lies in no such module goes by its whole path,
-    "Qwen2Model_0/Embedding_0".
+    A layer is named by the path of modules down to it, "Qwen2Model_0/Qwen2DecoderLayer_3". It is
+    the outermost module of a class of which one parent has several: a decoder layer, a block.
+    Containers and wrappers are no such class, so that blocks are found inside stages. A module in
+    no layer is named by its whole path, "Qwen2Model_0/Embedding_0".
 
     A module called with none around it (checkpointing computes it again in backward) has the path
-    that it has elsewhere in the file, if that is one.
+    that it has elsewhere in the file, if that is unique.
     """
-    paths, place = _places(trace)
+    paths, path = _paths(trace)
     rooted = _rooted(paths)
     layered = _layer_classes(rooted)
-    names = [_layer(path, layered) for path in rooted]
+    names = [_layer(each, layered) for each in rooted]
     number = {name: index for index, name in enumerate(dict.fromkeys(names))}
-    of_place = np.array([*(number[name] for name in names), -1], np.int64)
-    return tuple(number), of_place[place]
+    layer = np.array([*(number[name] for name in names), -1], np.int64)
+    return tuple(number), layer[path]
 
 
-def _places(trace: Trace) -> tuple[list[_Path], Int64s]:
+def _paths(trace: Trace) -> tuple[list[_Path], Int64s]:
     """Distinct paths of modules, and the path of each call: (spans,) int64, -1 for other spans.
 
     Calls are taken level by level, outermost first.
@@ -69,28 +68,28 @@ def _places(trace: Trace) -> tuple[list[_Path], Int64s]:
     chosen = np.flatnonzero(spans.kind == SpanKind.MODULE)
     parent = Nesting(spans, chosen).parents()
     paths: list[_Path] = []
-    place = np.full(len(spans), -1, np.int64)
+    path = np.full(len(spans), -1, np.int64)
     level = chosen[parent < 0]
     for _ in range(_MAX_DEPTH):
         if not len(level):
             break
         around = parent[np.searchsorted(chosen, level)]
-        outer = np.where(around < 0, -1, place[around])
+        outer = np.where(around < 0, -1, path[around])
         key = (outer + 1) * len(trace.names) + spans.name[level]
         distinct, which = np.unique(key, return_inverse=True)
-        place[level] = len(paths) + which
+        path[level] = len(paths) + which
         for one in distinct.tolist():
             of, name = divmod(one, len(trace.names))
             own = bounded(trace.names[name].removeprefix(MODULE_PREFIX))
             paths.append((*paths[of - 1], own) if of else (own,))
-        inside = (parent >= 0) & (place[chosen] < 0)
-        inside[inside] = place[parent[inside]] >= 0
+        inside = (parent >= 0) & (path[chosen] < 0)
+        inside[inside] = path[parent[inside]] >= 0
         level = chosen[inside]
-    return paths, place
+    return paths, path
 
 
 def _rooted(paths: Iterable[_Path]) -> list[_Path]:
-    """The paths, those of modules called on their own put where they are called elsewhere."""
+    """The paths, those of modules called on their own extended by that of other calls."""
     elsewhere: dict[str, set[_Path]] = defaultdict(set)
     paths = list(paths)
     for path in paths:
@@ -104,7 +103,7 @@ def _rooted(paths: Iterable[_Path]) -> list[_Path]:
 
 
 def _layer_classes(paths: Iterable[_Path]) -> set[str]:
-    """Classes of which several instances are called side by side, without containers."""
+    """Classes of which several instances are called in one parent, without containers."""
     siblings: dict[tuple[_Path, str], set[str]] = defaultdict(set)
     for path in paths:
         siblings[path[:-1], _class(path[-1])].add(path[-1])
@@ -141,11 +140,7 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
-    """Time of threads that belongs to modules, sorted by (start_ns, -end_ns).
-
-    Attributes:
-        thread: (n,) int32. start_ns, end_ns: (n,) int64. module: (n,) int32.
-    """
+    """Stretches of time of threads that belong to modules, sorted by (start_ns, -end_ns)."""
 
     thread: Int32s
     start_ns: Int64s
@@ -154,7 +149,7 @@ class Stretches:
 
 
 def sharding(trace: Trace) -> Sharding:
-    """What FSDP2's annotations say of modules; empty without any."""
+    """FSDP2's annotations of modules; empty without any."""
     spans = trace.spans
     annotations = spans.name[spans.kind == SpanKind.ANNOTATION]
     numbers: dict[str, int] = {}
@@ -183,7 +178,7 @@ def sharding(trace: Trace) -> Sharding:
 def _stretches(trace: Trace, module: Int32s, opens: Bools, closes: Bools) -> Stretches:
     """From each opening annotation to the end of the last closing one before it opens again.
 
-    Both are of one module, on one thread. What is not closed is left out.
+    Both are of one module, on one thread. A stretch that is not closed is left out.
     """
     spans = trace.spans
     rows = np.flatnonzero(opens | closes)

@@ -1,10 +1,10 @@
 """Which span a moment of a thread lies in: the innermost of those chosen.
 
-Spans of one thread usually nest, but nothing holds a trace to that: an annotation may end in the
+Spans of one thread usually nest, but a trace need not: an annotation may end in the
 middle of an operator, and a child may end a moment after its parent. So a span is *around* a
 moment when it has begun and not yet ended, independent of other spans; the *innermost* around it
-is the last to begin, of those that begin together the shortest. Of well-nested spans this is what
-a stack gives.
+is the last to begin, of those that begin together the shortest. For well-nested spans this is the
+top of the stack.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ import numpy as np
 from chopperd.model.arrays import Int32s, Int64s
 from chopperd.model.trace import RuntimeCalls
 
-#: Times of all threads are laid on one axis as far as int64 reaches; else ranks take their place.
+#: Times of all threads are put on one axis if int64 is wide enough; else their ranks are.
 _AXIS_LIMIT: Final = 2**62
 _MOST_INT16: Final = 2**15 - 1
-#: To look at an edge of a span costs about as much as to place so many moments between edges.
+#: Visiting an edge of a span costs about as much as placing so many moments between edges.
 _EDGE_COST: Final = 2
 
 
@@ -27,7 +27,7 @@ class Moments:
     """Moments on host threads.
 
     Attributes:
-        thread: (n,) int32, index into `Trace.threads`; -1 unknown, which nothing is around.
+        thread: (n,) int32, index into `Trace.threads`; -1 unknown, which no span is around.
         at_ns: (n,) int64; meaningless where the thread is unknown.
     """
 
@@ -44,7 +44,7 @@ class Moments:
 
 
 def beginnings(calls: RuntimeCalls, call: Int64s) -> Moments:
-    """When calls began, on their threads; on thread -1 where there is none.
+    """When calls began, on their threads; on thread -1 if there is no call.
 
     Args:
         calls: All calls.
@@ -71,11 +71,11 @@ class Spans(Protocol):
 
 
 class Nesting:
-    """Some spans, to be asked for the innermost around moments.
+    """Finds the innermost of some spans around moments.
 
     Args:
         spans: All spans.
-        chosen: (m,) int64, rising indices of the spans to look among.
+        chosen: (m,) int64, rising indices of the spans to search.
     """
 
     def __init__(self, spans: Spans, chosen: Int64s) -> None:
@@ -84,30 +84,30 @@ class Nesting:
         thread = spans.thread[self._rows]
         start_ns, end_ns = spans.start_ns[self._rows], spans.end_ns[self._rows]
         self._axis = _Axis(start_ns, end_ns, thread)
-        self._start = self._axis.place(thread, start_ns)
-        self._ends = _Maxima(self._axis.place(thread, end_ns))
+        self._start = self._axis.position(thread, start_ns)
+        self._ends = _Maxima(self._axis.position(thread, end_ns))
 
     def innermost(self, moments: Moments) -> Int64s:
         """(n,) int64: index in the spans of the innermost around each moment; -1 none."""
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
-        place = self._axis.place(moments.thread, moments.at_ns)
+        position = self._axis.position(moments.thread, moments.at_ns)
         if 2 * len(self._rows) * _EDGE_COST < len(moments):
             # Nothing changes between two edges of spans, which are fewer than the moments.
             edges = np.sort(np.concatenate((self._start, self._ends.values)))
-            at = np.searchsorted(edges, place, "right") - 1
+            at = np.searchsorted(edges, position, "right") - 1
             found = np.append(self._innermost_at(edges), -1).take(at)
         else:
-            found = self._innermost_at(place)
+            found = self._innermost_at(position)
         found[np.flatnonzero(moments.thread < 0)] = -1
         return found
 
     def starting(self, moments: Moments) -> Int64s:
-        """(n,) int64: index of the outermost that starts at each very moment; -1 none."""
+        """(n,) int64: index of the outermost that starts exactly at each moment; -1 none."""
         if not len(self._rows):
             return np.full(len(moments), -1, np.int64)
-        place = self._axis.place(moments.thread, moments.at_ns)
-        at = np.minimum(np.searchsorted(self._start, place, "left"), len(self._rows) - 1)
+        position = self._axis.position(moments.thread, moments.at_ns)
+        at = np.minimum(np.searchsorted(self._start, position, "left"), len(self._rows) - 1)
         row = self._rows[at]
         met = self._spans.start_ns[row] == moments.at_ns
         met &= self._spans.thread[row] == moments.thread
@@ -118,16 +118,16 @@ class Nesting:
         if not len(self._rows):
             return np.zeros(0, np.int64)
         before = np.arange(len(self._rows)) - 1
-        found = self._of_position(self._ends.last_above(before, self._start))
+        found = self._spans_at(self._ends.last_above(before, self._start))
         return found[np.argsort(self._rows)]
 
-    def _innermost_at(self, place: Int64s) -> Int64s:
-        """(n,) int64: as `innermost`, of places on the axis."""
-        begun = np.searchsorted(self._start, place, "right") - 1
-        return self._of_position(self._ends.last_above(begun, place))
+    def _innermost_at(self, position: Int64s) -> Int64s:
+        """(n,) int64: as `innermost`, for positions on the axis."""
+        begun = np.searchsorted(self._start, position, "right") - 1
+        return self._spans_at(self._ends.last_above(begun, position))
 
-    def _of_position(self, position: Int64s) -> Int64s:
-        return np.where(position < 0, -1, self._rows[position])
+    def _spans_at(self, rows: Int64s) -> Int64s:
+        return np.where(rows < 0, -1, self._rows[rows])
 
 
 def _by_thread(thread: Int32s) -> Int64s:
@@ -138,7 +138,7 @@ def _by_thread(thread: Int32s) -> Int64s:
 
 
 class _Axis:
-    """One axis for all threads: a thread's moments lie wholly behind those of the one before."""
+    """One axis for all threads: a thread's moments come after all those of the one before."""
 
     def __init__(self, start_ns: Int64s, end_ns: Int64s, thread: Int32s) -> None:
         self._ranks: Int64s | None = None
@@ -150,8 +150,8 @@ class _Axis:
             self._ranks = np.unique(np.concatenate((start_ns, end_ns)))
             self._first, self._last = 0, len(self._ranks)
 
-    def place(self, thread: Int32s, at_ns: Int64s) -> Int64s:
-        """(n,) int64: where moments lie; those outside all spans just before or at the last end."""
+    def position(self, thread: Int32s, at_ns: Int64s) -> Int64s:
+        """(n,) int64: position of each moment; outside all spans just before or at the last end."""
         if self._ranks is not None:
             at_ns = np.searchsorted(self._ranks, at_ns, "right") - 1
         within = np.clip(at_ns, self._first - 1, self._last) - self._first
@@ -159,11 +159,7 @@ class _Axis:
 
 
 class _Maxima:
-    """Values with the maxima of their blocks of 2, 4, 8, ...: to search backwards in few steps.
-
-    Args:
-        values: (m,) int64.
-    """
+    """Values, (m,) int64, with maxima of blocks of 2, 4, 8, ...: fast to search backwards."""
 
     def __init__(self, values: Int64s) -> None:
         self._levels = [values]
@@ -181,8 +177,7 @@ class _Maxima:
     def last_above(self, upto: Int64s, bound: Int64s) -> Int64s:
         """(n,) int64: for each query the last index <= `upto` with a value > `bound`; -1 none.
 
-        Ever larger blocks are passed by until one holds such a value; then the way down leads to
-        the last in it.
+        Ever larger blocks are skipped until one has such a value; the last in it is then searched.
 
         Args:
             upto: (n,) int64, -1 finds nothing.

@@ -1,9 +1,9 @@
-"""Which operator, annotation and module launched each device record.
+"""Which operator and annotation launched each device record.
 
-A record goes to what its launching call lies in, on the call's thread. The call is found by
-correlation id. Where the file lacks it but the record has an External id, the operator of that id
-launched it, provided that External ids of this file are ids of operators at all: in some they are
-the correlation ids over again.
+A record belongs to the operator and annotation around its launching call, on the call's thread. The
+call is found by correlation id. If the file lacks it but the record has an External id, the
+operator of that id launched it, provided that External ids of this file are ids of operators: in
+some they repeat the correlation ids.
 """
 
 import re
@@ -20,12 +20,12 @@ from chopperd.traces.kernels.classes import class_by_operation
 from chopperd.traces.kernels.names import bounded, names_matching, used_names
 from chopperd.traces.timeline.nesting import Moments, Nesting, beginnings
 
-#: External ids are those of operators where, with 95 % confidence, at least this share of them is.
-#: So at least 268 that linked records show, all of them right.
+#: External ids are taken to be those of operators if, with 95 % confidence, at least this share is:
+#: from 268 on that linked records confirm, if all do.
 _VALID_SHARE: Final = 0.99
 _ONE_SIDED_Z: Final = 1.6449
 
-#: torch's record around every collective: an operator that says less than what is around it.
+#: torch's record around every collective: an operator that says less than the annotation in it.
 _RECORDED_COLLECTIVE: Final = re.compile(r"^record_param_comms$")
 _COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc|xccl):")
 
@@ -39,83 +39,46 @@ _CERTAIN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launches:
-    """When each device record was launched.
-
-    Attributes:
-        moments: (records,) when and on which thread: at the start of the launching call, or of the
-            operator where only that is known; thread -1 where neither is.
-        by_id: (records,) int64, that operator, a row in `Trace.spans`; -1 for others.
-    """
-
-    moments: Moments
-    by_id: Int64s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
     """What launched each device record; rows are indices in `Trace.spans`, -1 none or unknown.
 
     Attributes:
-        launched: (records,) as `Launches.moments`.
+        launched: (records,) when and on which thread: at the start of the launching call, or of the
+            operator where only that is known; thread -1 where neither is.
         op: (records,) int64, the innermost operator around the launch.
         annotation: (records,) int64, the innermost annotation.
-        module: (records,) int64, the innermost call of a module.
     """
 
     launched: Moments
     op: Int64s
     annotation: Int64s
-    module: Int64s
 
 
-def launches(trace: Trace, call: Int64s) -> Launches:
-    """Find when each record was launched.
+def attribute(trace: Trace, call: Int64s) -> Attribution:
+    """Find what launched each record.
 
     Args:
         trace: The trace.
         call: (records,) int64, the call that launched each record; -1 unlinked.
     """
     spans = trace.spans
-    moments = beginnings(trace.calls, call)
-    by_id = _operator_by_id(trace, call, moments)
+    launched = beginnings(trace.calls, call)
+    by_id = _operator_by_id(trace, call, launched)
     known = by_id >= 0
     if known.any():
-        moments = Moments(
-            thread=np.where(known, spans.thread[by_id], moments.thread),
-            at_ns=np.where(known, spans.start_ns[by_id], moments.at_ns),
+        launched = Moments(
+            thread=np.where(known, spans.thread[by_id], launched.thread),
+            at_ns=np.where(known, spans.start_ns[by_id], launched.at_ns),
         )
-    return Launches(moments=moments, by_id=by_id)
-
-
-def attribute(trace: Trace, launched: Launches) -> Attribution:
-    """Find what launched each record.
-
-    Args:
-        trace: The trace.
-        launched: When each record was.
-    """
-    spans = trace.spans
-    op, annotation, module = (
-        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched.moments)
-        for kind in (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.MODULE)
+    op, annotation = (
+        Nesting(spans, np.flatnonzero(spans.kind == kind)).innermost(launched)
+        for kind in (SpanKind.OP, SpanKind.ANNOTATION)
     )
-    return Attribution(
-        launched=launched.moments,
-        op=np.where(launched.by_id >= 0, launched.by_id, op),
-        annotation=annotation,
-        module=module,
-    )
+    return Attribution(launched=launched, op=np.where(known, by_id, op), annotation=annotation)
 
 
 def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
-    """(records,) int64: the operator of the External id of each record without a call; -1 none.
-
-    Args:
-        trace: The trace.
-        call: (records,) int64, -1 unlinked.
-        launched: (records,) when and where the call began.
-    """
+    """(records,) int64: the operator of the External id of each record without a call; -1 none."""
     spans, external_id = trace.spans, trace.records.external_id
     unlinked = (call < 0) & (external_id >= 0)
     if not unlinked.any() or not len(spans):
@@ -132,7 +95,7 @@ def _operator_by_id(trace: Trace, call: Int64s, launched: Moments) -> Int64s:
 
 
 def _least_share(right: int, shown: int) -> float:
-    """The lower end of the one-sided 95 % interval of a share; 0 of nothing.
+    """The lower end of the one-sided 95 % interval of a share; 0 if nothing is shown.
 
     Source: Wilson (1927), the score interval of a binomial share.
     """
@@ -158,9 +121,9 @@ def _by_unique_id(ids: Int64s, allowed: Bools, wanted: Int64s) -> Int64s:
 def operation_names(trace: Trace, found: Attribution) -> tuple[tuple[str, ...], Int32s]:
     """The operations of a trace, and the column that indexes them; -1 unknown.
 
-    An operation goes by the name of the innermost operator, "aten::mm". Only
-    `record_param_comms`, the same around every collective, gives way to the annotation in it that
-    says which: "nccl:all_reduce".
+    An operation has the name of the innermost operator, "aten::mm". Only `record_param_comms`, the
+    same around every collective, is replaced by the annotation in it that names the collective:
+    "nccl:all_reduce".
     """
     spans = trace.spans
     shown = found.op.copy()
@@ -189,7 +152,7 @@ def with_operation_classes(
         trace: The trace.
         found: What launched each record.
         kernel_class: (records,) int8, `KernelClass` by names.
-        settled: (records,) bool, whose class stays: the site's own rules give it.
+        settled: (records,) bool, classed by the site's own rules, which win.
     """
     spans = trace.spans
     classes = [class_by_operation(name) for name in trace.names]

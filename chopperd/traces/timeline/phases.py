@@ -1,12 +1,12 @@
 """The part of a step each moment of a thread belongs to: forward, backward or optimizer.
 
-Backward and optimizer name themselves. What runs inside backward is backward time, also where it
-computes forward operators once more (activation checkpointing).
+Backward and optimizer are known by name. All work inside backward is backward time, also forward
+operators that are computed again (activation checkpointing).
 
-Nothing in a trace names the forward pass: it is what leads up to a backward pass of the same step.
-Work between backward and optimizer (clipping of gradients), or after both, is therefore of
-no phase, and so is everything in a file without backward passes: of inference, evaluation or
-a recording cut short, it is unknown which it is.
+Nothing in a trace names the forward pass: it is the work before a backward pass of the same step.
+Work between backward and optimizer (clipping of gradients), or after both, is therefore of no
+phase, and so is everything in a file without backward passes, which may be inference, evaluation or
+an incomplete recording.
 """
 
 import re
@@ -40,12 +40,12 @@ STEPPING: Final = re.compile(rf"{OPTIMIZER_STEP.pattern}|{STEP_MARKER.pattern}")
 def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
     """The `Phase` of each moment: (n,) int8.
 
-    Where an optimizer steps inside backward, or a backward pass runs inside an optimizer's step,
-    the inner one counts.
+    If an optimizer steps inside backward, or a backward pass runs inside an optimizer's step, the
+    inner one counts.
 
     Args:
         trace: The trace.
-        moments: When what began, on which thread.
+        moments: The moments.
         steps: The steps as marked on the host; without any, nothing is forward.
     """
     runs_back = backward_spans(trace)
@@ -70,12 +70,12 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> Bools:
 
 
 def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back: Bools) -> Int8s:
-    """The phase of moments by what comes next, if that is a backward of the same step: (n,) int8.
+    """The phase of moments before a backward node of the same step: (n,) int8.
 
-    Between two nodes of one pass the engine sums gradients that meet, in no span of its own: that
-    is backward, on threads that run nodes. It is one pass if no operator between them makes a node
-    of a graph. Anything else before a backward is forward, on threads that step: what others
-    (communication, loaders of data) do meanwhile may be for either.
+    Between two nodes of one pass the engine sums gradients, in no span of its own: that is
+    backward, on threads that run nodes. It is one pass if no operator between them makes a node of
+    a graph. Anything else before a backward is forward, on threads that step: the work of others
+    (communication, data loaders) may be for either.
     """
     spans = trace.spans
     stepping = _named(trace, STEPPING)
@@ -85,7 +85,9 @@ def _between(trace: Trace, moments: Moments, steps: tuple[Step, ...], runs_back:
     threads = trace.threads
     of_rows = step_at(steps, start_ns, spans.thread[rows], threads)
     step = np.where(runs_back[rows], of_rows, -1)
-    step = np.pad(step, 1, constant_values=-1)  # In front and behind there is no backward.
+    step = np.pad(
+        step, 1, constant_values=-1
+    )  # Before the first and after the last there is no backward.
     before = np.searchsorted(start_ns, moments.at_ns, "right")
     mine = step_at(steps, moments.at_ns, moments.thread, threads)
     leads = (step[before + 1] >= 0) & (step[before + 1] == mine)
@@ -105,7 +107,7 @@ def _on_threads_of(trace: Trace, spans: Bools, moments: Moments) -> Bools:
 
 
 def _nodes_made(spans: HostSpans, runs_back: Bools, start_ns: Int64s) -> Int64s:
-    """(n + 1,) int64: operators outside backward that make nodes, before, between, behind n times.
+    """(n + 1,) int64: operators outside backward that make nodes, before, between, after n times.
 
     Source: torch gives operators a sequence number, and no forward thread, while it records a
         graph.

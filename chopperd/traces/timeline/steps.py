@@ -1,4 +1,4 @@
-"""Where training steps begin and end, by the best marks that a trace (or its job) offers."""
+"""Training steps of a trace, by the best marks that it or its job has."""
 
 import re
 from collections import Counter
@@ -32,13 +32,7 @@ Pid: TypeAlias = int | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedSteps:
-    """The steps of a trace.
-
-    Attributes:
-        steps: In time order.
-        source: What marked them.
-        accumulation: Markers per step, where optimizers show it.
-    """
+    """The steps of a trace in time order; `accumulation` is markers per step, if known."""
 
     steps: tuple[Step, ...]
     source: StepSource
@@ -51,7 +45,7 @@ NO_STEPS: Final = MarkedSteps(steps=(), source=StepSource.NONE)
 def mark_steps(
     trace: Trace, *, job_marks: Sequence[Marker] = (), source: StepSource | None = None
 ) -> MarkedSteps:
-    """The steps by the best source that has any; `NO_STEPS` where none has.
+    """The steps by the best source that has any; `NO_STEPS` if none has.
 
     Args:
         trace: The trace.
@@ -83,7 +77,7 @@ def step_at(
     Args:
         steps: The steps.
         times_ns: (n,) int64.
-        thread: (n,) on which thread each time was, -1 none; None where that is not known.
+        thread: (n,) the thread of each time, -1 none; None if not known.
         threads: What `thread` indexes.
     """
     found = np.full(len(times_ns), -1, np.int32)
@@ -103,7 +97,7 @@ def step_at(
 
 
 def _marker_around(markers: Sequence[tuple[int, int, int]], times_ns: Int64s) -> Int32s:
-    """The last number of the last marker around each time, (n,) int32.
+    """The number of the last marker around each time, (n,) int32; -1 none.
 
     Args:
         markers: Start, end and number of each, in order of their starts.
@@ -146,9 +140,9 @@ def _by_device_rows(trace: Trace) -> MarkedSteps:
 
 
 def _processes(trace: Trace, rows: Int64s) -> list[tuple[Pid, Bools]]:
-    """The processes with one of some host spans, and which threads are theirs, (threads,) bool.
+    """The processes that have some of the spans in `rows`; their threads, (threads,) bool.
 
-    One alone is None and has all threads: in its file all is its work.
+    A single one is None and has all threads: all work in its file is its own.
     """
     pids = dict.fromkeys(
         trace.threads[at][0] for at in np.unique(trace.spans.thread[rows]).tolist()
@@ -186,7 +180,7 @@ def _by_job_marks(trace: Trace, marks: Sequence[Marker]) -> MarkedSteps:
 def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
     """Steps from the end of one round of optimizers to the end of the next, counted from 0.
 
-    What came before the first optimizer began before the trace, for all that the file says.
+    The first step may have begun before the trace.
     """
     optimizers = np.flatnonzero(_named(trace, OPTIMIZER) & ~_inside_backward(trace))
     found: list[tuple[Pid, MarkedSteps]] = []
@@ -207,8 +201,8 @@ def _by_optimizer_rounds(trace: Trace) -> MarkedSteps:
 def _round_ends_ns(trace: Trace, optimizers: Int64s, threads: Bools) -> list[int]:
     """The end of the last optimizer of each round of one process.
 
-    A new round begins where backward work lies before an optimizer and behind the one before it.
-    In a file without backward rows it begins where an optimizer's name comes again.
+    A new round begins if backward work lies between two optimizers; in a file without backward rows
+    if an optimizer's name is repeated.
     """
     spans = trace.spans
     backward_ns = spans.start_ns[_named(trace, BACKWARD) & threads[spans.thread]]
@@ -247,14 +241,14 @@ def _numbered(
 ) -> list[list[Marker]]:
     """Markers by the profiler's cycle, one a number, in time order.
 
-    A cycle whose numbers come again goes on counting where the one before it ended: no two steps
-    of a file have one number.
+    A cycle that repeats numbers continues those of the one before it: no two steps of a file have
+    the same number.
 
     Args:
-        numbers: Of each row that marks a step.
+        numbers: The step number of each row.
         times: Their starts, rising, and ends, (n,) int64 each.
         lane: (n,) int64, the thread or stream of each.
-        merged: What becomes of rows with one number.
+        merged: Makes one marker of rows with one number.
     """
     start_ns, end_ns = times
     cycle = np.searchsorted(
@@ -276,7 +270,7 @@ def _numbered(
 
 
 def _borders_ns(number: Int64s, times: tuple[Int64s, Int64s], lane: Int64s) -> Int64s:
-    """The times between two cycles: where numbers do not go on, on the lane with most rows."""
+    """The times between two cycles: where numbers do not rise, on the lane with most rows."""
     if not len(number):
         return np.zeros(0, np.int64)
     rows = lane == np.argmax(np.bincount(lane))
@@ -316,7 +310,7 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
     """Steps of the runs of markers up to and including the one that holds the optimizer.
 
     Without any optimizer each marker is a step and accumulation is unknown. A first run that is
-    shorter than the others began before the trace; one that is longer is irregular, as where fp16
+    shorter than the others began before the trace; one that is longer is irregular, as if fp16
     skipped the optimizer. Markers after the last optimizer are a step (one each, without
     accumulation) whose end is not in the file.
     """
@@ -338,7 +332,7 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
 def _runs(
     markers: list[Marker], has_optimizer: list[bool]
 ) -> tuple[list[list[Marker]], list[Marker]]:
-    """The runs of markers that an optimizer closes, and the markers behind the last of them."""
+    """The runs of markers that an optimizer closes, and the markers after the last of them."""
     closing = [index for index, closes in enumerate(has_optimizer) if closes]
     opening = [0, *(index + 1 for index in closing)]
     closed = [markers[a : b + 1] for a, b in zip(opening, closing, strict=False)]
@@ -346,7 +340,7 @@ def _runs(
 
 
 def _closed(runs: list[list[Marker]], usual: int) -> list[Step]:
-    """The steps that an optimizer closes; those of an unusual number of markers say so."""
+    """The steps that an optimizer closes; those with an unusual number of markers are partial."""
     return [
         _with_reasons(
             _step(run),

@@ -13,21 +13,21 @@ from chopperd.traces.kernels.flops import Work, work_of
 from chopperd.traces.kernels.names import names_matching
 from chopperd.traces.timeline.nesting import Nesting, beginnings
 
-#: What names of kernels that multiply TF32 have in them (cuBLAS, cuDNN, CUTLASS).
+#: In names of kernels that multiply TF32 (cuBLAS, cuDNN, CUTLASS).
 _TF32: Final = re.compile(r"tf32|s1688")
-#: And those that multiply FP32: cuBLAS, cuDNN, CUTLASS's SIMT kernels, Tensile's "S" type.
+#: In names of kernels that multiply FP32: cuBLAS, cuDNN, CUTLASS's SIMT, Tensile's "S" type.
 _FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
 
 
 def record_work(
     trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s
 ) -> tuple[Float64s, Int8s]:
-    """(n,) float64 FLOPs of each record; (n,) int8 what its operator multiplies, `DType`.
+    """(n,) float64 FLOPs of each record; (n,) int8 the `DType` that its operator multiplies.
 
     An operator's FLOPs are put on the longest of its matrix kernels, once for each call; all of
     its matrix kernels get the type. An operator's kernels are those that it launched
-    itself, not through another operator, so that no work counts twice. Of an operator with a
-    launch that has no record the work is unknown: what took part of its time is not in the file.
+    itself, not through another operator, so that no work counts twice. The work of an operator with
+    a launch without record is unknown: part of its time is not in the file.
 
     Args:
         trace: As read.
@@ -94,7 +94,7 @@ def _name_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, row
 def copied_bytes(
     records: DeviceRecords, calls: RuntimeCalls, call: Int64s, kernel_class: Int8s
 ) -> Int64s:
-    """(records,) int64: bytes of each copy and fill; -1 unknown, and for what computes.
+    """(records,) int64: bytes of each copy and fill; -1 unknown, and for kernels that compute.
 
     A call's size is that of its record only if it has just one.
 
@@ -102,7 +102,7 @@ def copied_bytes(
         records: The device records.
         calls: The runtime calls.
         call: (records,) int64, the call that launched each; -1 unlinked.
-        kernel_class: (records,) int8, `KernelClass`; kernels that copy are copies.
+        kernel_class: (records,) int8, `KernelClass`; kernels that copy count as copies.
 
     Source: `args.bytes` of Kineto's copies; ROCm 6.2 writes none there, and `size` of its calls.
     """

@@ -37,7 +37,7 @@ def test_copies_and_fills_are_classed_by_kind_and_metadata_makes_communication()
     built.record("Memcpy HtoD (Pinned -> Device)", 20, 5, kind=RecordKind.MEMCPY)
     built.record("Memset (Device)", 30, 5, kind=RecordKind.MEMSET)
     trace = built.build()
-    assert record_classes(trace.records, trace.names).tolist() == [
+    assert record_classes(trace.records, trace.names)[0].tolist() == [
         KernelClass.GEMM,
         KernelClass.COMM,
         KernelClass.MEMCPY,
@@ -50,7 +50,7 @@ def test_a_sites_own_rules_go_first() -> None:
     built.record("our_gemm_like_allreduce", 0, 5)
     trace = built.build()
     rules = (ClassRule(KernelClass.COMM, "^our_"),)
-    assert record_classes(trace.records, trace.names, rules).tolist() == [KernelClass.COMM]
+    assert record_classes(trace.records, trace.names, rules)[0].tolist() == [KernelClass.COMM]
 
 
 def test_copies_have_the_direction_of_their_name() -> None:
@@ -81,8 +81,9 @@ def test_a_kernel_that_the_runtime_copies_with_is_a_copy_of_unknown_direction() 
     built.record("__amd_rocclr_copyBuffer.kd", 0, 5)
     built.record("__amd_rocclr_fillBufferAligned.kd", 10, 5)
     trace = built.build()
-    classes = record_classes(trace.records, trace.names)
+    classes, by_site = record_classes(trace.records, trace.names)
     assert classes.tolist() == [KernelClass.MEMCPY, KernelClass.MEMSET]
+    assert not by_site.any()
     assert copy_directions(trace.records, trace.names).tolist() == [CopyDirection.NONE] * 2
 
 
@@ -92,8 +93,9 @@ def test_a_sites_own_rule_wins_over_collective_metadata_but_not_over_a_copy() ->
     built.record("ours HtoD", 10, 5, kind=RecordKind.MEMCPY)
     trace = built.build()
     rules = (ClassRule(KernelClass.FUSED_COMM, "OURS"), ClassRule(KernelClass.GEMM, "gemm"))
-    classes = record_classes(trace.records, trace.names, rules)
+    classes, by_site = record_classes(trace.records, trace.names, rules)
     assert classes.tolist() == [KernelClass.FUSED_COMM, KernelClass.MEMCPY]
+    assert by_site.tolist() == [True, False]
 
 
 def test_a_sites_own_rule_sees_the_qualified_name_up_to_a_length() -> None:
@@ -103,8 +105,9 @@ def test_a_sites_own_rule_sees_the_qualified_name_up_to_a_length() -> None:
     built.record("ours" + "x" * (MATCHED_LENGTH - 10) + "marked", 20, 5)
     trace = built.build()
     rules = (ClassRule(KernelClass.NORM, "marked"),)
-    classes = record_classes(trace.records, trace.names, rules)
+    classes, by_site = record_classes(trace.records, trace.names, rules)
     assert classes.tolist() == [KernelClass.OTHER, KernelClass.OTHER, KernelClass.NORM]
+    assert by_site.tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(

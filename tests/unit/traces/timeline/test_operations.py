@@ -1,4 +1,4 @@
-"""What launched each record: operators, annotations and modules, worked out by hand."""
+"""What launched each record: operators and annotations, worked out by hand."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from chopperd.traces.timeline.links import link
 from chopperd.traces.timeline.operations import (
     Attribution,
     attribute,
-    launches,
     operation_names,
     with_operation_classes,
 )
@@ -21,7 +20,7 @@ OTHER: Thread = (100, 101)
 def attributed(made: TraceBuilder) -> tuple[Trace, Attribution]:
     trace = made.build()
     call = link(trace.records, trace.calls, trace.names, trace.threads).call
-    return trace, attribute(trace, launches(trace, call))
+    return trace, attribute(trace, call)
 
 
 def named(trace: Trace, rows: list[int]) -> list[str | None]:
@@ -54,7 +53,6 @@ def test_a_record_goes_to_the_innermost_of_each_kind_around_its_launch() -> None
     trace, found = attributed(made)
     assert named(trace, found.op.tolist()) == ["aten::addmm", "aten::linear"]
     assert named(trace, found.annotation.tolist()) == ["ProfilerStep#1"] * 2
-    assert named(trace, found.module.tolist()) == ["nn.Module: Linear_0"] * 2
     assert found.launched.at_ns.tolist() == [40, 75]
 
 
