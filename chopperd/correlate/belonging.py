@@ -1,8 +1,8 @@
-"""Whether samples belong to a trace: on its time axis, and of a GPU that did what it says.
+"""Check whether samples belong to a trace: on its time axis, and of the GPU that it ran on.
 
-What runs shows in the clock or the power of most GPUs. Where it shows best a second away from
-where the samples lie, their times are not the trace's; where they say idle while the trace is busy,
-or the reverse, they are of another GPU or of another time.
+What runs shows in the clock or the power of most GPUs. Where samples fit best when moved by a
+second, their times are not the trace's; where they show an idle GPU while the trace is busy, or the
+reverse, they are of another GPU or of another time.
 """
 
 from dataclasses import dataclass, replace
@@ -54,22 +54,19 @@ _IDLE_POWER, _BUSY_POWER = 0.25, 0.6
 #: Shares of the second before a sample in which the trace is busy, to call it busy or idle.
 _BUSY_SHARE, _ALL_BUSY_SHARE, _IDLE_SHARE = 0.5, 0.9, 0.02
 _MIN_SAMPLES: Final = 5
-_MOST_SAYINGS: Final = 4_096
+_MOST_COMPARED: Final = 4_096
 _CONTRADICTED_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belonging:
-    """How samples and a trace go together.
+    """Whether samples belong to a trace."""
 
-    Attributes:
-        apart_ns: How much later than the trace the samples lie, where no sensor's lag is that; None
-            where the axes agree as far as can be seen.
-        says: "idle" or "busy", where the samples say so of more than half of the time in which the
-            trace says the opposite; None where they agree.
-    """
-
+    #: How much later than the trace the samples lie, where no sensor's lag is that; None where the
+    #: axes agree as far as can be seen.
     apart_ns: int | None = None
+    #: "idle" or "busy", where the samples show that in more than half of the time in which the
+    #: trace shows the opposite; None where they agree.
     says: str | None = None
 
 
@@ -81,7 +78,7 @@ def placed_lag(
     *,
     instant: bool = False,
 ) -> LagEstimate:
-    """The lag of the clock: searched coarsely over seconds, then finely where it fits best.
+    """Measure the lag of the clock: coarsely over seconds, then finely where it fits best.
 
     A lag beyond `MAX_LAG_NS` is no sensor's. Where steps repeat so evenly that lags a step apart
     fit alike, it is the one nearest to 0: the clock is then the same a step later.
@@ -112,7 +109,7 @@ def placed_lag(
 def belonging(
     lag: LagEstimate, samples: GpuSamples, compute: Intervals, busy: Intervals, unknown: Intervals
 ) -> Belonging:
-    """How samples and a trace go together.
+    """Check whether samples belong to a trace.
 
     Args:
         lag: Of the clock, by `placed_lag`.
@@ -176,7 +173,7 @@ def _distant_lag_ns(
     near = int(np.argmax(np.where(fine, explained, -1.0)))
     nearer = _NEARER_PER_S * np.abs(lags_ns) / NS_PER_S
     far = int(np.argmax(np.where(fine, -1.0, explained - nearer)))
-    pairs = min(int(counts[near]), int(counts[far]))  # what few say nothing of fits no worse
+    pairs = min(int(counts[near]), int(counts[far]))  # lags of few pairs need a better fit
     least = max(_MIN_EXPLAINED, _MIN_EXPLAINED_PAIRS / max(pairs, 1))
     if explained[far] < least or explained[far] < _MIN_TIMES * explained[near]:
         return None
@@ -188,7 +185,7 @@ def _distant_lag_ns(
 def _pairs(t_ns: Int64s, max_gap_ns: int) -> tuple[Int64s, Int64s]:
     """Samples and the next ones at least `_APART_NS` later, at most `_MOST_PAIRS`.
 
-    Of the first ten minutes or so: more would tell no more, and take long to compare.
+    Of the first ten minutes or so: more would add little, and take long to compare.
     """
     if len(t_ns):
         t_ns = t_ns[: np.searchsorted(t_ns, t_ns[0] + _MOST_CELLS * _CELL_NS)]
@@ -249,23 +246,23 @@ def _explained_by_block(sums: Float64s) -> Float64s:
 
 
 def _contradiction(samples: GpuSamples, busy: Intervals, unknown: Intervals) -> str | None:
-    """What samples say against the trace for more than half of the time, if they do.
+    """The state, idle or busy, by which samples contradict the trace for most of the time, if any.
 
     Of the second before each sample, as activity is a mean over up to that; samples in whose second
-    the trace may lack work, or that begin before it, tell nothing.
+    the trace may lack work, or that begin before it, do not count.
     """
     if not len(busy):
         return None
-    says_idle, says_busy, least_share = _sayings(samples)
+    idle_shown, busy_shown, least_share = _states(samples)
     t_ns = samples.t_unix_ns
     inside = (t_ns - _AVERAGE_NS >= busy.start_ns[0]) & (t_ns <= busy.end_ns[-1])
-    rows = np.flatnonzero(inside & np.isfinite(says_idle))
-    rows = rows[:: max(1, -(-len(rows) // _MOST_SAYINGS))]
+    rows = np.flatnonzero(inside & np.isfinite(idle_shown))
+    rows = rows[:: max(1, -(-len(rows) // _MOST_COMPARED))]
     share = _share_before(busy, t_ns[rows])
     share[_share_before(unknown, t_ns[rows]) > 0] = np.nan
-    if _mostly(says_idle[rows][share >= least_share]):
+    if _mostly(idle_shown[rows][share >= least_share]):
         return "idle"
-    return "busy" if _mostly(says_busy[rows][share <= _IDLE_SHARE]) else None
+    return "busy" if _mostly(busy_shown[rows][share <= _IDLE_SHARE]) else None
 
 
 def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
@@ -275,8 +272,8 @@ def _share_before(mask: Intervals, t_ns: Int64s) -> Float64s:
     return share
 
 
-def _sayings(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
-    """Whether each sample says idle and busy (1, 0; NaN: neither), and the busy share that counts.
+def _states(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
+    """Whether each sample shows idle and busy (1, 0; NaN: unknown), and the busy share that counts.
 
     By activity where that is known: then neither the idle bit nor the power is asked. Small kernels
     with gaps take little power and may set the bit: the trace must be busy nearly all the time.
@@ -286,19 +283,19 @@ def _sayings(samples: GpuSamples) -> tuple[Float64s, Float64s, float]:
         activity = samples.activity_ratio
         idle, is_busy = activity <= _IDLE_ACTIVITY, activity >= _BUSY_ACTIVITY
         return _known(idle, activity), _known(is_busy, activity), _BUSY_SHARE
-    told = samples.causes != Cause.UNKNOWN.bit
-    if told.any():
+    known = samples.causes != Cause.UNKNOWN.bit
+    if known.any():
         idle = (samples.causes & Cause.LOW_UTILIZATION.bit) != 0
-        return np.where(told, idle, np.nan), np.full(len(told), np.nan), _ALL_BUSY_SHARE
-    power = samples.power_w / limit_w if limit_w else np.full(len(told), np.nan)
+        return np.where(known, idle, np.nan), np.full(len(known), np.nan), _ALL_BUSY_SHARE
+    power = samples.power_w / limit_w if limit_w else np.full(len(known), np.nan)
     return _known(power < _IDLE_POWER, power), _known(power > _BUSY_POWER, power), _ALL_BUSY_SHARE
 
 
-def _known(says: Bools, value: Float64s) -> Float64s:
-    return np.where(np.isfinite(value), says, np.nan)
+def _known(shows: Bools, value: Float64s) -> Float64s:
+    return np.where(np.isfinite(value), shows, np.nan)
 
 
-def _mostly(says: Float64s) -> bool:
-    """Whether more than half of those that say anything say so, and enough do."""
-    known = says[np.isfinite(says)]
+def _mostly(shows: Float64s) -> bool:
+    """Whether more than half of the known ones show it, of enough."""
+    known = shows[np.isfinite(shows)]
     return len(known) >= _MIN_SAMPLES and float(known.mean()) > _CONTRADICTED_SHARE

@@ -22,8 +22,8 @@ from chopperd.model.samples import GpuSamples
 
 #: A cause whose counter rose by less of a piece was not in force there.
 MIN_COUNTER_SHARE: Final = 0.05
-#: A counter that rises by more of a piece is updated less often than it is read: it says nothing
-#: of the piece next to that one.
+#: A counter that rises by more of a piece is updated less often than it is read: it does not
+#: count for the piece next to that one.
 _MOST_OF_PIECE: Final = 1.5
 #: A sample represents half of the piece on either side of it: a cause that one end of a piece
 #: names, and that was counted for all of it, has twice that end's loss. What was counted beyond
@@ -72,9 +72,13 @@ class EndShares:
     right: Float64s
 
     @classmethod
-    def none(cls, count: int) -> "EndShares":
-        """Zeros for that many pieces."""
-        return cls(left=_columns(count), right=_columns(count))
+    def by_bits(cls, by_bits: Float64s, ends: tuple[Int64s, Int64s]) -> "EndShares":
+        """The shares of rows of `by_bits`, given the row of each piece's ends."""
+        shares = cls(left=_columns(len(ends[0])), right=_columns(len(ends[0])))
+        for column in np.flatnonzero(by_bits.any(axis=0)):
+            shares.left[:, column] = by_bits[ends[0], column]
+            shares.right[:, column] = by_bits[ends[1], column]
+        return shares
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,10 +116,7 @@ def end_shares(
     by_bits = bit_shares(sets)
     samples = clock.left_sample, clock.right_sample
     ends = of_sample[samples[0]], of_sample[samples[1]]
-    shares = EndShares.none(len(ends[0]))
-    for column in np.flatnonzero(by_bits.any(axis=0)):
-        shares.left[:, column] = by_bits[ends[0], column]
-        shares.right[:, column] = by_bits[ends[1], column]
+    shares = EndShares.by_bits(by_bits, ends)
     length_ns = np.diff(clock.edges_ns).astype(np.float64)
     risen_ns = counter_increments(limited_ns, clock.edges_ns)
     by_counters = {}
@@ -145,12 +146,16 @@ def end_shares(
             counted[cause].right *= left_to_others
         if by_counters:
             explained = np.logical_or.reduce(list(by_counters.values()))
-            # Where counters name a sample's cause, the rest of a piece is of its other end, if any.
-            for end, at in zip((shares.left, shares.right), samples, strict=True):
-                for cause in (Cause.UNEXPLAINED, Cause.UNKNOWN):
-                    end[some & explained[at], cause] *= _EXPLAINED
+            _make_room(shares, [some & explained[at] for at in samples])
         _count_in(shares, counted, some, np.maximum(moved_ns / length_ns, 1.0))
     return shares
+
+
+def _make_room(shares: EndShares, explained: list[Bools]) -> None:
+    """Where counters name a sample's cause, the rest of a piece is of its other end, if any."""
+    for end, at in zip((shares.left, shares.right), explained, strict=True):
+        for cause in (Cause.UNEXPLAINED, Cause.UNKNOWN):
+            end[at, cause] *= _EXPLAINED
 
 
 def _counted(counter: Float64s, t_ns: Int64s, named: list[Bools]) -> _Counted:

@@ -1,4 +1,4 @@
-"""How much longer the kernels of a family take beside communication than without."""
+"""Compute how much longer kernels of a family take during communication than without."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.precision import Z_95
-from chopperd.correlate.waterfall import is_class, lengths_ns
+from chopperd.correlate.intervals import lengths_ns
+from chopperd.correlate.waterfall import is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import COMPUTE_CLASSES
 from chopperd.model.timeline import DeviceTimeline, Intervals
 
-#: Fewer kernels of a family, or in one of the two sets that an interval compares, tell too little.
+#: Fewer kernels of a family, or in one of the two sets that an interval compares, are too few.
 MIN_KERNELS: Final = 5
 #: Upper over lower quartile of durations in one set above which a family's kernels are of several
 #: sizes; alike ones stay below 1.2 in real traces.
@@ -37,40 +38,28 @@ class ContentionReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionTotals:
-    """Contention of each family that computes, (f,) each, by rising family; NaN unknown.
+    """Contention of each family that computes, (f,) each, by rising family; NaN unknown."""
 
-    Attributes:
-        family: (f,) int64, index into `Timeline.families`.
-        count: (f,) int64, kernels of some length.
-        factor, low, high: (f,) float64, with its 95 % interval.
-        e50_e0: (f,) float64, Chopper's.
-        reason: (f,) int8, `ContentionReason`.
-    """
-
-    family: Int64s
-    count: Int64s
+    family: Int64s  # (f,) index into `Timeline.families`
+    count: Int64s  # (f,) kernels of some length
+    #: (f,) with its 95 % interval.
     factor: Float64s
     low: Float64s
     high: Float64s
-    e50_e0: Float64s
-    reason: Int8s
+    e50_e0: Float64s  # (f,) Chopper's
+    reason: Int8s  # (f,) `ContentionReason`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kernels:
-    """Kernels by family, then by overlap with communication, then by start.
+    """Kernels by family, then by overlap with communication, then by start."""
 
-    Attributes:
-        family: (f,) int64.
-        first, count: (f,) int64, where each family's kernels begin and how many they are.
-        group: (n,) int64, the place of each kernel's family.
-        overlap_ratio, duration_ns: (n,) float64 and int64.
-    """
-
-    family: Int64s
+    family: Int64s  # (f,)
+    #: (f,) where each family's kernels begin and how many they are.
     first: Int64s
     count: Int64s
-    group: Int64s
+    group: Int64s  # (n,) the place of each kernel's family
+    #: (n,) and int64.
     overlap_ratio: Float64s
     duration_ns: Int64s
 
@@ -82,7 +71,7 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     the tenth with the least (and all with no more overlap than those). Overlap of a kernel is the
     share of its duration in which communication runs.
 
-    Kernels of one family may differ in size, which a trace need not say; then the factor is not
+    Kernels of one family may differ in size, which a trace need not show; then the factor is not
     communication's doing. None is given where that shows: where the durations within one of the
     two sets differ much, or the interval would lie below 1.
 
@@ -102,12 +91,15 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     if not len(comm):
         return None
     kernels = _by_overlap(timeline, comm)
-    middle, least = _middle_and_least(kernels)
+    first, count, overlap_ratio = kernels.first, kernels.count, kernels.overlap_ratio
+    below, above = first + (count - 1) // 2, first + count // 2
+    middle = (overlap_ratio[below] + overlap_ratio[above]) / 2
+    least = overlap_ratio[first + (count + 9) // 10 - 1]
     reason = np.where(middle > least, ContentionReason.NONE, ContentionReason.SAME_OVERLAP)
-    reason[kernels.count < MIN_KERNELS] = ContentionReason.FEW_KERNELS
+    reason[count < MIN_KERNELS] = ContentionReason.FEW_KERNELS
     compared = (reason == ContentionReason.NONE)[kernels.group]
-    much = _medians(kernels, compared & (kernels.overlap_ratio >= middle[kernels.group]))
-    little = _medians(kernels, compared & (kernels.overlap_ratio <= least[kernels.group]))
+    much = _medians(kernels, compared & (overlap_ratio >= middle[kernels.group]))
+    little = _medians(kernels, compared & (overlap_ratio <= least[kernels.group]))
     factor = much.median_ns / little.median_ns
     spread = np.exp(Z_95 * np.hypot(much.log_error, little.log_error))
     reason[np.isfinite(factor) & ~np.isfinite(spread)] = ContentionReason.FEW_TO_COMPARE
@@ -115,11 +107,13 @@ def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | 
     several_sizes |= factor * spread < 1
     reason[several_sizes] = ContentionReason.SEVERAL_SIZES
     factor[several_sizes] = np.nan
+    # Deviation of the logarithms of durations, by quartiles as of a normal distribution.
+    deviation = np.log(little.quartile_ratio) / (2 * _NORMAL_QUARTILE)
     return ContentionTotals(
         family=kernels.family,
-        count=kernels.count,
+        count=count,
         factor=factor,
-        low=factor / spread * np.exp(-(_log_deviation(little) ** 2)),
+        low=factor / spread * np.exp(-(deviation**2)),
         high=factor * spread,
         e50_e0=_e50_e0(kernels),
         reason=reason.astype(np.int8),
@@ -163,14 +157,6 @@ def _order(family: Int32s, overlap_ratio: Float64s) -> Int64s:
     return order
 
 
-def _middle_and_least(kernels: _Kernels) -> tuple[Float64s, Float64s]:
-    """The median overlap of each family, and the most among the tenth with the least: (f,) each."""
-    first, count = kernels.first, kernels.count
-    below, above = first + (count - 1) // 2, first + count // 2
-    middle = (kernels.overlap_ratio[below] + kernels.overlap_ratio[above]) / 2
-    return middle, kernels.overlap_ratio[first + (count + 9) // 10 - 1]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Medians:
     """Of each family's chosen kernels, (f,) float64: NaN without any, or with too few."""
@@ -202,12 +188,6 @@ def _medians(kernels: _Kernels, chosen: Bools) -> _Medians:
     upper_ns = duration_ns[first[many] + count[many] - 1 - quarter]
     quartile_ratio[many] = upper_ns / duration_ns[first[many] + quarter]
     return _Medians(median_ns=median_ns, log_error=log_error, quartile_ratio=quartile_ratio)
-
-
-def _log_deviation(medians: _Medians) -> Float64s:
-    """(f,) float64: the deviation of logarithms of durations, as quartiles of a normal one tell."""
-    deviation: Float64s = np.log(medians.quartile_ratio) / (2 * _NORMAL_QUARTILE)
-    return deviation
 
 
 def _rank_and_z(count: int) -> tuple[int, float]:

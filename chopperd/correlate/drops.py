@@ -1,6 +1,6 @@
-"""Finds drops of one GPU's busy clock in its live samples, as they come in.
+"""Find drops of one GPU's busy clock in its live samples, as they come in.
 
-A drop begins where the mean over a window (1 s, one step, 5 samples, whatever is longest) is more
+A drop begins where the mean over a window (1 s, one step, 5 samples, the longest of these) is more
 than 5 % below the median of such means over the last minute; that median is then its reference
 until it ends. Means and not single samples are the reference since a clock that swings with the
 phases of a step has a median sample far from its mean. Where the means themselves swing, a drop
@@ -28,47 +28,29 @@ from chopperd.model.captures import ClockDrop, DropState
 from chopperd.model.kinds import CAUSES
 from chopperd.units import NS_PER_S, seconds_from_ns
 
-# The mean clocks of the last minute, in order, so that their median costs next to nothing.
-
-
-@dataclass(frozen=True, slots=True)
-class _Mean:
-    """The mean clock over a window, and the busy time by which it is newer than the last one."""
-
-    end_ns: int
-    mhz: float
-    busy_s: float
-
 
 class TrailingMeans:
-    """Means over windows that ended not too long ago."""
+    """Mean clocks over the windows of the last minute, in order: their median costs little."""
 
     def __init__(self) -> None:
-        self._means: deque[_Mean] = deque()
+        # End of each window in ns, its mean in MHz, and the busy s by which it is newer.
+        self._means: deque[tuple[int, float, float]] = deque()
         self._ordered_mhz: list[float] = []
 
     def add(self, end_ns: int, mhz: float, busy_s: float) -> None:
-        """Take a mean that is newer than those before.
-
-        Args:
-            end_ns: End of its window.
-            mhz: The mean.
-            busy_s: Busy time by which it is newer.
-        """
-        self._means.append(_Mean(end_ns, mhz, busy_s))
+        """Add a mean over a window that ended later, by `busy_s` of busy time, than the others."""
+        self._means.append((end_ns, mhz, busy_s))
         insort(self._ordered_mhz, mhz)
 
     def drop_before(self, oldest_ns: float) -> None:
         """Forget the means that ended before a time."""
-        while self._means and self._means[0].end_ns < oldest_ns:
-            gone_mhz = self._means.popleft().mhz
+        while self._means and self._means[0][0] < oldest_ns:
+            gone_mhz = self._means.popleft()[1]
             del self._ordered_mhz[bisect_left(self._ordered_mhz, gone_mhz)]
 
     def shift(self, by_ns: int) -> None:
-        """Take them for later by a time that is not to count."""
-        self._means = deque(
-            _Mean(each.end_ns + by_ns, each.mhz, each.busy_s) for each in self._means
-        )
+        """Move them later by a time that does not count."""
+        self._means = deque((end_ns + by_ns, mhz, busy_s) for end_ns, mhz, busy_s in self._means)
 
     def clear(self) -> None:
         """Forget them all."""
@@ -83,8 +65,8 @@ class TrailingMeans:
         return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
     def busy_s(self) -> float:
-        """Busy time that they stand for."""
-        return sum(each.busy_s for each in self._means)
+        """Busy time that they represent."""
+        return sum(busy_s for _, _, busy_s in self._means)
 
     def deviation_mhz(self) -> float:
         """Their standard deviation; there must be some."""
@@ -100,35 +82,24 @@ _FIRST_CAUSE: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropRules:
-    """What makes a drop.
+    """What makes a drop."""
 
-    Attributes:
-        window_s, least_samples: A mean is over at least so much busy time and so many samples.
-        step_s: Length of a step, where it is known: no mean is over less.
-        depth_ratio: It begins this far below the reference,
-        spread_count: and so many standard deviations of the means.
-        recovered_ratio: It ends less far below the reference.
-        trailing_s: The reference is the median over so much time, without that of drops.
-        warm_up_s: Without so much busy time in it there is no reference.
-        new_level_s: A drop that lasts so long is a new level.
-        gap_s: Longer without a busy sample, and all is forgotten.
-    """
-
+    #: A mean is over at least so much busy time and so many samples.
     window_s: float = 1.0
     least_samples: int = 5
-    step_s: float = 0.0
-    depth_ratio: float = 0.05
-    spread_count: float = 4.0
-    recovered_ratio: float = 0.025
-    trailing_s: float = 60.0
-    warm_up_s: float = 10.0
-    new_level_s: float = 600.0
-    gap_s: float = 60.0
+    step_s: float = 0.0  # length of a step, where it is known: no mean is over less
+    depth_ratio: float = 0.05  # it begins this far below the reference,
+    spread_count: float = 4.0  # and so many standard deviations of the means
+    recovered_ratio: float = 0.025  # it ends less far below the reference
+    trailing_s: float = 60.0  # the reference is the median over so much time, without that of drops
+    warm_up_s: float = 10.0  # without so much busy time in it there is no reference
+    new_level_s: float = 600.0  # a drop that lasts so long is a new level
+    gap_s: float = 60.0  # longer without a busy sample, and all is forgotten
 
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """A drop that goes on; `sums` holds the slots of it that have left the window."""
+    """An open drop; `sums` holds the slots of it that have left the window."""
 
     begin_ns: int
     reference_mhz: float
@@ -149,7 +120,7 @@ class _Open:
         amounts[_FIRST_CAUSE:] = busy_s * below_mhz * slot.cause_shares
         return amounts
 
-    def told(
+    def described(
         self, state: DropState, slots: Iterable[ClockSlot], end_ns: int, *, is_over: bool = True
     ) -> ClockDrop:
         """The drop with the slots of the window that belong to it, up to an end."""
@@ -179,7 +150,7 @@ class _Open:
 
 
 class DropDetector:
-    """The drops of one GPU; what it finds does not depend on how the samples are cut up.
+    """Finds the drops of one GPU, independent of how the samples are split over calls.
 
     Attributes:
         found_count: Drops found so far, the open one included.
@@ -202,18 +173,18 @@ class DropDetector:
         return self._take(self._cutter.add(samples))
 
     def advance(self, now_ns: int) -> list[ClockDrop]:
-        """The drop that is interrupted, if it is so long ago that a busy sample came."""
+        """End the open drop as interrupted if the last busy sample is too long ago."""
         last_ns = self._cutter.last_ns
         if last_ns is None or not self._is_gap(last_ns, now_ns):
             return []
         return [*self._take(self._cutter.flush()), *self._forget()]
 
     def current(self) -> ClockDrop | None:
-        """The drop that goes on, as far as it has come; None if there is none."""
+        """The open drop up to now; None if there is none."""
         if self._open is None:
             return None
         end_ns = self._window[-1].end_ns
-        return self._open.told(DropState.OPEN, self._window, end_ns, is_over=False)
+        return self._open.described(DropState.OPEN, self._window, end_ns, is_over=False)
 
     def _take(self, slots: Iterable[ClockSlot]) -> list[ClockDrop]:
         ended: list[ClockDrop] = []
@@ -229,7 +200,7 @@ class DropDetector:
         return after_ns - before_ns > self._rules.gap_s * NS_PER_S
 
     def _forget(self) -> list[ClockDrop]:
-        """Begin anew after a gap; the drop that it interrupts, if any."""
+        """Begin again after a gap; the drop that it interrupts, if any."""
         ended = [self._end(self._open, DropState.INTERRUPTED)] if self._open else []
         self._window.clear()
         self._means.clear()
@@ -250,7 +221,7 @@ class DropDetector:
         return is_full
 
     def _judge(self, slot: ClockSlot) -> list[ClockDrop]:
-        """Look at the mean over the window, which ends with this slot."""
+        """Compare the mean over the window, which ends with this slot, with the reference."""
         busy_s = sum(each.busy_s for each in self._window)
         mean_mhz = sum(each.busy_s * each.clock_mhz for each in self._window) / busy_s
         if self._open is not None:
@@ -307,11 +278,11 @@ class DropDetector:
         self._open = None
         end_ns = slots[place].begin_ns
         self._means.shift(end_ns - drop.begin_ns)
-        return drop.told(DropState.RECOVERED, slots[:place], end_ns)
+        return drop.described(DropState.RECOVERED, slots[:place], end_ns)
 
     def _end(self, drop: _Open, state: DropState) -> ClockDrop:
         self._open = None
-        return drop.told(state, self._window, self._window[-1].end_ns)
+        return drop.described(state, self._window, self._window[-1].end_ns)
 
     def _turn(self, reference_mhz: float, sign: float) -> int:
         """The place in the window from which on the clock is most above the level of recovery.

@@ -1,11 +1,11 @@
-"""How near matrix kernels come to the stated peak of their GPU, and what keeps them from it.
+"""Compute how near matrix kernels come to the stated peak of their GPU, and the reasons.
 
 Chopper's chain leads from the time that the work would take at the stated peak to the time that it
 took: theoretical x utilization x overlap x frequency. Of these, frequency comes from sampled clocks
-and overlap from like kernels; utilization is what is left over, and so holds whatever else there
-is. Chopper reads utilization and cycles from hardware counters of runs of their own, and has a
-factor for operations that kernels do beyond the theoretical ones, which is in utilization here.
-What communication costs through a lower clock is in frequency, and so not in overlap.
+and overlap from like kernels; utilization is what is left, and holds all other reasons. Chopper
+reads utilization and cycles from hardware counters of runs of their own, and has a factor for
+operations that kernels do beyond the theoretical ones, which is in utilization here. What
+communication costs through a lower clock is in frequency, and so not in overlap.
 
 All is at the clock of the stated peak: nothing here knows of the `device_max` reference.
 
@@ -19,7 +19,8 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate.clock.integrals import ClockPieces
-from chopperd.correlate.waterfall import RowSums, is_class, lengths_ns
+from chopperd.correlate.intervals import lengths_ns
+from chopperd.correlate.waterfall import RowSums, is_class
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int64s
 from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType, GpuSpec, peak_of
@@ -28,7 +29,7 @@ from chopperd.units import NS_PER_S
 
 #: A factor is known where it was measured for at least this share of what it is of.
 MIN_MEASURED_SHARE: Final = 0.5
-#: Fewer like kernels without communication beside them tell too little.
+#: Fewer like kernels without concurrent communication are not compared.
 MIN_LIKE_KERNELS: Final = 5
 #: Upper over lower quartile of the durations of kernels above which they are not alike.
 MAX_QUARTILE_RATIO: Final = 1.5
@@ -41,45 +42,23 @@ class EfficiencyTotals:
 
     A kernel is shaped where the work of its operator is known, and rated where the peak of what it
     multiplies is known too. Times sum durations, as of all kernels: they are no unions.
-
-    Attributes:
-        flops: float64, of shaped kernels.
-        matrix_ns, shaped_ns, rated_ns: int64, of all, shaped and rated matrix kernels.
-        dtype: int8, `DType` of most of the FLOPs; `NONE` without any.
-        theoretical_ns: float64, what the work of rated kernels takes at the stated peak.
-        utilization, overlap, frequency: float64, factors from there to `rated_ns`.
-        clock_share: float64, of `rated_ns` with a known clock.
-        overlap_share: float64, of rated kernels beside communication, by time, those with like ones
-            without (of known clocks, where there are samples); NaN where nothing overlaps.
     """
 
-    flops: Float64s
+    flops: Float64s  # of shaped kernels
+    #: Of all, shaped and rated matrix kernels.
     matrix_ns: Int64s
     shaped_ns: Int64s
     rated_ns: Int64s
-    dtype: Int8s
-    theoretical_ns: Float64s
+    dtype: Int8s  # `DType` of most of the FLOPs; `NONE` without any
+    theoretical_ns: Float64s  # what the work of rated kernels takes at the stated peak
+    #: Factors from there to `rated_ns`.
     utilization: Float64s
     overlap: Float64s
     frequency: Float64s
-    clock_share: Float64s
+    clock_share: Float64s  # of `rated_ns` with a known clock
+    #: Of rated kernels that overlap communication, by time, those with like ones without (of known
+    #: clocks, where there are samples); NaN where nothing overlaps.
     overlap_share: Float64s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rates:
-    """Stated peaks by `DType`, (d,) float64 each; NaN unknown."""
-
-    flops_per_ns: Float64s
-    mhz: Float64s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Factor:
-    """A factor of each row and the share that it was measured for, (r,) float64; NaN unknown."""
-
-    factor: Float64s
-    share: Float64s
 
 
 def efficiency_totals(
@@ -93,21 +72,21 @@ def efficiency_totals(
         pieces: The clock while it computes; None without samples.
         spec: What its vendor states; None if unknown.
     """
-    rates = _rates(spec)
+    peak_flops_per_ns, peak_mhz = _rates(spec)
     duration_ns = timeline.end_ns - timeline.start_ns
     matrix = np.flatnonzero(is_class(timeline.kernel_class, _MATRIX))
     shaped = matrix[timeline.matrix_dtype[matrix] >= 0]
-    rated = shaped[np.isfinite(rates.flops_per_ns[timeline.matrix_dtype[shaped]])]
+    rated = shaped[np.isfinite(peak_flops_per_ns[timeline.matrix_dtype[shaped]])]
     theoretical = (
-        np.nan_to_num(timeline.flops[rated]) / rates.flops_per_ns[timeline.matrix_dtype[rated]]
+        np.nan_to_num(timeline.flops[rated]) / peak_flops_per_ns[timeline.matrix_dtype[rated]]
     )
     sums, shaped_sums = RowSums(timeline, rated), RowSums(timeline, shaped)
     flops = np.nan_to_num(timeline.flops[shaped])
     rated_ns = sums.of(duration_ns[rated])
     theoretical_ns = sums.of(theoretical)
-    clocked = None if pieces is None else _clocked(timeline, rated, pieces, rates)
-    overlap = _overlap(timeline, rated, comm, clocked)
-    frequency = _frequency(sums, clocked, rated_ns)
+    clocked = None if pieces is None else _clocked(timeline, rated, pieces, peak_mhz)
+    overlap, overlap_share = _overlap(timeline, rated, comm, clocked)
+    frequency, clock_share = _frequency(sums, clocked, rated_ns)
     known = theoretical_ns > 0
     return EfficiencyTotals(
         flops=shaped_sums.of(flops),
@@ -116,16 +95,16 @@ def efficiency_totals(
         rated_ns=sums.whole(duration_ns[rated]),
         dtype=_most(shaped_sums, timeline.matrix_dtype[shaped], flops),
         theoretical_ns=theoretical_ns,
-        utilization=_ratio(rated_ns, theoretical_ns * overlap.factor * frequency.factor, known),
-        overlap=np.where(known, overlap.factor, np.nan),
-        frequency=np.where(known, frequency.factor, np.nan),
-        clock_share=frequency.share,
-        overlap_share=overlap.share,
+        utilization=_ratio(rated_ns, theoretical_ns * overlap * frequency, known),
+        overlap=np.where(known, overlap, np.nan),
+        frequency=np.where(known, frequency, np.nan),
+        clock_share=clock_share,
+        overlap_share=overlap_share,
     )
 
 
-def _rates(spec: GpuSpec | None) -> _Rates:
-    """The stated peaks of a GPU."""
+def _rates(spec: GpuSpec | None) -> tuple[Float64s, Float64s]:
+    """Stated peaks in FLOP/ns and their clocks in MHz by `DType`, (d,) each; NaN unknown."""
     flops_per_ns, mhz = np.full((2, len(DType)), np.nan)
     for dtype in DType:
         peak = None if spec is None or dtype is DType.NONE else peak_of(spec, dtype)
@@ -133,7 +112,7 @@ def _rates(spec: GpuSpec | None) -> _Rates:
             continue
         flops_per_ns[dtype] = peak.flops_per_s / NS_PER_S
         mhz[dtype] = np.nan if peak.sm_clock_mhz is None else peak.sm_clock_mhz
-    return _Rates(flops_per_ns=flops_per_ns, mhz=mhz)
+    return flops_per_ns, mhz
 
 
 def _ratio(of: Float64s, to: Float64s, known: Bools | None = None) -> Float64s:
@@ -156,29 +135,25 @@ def _most(sums: RowSums, dtype: Int8s, flops: Float64s) -> Int8s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Clocked:
-    """Rated kernels with their clocks, (n,) float64 each.
+    """Rated kernels with their clocks, (n,) float64 each."""
 
-    Attributes:
-        covered_ns: How much of each has a known clock.
-        at_peak_ns: What the cycles of that take at the clock of the stated peak; NaN where no
-            document states it.
-        steady_ns: What all of each would take at one clock for all, whichever; NaN where no clock
-            is known. Of kernels of one type it is in proportion to their cycles.
-    """
-
-    covered_ns: Float64s
+    covered_ns: Float64s  # how much of each has a known clock
+    #: What the cycles of that take at the clock of the stated peak; NaN where no document states
+    #: it.
     at_peak_ns: Float64s
+    #: What all of each would take at one clock for all, whichever; NaN where no clock is known. Of
+    #: kernels of one type it is in proportion to their cycles.
     steady_ns: Float64s
 
 
 def _clocked(
-    timeline: DeviceTimeline, rated: Int64s, pieces: ClockPieces, rates: _Rates
+    timeline: DeviceTimeline, rated: Int64s, pieces: ClockPieces, peak_mhz: Float64s
 ) -> _Clocked:
     start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
     spans = pieces.locate_spans(start_ns, end_ns)
     covered_ns, cycles = pieces.coverage().over(spans), pieces.clock().over(spans)
     mean_mhz = np.divide(cycles, covered_ns, out=np.full(len(rated), np.nan), where=covered_ns > 0)
-    mhz = rates.mhz[timeline.matrix_dtype[rated]]
+    mhz = peak_mhz[timeline.matrix_dtype[rated]]
     return _Clocked(
         covered_ns=covered_ns,
         at_peak_ns=cycles / mhz,
@@ -186,21 +161,28 @@ def _clocked(
     )
 
 
-def _frequency(sums: RowSums, clocked: _Clocked | None, rated_ns: Float64s) -> _Factor:
-    """The factor of the clock, from covered time over what its cycles take at the stated clock."""
+def _frequency(
+    sums: RowSums, clocked: _Clocked | None, rated_ns: Float64s
+) -> tuple[Float64s, Float64s]:
+    """The factor of the clock, covered time over what its cycles take at the stated clock.
+
+    With the share of time that it was measured for, (r,) each; NaN unknown.
+    """
     if clocked is None:
         unknown = np.full(len(rated_ns), np.nan)
-        return _Factor(factor=unknown, share=np.where(rated_ns > 0, 0.0, np.nan))
+        return unknown, np.where(rated_ns > 0, 0.0, np.nan)
     covered_ns = sums.of(clocked.covered_ns)
     share = _ratio(covered_ns, rated_ns)
     factor = _ratio(covered_ns, sums.of(clocked.at_peak_ns))
-    return _Factor(factor=np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share=share)
+    return np.where(share >= MIN_MEASURED_SHARE, factor, np.nan), share
 
 
 def _overlap(
     timeline: DeviceTimeline, rated: Int64s, comm: Intervals, clocked: _Clocked | None
-) -> _Factor:
-    """The factor of communication, from kernels beside it over the median of like ones without.
+) -> tuple[Float64s, Float64s]:
+    """The factor of communication: kernels that overlap it over the median of like ones without.
+
+    With the share of time that it was measured for, (r,) each; NaN unknown.
 
     Like kernels are of one family and do the same work. Those without like ones are taken to be
     slowed as much as the others of their row. Where clocks are known, what is compared is what
@@ -209,26 +191,26 @@ def _overlap(
     """
     start_ns, end_ns = timeline.start_ns[rated], timeline.end_ns[rated]
     taken_ns = (end_ns - start_ns).astype(np.float64)
-    beside = lengths_ns(comm, start_ns, end_ns) > 0
-    if not beside.any():
+    overlaps = lengths_ns(comm, start_ns, end_ns) > 0
+    if not overlaps.any():
         rows = len(timeline.windows) + 1
-        return _Factor(factor=np.ones(rows), share=np.full(rows, np.nan))
+        return np.ones(rows), np.full(rows, np.nan)
     compared_ns = taken_ns if clocked is None else clocked.steady_ns
     known = np.isfinite(compared_ns)
-    alone_ns = _alone_ns(timeline, rated, compared_ns, ~beside & known)
-    measured = beside & known & np.isfinite(alone_ns)
+    alone_ns = _alone_ns(timeline, rated, compared_ns, ~overlaps & known)
+    measured = overlaps & known & np.isfinite(alone_ns)
 
     def sums(values: Float64s, chosen: Bools) -> Float64s:
         return RowSums(timeline, rated[chosen]).of(values[chosen])
 
     measured_ns, all_ns = sums(compared_ns, measured), sums(compared_ns, known)
     slowed = _ratio(measured_ns, sums(alone_ns, measured))
-    beside_ns = sums(compared_ns, beside & known)
-    factor = _ratio(all_ns, all_ns - beside_ns + beside_ns / slowed)
-    taken_beside_ns = sums(taken_ns, beside)
-    share = _ratio(sums(taken_ns, measured), taken_beside_ns)
+    overlapped_ns = sums(compared_ns, overlaps & known)
+    factor = _ratio(all_ns, all_ns - overlapped_ns + overlapped_ns / slowed)
+    taken_overlapped_ns = sums(taken_ns, overlaps)
+    share = _ratio(sums(taken_ns, measured), taken_overlapped_ns)
     factor[~(share >= MIN_MEASURED_SHARE)] = np.nan
-    return _Factor(factor=np.where(taken_beside_ns > 0, factor, 1.0), share=share)
+    return np.where(taken_overlapped_ns > 0, factor, 1.0), share
 
 
 def _alone_ns(

@@ -1,4 +1,4 @@
-"""Energy of a stretch of time from a cumulative counter that the driver updates in steps."""
+"""Compute the energy of a stretch of time from a cumulative counter that rises in steps."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +33,7 @@ def window_energy(
     is_sum: Bools,
     period_ns: int | None = None,
 ) -> WindowEnergy:
-    """The energy used in each window [start, end).
+    """Compute the energy used in each window [start, end).
 
     The counter is taken as linear between its change points. An edge at fraction a of a change
     interval of energy E errs by 2a(1 - a)E; the two edges add in quadrature. A step in which the
@@ -45,7 +45,7 @@ def window_energy(
         counter_j: (n,) float64 cumulative, NaN where not read.
         start_ns: (w,) int64.
         end_ns: (w,) int64.
-        is_sum: (w,) bool, windows of many steps: known whatever the share of their error.
+        is_sum: (w,) bool, windows of many steps: known with any error.
         period_ns: Time between two updates of the counter; None if not known.
 
     Source: DESIGN.md section 2, "Energy".
@@ -70,16 +70,12 @@ def window_energy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Followed:
-    """A counter that only rises, as it is where it was believed.
+    """A counter that only rises, where its reads were accepted."""
 
-    Attributes:
-        t_ns, counter_j: (n,) believed reads; what was used before each, J.
-        after_doubt: (n,) bool, reads before which others were not believed.
-    """
-
+    #: (n,) believed reads; what was used before each, J.
     t_ns: Int64s
     counter_j: Float64s
-    after_doubt: Bools
+    after_doubt: Bools  # (n,) reads before which others were not believed
 
 
 def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
@@ -113,7 +109,7 @@ def _change_points(followed: _Followed, period_ns: int | None) -> tuple[Int64s, 
     """When the counter took each new value.
 
     It changed after the read before the one that shows the new value, and at most one period ago:
-    half-way between. With no period known, one that stands still between reads changed half-way
+    half-way between. With no period known, one that repeats between reads changed half-way
     between the reads; one that is new at every read changes more often than it is read (a slow
     loop reads once a second what the driver updates each 20-100 ms): as of the read.
     """

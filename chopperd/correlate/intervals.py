@@ -163,7 +163,7 @@ def length_before_ns(a: Intervals, points_ns: Int64s) -> Int64s:
     return _before_ns(a, points_ns, np.searchsorted(a.start_ns, points_ns, side="right"))
 
 
-def lengths_within_ns(a: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
+def lengths_ns(a: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
     """The time of the set inside each span [start, end), (n,) int64; soonest of rising starts."""
     first, last = places_of_spans(a.start_ns, start_ns, end_ns, "right")
     within_ns = _before_ns(a, end_ns, last)

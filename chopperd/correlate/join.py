@@ -35,6 +35,7 @@ from chopperd.correlate.groups import (
     group_totals,
     record_figures,
 )
+from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.losses import CeilingLoss, MeanClock, ceiling_loss, mean_clock
 from chopperd.correlate.traffic import Traffic, traffic_of
 from chopperd.correlate.waterfall import (
@@ -44,8 +45,8 @@ from chopperd.correlate.waterfall import (
     foreign_ns,
     idle_masks,
     launched_ns,
-    lengths_ns,
     phase_busy_ns,
+    step_windows,
 )
 from chopperd.model.arrays import Float64s, Int8s, Int64s
 from chopperd.model.kinds import CopyDirection
@@ -166,13 +167,10 @@ def join_device(
 
 def _windows(timeline: DeviceTimeline) -> Windows:
     """The step windows, then first start to last end of all records."""
-    starts = [window.start_ns for window in timeline.windows]
-    ends = [window.end_ns for window in timeline.windows]
+    steps = step_windows(timeline)
     first = int(timeline.start_ns.min()) if len(timeline) else 0
     last = int(timeline.end_ns.max()) if len(timeline) else 0
-    return Windows(
-        start_ns=np.array([*starts, first], np.int64), end_ns=np.array([*ends, last], np.int64)
-    )
+    return Windows(start_ns=np.append(steps.start_ns, first), end_ns=np.append(steps.end_ns, last))
 
 
 def _row_times(
@@ -218,13 +216,8 @@ def _row_clocks(
     rows, taken_ns = rows[updates.row], updates.t_ns
     clock_mhz = gpu_samples.sm_clock_mhz[rows]
     period_ns = _period_ns(taken_ns, windows)
-    lag = placed_lag(
-        taken_ns,
-        clock_mhz,
-        masks.compute,
-        MAX_GAP_PERIODS * period_ns,
-        instant=gpu.sm_clock_average_ns == 0,
-    )
+    max_gap_ns, instant = MAX_GAP_PERIODS * period_ns, gpu.sm_clock_average_ns == 0
+    lag = placed_lag(taken_ns, clock_mhz, masks.compute, max_gap_ns, instant=instant)
     belongs = belonging(lag, gpu_samples, masks.compute, masks.busy, timeline.unrecorded)
     known_ns = known_lag_ns(gpu) if belongs.apart_ns is None else None
     subtracted_ns = lag.to_subtract_ns if known_ns is None else known_ns
@@ -255,14 +248,7 @@ def _row_clocks(
         busy_mhz=busy_mhz,
         busy_half_mhz=busy_half_mhz,
         loss=loss,
-        energy=window_energy(
-            gpu_samples.t_unix_ns,
-            gpu_samples.energy_j,
-            windows.start_ns,
-            windows.end_ns,
-            is_sum=np.arange(len(windows)) == len(windows) - 1,
-            period_ns=gpu.energy_period_ns,
-        ),
+        energy=_energy(gpu_samples, windows),
         belonging=belongs,
         lag=lag,
         subtracted_ns=subtracted_ns,
@@ -270,6 +256,18 @@ def _row_clocks(
         period_ns=_period_ns(read_ns, windows),
         regular_reads=is_regular(read_ns),
         sensor_period_ns=updates.period_ns,
+    )
+
+
+def _energy(gpu_samples: GpuSamples, windows: Windows) -> WindowEnergy:
+    """Energy of each row; the whole file is a sum over steps."""
+    return window_energy(
+        gpu_samples.t_unix_ns,
+        gpu_samples.energy_j,
+        windows.start_ns,
+        windows.end_ns,
+        is_sum=np.arange(len(windows)) == len(windows) - 1,
+        period_ns=gpu_samples.gpu.energy_period_ns,
     )
 
 

@@ -30,7 +30,8 @@ from chopperd.correlate.clock.signal import (
     class_clock,
     pooled_by_level,
 )
-from chopperd.correlate.waterfall import Windows, lengths_ns
+from chopperd.correlate.intervals import lengths_ns
+from chopperd.correlate.waterfall import Windows
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import CAUSES, Cause
 from chopperd.model.timeline import Intervals

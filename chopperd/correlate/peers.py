@@ -1,4 +1,4 @@
-"""Excess loss: how far one GPU's mean compute clock lies below its peers' in the same time."""
+"""Compute excess loss: how far one GPU's mean compute clock is below its peers' at the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MEDIAN_ERROR: Final = float(np.sqrt(np.pi / 2))
 #: Student's t, 97.5 %, by degrees of freedom from one on.
 _T_975: Final = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 _MOST_PARTS: Final = len(_T_975) + 1
-#: How much neighbouring parts of a run may resemble each other; few parts do not tell more.
+#: How much neighbouring parts of a run may resemble each other; few parts do not show more.
 _CORRELATIONS: Final = np.linspace(0.0, 0.8, 17)
 #: Squares of a GPU that scatters more than so many times the median do not count: it is the one to
 #: be found, as one that is slow in some steps only.
@@ -32,21 +32,13 @@ _MOST_OF_MEDIAN: Final = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """GPUs of one model with which each of them is compared over one window.
+    """GPUs of one model with which each of them is compared over one window."""
 
-    Attributes:
-        count: GPUs with a known clock.
-        reference_mhz: Their median, or that of the upper of two groups.
-        error_mhz: Half width of its 95 % interval; NaN unknown.
-        disagree: Whether they fall into two groups.
-        margin_ratio: From so far below the reference on a GPU is named.
-    """
-
-    count: int
-    reference_mhz: float
-    error_mhz: float
-    disagree: bool
-    margin_ratio: float
+    count: int  # GPUs with a known clock
+    reference_mhz: float  # their median, or that of the upper of two groups
+    error_mhz: float  # half width of its 95 % interval; NaN unknown
+    disagree: bool  # whether they fall into two groups
+    margin_ratio: float  # from so far below the reference on a GPU is named
 
     def excess(self, mean_mhz: Float64s, half_mhz: Float64s) -> "Excess":
         """How far mean clocks over the same window lie below the reference.
@@ -72,18 +64,14 @@ class Excess:
 
     Means come before the max: momentary clocks would give equal GPUs 1-2 % of excess.
 
-    Attributes:
-        ratio: max(0, 1 - f / reference); NaN where the clock is not known.
-        low, high: Its 95 % interval; NaN unknown.
-        is_named: Whether the GPU stands out: the low end passes the margin.
-
     Source: DESIGN.md section 2, "Three losses".
     """
 
-    ratio: Float64s
+    ratio: Float64s  # max(0, 1 - f / reference); NaN where the clock is not known
+    #: Its 95 % interval; NaN unknown.
     low: Float64s
     high: Float64s
-    is_named: Bools
+    is_named: Bools  # whether the GPU is an outlier: the low end passes the margin
 
 
 def peers_of(mean_mhz: Float64s, half_mhz: Float64s, wander: float = 0.0) -> Peers | None:
@@ -117,15 +105,16 @@ def wander_ratio(shares: Sequence[Float64s]) -> float:
     """How far equal GPUs' mean clocks may differ over a run because clocks wander: half of 95 %.
 
     Each GPU's run is cut into up to ten parts. How their means scatter about that GPU's own, and
-    how much neighbours resemble each other (a first-order autoregression), tells the standard
-    error of the run's mean; all GPUs together tell it, as three steps of one would not, but for
-    one that scatters far more than the others: what it does in some steps only must not hide it.
+    how much neighbours resemble each other (a first-order autoregression), gives the standard
+    error of the run's mean. All GPUs are used together, as three steps of one would be too few,
+    but for one that scatters far more than the others: what it does in some steps only must not
+    hide it.
 
     Args:
         shares: For each GPU (steps,) float64, its clock over the peers' in each step.
 
     Returns:
-        A share of the clock; 0 for fewer than two steps, which tell nothing.
+        A share of the clock; 0 for fewer than two steps.
 
     Source: known-truth simulation of nodes of 8 equal GPUs (spread of 1 % either way). Clocks that
     wander by 4 % over 0.3 to 1 s made 1.5 % and 3 MAD alone accuse somebody in 9-28 % of runs of 1
@@ -171,7 +160,7 @@ def _upper_group(mean_mhz: Float64s, half_mhz: Float64s) -> Bools:
     """Which GPUs are in the upper of two groups; all where there is one group.
 
     Groups are of two GPUs at least, with a gap of more than 5 % between them that is no matter of
-    the intervals of the two GPUs beside it.
+    the intervals of the two GPUs next to it.
     """
     order = np.argsort(mean_mhz)
     ordered_mhz, widths_mhz = mean_mhz[order], np.nan_to_num(half_mhz[order])

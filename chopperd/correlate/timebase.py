@@ -11,12 +11,13 @@ from chopperd.units import NS_PER_US, TimeTriple
 
 # One time axis: sample times (MONOTONIC) to Unix time, and how steady the wall clock was.
 
-#: A steady rate of the wall clock against MONOTONIC is told from a step from so many intervals on.
+#: A steady rate of the wall clock against MONOTONIC is distinguished from a step from so many
+#: intervals on.
 _RATE_INTERVALS: Final = 3
 
 
 def unix_from_mono(t_mono_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
-    """Unix times of MONOTONIC times, (n,) int64 ns.
+    """Convert MONOTONIC times to Unix times, (n,) int64 ns.
 
     The offset between both clocks is linear between neighbouring triples; before the first and
     after the last it is that of the nearest. Only the small change of the offset passes through a
@@ -40,11 +41,11 @@ def unix_from_mono(t_mono_ns: Int64s, triples: Sequence[TimeTriple]) -> Int64s:
 def realtime_step_ns(
     triples: Sequence[TimeTriple], start_unix_ns: int, end_unix_ns: int
 ) -> int | None:
-    """Size of the largest step of REALTIME within `[start, end)`, in ns; None if not known.
+    """Get the size of the largest step of REALTIME within `[start, end)`, in ns; None if not known.
 
     A step is the change of (unix - mono) between neighbouring triples beyond the steady rate at
     which REALTIME ran against MONOTONIC (the median over all triples; zero where fewer than
-    three intervals tell). None: no interval between triples touches the window.
+    three intervals are known). None: no interval between triples touches the window.
     """
     if len(triples) < 2:
         return None
@@ -75,25 +76,25 @@ def _columns(triples: Sequence[TimeTriple]) -> tuple[Int64s, Int64s]:
 # Whether a trace's launches and its device records drift apart: their clocks may differ.
 #
 # On ROCm Kineto has kernels in CLOCK_MONOTONIC, moved by one offset that is taken at the end, and
-# runtime calls in the processor's own counter. Only a kernel that found its device idle tells how
+# runtime calls in the processor's own counter. Only a kernel that found its device idle shows how
 # long a launch takes; behind a queue it started late for reasons of its own. Of those the quickest
 # in each stretch of time form a line, and its slope is the drift.
 #
-# Source: RocprofActivityApi::getTimeOffset of Kineto, which says that times will skew.
+# Source: RocprofActivityApi::getTimeOffset of Kineto, which warns that times will skew.
 
-#: Stretches of equal many launches, and how far down in each the quickest are looked for.
+#: Stretches of equal many launches, and how far down in each the quickest are searched.
 _STRETCHES: Final = 12
 _QUICK: Final = 0.1
-#: Fewer launches onto an idle device tell nothing.
+#: Fewer launches onto an idle device are not enough.
 _FEWEST: Final = 10 * _STRETCHES
-#: A device that did nothing for so long was not kept busy by a queue.
+#: A device that did nothing for so long had no queue.
 _IDLE_NS: Final = 10 * NS_PER_US
 #: Student's t of 99 % for a slope through as many points as there are stretches.
 _T_99: Final = 3.169
 
 
 def clock_drift(start_ns: Int64s, end_ns: Int64s, called_ns: Int64s) -> ClockDrift | None:
-    """The drift between a device's records and their launches; None where nothing tells.
+    """Measure the drift between a device's records and their launches; None if not measurable.
 
     Args:
         start_ns: (n,) int64, all records of the device, sorted.

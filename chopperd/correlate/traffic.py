@@ -1,4 +1,4 @@
-"""What a device's records moved and how communication met compute, put together for its rows."""
+"""What a device's records moved, and how communication and compute overlapped, for its rows."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,47 +13,53 @@ from chopperd.model.kinds import COMM_CLASSES, COMPUTE_CLASSES, COPY_CLASSES, Ke
 from chopperd.model.timeline import DeviceTimeline, Intervals
 from chopperd.model.trace import Collective
 
-# Copies and fills of each row by direction: how many, how long, how many bytes.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTotals:
-    """Sums over the copies of each row, (r, 4) int64: a column for each of `COPY_DIRECTIONS`.
+class TransferTotals:
+    """Sums over the transfers of each row, (r, k) int64: a column for each kind of transfer."""
 
-    Attributes:
-        count: Copies.
-        time_ns: Their durations; no union.
-        sized_count, sized_time_ns, copied_bytes: Of those whose size is known.
-    """
-
+    kinds: tuple[Collective, ...]  # of collectives; () for copies, which have `COPY_DIRECTIONS`
     count: Int64s
-    time_ns: Int64s
+    time_ns: Int64s  # sum of durations, not a union
+    #: Of those whose size is known:
     sized_count: Int64s
     sized_time_ns: Int64s
-    copied_bytes: Int64s
+    moved_bytes: Int64s
+
+    @classmethod
+    def of(
+        cls,
+        timeline: DeviceTimeline,
+        records: Int64s,
+        kind: Int64s,
+        size_bytes: Int64s,
+        kinds: tuple[Collective, ...] = (),
+    ) -> "TransferTotals":
+        """Sum some records, given the kind and the size (-1 unknown) of each: (n,) int64."""
+        count = len(kinds) or len(COPY_DIRECTIONS)
+        sized = np.flatnonzero(size_bytes >= 0)
+        duration_ns = (timeline.end_ns - timeline.start_ns)[records]
+        sums, sized_sums = RowSums(timeline, records), RowSums(timeline, records[sized])
+        return cls(
+            kinds=kinds,
+            count=sums.apart(kind, count),
+            time_ns=sums.apart(kind, count, duration_ns),
+            sized_count=sized_sums.apart(kind[sized], count),
+            sized_time_ns=sized_sums.apart(kind[sized], count, duration_ns[sized]),
+            moved_bytes=sized_sums.apart(kind[sized], count, size_bytes[sized]),
+        )
 
 
-def copy_totals(timeline: DeviceTimeline) -> CopyTotals:
-    """What each row's copies and fills moved, by direction."""
+def copy_totals(timeline: DeviceTimeline) -> TransferTotals:
+    """Sum each row's copies and fills by direction."""
     copies = np.flatnonzero(is_class(timeline.kernel_class, COPY_CLASSES))
-    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies]).astype(np.int64)
-    known = timeline.copied_bytes[copies] >= 0
-    sized, sized_way = copies[known], way[known]
-    duration_ns = timeline.end_ns - timeline.start_ns
-    sums, sized_sums = RowSums(timeline, copies), RowSums(timeline, sized)
-    ways = len(COPY_DIRECTIONS)
-    return CopyTotals(
-        count=sums.apart(way, ways),
-        time_ns=sums.apart(way, ways, duration_ns[copies]),
-        sized_count=sized_sums.apart(sized_way, ways),
-        sized_time_ns=sized_sums.apart(sized_way, ways, duration_ns[sized]),
-        copied_bytes=sized_sums.apart(sized_way, ways, timeline.copied_bytes[sized]),
-    )
+    way = copy_ways(timeline.kernel_class[copies], timeline.copy_direction[copies])
+    return TransferTotals.of(timeline, copies, way.astype(np.int64), timeline.copied_bytes[copies])
 
 
 # Collectives of each row by process group: how many, how long, how many bytes, how fast.
 #
-# Sizes and factors are those of NCCL's own tests, so that figures can be set beside theirs.
+# Sizes and factors are those of NCCL's own tests, so that figures can be compared with theirs.
 #
 # Source: `doc/PERFORMANCE.md` of NVIDIA/nccl-tests.
 
@@ -75,30 +81,13 @@ MOST_KINDS: Final = 64
 OTHER_COLLECTIVES: Final = Collective(name="other")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveTotals:
-    """Sums over the communication kernels of each row, (r, k) int64: a column for each of `kinds`.
-
-    Attributes:
-        kinds: A name, a process group with its description, size and ranks; nothing else is set.
-            Only those that occur; `OTHER_COLLECTIVES` for those with the least time of very many.
-        count: Kernels.
-        time_ns: Their durations; no union.
-        sized_count, sized_time_ns, moved_bytes: Of those whose size is known.
-    """
-
-    kinds: tuple[Collective, ...]
-    count: Int64s
-    time_ns: Int64s
-    sized_count: Int64s
-    sized_time_ns: Int64s
-    moved_bytes: Int64s
-
-
 def collective_totals(
     timeline: DeviceTimeline, collectives: tuple[Collective, ...]
-) -> CollectiveTotals:
-    """What each row's communication kernels carried, by collective and process group.
+) -> TransferTotals:
+    """Sum each row's communication kernels by collective and process group.
+
+    A kind has a name, a process group with its description, size and ranks. Only kinds that occur
+    have a column; `OTHER_COLLECTIVES` has those with the least time of very many.
 
     Args:
         timeline: The device.
@@ -109,26 +98,19 @@ def collective_totals(
     every = (*collectives, UNKNOWN_COLLECTIVE)
     numbers = [number_of.setdefault(_kind(each), len(number_of)) for each in every]
     number = np.array(numbers, np.int64)[timeline.collective[comm]]
-    size = np.array([_known(collective_bytes(each)) for each in every])[timeline.collective[comm]]
+    sizes = [collective_bytes(each) for each in every]
+    size = np.array([-1 if each is None else each for each in sizes])[timeline.collective[comm]]
     duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
     kinds, kind = _bounded(tuple(number_of), number, duration_ns)
-    sized = np.flatnonzero(size >= 0)
-    sums, sized_sums = RowSums(timeline, comm), RowSums(timeline, comm[sized])
-    count = len(kinds)
-    return CollectiveTotals(
-        kinds=kinds,
-        count=sums.apart(kind, count),
-        time_ns=sums.apart(kind, count, duration_ns),
-        sized_count=sized_sums.apart(kind[sized], count),
-        sized_time_ns=sized_sums.apart(kind[sized], count, duration_ns[sized]),
-        moved_bytes=sized_sums.apart(kind[sized], count, size[sized]),
-    )
+    if not kinds:
+        return TransferTotals.of(timeline, comm, kind, size)
+    return TransferTotals.of(timeline, comm, kind, size, kinds)
 
 
 def _bounded(
     kinds: tuple[Collective, ...], number: Int64s, duration_ns: Int64s
 ) -> tuple[tuple[Collective, ...], Int64s]:
-    """The kinds that occur, of at most `MOST_KINDS` with the most time, and the place of each.
+    """The kinds that occur, at most `MOST_KINDS` with the most time, and the place of each.
 
     Every row has a figure of each kind: anyone can make a trace of thousands of both.
     """
@@ -151,16 +133,12 @@ def _kind(collective: Collective) -> Collective:
     )
 
 
-def _known(size_bytes: int | None) -> int:
-    return -1 if size_bytes is None else size_bytes
-
-
 def collective_bytes(collective: Collective) -> int | None:
-    """The size that bandwidths are of; None if unknown.
+    """Get the size that bandwidths are of; None if unknown.
 
     The larger of what goes into a rank and what comes out: the array of an all-reduce or broadcast,
     all that an all-gather puts together, all that a reduce-scatter takes apart. No elements at
-    all are no size: a collective of nothing runs no kernel, so the trace does not say it.
+    all are no size: a collective of nothing runs no kernel, so the trace has no size.
 
     Source: nccl-tests, where "S is the size in bytes of the total array", and the counts that
         torch's process groups record (`inNelems`, `outNelems`), both of one rank.
@@ -171,7 +149,7 @@ def collective_bytes(collective: Collective) -> int | None:
 
 
 def bus_factor(name: str, group_size: int | None) -> float | None:
-    """What makes an algorithm's bandwidth that of one rank's links; None if unknown.
+    """Get the factor from an algorithm's bandwidth to that of a rank's links; None if unknown.
 
     None too for a group of one, which uses no link, and for unevenly split all-to-alls, of which
     the share that stays on the rank is not known.
@@ -195,7 +173,7 @@ def bus_factor(name: str, group_size: int | None) -> float | None:
     return share if name in _SHARED else None
 
 
-# Chopper's own launch, prep and call overheads and its overlap ratio, to stand beside ours.
+# Chopper's own launch, prep and call overheads and its overlap ratio, for comparison with ours.
 #
 # Its compute kernels are those that are neither communication nor FSDP's copies for it, and have a
 # launch in the file. Its copies and fills are in neither.
@@ -213,22 +191,20 @@ class ChopperTotals:
 
     The whole file is the sum of its steps, as gaps between steps are none of Chopper's; a file
     without steps is taken as one.
-
-    Attributes:
-        kernel_count, kernel_ns: The kernels and their durations.
-        launch_ns, prep_ns, call_ns: Of all but the first kernels of steps.
-        first_launch_ns, first_call_ns: Of the first kernels of steps.
-        overlap_ratio: Of the kernels' time, what communication covers, added up kernel by kernel
-            and cut at each compute kernel's length.
     """
 
+    #: The kernels and their durations.
     kernel_count: Int64s
     kernel_ns: Int64s
+    #: Of all but the first kernels of steps.
     launch_ns: Int64s
     prep_ns: Int64s
     call_ns: Int64s
+    #: Of the first kernels of steps.
     first_launch_ns: Int64s
     first_call_ns: Int64s
+    #: Of the kernels' time, what communication covers, added up kernel by kernel and cut at each
+    #: compute kernel's length.
     overlap_ratio: Float64s
 
 
@@ -252,11 +228,11 @@ def chopper_totals(timeline: DeviceTimeline) -> ChopperTotals:
     sums = {name: rows.whole(each) for name, each in _parts_ns(timeline, kernels, first).items()}
     opening = _opening_ns(timeline, group, kernels[first])
     sums |= {name: openers.whole(each) for name, each in opening.items()}
-    shared_ns = _beside_comm_ns(timeline, kernels)
-    beside = rows.of(shared_ns)
-    unknown = np.full(len(beside), np.nan)
+    shared_ns = _comm_overlap_ns(timeline, kernels)
+    overlap_ns = rows.of(shared_ns)
+    unknown = np.full(len(overlap_ns), np.nan)
     time_ns = sums["kernel_ns"]
-    ratio = np.divide(beside, time_ns, out=unknown, where=time_ns > 0)
+    ratio = np.divide(overlap_ns, time_ns, out=unknown, where=time_ns > 0)
     return ChopperTotals(overlap_ratio=ratio, **sums)
 
 
@@ -306,7 +282,7 @@ def _begins(timeline: DeviceTimeline, group: Int64s) -> Int64s:
     return begins
 
 
-def _beside_comm_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
+def _comm_overlap_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
     """(n,) int64: of each kernel, the sum of what communication kernels overlap, cut at its length.
 
     Two of these at once count twice, as Chopper adds them up one by one.
@@ -319,8 +295,8 @@ def _beside_comm_ns(timeline: DeviceTimeline, kernels: Int64s) -> Int64s:
     base = int(timeline.start_ns[0])
     start, end = start - base, end - base
     run_ns = _since(began - base, start, end) - _since(ended - base, start, end)
-    beside_ns: Int64s = np.minimum(run_ns, end - start)
-    return beside_ns
+    overlap_ns: Int64s = np.minimum(run_ns, end - start)
+    return overlap_ns
 
 
 def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
@@ -335,13 +311,13 @@ def _since(events_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Figures beside the waterfall: of each row, and of families over the whole file.
+    """Figures next to the waterfall: of each row, and of families over the whole file.
 
     `contention` is None where nothing communicates.
     """
 
-    copies: CopyTotals
-    collectives: CollectiveTotals
+    copies: TransferTotals
+    collectives: TransferTotals
     chopper: ChopperTotals
     contention: ContentionTotals | None
 
@@ -349,7 +325,7 @@ class Traffic:
 def traffic_of(
     timeline: DeviceTimeline, comm: Intervals, collectives: tuple[Collective, ...]
 ) -> Traffic:
-    """The traffic of one device.
+    """Compute the traffic of one device.
 
     Args:
         timeline: The device.

@@ -11,13 +11,12 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.correlate.intervals import length_ns, places, places_of_spans, union
+from chopperd.correlate.intervals import length_ns, lengths_ns, places, places_of_spans, union
 from chopperd.model.arrays import Bools, Float64s, Int8s, Int32s, Int64s
 from chopperd.model.kinds import (
     COMM_CLASSES,
     COMPUTE_CLASSES,
     COPY_CLASSES,
-    KERNEL_CLASSES,
     CopyDirection,
     KernelClass,
 )
@@ -54,37 +53,38 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyMasks:
-    """Unions of a device's records over all streams.
+    """Unions of a device's records over all streams."""
 
-    Attributes:
-        busy: Kernels, copies and fills.
-        compute, comm, copy: Unions of their classes; they may overlap one another.
-        exposed_comm: Communication and no compute.
-        exposed_copy: Copies and neither compute nor communication.
-        exposed_copy_by: The same by direction; overlapping directions go to the first of h2d,
-            d2h, d2d, memset.
-        overlap: Compute and communication at once.
-    """
-
-    busy: Intervals
+    busy: Intervals  # kernels, copies and fills
+    #: Unions of their classes; they may overlap one another.
     compute: Intervals
     comm: Intervals
     copy: Intervals
-    exposed_comm: Intervals
-    exposed_copy: Intervals
+    exposed_comm: Intervals  # communication and no compute
+    exposed_copy: Intervals  # copies and neither compute nor communication
+    #: The same by direction; overlapping directions go to the first of h2d, d2h, d2d, memset.
     exposed_copy_by: dict[CopyDirection, Intervals]
-    overlap: Intervals
+    overlap: Intervals  # compute and communication at once
+
+
+def step_windows(timeline: DeviceTimeline) -> Windows:
+    """The windows of a device's steps, in order."""
+    return Windows(
+        start_ns=np.array([window.start_ns for window in timeline.windows], np.int64),
+        end_ns=np.array([window.end_ns for window in timeline.windows], np.int64),
+    )
 
 
 def is_class(kernel_class: Int8s, wanted: frozenset[KernelClass]) -> Bools:
     """(n,) bool: whether each record's class is one of `wanted`."""
-    is_wanted = np.array([each in wanted for each in KERNEL_CLASSES])
-    member: Bools = is_wanted.take(kernel_class)
+    member = np.zeros(len(kernel_class), np.bool_)
+    for each in wanted:  # faster than a table, of which indices are as large as pointers
+        member |= kernel_class == each
     return member
 
 
 def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
-    """The busy masks of one device.
+    """Compute the busy masks of one device.
 
     Source: DESIGN.md section 2, "Busy" and the waterfall's order of rows.
     """
@@ -113,11 +113,11 @@ def busy_masks(timeline: DeviceTimeline) -> BusyMasks:
 
 
 def copy_ways(kernel_class: Int8s, direction: Int8s) -> Int8s:
-    """Direction of each copy and fill: (n,) int8; fills `MEMSET`, copies of unknown direction D2D.
+    """Get the direction of each copy and fill: (n,) int8; fills `MEMSET`, unknown copies D2D.
 
     Args:
         kernel_class: (n,) int8, of copies and fills.
-        direction: (n,) int8, `CopyDirection` as told.
+        direction: (n,) int8, `CopyDirection` as traced.
     """
     unknown = (direction == CopyDirection.NONE) & (kernel_class == KernelClass.MEMCPY)
     direction = np.where(unknown, np.int8(CopyDirection.D2D), direction)
@@ -130,19 +130,21 @@ def _union_of(timeline: DeviceTimeline, wanted: Bools | Int64s) -> Intervals:
     return intervals.union(timeline.start_ns[wanted], timeline.end_ns[wanted])
 
 
-def _merge(a: Intervals, b: Intervals) -> Intervals:
-    """The union of two unions."""
-    if not len(a) or not len(b):
-        return a if len(a) else b
+def _merge(*sets: Intervals) -> Intervals:
+    """The union of unions."""
+    some = [each for each in sets if len(each)]
+    if len(some) < 2:
+        return some[0] if some else intervals.EMPTY
     return intervals.union(
-        np.concatenate((a.start_ns, b.start_ns)), np.concatenate((a.end_ns, b.end_ns))
+        np.concatenate([each.start_ns for each in some]),
+        np.concatenate([each.end_ns for each in some]),
     )
 
 
 def idle_masks(
     timeline: DeviceTimeline, busy: Intervals, activity: tuple[HostActivity, ...]
 ) -> dict[str, Intervals]:
-    """The idle time between a device's records, by why it was idle (`IDLE_ROWS`), disjoint.
+    """Split the idle time between a device's records by its reason (`IDLE_ROWS`), disjoint.
 
     An idle ns belongs to the record that starts first after it: before that record's runtime
     call began, to what the thread of that call did then; from the call on, to the call itself.
@@ -200,39 +202,21 @@ def _by_activity(
             parts[name].append(intervals.intersection(left, mask))
             left = intervals.difference(left, mask)
         parts["idle_launch_prep"].append(left)
-    return {name: _merge_all(pieces) for name, pieces in parts.items()}
-
-
-def _merge_all(sets: list[Intervals]) -> Intervals:
-    if not sets:
-        return intervals.EMPTY
-    return intervals.union(
-        np.concatenate([one.start_ns for one in sets]),
-        np.concatenate([one.end_ns for one in sets]),
-    )
-
-
-def lengths_ns(mask: Intervals, start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """(w,) int64: the time of the mask inside each window [start, end)."""
-    return intervals.lengths_within_ns(mask, start_ns, end_ns)
+    return {name: _merge(*pieces) for name, pieces in parts.items()}
 
 
 # What a step's own records and other steps' did: the two partitions of device time.
 
 
 def launched_ns(timeline: DeviceTimeline) -> Int64s:
-    """(w,) int64: for each window's step, the union of its own records, wherever they ran."""
+    """Busy time of each window's step: the union of its own records, whenever they ran, (w,)."""
     linked = timeline.step >= 0
     step = timeline.step[linked].astype(np.int64)
-    wanted = _steps(timeline)
+    wanted = np.array([window.step for window in timeline.windows], np.int64)
     lengths = _union_lengths_ns(
         step, timeline.start_ns[linked], timeline.end_ns[linked], int(wanted.max(initial=-1)) + 1
     )
     return lengths[wanted]
-
-
-def _steps(timeline: DeviceTimeline) -> Int64s:
-    return np.array([window.step for window in timeline.windows], np.int64)
 
 
 def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: int) -> Int64s:
@@ -260,10 +244,10 @@ def _union_lengths_ns(group: Int64s, start_ns: Int64s, end_ns: Int64s, count: in
 
 
 def foreign_ns(timeline: DeviceTimeline) -> Int64s:
-    """(w,) int64: in each window, the union of other steps' and unlinked records."""
-    step = _steps(timeline)
-    starts = np.array([window.start_ns for window in timeline.windows], np.int64)
-    ends = np.array([window.end_ns for window in timeline.windows], np.int64)
+    """Busy time in each window of other steps' and of unlinked records: a union, (w,)."""
+    step = np.array([window.step for window in timeline.windows], np.int64)
+    windows = step_windows(timeline)
+    starts, ends = windows.start_ns, windows.end_ns
     first = places(ends, timeline.start_ns, "right")
     _, last = places_of_spans(starts, timeline.start_ns, timeline.end_ns, "left")
     count = np.maximum(last - first, 0)
@@ -276,11 +260,11 @@ def foreign_ns(timeline: DeviceTimeline) -> Int64s:
         np.maximum(timeline.start_ns[record], starts[window]),
         np.minimum(timeline.end_ns[record], ends[window]),
     )
-    return intervals.length_before_ns(foreign, ends) - intervals.length_before_ns(foreign, starts)
+    return lengths_ns(foreign, starts, ends)
 
 
 def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:
-    """The union of the records that were launched inside one marker."""
+    """Busy time of the records that were launched inside one marker: a union, ns."""
     own = (
         (timeline.call_thread >= 0)
         & (timeline.call_start_ns >= marker.start_ns)
@@ -289,15 +273,12 @@ def marker_busy_ns(timeline: DeviceTimeline, marker: Marker) -> int:
     return length_ns(union(timeline.start_ns[own], timeline.end_ns[own]))
 
 
-# How long each row's device was busy with records that a phase of the step launched.
-
-
 def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, Int64s]:
-    """Busy time of each phase that occurs on the device, in each window: (r,) int64 ns.
+    """Busy time of each phase that occurs on the device, in each window, ns: (r,) int64.
 
     A phase's time is a union over streams, like busy time. Phases may run at once (communication of
-    the backward beside the optimizer), so that they may sum to more than busy time. `UNKNOWN` is
-    the time of records whose phase is not told: it may be of any.
+    the backward and the optimizer), so that they may sum to more than busy time. `UNKNOWN` is
+    the time of records of no known phase: they may be of any.
 
     Args:
         timeline: The device.
@@ -312,15 +293,11 @@ def phase_busy_ns(timeline: DeviceTimeline, windows: Windows) -> Mapping[Phase, 
     return found
 
 
-# Sums over a device's records for each row: its own step's records, and last, all of the file's.
-#
-# The work of a step is by launch: whatever it launched counts for it, wherever that ran.
-
-
 class RowSums:
-    """Sums of what is known of some records of a device, (r,) a row and in all.
+    """Sums over some records of a device for each row, (r,).
 
-    Rows are the steps of the device's windows, then all the records, of steps without a window too.
+    Rows are the steps of the device's windows, each with the records that it launched, whenever
+    they ran; and last all the records, also of steps without a window.
 
     Args:
         timeline: The device.

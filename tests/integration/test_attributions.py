@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chopperd.correlate.waterfall import busy_masks, idle_masks, lengths_ns
+from chopperd.correlate.intervals import lengths_ns
+from chopperd.correlate.waterfall import busy_masks, idle_masks
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.model.timeline import Phase, Timeline

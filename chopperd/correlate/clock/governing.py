@@ -1,4 +1,4 @@
-"""Which of a GPU's compute dies governs: the clock that its work waits for.
+"""Find which of a GPU's compute dies governs: the clock that its work waits for.
 
 Kernels are spread over all dies, so the slowest running one decides how long they take. Its clock
 is not the least of the momentary ones: dies tremble about their means, and the least of several
@@ -23,7 +23,7 @@ _KHZ_PER_MHZ: Final = 1_000
 
 
 def governed(samples: GpuSamples) -> GpuSamples:
-    """The samples with the governing die's clock in `sm_clock_mhz`; the same ones without dies.
+    """Put the governing die's clock into `sm_clock_mhz`; samples without dies stay as they are.
 
     Of the dies that run at a sample it is the one with the lowest mean over the samples within 1 s
     before and after, both ends included, in which it ran; the first of equal ones. Where no die

@@ -1,8 +1,8 @@
-"""How much later than the fact the clock sensor shows it: measured from trace and samples alone.
+"""Measure the lag of the clock sensor from trace and samples alone.
 
-A clock that follows what runs betrays the sensor's lag: the samples agree best with the trace
-when moved back by it. The clock's own settling (it relaxes towards its level, it does not jump)
-would be taken for lag, so both are fitted together. So is an average that the sensor may take.
+A clock that follows what runs shows the sensor's lag: the samples agree best with the trace when
+moved back by it. The clock's own settling (it relaxes towards its level, it does not jump) would
+be taken for lag, so both are fitted together, and so is an average that the sensor may take.
 """
 
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from typing import Final
 import numpy as np
 
 from chopperd.correlate import intervals
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_MS
 
 #: What a clock sensor may lag by where it can't be measured: 50 ms, as update periods of tens of ms
-#: are usual and an average over 100 ms is as late as half of that; and a little, as what a lag does
-#: to a window is told by the samples.
+#: are usual and an average over 100 ms is as late as half of that; and a little, as the samples
+#: show what a lag does to a window.
 UNMEASURED_LAG_NS: Final = 55 * NS_PER_MS
-#: What is subtracted where samples enough tell that nothing betrays the lag: it lies on one side of
-#: 0. Steps then err within the budgets at 0 and at 20 ms, and no lag is further off than 42 ms.
+#: What is subtracted where enough samples show no lag: it is positive. Steps then err within the
+#: budgets at 0 and at 20 ms, and no lag is further off than 42 ms.
 ASSUMED_LAG_NS: Final = 13 * NS_PER_MS
-#: How slow a sensor is thought of, of which nothing tells: as late an average as that.
+#: Settling time assumed for a sensor of which nothing is known: as late as an average so long.
 UNMEASURED_SETTLING_NS: Final = 60 * NS_PER_MS
 MIN_PAIRS: Final = 30
-#: Of a few changes, and whatever their reason, some lag lays most on borders of compute.
+#: Of fewer changes, of any reason, some lag lays most on borders of compute by chance.
 MIN_CHANGES: Final = 10
 MIN_EXPLAINED: Final = 0.05
 MIN_EXPLAINED_PAIRS: Final = 20
@@ -43,14 +43,14 @@ _FINE_LAGS_NS: Final = np.arange(-16, 17) * _CELL_NS
 _FINE_SETTLING_NS: Final = (
     np.array([0.1, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 14, 20, 30, 45, 60, 90, 140, 200, 300]) * NS_PER_MS
 )
-#: Over what a sensor is thought to average, which delays what it shows by half of that.
+#: Times over which a sensor may average, which delays what it shows by half of that.
 _COARSE_AVERAGES_NS: Final = np.array([50, 100]) * NS_PER_MS
 _FINE_AVERAGES_NS: Final = np.array([25, 35, 50, 70, 100, 140, 200]) * NS_PER_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blurs:
-    """Ways in which samples may follow what runs: settling times and windows of averages, ns."""
+    """How samples may follow what runs: settling times and windows of averages, ns."""
 
     settling_ns: Float64s
     average_ns: Float64s
@@ -59,7 +59,7 @@ class _Blurs:
         return len(self.settling_ns) + len(self.average_ns)
 
     def shown_late_ns(self, index: int) -> int:
-        """How much time of the class each entry shows amiss if it is the sensor that blurs.
+        """How much time of the class each entry shows wrongly if it is the sensor that blurs.
 
         All of a settling time; of an average an eighth on each side of the border, as what is
         taken for its lag is its middle.
@@ -68,30 +68,23 @@ class _Blurs:
 
     @property
     def longest_ns(self) -> int:
-        """After how long nothing is left of what was."""
+        """After how long nothing is left of the state before."""
         return int(max(8 * self.settling_ns.max(), self.average_ns.max(initial=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagEstimate:
-    """The sensor's lag with its 95 % interval, ns; all None when it can't be measured.
-
-    Attributes:
-        lag_ns, low_ns, high_ns: The estimate and its interval.
-        reason: Why it is not measurable; None when it is.
-        settling_ns: Time constant with which the samples follow what runs, whether the clock
-            settles so or the sensor averages.
-        swing_mhz: How far apart the clock then is in compute and outside.
-        assumed_ns: What to subtract though it can't be measured.
-    """
+    """The sensor's lag with its 95 % interval, ns; all None when it can't be measured."""
 
     lag_ns: int | None = None
     low_ns: int | None = None
     high_ns: int | None = None
-    reason: str | None = None
+    reason: str | None = None  # why it is not measurable; None when it is
+    #: Time constant with which the samples follow what runs, whether the clock settles so or the
+    #: sensor averages, and how far apart the clock then is in compute and outside.
     settling_ns: int = 0
     swing_mhz: float = 0.0
-    assumed_ns: int = 0
+    assumed_ns: int = 0  # what to subtract though it can't be measured
 
     @property
     def to_subtract_ns(self) -> int:
@@ -111,11 +104,11 @@ class LagEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pairs:
-    """Neighbouring samples: their times and the change of the clock between them."""
+    """Neighbouring samples that are pairs, n of them."""
 
-    first_ns: Int64s
-    second_ns: Int64s
-    change_mhz: Float64s
+    t_ns: Int64s  # (k,) the samples
+    is_pair: Bools  # (k - 1,) which neighbours are pairs
+    change_mhz: Float64s  # (n,) of the clock between them
 
     def __len__(self) -> int:
         return len(self.change_mhz)
@@ -129,7 +122,7 @@ def measure_lag(
     *,
     instant: bool = False,
 ) -> LagEstimate:
-    """The lag at which changes of the clock agree best with changes of what the trace says ran.
+    """Find the lag at which changes of the clock agree best with changes of what ran by the trace.
 
     Changes between neighbouring samples, as slow drifts cancel in them. The interval is a
     bootstrap over 20 blocks of time.
@@ -165,7 +158,8 @@ def measure_lag(
     share = float(explained.max() / np.sum(pairs.change_mhz**2))
     if share < max(MIN_EXPLAINED, MIN_EXPLAINED_PAIRS / len(pairs)):
         return _hidden(coarse)
-    settling_ns, swing_mhz = _blur(blocks, explained, blurs)
+    lag, blur = np.unravel_index(np.argmax(explained), explained.shape)
+    settling_ns, swing_mhz = blurs.shown_late_ns(int(blur)), _swing_mhz(blocks[:, lag, blur])
     at_least_ns, at_most_ns = _bootstrap_ns(coarse, _COARSE_LAGS_NS)
     if at_least_ns < lags_ns[0] or at_most_ns > lags_ns[-1]:
         return LagEstimate(
@@ -195,12 +189,6 @@ def _hidden(coarse: Float64s) -> LagEstimate:
     )
 
 
-def _blur(blocks: Float64s, explained: Float64s, blurs: _Blurs) -> tuple[int, float]:
-    """What the best fit says of blur: for how long, and of what difference of the clock."""
-    lag, blur = np.unravel_index(np.argmax(explained), explained.shape)
-    return blurs.shown_late_ns(int(blur)), _swing_mhz(blocks[:, lag, blur])
-
-
 def _swing_mhz(blocks: Float64s) -> float:
     """The multiple of the model that fits, with its bootstrap's spread, MHz."""
     sums = _resampled(blocks)
@@ -217,17 +205,15 @@ def _pairs(t_ns: Int64s, clock_mhz: Float64s, compute: Intervals, max_gap_ns: in
     if len(first):
         limit_ns = t_ns[first[0]] + _MAX_CELLS * _CELL_NS
         first = first[t_ns[first + 1] < limit_ns]
-    return _Pairs(
-        first_ns=t_ns[first],
-        second_ns=t_ns[first + 1],
-        change_mhz=clock_mhz[first + 1] - clock_mhz[first],
-    )
+    rows = np.union1d(first, first + 1)
+    change_mhz = clock_mhz[first + 1] - clock_mhz[first]
+    return _Pairs(t_ns=t_ns[rows], is_pair=np.isin(rows[:-1], first), change_mhz=change_mhz)
 
 
 def _effective_count(change_mhz: Float64s) -> float:
     """How many changes of equal size would weigh as these do: (sum of squares)^2 / sum of fourths.
 
-    A few large jumps count as few, however many small changes stand beside them.
+    A few large jumps count as few, however many small changes there are.
     """
     square = change_mhz**2
     return float(square.sum() ** 2 / np.sum(square**2))
@@ -242,27 +228,31 @@ def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs
         lags_ns: (l,) int64, whole cells.
         blurs: s of them.
     """
-    base_ns = int(pairs.first_ns[0] - lags_ns.max()) - blurs.longest_ns
-    end_ns = int(pairs.second_ns[-1] - lags_ns.min()) + blurs.longest_ns // 2
+    base_ns = int(pairs.t_ns[0] - lags_ns.max()) - blurs.longest_ns
+    end_ns = int(pairs.t_ns[-1] - lags_ns.min()) + blurs.longest_ns // 2
     edges_ns = np.arange(base_ns, end_ns + _CELL_NS, _CELL_NS)
     duty = np.diff(intervals.length_before_ns(compute, edges_ns)) / _CELL_NS
-    lag_cells = lags_ns[:, None] // _CELL_NS
-    first, second = (
-        _Cells.of(t_ns - base_ns, lag_cells, len(duty) - 1)
-        for t_ns in (pairs.first_ns, pairs.second_ns)
-    )
+    since_ns = pairs.t_ns - base_ns
+    cell = since_ns // _CELL_NS
+    into = (since_ns - cell * _CELL_NS) / _CELL_NS
+    at = np.clip(cell - lags_ns[:, None] // _CELL_NS, 0, len(duty) - 1)
     block_start = -(-np.arange(_BLOCKS) * len(pairs) // _BLOCKS)
     sums = np.empty((_BLOCKS, len(lags_ns), len(blurs), 2))
     levels = chain(_settled(duty, blurs.settling_ns), _averaged(duty, blurs.average_ns))
     for s, level in enumerate(levels):
-        change = second.level(level) - first.level(level)
+        shown = np.diff(level).take(at)  # (l, k), linear between the cells' edges
+        shown *= into
+        shown += level.take(at)
+        change = np.diff(shown, axis=1)
+        if not pairs.is_pair.all():
+            change = change[:, pairs.is_pair]
         for j, product in enumerate((pairs.change_mhz * change, change * change)):
             sums[:, :, s, j] = np.add.reduceat(product, block_start, axis=1).T
     return sums
 
 
 def _averaged(duty: Float64s, average_ns: Float64s) -> Iterator[Float64s]:
-    """The mean duty around the cells' edges over each time: (n + 1,) each."""
+    """The duty averaged over each time around the cells' edges: (n + 1,) each."""
     total = np.concatenate(([0.0], np.cumsum(duty)))
     edge = np.arange(len(total))
     for half in (average_ns / 2 / _CELL_NS).astype(np.int64).tolist():
@@ -273,7 +263,7 @@ def _averaged(duty: Float64s, average_ns: Float64s) -> Iterator[Float64s]:
 def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
     """The duty after a first-order lag of each settling time, at the cells' edges: (n + 1,) each.
 
-    By spectra: that of the geometric kernel is known in closed form, and its tail has died away
+    By Fourier transform: that of the geometric kernel is known in closed form, and its tail decays
     within the padding.
     """
     size = len(duty) + int(12 * settling_ns.max() / _CELL_NS)
@@ -283,33 +273,6 @@ def _settled(duty: Float64s, settling_ns: Float64s) -> Iterator[Float64s]:
     for keep in np.exp(-_CELL_NS / settling_ns):
         settled = np.fft.irfft(spectrum * ((1 - keep) / (1 - keep * turn)), size)
         yield np.concatenate(([0.0], settled[: len(duty)]))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cells:
-    """Where times lie among cells for each lag.
-
-    Attributes:
-        at: (l, n) int64, the cell.
-        into: (n,) float64, the way into it, in cells.
-    """
-
-    at: Int64s
-    into: Float64s
-
-    @classmethod
-    def of(cls, since_base_ns: Int64s, lag_cells: Int64s, last: int) -> "_Cells":
-        """So many cells before each time, at most the last."""
-        cell = since_base_ns // _CELL_NS
-        into = (since_base_ns - cell * _CELL_NS) / _CELL_NS
-        return cls(at=np.clip(cell - lag_cells, 0, last), into=into)
-
-    def level(self, level: Float64s) -> Float64s:
-        """The level there, linear between the cells' edges: (l, n)."""
-        between: Float64s = np.diff(level).take(self.at)
-        between *= self.into
-        between += level.take(self.at)
-        return between
 
 
 def _explained(sums: Float64s) -> Float64s:

@@ -8,7 +8,7 @@ import numpy as np
 
 from chopperd.correlate.clock.lag import LagEstimate
 from chopperd.correlate.clock.signal import LabelledSamples, RunningClass
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.timeline import Intervals
 
@@ -31,25 +31,18 @@ _SMOOTH: Final = 1 / 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingUncertainty:
-    """How far samples may lie from the instants they are laid to, and from what they show.
+    """How far samples may lie from the instants they are laid to, and from what they show."""
 
-    Attributes:
-        join_ns: Half the read span plus the uncertainty of the common time axis.
-        lag_ns: How much larger or smaller the sensor's lag may be than what was subtracted.
-        settling_ns, swing_mhz: For how long after a border the sensor may show a mixture, and of
-            clocks how far apart; 0 where it is known to show instants.
-        instant: Whether that is known.
-        least_mhz: Half a step of the sensor: no interval reaches less far to either side.
-        distinct_reads: At how many different points of the step reads were taken while the class
-            ran; inf unless they come at regular intervals.
-    """
-
-    join_ns: float
-    lag_ns: int
+    join_ns: float  # half the read span plus the uncertainty of the common time axis
+    lag_ns: int  # how much larger or smaller the sensor's lag may be than what was subtracted
+    #: For how long after a border the sensor may show a mixture, and of clocks how far apart; 0
+    #: where it is known to show instants.
     settling_ns: int = 0
     swing_mhz: float = 0.0
-    instant: bool = True
-    least_mhz: float = 0.0
+    instant: bool = True  # whether that is known
+    least_mhz: float = 0.0  # half a step of the sensor: no interval reaches less far to either side
+    #: At how many different points of the step reads were taken while the class ran; inf unless
+    #: they come at regular intervals.
     distinct_reads: float = np.inf
 
     @property
@@ -66,9 +59,9 @@ def timing_of(
     clock_mhz: Float64s,
     distinct_reads: float,
 ) -> TimingUncertainty:
-    """What lies between samples and the clock, by what is known of the GPU's sensor.
+    """Compute the timing uncertainty by what is known of the GPU's sensor.
 
-    Averaging and settling cannot be told apart, so the interval must hold both unless the sensor
+    Averaging and settling cannot be distinguished, so the interval must hold both unless the sensor
     is known to show instants. Where its lag is known and shorter than the one measured, the rest
     of that is time over which it averages, too.
 
@@ -98,7 +91,7 @@ def timing_of(
 
 
 def known_lag_ns(gpu: GpuInfo) -> int | None:
-    """The lag of a look where the GPU's is known: of a read's, half a period is the look's age."""
+    """The known lag of a sensor update: a read's less half a period, the update's mean age."""
     if gpu.sensor_lag_ns is None:
         return None
     return max(gpu.sensor_lag_ns - (gpu.sm_clock_period_ns or 0) // 2, 0)
@@ -140,31 +133,6 @@ def distinct_reads(samples: LabelledSamples, start_ns: Int64s, end_ns: Int64s) -
     return min(filled / (1 - 1 / np.e), float(len(phase)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Residuals:
-    """Leave-one-out residuals of one class's samples, as running sums.
-
-    Attributes:
-        t_ns: (k,) int64, the class's samples.
-        single, double: (k + 1,) float64, running sums of squared residuals at the samples'
-            own and at double spacing, MHz^2.
-        single_count, double_count: (k + 1,) int64, running counts of residuals.
-    """
-
-    t_ns: Int64s
-    single: Float64s
-    double: Float64s
-    single_count: Int64s
-    double_count: Int64s
-
-    def means(self, first: Int64s, last: Int64s) -> tuple[Float64s, Float64s]:
-        """V1 and V2 over each range of samples, MHz^2; NaN without a residual."""
-        return (
-            _mean(self.single, self.single_count, first, last),
-            _mean(self.double, self.double_count, first, last),
-        )
-
-
 def standard_errors_mhz(
     samples: LabelledSamples,
     running: RunningClass,
@@ -172,7 +140,7 @@ def standard_errors_mhz(
     counts: Float64s,
     borders: Float64s | None = None,
 ) -> tuple[Float64s, Float64s]:
-    """Standard error in MHz of each window's mean in-class clock: (w,) float64, NaN if unknown.
+    """Estimate the standard error of each window's mean in-class clock: (w,) MHz, NaN if unknown.
 
     By the window's own residuals, and by those of all samples. A class with too few samples for
     a residual has its clock from the line through all samples, and so its error.
@@ -196,20 +164,16 @@ def standard_errors_mhz(
     member = samples.label == running
     if np.count_nonzero(member) < MIN_FOR_A_RESIDUAL:
         member = np.ones(len(samples), bool)
-    residuals = _residuals(samples.t_ns[member], samples.clock_mhz[member])
-    first, last = _sample_range(residuals.t_ns, *windows)
-    v1, v2 = residuals.means(first, last)
-    everything = np.array([0]), np.array([len(residuals.t_ns)])
-    all_v1, all_v2 = residuals.means(*everything)
-    smooth = borders is not None and _is_smooth(samples.clock_mhz[member])
-    least = _UNCORRELATED if smooth else _SMOOTH
+    t_ns, clock_mhz = samples.t_ns[member], samples.clock_mhz[member]
+    first, last = _sample_range(t_ns, *windows)
+    first, last = np.append(first, 0), np.append(last, len(t_ns))  # last: over all samples
+    v1, v2 = (_means(_squares(clock_mhz, spacing), first, last) for spacing in (1, 2))
+    smooth = borders is not None and _is_smooth(clock_mhz)
+    square = _k(v1, v2, _UNCORRELATED if smooth else _SMOOTH) * v1
     n = np.where(counts > 0, counts, np.nan)
-    own, pooled = (
-        np.sqrt(_k(single, double, least) * single / n)
-        for single, double in ((v1, v2), (all_v1, all_v2))
-    )
+    own, pooled = np.sqrt(square[:-1] / n), np.sqrt(square[-1] / n)
     if borders is not None and smooth:
-        mixed = borders * float(samples.clock_mhz[member].std())
+        mixed = borders * float(clock_mhz.std())
         return np.hypot(own, mixed), np.hypot(pooled, mixed)
     return own, pooled
 
@@ -231,17 +195,6 @@ def _k(v1: Float64s, v2: Float64s, least: float) -> Float64s:
     return k
 
 
-def _residuals(t_ns: Int64s, clock_mhz: Float64s) -> _Residuals:
-    single, double = _squares(clock_mhz, 1), _squares(clock_mhz, 2)
-    return _Residuals(
-        t_ns=t_ns,
-        single=_running_sum(np.nan_to_num(single)),
-        double=_running_sum(np.nan_to_num(double)),
-        single_count=_running_count(single),
-        double_count=_running_count(double),
-    )
-
-
 def _squares(clock_mhz: Float64s, spacing: int) -> Float64s:
     """Squared residual of each sample against its neighbours `spacing` away; NaN at the ends."""
     squares = np.full(len(clock_mhz), np.nan)
@@ -252,12 +205,8 @@ def _squares(clock_mhz: Float64s, spacing: int) -> Float64s:
     return squares
 
 
-def _running_sum(values: Float64s) -> Float64s:
+def _running_sum(values: Float64s | Bools) -> Float64s:
     return np.concatenate(([0.0], np.cumsum(values)))
-
-
-def _running_count(values: Float64s) -> Int64s:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.isfinite(values))))
 
 
 def _sample_range(t_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> tuple[Int64s, Int64s]:
@@ -270,7 +219,9 @@ def _sample_range(t_ns: Int64s, start_ns: Int64s, end_ns: Int64s) -> tuple[Int64
     return np.where(few, wide_first, first), np.where(few, wide_last, last)
 
 
-def _mean(sums: Float64s, counts: Int64s, first: Int64s, last: Int64s) -> Float64s:
+def _means(squares: Float64s, first: Int64s, last: Int64s) -> Float64s:
+    """The mean of the squares that are not NaN over each range of samples; NaN without any."""
+    sums, counts = _running_sum(np.nan_to_num(squares)), _running_sum(np.isfinite(squares))
     total, count = sums[last] - sums[first], counts[last] - counts[first]
     mean: Float64s = np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
     return mean
@@ -343,7 +294,7 @@ def resolution_mhz(
     """How far a sensor that rounds to steps may be off in each window's mean: (w,) float64, MHz.
 
     Half a step q where the clock hardly moves, as then every sample is rounded alike; a spread s
-    of the samples dithers it away, wholly from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
+    of the samples dithers it away, fully from 3/4 of a step on: q/2 (1 - s / (3/4 q)). The step
     is the smallest difference between any two values that the sensor showed, at most 15 MHz.
 
     Args:

@@ -288,7 +288,7 @@ def sensor_updates(t_ns: Int64s, value: Float64s, period_ns: int) -> Updates:
     """Find the updates behind reads of a sensor that takes a new value once a period.
 
     A new value was taken after the read before, and at most one period ago: half-way between. So
-    was one that is read more than a period after the read before, whatever it shows. While the
+    was one that is read more than a period after the read before, with any value. While the
     value does not change the sensor is assumed to update at its period.
 
     Args:

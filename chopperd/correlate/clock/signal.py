@@ -30,19 +30,12 @@ class RunningClass(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSamples:
-    """Clock samples of one GPU, on the trace's time axis, with what ran at each.
+    """Clock samples of one GPU, on the trace's time axis, with what ran at each."""
 
-    Attributes:
-        t_ns: (n,) int64, strictly rising, sensor lag already subtracted.
-        clock_mhz: (n,) float64, no NaN.
-        label: (n,) int8, `RunningClass`.
-        period_ns: Period as achieved: median spacing; 0 with fewer than two samples.
-    """
-
-    t_ns: Int64s
-    clock_mhz: Float64s
-    label: Int8s
-    period_ns: int
+    t_ns: Int64s  # (n,) strictly rising, sensor lag already subtracted
+    clock_mhz: Float64s  # (n,) no NaN
+    label: Int8s  # (n,) `RunningClass`
+    period_ns: int  # period as achieved: median spacing; 0 with fewer than two samples
 
     def __len__(self) -> int:
         """The number of samples."""
@@ -61,22 +54,16 @@ class LabelledSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassClock:
-    """The clock while one class runs: linear on each piece between neighbouring samples.
+    """The clock while one class runs: linear on each piece between neighbouring samples."""
 
-    Attributes:
-        edges_ns: (m + 1,) int64; piece j is [edges[j], edges[j + 1]).
-        left_mhz, right_mhz: (m,) float64, the line's ends; NaN where nothing is covered.
-        left_sample, right_sample: (m,) int64, the samples whose limits explain the clock: those
-            that the line hangs on.
-        covered: (m,) bool. in_class: (m,) bool, whether the line hangs on samples of the class
-            and of no other.
-    """
-
-    edges_ns: Int64s
+    edges_ns: Int64s  # (m + 1,) ; piece j is [edges[j], edges[j + 1])
+    #: (m,) the line's ends; NaN where nothing is covered.
     left_mhz: Float64s
     right_mhz: Float64s
+    #: (m,) the samples whose limits explain the clock: those that the line hangs on.
     left_sample: Int64s
     right_sample: Int64s
+    #: (m,) . in_class: (m,) whether the line hangs on samples of the class and of no other.
     covered: Bools
     in_class: Bools
 
@@ -153,14 +140,12 @@ def _runs(edges_ns: Int64s, wanted: Bools) -> Intervals:
     return Intervals(start_ns=edges_ns[change[::2]], end_ns=edges_ns[change[1::2]])
 
 
-# Corrects what lines between samples miss where a class begins: the clock's settling there.
-#
 # Just after compute begins the clock still falls towards its compute level. A sample taken there
-# stands for less time than its period (the line towards the class's previous sample lies mostly
-# outside the class), later ones for more, so lines lean to the settled level: up to 0.6 points of
-# gap at 10 Hz. Counting each sample for its whole period instead has no such bias but is noisy;
-# the difference of the two, pooled over the run and taken on residuals only, takes most of the bias
-# away for a little noise: what is left, and the price, stand in `docs/decisions/`.
+# represents less time than its period (the line towards the class's previous sample lies mostly
+# outside the class), later ones more, so lines lean to the settled level: up to 0.6 points of gap
+# at 10 Hz. Weighting each sample by its whole period instead has no such bias but is noisy; the
+# difference of the two, pooled over the run and taken on residuals only, removes most of the bias
+# for a little noise (`docs/decisions/`).
 
 MIN_SAMPLES: Final = 30
 
@@ -168,12 +153,12 @@ MIN_SAMPLES: Final = 30
 def border_correction_mhz(
     samples: LabelledSamples, running: RunningClass, mask: Intervals
 ) -> float:
-    """What to add to the in-class clock so that its mean over the run is unbiased, MHz.
+    """Compute what to add to the in-class clock so that its mean over the run is unbiased, MHz.
 
     For each in-class sample k with residual r_k against the line through its in-class neighbours:
-    w_k is the time it stands for as one of all samples, a_k the class's time that the in-class
+    w_k is the time it represents as one of all samples, a_k the class's time that the in-class
     lines give it; the correction is the mean of r weighted by w less that weighted by a. Samples
-    beside a stretch that is not covered, or that hangs on other lines, are left out; with fewer
+    next to a stretch that is not covered, or that hangs on other lines, are left out; with fewer
     than `MIN_SAMPLES` left the correction would be more noise than it takes away, and is 0.
 
     Args:
@@ -188,9 +173,9 @@ def border_correction_mhz(
     if usable.sum() < MIN_SAMPLES:
         return 0.0
     residual = _residuals(t_ns, clock_mhz)[usable]
-    stands_for_ns = _time_of_each(samples.t_ns)[member][usable]
+    represented_ns = _time_of_each(samples.t_ns)[member][usable]
     given_ns = _line_weights(t_ns, mask)[usable]
-    by_time = np.average(residual, weights=stands_for_ns)
+    by_time = np.average(residual, weights=represented_ns)
     return float(by_time - np.average(residual, weights=given_ns))
 
 
@@ -246,12 +231,10 @@ def _moments_before(mask: Intervals, points_ns: Int64s, base_ns: int) -> tuple[F
     return length, moment
 
 
-# Tells which classes run at one clock level, so that their samples can serve one another.
-#
-# Lines in class throw away what was sampled while something else ran. Where the clock does not
-# depend on what runs that is a fifth of the samples, and those at the borders. So a class's
-# samples are added to another's where its equality is shown, not where a difference is not: the
-# whole interval of the difference must lie within 0.5 % (`docs/decisions/`).
+# Lines in class drop what was sampled while something else ran: a fifth of the samples, and those
+# at the borders, where the clock does not depend on what runs. So a class's samples are added to
+# another's where both are shown to be at one level: the whole interval of the difference must lie
+# within 0.5 % (`docs/decisions/`).
 
 MAX_DIFFERENCE_RATIO: Final = 0.005
 MIN_LEVEL_SAMPLES: Final = 20
@@ -260,7 +243,7 @@ _MIN_IN_BLOCK: Final = 2
 
 
 def pooled_by_level(samples: LabelledSamples, running: RunningClass) -> LabelledSamples:
-    """The samples with those of classes at the same level labelled as `running`.
+    """Label the samples of classes at the same clock level as `running`.
 
     The same object where no class is shown to be.
     """

@@ -1,7 +1,4 @@
-"""Cuts the busy samples of one GPU into short slots of time, however the samples come in.
-
-What is made of the slots is not known here.
-"""
+"""Cut the busy samples of one GPU into short slots of time, independent of how they arrive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,27 +13,21 @@ from chopperd.model.kinds import CAUSES
 from chopperd.units import NS_PER_MS, NS_PER_S
 
 SLOT_NS: Final = 200 * NS_PER_MS
-#: A reading of power or temperature (1 Hz) stands for so long where no newer one is there.
+#: A reading of power or temperature (1 Hz) is used for so long where there is no newer one.
 HELD_NS: Final = 5 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSamples:
-    """Samples of one GPU, columns (n,), rising in time.
+    """Samples of one GPU, columns (n,), rising in time."""
 
-    Attributes:
-        t_ns: int64 times.
-        busy_s: float64 busy time that each sample stands for; 0 where the GPU was idle or the
-            time before it was not sampled.
-        sm_clock_mhz: float64; NaN where not reported.
-        causes: int64 bit sets of `Cause`.
-        power_w, temperature_c: float64; NaN where not reported.
-    """
-
-    t_ns: Int64s
+    t_ns: Int64s  # times
+    #: Busy time that each sample represents; 0 where the GPU was idle or the time before it was
+    #: not sampled.
     busy_s: Float64s
-    sm_clock_mhz: Float64s
-    causes: Int64s
+    sm_clock_mhz: Float64s  # naN where not reported
+    causes: Int64s  # bit sets of `Cause`
+    #: NaN where not reported.
     power_w: Float64s
     temperature_c: Float64s
 
@@ -47,30 +38,22 @@ class ClockSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSlot:
-    """The busy samples of one slot.
+    """The busy samples of one slot."""
 
-    Attributes:
-        begin_ns, end_ns: Times of its first and last busy sample.
-        count: Its busy samples.
-        busy_s: Busy time that they stand for.
-        clock_mhz: Their mean clock, weighted by busy time.
-        cause_shares: (causes,) float64, how a loss in it splits by cause; sums to 1.
-        power_w, temperature_c: Mean of its readings, else the newest one if it still stands, else
-            NaN.
-    """
-
+    #: Times of its first and last busy sample.
     begin_ns: int
     end_ns: int
-    count: int
-    busy_s: float
-    clock_mhz: float
-    cause_shares: Float64s
+    count: int  # its busy samples
+    busy_s: float  # busy time that they represent
+    clock_mhz: float  # their mean clock, weighted by busy time
+    cause_shares: Float64s  # (causes,) how a loss in it splits by cause; sums to 1
+    #: Mean of its readings, else the newest one if not too old, else NaN.
     power_w: float
     temperature_c: float
 
 
 class SlotCutter:
-    """Gives the slots of a stream of samples; they do not depend on how the stream is cut up."""
+    """Cuts a stream of samples into slots, independent of how the stream is split over calls."""
 
     def __init__(self) -> None:
         self._pending: list[ClockSamples] = []
@@ -83,7 +66,7 @@ class SlotCutter:
         return int(self._pending[-1].t_ns[-1]) if self._pending else None
 
     def add(self, samples: ClockSamples) -> list[ClockSlot]:
-        """The slots that are whole once a sample of a later slot is there."""
+        """Add samples; returns the slots before that of the last sample, now complete."""
         samples = samples.chosen((samples.busy_s > 0) & np.isfinite(samples.sm_clock_mhz))
         if not len(samples.t_ns):
             return []
@@ -94,7 +77,7 @@ class SlotCutter:
         return self._cut(joined.chosen(slice(0, whole)))
 
     def flush(self) -> list[ClockSlot]:
-        """What was pending, as a slot; no sample of it may come any more."""
+        """Return the pending samples as a slot; no sample of it may come later."""
         pending, self._pending = self._pending, []
         return self._cut(_joined(pending)) if pending else []
 
@@ -155,7 +138,7 @@ class _Held:
         self._since_ns = 0
 
     def filled(self, values: Float64s, t_ns: Sequence[int]) -> list[float]:
-        """The values of successive slots, those that are NaN filled while the last one stands."""
+        """The values of successive slots, NaN filled with the last one while it is new enough."""
         filled = []
         for value, at_ns in zip(values.tolist(), t_ns, strict=True):
             if not isnan(value):

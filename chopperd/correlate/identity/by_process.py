@@ -1,4 +1,4 @@
-"""The GPU of a trace by its process: by what the driver listed, and by what the process saw."""
+"""Find the GPU of a trace by its process: what the driver listed and what the process saw."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from chopperd.units import NS_PER_S
 
 
 def gpu_named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    """The GPU of a label, UUID or PCI bus id; a label goes before what only looks like it."""
+    """Find the GPU of a label, UUID or PCI bus id, labels first."""
     labelled = next((gpu for gpu in gpus if name == gpu.gpu), None)
     return labelled or gpu_identified(name, name, gpus)
 
@@ -20,7 +20,7 @@ def gpu_named(name: str, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
 def gpu_identified(
     uuid: str | None, pci_bus_id: str | None, gpus: Sequence[GpuInfo]
 ) -> GpuInfo | None:
-    """The GPU of a UUID, or else of a PCI bus id."""
+    """Find the GPU of a UUID, or else of a PCI bus id."""
     same_uuid = (gpu for gpu in gpus if same(bare_uuid(uuid), bare_uuid(gpu.uuid)))
     same_bus = (gpu for gpu in gpus if same(bare_bus(pci_bus_id), bare_bus(gpu.pci_bus_id)))
     return next(same_uuid, None) or next(same_bus, None)
@@ -67,26 +67,20 @@ _MOST_OF_IT: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedProcess:
-    """The process of a trace, as the trace tells of it.
+    """The process of a trace, by the trace itself."""
 
-    Attributes:
-        pid: As the process itself knows it; None if the trace does not tell of a single one.
-        host: What it called the machine; None if the trace does not say.
-        span_ns: First start and last end of the trace's rows; None without a wall-clock anchor.
-        used_count: How many devices have records.
-        counts_visible: Whether device numbers count the GPUs that the process saw.
-    """
-
+    #: As the process itself knows it; None if the trace does not name a single one.
     pid: int | None = None
-    host: str | None = None
+    host: str | None = None  # what it called the machine; None if not known
+    #: First start and last end of the trace's rows; None without a wall-clock anchor.
     span_ns: tuple[int, int] | None = None
-    used_count: int = 1
-    counts_visible: bool = True
+    used_count: int = 1  # how many devices have records
+    counts_visible: bool = True  # whether device numbers count the GPUs that the process saw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessMatch:
-    """The GPU of a device by its process, or in words why there is none; both None: no table."""
+class Match:
+    """The GPU of a device by one rule, or in words why there is none; both None: rule not used."""
 
     gpu: GpuInfo | None = None
     why_not: str | None = None
@@ -94,8 +88,8 @@ class ProcessMatch:
 
 def gpu_of_process(
     device: int, process: TracedProcess, rows: Sequence[ProcessRow], gpus: Sequence[GpuInfo]
-) -> ProcessMatch:
-    """The GPU that a trace's process had.
+) -> Match:
+    """Find the GPU that a trace's process had.
 
     What the driver listed while the trace was taken holds; of several GPUs, which every rank of a
     job has where each opens a context on the first one too, what the process saw must name one of
@@ -111,12 +105,12 @@ def gpu_of_process(
     Source: DESIGN.md section 4, "GPU identity".
     """
     if not rows:
-        return ProcessMatch()
+        return Match()
     if process.pid is None or process.span_ns is None:
-        return ProcessMatch(why_not="the trace does not tell which process wrote it, and when")
+        return Match(why_not="the trace does not tell which process wrote it, and when")
     found = _row_of(process.pid, process.host, process.span_ns, rows)
     if isinstance(found, str):
-        return ProcessMatch(why_not=found)
+        return Match(why_not=found)
     held = {name: gpu_named(name, gpus) for name in found.gpus}
     seen = _seen_gpu(device, process, found, gpus)
     if not held:
@@ -126,8 +120,8 @@ def gpu_of_process(
     else:
         gpu = _of_several(found, held, seen, process)
     if gpu is not None:
-        return ProcessMatch(gpu=gpu)
-    return ProcessMatch(why_not=_doubt(found, held, process.pid))
+        return Match(gpu=gpu)
+    return Match(why_not=_doubt(found, held, process.pid))
 
 
 def _row_of(
@@ -284,7 +278,7 @@ def _given(text: str | None, order: list[GpuInfo]) -> list[GpuInfo] | None:
 def _chosen(
     text: str | None, order: list[GpuInfo] | None, gpus: Sequence[GpuInfo]
 ) -> list[GpuInfo] | None:
-    """The GPUs of a list of indices and UUIDs; None where one can't be told.
+    """The GPUs of a list of indices and UUIDs; None if one is not known.
 
     Args:
         text: The variable; None if it is not set, which chooses all.

@@ -1,8 +1,8 @@
-"""Which GPU each of a node's traces ran on, told by agreement of trace and samples alone.
+"""Find which GPU each of a node's traces ran on by the agreement of trace and samples alone.
 
 Ranks of a job meet in collectives, so that all are busy at nearly the same times: what all share,
-what a rank does in every step, and slow drifts tell nothing, and are taken out on both sides. What
-is left are the pauses of one rank (it waits for data, others for it), seen by its own GPU only.
+what a rank does in every step, and slow drifts are removed on both sides. What is left are the
+pauses of one rank (it waits for data, others for it), which only its own GPU shows.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,12 +17,12 @@ from chopperd.model.samples import GpuSamples
 from chopperd.model.timeline import Intervals
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-#: A rank's GPU is told if the next best assignment is less likely by a factor of e to this power.
+#: A rank's GPU is accepted if the next best assignment is less likely by e to this power,
 MIN_MARGIN: Final = 16.0
-#: And if the GPU's own samples speak for it by so much, in several stretches of time.
+#: and if the GPU's own samples support it by so much, in several stretches of time.
 MIN_OWN: Final = 6.0
 
-#: What ran is looked up on a grid of this, or of one part in so many of a long trace.
+#: Grid on which what ran is sampled, and the most cells of it, for a long trace.
 _GRID_NS: Final = 5 * NS_PER_MS
 _MOST_CELLS: Final = 1 << 17
 #: Neighbouring samples are averaged down to this distance, and to this number.
@@ -49,50 +49,39 @@ _NEVER: Final = -1e9
 _NO_POWER: Final = 1e-9
 #: Less of the variance of a GPU's samples than this explained is nothing.
 _LEAST_EXPLAINED: Final = 0.01
-#: Residuals less correlated than this do not hang together.
+#: Residuals less correlated than this are independent.
 _ALIKE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedDevice:
-    """What one device of a trace ran.
+    """What one device of a trace ran."""
 
-    Attributes:
-        busy: When anything ran.
-        compute: When compute ran.
-        step_start_ns: (k,) int64, where its steps begin; empty where it has none.
-    """
-
-    busy: Intervals
-    compute: Intervals
-    step_start_ns: Int64s
+    busy: Intervals  # when anything ran
+    compute: Intervals  # when compute ran
+    step_start_ns: Int64s  # (k,) where its steps begin; empty where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How well one traced device fits each sampled GPU.
+    """How well one traced device fits each sampled GPU."""
 
-    Attributes:
-        gpus: Labels of the GPUs.
-        gain: For each GPU the logarithm of how much likelier its samples are with this trace than
-            without, in each of some stretches of time.
-        kinds: How many kinds of samples were long enough to compare.
-    """
-
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...]  # labels of the GPUs
+    #: For each GPU the logarithm of how much likelier its samples are with this trace than
+    #: without, in each of some stretches of time.
     gain: tuple[tuple[float, ...], ...]
-    kinds: int = 0
+    kinds: int = 0  # how many kinds of samples were long enough to compare
 
     @property
     def best(self) -> str | None:
-        """The GPU that fits best, if it may be told by that; None if none may."""
+        """The GPU that fits best; None if none fits well enough."""
         totals = [sum(each) for each in self.gain]
         best = max(range(len(totals)), key=totals.__getitem__, default=None)
         return None if best is None or totals[best] < MIN_OWN else self.gpus[best]
 
     @property
     def why_not(self) -> str:
-        """Why no GPU is told by it, in words."""
+        """Explain in words why no GPU is accepted."""
         if self.kinds:
             return "no GPU's samples follow it clearly better than those of other GPUs"
         return "too few samples of power, activity or clock to tell its GPU by them"
@@ -100,18 +89,12 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signal:
-    """One kind of samples of all GPUs.
+    """One kind of samples of all GPUs."""
 
-    Attributes:
-        floor: What differences mean nothing.
-        sign: 1 where it can only rise with what runs, 0 where it may also fall.
-        shares: How much all that runs may count, the rest being compute.
-        series: Of each GPU the times from the trace's begin, in ns, and values.
-    """
-
-    floor: float
-    sign: int
-    shares: tuple[float, ...]
+    floor: float  # what differences mean nothing
+    sign: int  # 1 where it can only rise with what runs, 0 where it may also fall
+    shares: tuple[float, ...]  # how much all that runs may count, the rest being compute
+    #: Of each GPU the times from the trace's begin, in ns, and values.
     series: tuple[tuple[Float64s, Float64s], ...]
 
 
@@ -190,11 +173,11 @@ class _Ran:
 
 
 def agreement(traced: TracedDevice, gpus: Sequence[GpuSamples]) -> Agreement:
-    """How well a traced device fits each GPU that it may be, by power, activity and clock.
+    """Compute how well a traced device fits each GPU, by power, activity and clock.
 
     Each kind of samples is a line of what ran, averaged and delayed as fits best over all GPUs,
     next to the other GPUs' mean, the usual course of a step and slow drifts. The gain is a Student
-    log-likelihood ratio, divided by how far residuals hang together in time.
+    log-likelihood ratio, divided by the number of residuals that are correlated in time.
     """
     gain, kinds = np.zeros((len(gpus), _BLOCKS)), 0
     if len(traced.busy) and len(gpus) > 1:
@@ -224,7 +207,7 @@ def _signals(gpus: Sequence[GpuSamples], ran: _Ran) -> Iterator[_Signal]:
 
 
 def _thinned(t_unix_ns: Int64s, value: Float64s, ran: _Ran) -> tuple[Float64s, Float64s]:
-    """Times and values inside the trace, means of as many neighbours as stand close together."""
+    """Times and values inside the trace, averaged over close neighbours."""
     known = np.isfinite(value) & (t_unix_ns >= ran.begin_ns) & (t_unix_ns < ran.end_ns)
     t_ns, value = (t_unix_ns[known] - ran.begin_ns).astype(np.float64), value[known]
     most = min(_MOST_SAMPLES, ran.span_ns // _SPACING_NS + 1)
@@ -306,12 +289,12 @@ def _likelier(value: Float64s, ran: Float64s, slope: int, floor: float) -> Float
     left = value - ran * (along / power)
     scale = max(1.4826 * float(np.median(np.abs(left))), floor)
     both = [np.log1p(each**2 / (_STUDENT * scale**2)) for each in (value, left)]
-    gain: Float64s = (_STUDENT + 1) / 2 * (both[0] - both[1]) / _hangs_together(left)
+    gain: Float64s = (_STUDENT + 1) / 2 * (both[0] - both[1]) / _correlated_count(left)
     return gain
 
 
-def _hangs_together(residual: Float64s) -> float:
-    """How many neighbouring residuals stand for one independent one, at least 1."""
+def _correlated_count(residual: Float64s) -> float:
+    """How many neighbouring residuals weigh as one independent one, at least 1."""
     lags = range(1, max(2, len(residual) // 8))
     power = max(float(residual @ residual), _NO_POWER)
     alike = np.array([float(residual[:-lag] @ residual[lag:]) / power for lag in lags])
@@ -320,17 +303,17 @@ def _hangs_together(residual: Float64s) -> float:
 
 
 def assigned(agreements: Sequence[Agreement], taken: Collection[str] = ()) -> list[str | None]:
-    """The GPU of each traced device that fits it clearly better than any other assignment.
+    """Assign to each traced device the GPU that fits clearly better than in any other assignment.
 
     Args:
         agreements: Of devices that ran at one time, so that no two are one GPU.
         taken: GPUs that others had at that time.
     """
-    told: list[str | None] = [None] * len(agreements)
+    found: list[str | None] = [None] * len(agreements)
     gpus = [each for each in (agreements[0].gpus if agreements else ()) if each not in taken]
     differ = any(set(gpus) - set(each.gpus) for each in agreements)
     if differ or not agreements or len(agreements) > len(gpus):
-        return told
+        return found
     gain = np.array([[each.gain[each.gpus.index(gpu)] for gpu in gpus] for each in agreements])
     score = gain.sum(axis=2)
     chosen = best_assignment(score)
@@ -344,14 +327,14 @@ def assigned(agreements: Sequence[Agreement], taken: Collection[str] = ()) -> li
         other = score.copy()
         other[row, column] = _NEVER
         if total - other[rows, best_assignment(other)].sum() >= margin:
-            told[row] = gpus[column]
-    return told
+            found[row] = gpus[column]
+    return found
 
 
 def _spread(score: Float64s, chosen: Int64s) -> float:
     """The deviation of the fits that were not chosen, less what a row or a column has in common.
 
-    Of few fits all of them counts, as nothing tells what they have in common.
+    Of few fits their root mean square, as what they have in common is not known.
     """
     others = score.copy()
     others[np.arange(len(score)), chosen] = np.nan
@@ -365,7 +348,7 @@ def _spread(score: Float64s, chosen: Int64s) -> float:
 
 
 def best_assignment(score: Float64s) -> Int64s:
-    """The column of each row, no column twice, with the largest sum; (r,) of (r, c >= r).
+    """Choose a column for each row, none twice, with the largest sum: (r,) of (r, c >= r).
 
     Source: the Hungarian method with potentials (Kuhn 1955; Jonker and Volgenant 1987).
     """

@@ -1,7 +1,7 @@
-"""Which GPU of the node a trace's device is; never guessed by equal numbers.
+"""Find which GPU of the node a trace's device is; never guessed by equal numbers.
 
-CUDA orders devices by speed or by the visible list, NVML by bus, HIP in a way of its own, so a
-number alone says nothing. ROCm's profilers number devices by the kernel's nodes (`hsa_nodes`).
+CUDA orders devices by speed or by the visible list, NVML by bus, HIP in another order, so equal
+numbers need not be one GPU. ROCm's profilers number devices by the kernel's nodes (`hsa_nodes`).
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chopperd.correlate.identity.by_process import (
-    ProcessMatch,
+    Match,
     TracedProcess,
     bare_bus,
     bare_uuid,
@@ -33,16 +33,8 @@ from chopperd.model.trace import DeviceNumbers, TraceDevice
 # What ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES choose renumbers nothing here.
 #
 # Source: hsakmt's topology (user node ids leave out nodes whose files can't be opened);
-# rocprofiler-     sdk's agents, which are counted likewise. That both are so was read in source,
+# rocprofiler-sdk's agents, which are counted likewise. That both are so was read in source,
 # not seen.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeMatch:
-    """The GPU of a device number, or in words why there is none; both None for other makers."""
-
-    gpu: GpuInfo | None = None
-    why_not: str | None = None
 
 
 def gpu_of_number(
@@ -51,27 +43,27 @@ def gpu_of_number(
     used_numbers: Sequence[int],
     seen_count: int,
     gpus: Sequence[GpuInfo],
-) -> NodeMatch:
-    """The GPU that a trace's device number means.
+) -> Match:
+    """Find the GPU that a trace's device number means.
 
     A process that sees as many GPUs as are sampled may open all of them. So may one that has a
     device with the highest number there is, as hidden nodes only lower numbers. Else the number
-    may be one of fewer, and nothing is told.
+    may be one of fewer, and no GPU is given.
 
     Args:
         number: The trace's device number.
         numbers: What it counts; where that is not known, it is what can count all of the trace's.
         used_numbers: The numbers of the trace's devices.
-        seen_count: How many GPUs HIP gave the process; 0 if the trace does not say.
+        seen_count: How many GPUs HIP gave the process; 0 if not known.
         gpus: The sampled GPUs, without cards of which the parts are sampled.
     """
     if numbers is DeviceNumbers.PROPERTIES:
-        return NodeMatch()
+        return Match()
     by_node = {gpu.kfd_node: gpu for gpu in gpus if gpu.kfd_node is not None}
     nodes = sorted(by_node)
     places = [_place(number, counts, nodes) for counts in _countings(numbers, used_numbers, nodes)]
     why_not = _doubt(places, nodes, seen_count)
-    return NodeMatch(why_not=why_not) if why_not else NodeMatch(gpu=by_node[nodes[places[0]]])
+    return Match(why_not=why_not) if why_not else Match(gpu=by_node[nodes[places[0]]])
 
 
 def _countings(
@@ -124,7 +116,7 @@ UNCERTAIN_RULES: Final = frozenset({"device_map", "process", "unique_name", "onl
 class Mapped:
     """The GPU of a trace's device and the rule that found it; both None where none did.
 
-    `why_not` says in words what kept a rule from telling, where that can be said.
+    `why_not` explains in words why no rule found one, where that is known.
     """
 
     gpu: GpuInfo | None
@@ -137,21 +129,13 @@ UNMAPPED = Mapped(gpu=None, rule=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """What a trace says that tells which GPUs its devices are.
+    """What a trace contains of the identity of its devices."""
 
-    Attributes:
-        devices: What it says of its devices.
-        used: Numbers of the devices with records.
-        numbers: What its device numbers count.
-        rank: Its rank; None if unknown.
-        process: Who wrote it.
-    """
-
-    devices: Sequence[TraceDevice] = ()
-    used: Sequence[int] = ()
-    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES
-    rank: int | None = None
-    process: TracedProcess = field(default_factory=TracedProcess)
+    devices: Sequence[TraceDevice] = ()  # its descriptions of devices
+    used: Sequence[int] = ()  # numbers of the devices with records
+    numbers: DeviceNumbers = DeviceNumbers.PROPERTIES  # what its device numbers count
+    rank: int | None = None  # its rank; None if unknown
+    process: TracedProcess = field(default_factory=TracedProcess)  # who wrote it
 
 
 def map_device(
@@ -163,86 +147,57 @@ def map_device(
     processes: Sequence[ProcessRow] = (),
     guess: bool = True,
 ) -> Mapped:
-    """The GPU that a trace's device is, by the first rule that tells.
+    """Find the GPU that a trace's device is, by the first rule that finds one.
 
-    In order: the UUID or PCI bus id in the trace; the user's map; and where neither says anything
-    else of it, the trace's process; the HSA node that its number means; a product name that occurs
-    once on either side; one device traced and one GPU sampled; the user's word that numbers are in
-    PCI order.
+    In order: the UUID or PCI bus id in the trace; the user's map; and where neither contradicts,
+    the trace's process; the HSA node that its number means; a product name that occurs once on
+    either side; one device traced and one GPU sampled; the user's word that numbers are in PCI
+    order.
 
     Args:
         device: The trace's device number.
-        traced: What the trace says.
+        traced: The trace.
         gpus: The node's GPUs.
-        device_map: What the user says.
+        device_map: The user's map.
         processes: Who held which GPU.
-        guess: Whether rules may tell that are wrong where two traces are given one GPU
+        guess: Whether rules may be used that are wrong where two traces are given one GPU
             (`UNCERTAIN_RULES`).
 
     Source: DESIGN.md section 4, "GPU identity".
     """
-    said = said_of(device, traced.devices, traced.used, traced.numbers)
+    described = description_of(device, traced.devices, traced.used, traced.numbers)
     wanted = device_map.named(traced.rank, device, any_rank=guess)
     # What runs on a card that is split runs on one of its parts.
     split = {gpu.parent for gpu in gpus}
     usable = [gpu for gpu in gpus if gpu.gpu not in split]
-    possible = [gpu for gpu in usable if not _contradict(said, gpu)] if wanted is None else []
+    possible = [gpu for gpu in usable if not _contradict(described, gpu)] if wanted is None else []
     candidates = possible if guess else []
-    node = _node(device, traced, usable, possible)
-    process = _process(device, traced.process, processes, usable, candidates)
+    node, process = Match(), Match()
+    if possible:
+        node = gpu_of_number(device, traced.numbers, traced.used, len(traced.devices), usable)
+    if candidates:
+        process = gpu_of_process(device, traced.process, processes, usable)
+        if process.gpu is not None and process.gpu not in candidates:
+            why_not = f"its process held GPU {process.gpu.gpu}, which the trace describes otherwise"
+            process = Match(why_not=why_not)
+    single = candidates[0] if candidates and len(traced.used) == len(usable) == 1 else None
+    identified = None
+    if described is not None:
+        identified = gpu_identified(described.uuid, described.pci_bus_id, gpus)
     found = (
-        (said.identity_source if said else "", _by_identity(said, gpus)),
+        (described.identity_source if described else "", identified),
         ("device_map", None if wanted is None else gpu_named(wanted, gpus)),
         ("process", process.gpu),
         ("kfd_node", node.gpu if node.gpu in possible else None),
-        ("unique_name", _by_unique_name(said, traced.devices, usable, candidates)),
-        ("only_one", _only_one(traced.used, usable, candidates)),
+        ("unique_name", _by_unique_name(described, traced.devices, usable, candidates)),
+        ("only_one", single),
         ("device_map", _by_pci_order(device, traced, usable, candidates, device_map)),
     )
-    told = ((rule, gpu) for rule, gpu in found if gpu is not None)
-    unmapped = Mapped(gpu=None, rule=None, why_not=_why_not(wanted, process, node, guess=guess))
-    return next((Mapped(gpu=gpu, rule=rule) for rule, gpu in told), unmapped)
-
-
-def _why_not(
-    wanted: str | None, process: ProcessMatch, node: NodeMatch, *, guess: bool
-) -> str | None:
+    matches = (Mapped(gpu=gpu, rule=rule) for rule, gpu in found if gpu is not None)
+    reason = node.why_not or process.why_not if guess else _TAKEN
     if wanted is not None:
-        return f"no sampled GPU is called {wanted}"
-    return (node.why_not or process.why_not) if guess else _TAKEN
-
-
-def _node(
-    device: int, traced: Traced, usable: Sequence[GpuInfo], possible: Sequence[GpuInfo]
-) -> NodeMatch:
-    if not possible:
-        return NodeMatch()
-    seen_count = len(traced.devices)
-    return gpu_of_number(device, traced.numbers, traced.used, seen_count, usable)
-
-
-def _process(
-    device: int,
-    process: TracedProcess,
-    rows: Sequence[ProcessRow],
-    usable: Sequence[GpuInfo],
-    candidates: Sequence[GpuInfo],
-) -> ProcessMatch:
-    if not candidates:
-        return ProcessMatch()
-    match = gpu_of_process(device, process, rows, usable)
-    if match.gpu is None or match.gpu in candidates:
-        return match
-    label = match.gpu.gpu
-    return ProcessMatch(
-        why_not=f"its process held GPU {label}, which the trace describes otherwise"
-    )
-
-
-def _only_one(
-    used: Sequence[int], usable: Sequence[GpuInfo], candidates: Sequence[GpuInfo]
-) -> GpuInfo | None:
-    return candidates[0] if candidates and len(used) == len(usable) == 1 else None
+        reason = f"no sampled GPU is called {wanted}"
+    return next(matches, Mapped(gpu=None, rule=None, why_not=reason))
 
 
 def _by_pci_order(
@@ -252,7 +207,7 @@ def _by_pci_order(
     candidates: Sequence[GpuInfo],
     device_map: DeviceMap,
 ) -> GpuInfo | None:
-    """The GPU of this place in PCI order, where the user says that numbers mean that."""
+    """The GPU of this place in PCI order, where the user declared numbers to mean that."""
     if not device_map.pci_order or traced.numbers is DeviceNumbers.HSA_NODES:
         return None
     order = in_pci_order(usable) or []
@@ -260,61 +215,57 @@ def _by_pci_order(
     return gpu if gpu in candidates else None
 
 
-def said_of(
+def description_of(
     device: int,
     traced: Sequence[TraceDevice],
     used_devices: Sequence[int],
     numbers: DeviceNumbers = DeviceNumbers.PROPERTIES,
 ) -> TraceDevice | None:
-    """What a trace says of a device; the only entry is of the only device, whatever its number.
+    """Get a trace's description of a device; a single one is of the only device.
 
-    Where records number devices otherwise than `deviceProperties`, an entry of these says of a
-    device only what all of them say.
+    Where records number devices otherwise than `deviceProperties`, only what all of these have in
+    common is known of a device.
 
     Args:
         device: The trace's device number.
-        traced: What the trace says of its devices.
+        traced: The descriptions in the trace.
         used_devices: Numbers of the devices with records.
         numbers: What the trace's device numbers count.
     """
-    said = next((each for each in traced if each.device == device), None)
-    identified = said is not None and bool(said.uuid or said.pci_bus_id)
+    described = next((each for each in traced if each.device == device), None)
+    identified = described is not None and bool(described.uuid or described.pci_bus_id)
     if numbers is not DeviceNumbers.PROPERTIES and not identified:
         names = {each.name for each in traced}
         units = {each.units for each in traced}
         unit = units.pop() if len(units) == 1 else None
         unique = len(names) == 1
-        said = TraceDevice(device=device, name=names.pop(), units=unit) if unique else None
-    if said is None and len(traced) == 1 and len(used_devices) == 1:
+        described = TraceDevice(device=device, name=names.pop(), units=unit) if unique else None
+    if described is None and len(traced) == 1 and len(used_devices) == 1:
         return traced[0]
-    return said
-
-
-def _by_identity(said: TraceDevice | None, gpus: Sequence[GpuInfo]) -> GpuInfo | None:
-    return None if said is None else gpu_identified(said.uuid, said.pci_bus_id, gpus)
+    return described
 
 
 def _by_unique_name(
-    said: TraceDevice | None,
+    described: TraceDevice | None,
     traced: Sequence[TraceDevice],
     gpus: Sequence[GpuInfo],
     candidates: Sequence[GpuInfo],
 ) -> GpuInfo | None:
-    if said is None or not said.name:
+    if described is None or not described.name:
         return None
-    of_trace = [each for each in traced if each.name == said.name]
-    of_node = [gpu for gpu in gpus if gpu.name == said.name]
+    of_trace = [each for each in traced if each.name == described.name]
+    of_node = [gpu for gpu in gpus if gpu.name == described.name]
     unique = len(of_trace) == 1 and len(of_node) == 1 and of_node[0] in candidates
     return of_node[0] if unique else None
 
 
-def _contradict(said: TraceDevice | None, gpu: GpuInfo) -> bool:
-    """Whether trace and samples both tell something of the device, and not the same."""
-    if said is None:
+def _contradict(described: TraceDevice | None, gpu: GpuInfo) -> bool:
+    """Whether trace and samples contradict each other on the device's identity."""
+    if described is None:
         return False
     pairs = (
-        (bare_uuid(said.uuid), bare_uuid(gpu.uuid)),
-        (bare_bus(said.pci_bus_id), bare_bus(gpu.pci_bus_id)),
-        (said.name, gpu.name),
+        (bare_uuid(described.uuid), bare_uuid(gpu.uuid)),
+        (bare_bus(described.pci_bus_id), bare_bus(gpu.pci_bus_id)),
+        (described.name, gpu.name),
     )
     return any(a and b and not same(a, b) for a, b in pairs)

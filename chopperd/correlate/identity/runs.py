@@ -1,7 +1,7 @@
-"""Which traces are of one run of a job: their ranks, groups, times and step numbers compared.
+"""Group traces into runs of a job by their ranks, process groups, times and step numbers.
 
-torch draws a `trace_id` in each process, so that it never tells ranks apart; the same one in
-several files says that one capture asked for them all.
+torch draws a `trace_id` in each process; the same one in several files means that one capture
+asked for them all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _UNKNOWN_DISTANCE: Final = _MOST_STEPS_APART
 
 
 def runs_of(traces: Sequence[RunIdentity], *, is_told: bool, is_named: bool = True) -> list[int]:
-    """For each trace the number of its run: the index of that run's first trace.
+    """Get for each trace the number of its run: the index of that run's first trace.
 
     Traces that contradict each other are never of one run (`are_apart`). Of the others those that
     fit best (the nearest step at one instant, then the nearest start) are joined first, so that
@@ -33,7 +33,7 @@ def runs_of(traces: Sequence[RunIdentity], *, is_told: bool, is_named: bool = Tr
 
     Args:
         traces: Of one owner and job.
-        is_told: Whether somebody says that they are of one job; else only what overlaps in time,
+        is_told: Whether the user declared them one job; else only what overlaps in time,
             directly or by others, is joined.
         is_named: Whether the job has a name; without one, traces that do not know their rank are
             jobs of their own.
@@ -59,7 +59,7 @@ def runs_of(traces: Sequence[RunIdentity], *, is_told: bool, is_named: bool = Tr
 
 
 def are_apart(one: RunIdentity, other: RunIdentity) -> bool:
-    """Whether two traces of one job say that they are of different runs of it."""
+    """Whether two traces of one job are of different runs of it by their identities."""
     if one.run or other.run:
         return one.run != other.run
     if one.trace_id is not None and one.trace_id == other.trace_id:
@@ -84,7 +84,7 @@ def is_rank_twice(one: RunIdentity, other: RunIdentity) -> bool:
 
 
 def why_unrelated(one: RunIdentity, other: RunIdentity) -> str | None:
-    """What says that two files are of different runs, in words; None where nothing does.
+    """Explain in words why two files are of different runs; None if nothing shows it.
 
     Stricter about dates than `are_apart`, as files named together may lie far apart, and milder
     about clocks, which may differ from host to host.

@@ -10,7 +10,7 @@ from chopperd.correlate.causes import false_causes
 from chopperd.correlate.clock.governing import governed
 from chopperd.correlate.identity.by_process import TracedProcess
 from chopperd.correlate.identity.by_signal import Agreement, TracedDevice, agreement
-from chopperd.correlate.identity.mapping import UNMAPPED, Mapped, Traced, map_device, said_of
+from chopperd.correlate.identity.mapping import UNMAPPED, Mapped, Traced, description_of, map_device
 from chopperd.correlate.intervals import union
 from chopperd.correlate.join import JoinedDevice, join_device
 from chopperd.correlate.waterfall import is_class
@@ -241,7 +241,7 @@ def _traced_device(device: int, timeline: Timeline, trace: Trace) -> TraceDevice
     """What the trace says about a device."""
     used = [each.device for each in timeline.devices]
     numbers = trace.meta.device_numbers
-    said = said_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
+    said = description_of(device, trace.meta.devices, used, numbers) or TraceDevice(device=device)
     return replace(said, device=device)
 
 

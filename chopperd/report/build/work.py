@@ -19,7 +19,7 @@ from chopperd.correlate.groups import (
     RecordFigures,
     group_totals,
 )
-from chopperd.correlate.traffic import CollectiveTotals, CopyTotals, Traffic, bus_factor
+from chopperd.correlate.traffic import Traffic, TransferTotals, bus_factor
 from chopperd.correlate.waterfall import COPY_DIRECTIONS
 from chopperd.model.arrays import Int8s, Int32s
 from chopperd.model.kinds import KERNEL_CLASSES
@@ -168,7 +168,7 @@ def host_time(work: HostWork, job: str | None, run: str | None, rank: int | None
 # Copies and collectives of a row, and Chopper's times.
 
 
-def copies_of(totals: CopyTotals, row: int) -> tuple[CopyTraffic, ...]:
+def copies_of(totals: TransferTotals, row: int) -> tuple[CopyTraffic, ...]:
     """One entry for each copy direction that occurs."""
     return tuple(
         filled(
@@ -176,8 +176,8 @@ def copies_of(totals: CopyTotals, row: int) -> tuple[CopyTraffic, ...]:
             totals,
             (row, way),
             direction=direction.label,
-            bytes=int(totals.copied_bytes[row, way]) if totals.sized_count[row, way] else None,
-            rate_bytes_per_s=_rate(totals.copied_bytes[row, way], totals.sized_time_ns[row, way]),
+            bytes=int(totals.moved_bytes[row, way]) if totals.sized_count[row, way] else None,
+            rate_bytes_per_s=_rate(totals.moved_bytes[row, way], totals.sized_time_ns[row, way]),
         )
         for way, direction in enumerate(COPY_DIRECTIONS)
         if totals.count[row, way]
@@ -188,13 +188,13 @@ def _rate(size_bytes: int, time_ns: int) -> float | None:
     return int(size_bytes) * NS_PER_S / int(time_ns) if time_ns else None
 
 
-def collectives_of(totals: CollectiveTotals, row: int) -> tuple[CollectiveTraffic, ...]:
+def collectives_of(totals: TransferTotals, row: int) -> tuple[CollectiveTraffic, ...]:
     """One entry for each collective and process group that occurs, longest first."""
     found = [_collective(totals, row, kind) for kind in np.flatnonzero(totals.count[row]).tolist()]
     return tuple(sorted(found, key=lambda each: (-each.time_ns, each.name, each.group or "")))
 
 
-def _collective(totals: CollectiveTotals, row: int, at: int) -> CollectiveTraffic:
+def _collective(totals: TransferTotals, row: int, at: int) -> CollectiveTraffic:
     kind, moved_bytes = totals.kinds[at], int(totals.moved_bytes[row, at])
     rate = _rate(moved_bytes, totals.sized_time_ns[row, at])
     factor = bus_factor(kind.name, kind.group_size)

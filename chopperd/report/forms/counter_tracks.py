@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 from chopperd.correlate.clock.signal import MAX_GAP_PERIODS, achieved_period_ns
+from chopperd.correlate.intervals import lengths_ns
 from chopperd.correlate.join import RowClocks
 from chopperd.correlate.losses import ceiling_loss
-from chopperd.correlate.waterfall import Windows, lengths_ns
+from chopperd.correlate.waterfall import Windows
 from chopperd.model.arrays import Bools, Float64s, Int64s
 from chopperd.model.kinds import CAUSES, REPORTED_CAUSES, Cause
 from chopperd.model.samples import GpuSamples

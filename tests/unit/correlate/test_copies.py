@@ -29,7 +29,7 @@ def test_each_row_has_the_copies_its_step_launched_and_the_last_has_all() -> Non
     assert COPY_DIRECTIONS == (H2D, D2H, D2D, CopyDirection.MEMSET)
     assert totals.count.tolist() == [[2, 1, 0, 0], [1, 0, 0, 0], [3, 1, 1, 0]]
     assert totals.time_ns.tolist() == [[40, 5, 0, 0], [10, 0, 0, 0], [50, 5, 10, 0]]
-    assert totals.copied_bytes.tolist() == [[3000, 300, 0, 0], [500, 0, 0, 0], [3500, 300, 70, 0]]
+    assert totals.moved_bytes.tolist() == [[3000, 300, 0, 0], [500, 0, 0, 0], [3500, 300, 70, 0]]
 
 
 def test_bytes_and_their_time_are_of_the_copies_of_known_size() -> None:
@@ -43,7 +43,7 @@ def test_bytes_and_their_time_are_of_the_copies_of_known_size() -> None:
             totals.time_ns,
             totals.sized_count,
             totals.sized_time_ns,
-            totals.copied_bytes,
+            totals.moved_bytes,
         )
     )
     assert count == [2, 0, 0, 1]

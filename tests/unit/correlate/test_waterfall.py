@@ -7,13 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.correlate.waterfall import (
-    COPY_DIRECTIONS,
-    IDLE_ROWS,
-    busy_masks,
-    idle_masks,
-    lengths_ns,
-)
+from chopperd.correlate.intervals import lengths_ns
+from chopperd.correlate.waterfall import COPY_DIRECTIONS, IDLE_ROWS, busy_masks, idle_masks
 from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import (
     COMM_CLASSES,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chopperd.correlate.identity.by_process import ProcessMatch, TracedProcess, gpu_of_process
+from chopperd.correlate.identity.by_process import Match, TracedProcess, gpu_of_process
 from chopperd.correlate.identity.mapping import Traced, map_device
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.run import DeviceMap
@@ -236,7 +236,7 @@ def test_processes_of_a_namespace_that_is_not_ours_match_nothing() -> None:
 def test_a_trace_that_names_no_process_or_no_time_is_not_matched() -> None:
     assert why(row(), of=process(None)).startswith("the trace does not tell")
     assert why(row(), of=replace(process(), span_ns=None)).startswith("the trace does not tell")
-    assert gpu_of_process(0, process(), [], EIGHT) == ProcessMatch()
+    assert gpu_of_process(0, process(), [], EIGHT) == Match()
 
 
 @pytest.mark.parametrize(
