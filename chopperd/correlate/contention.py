@@ -42,11 +42,11 @@ class ContentionTotals:
 
     family: Int64s  # (f,) index into `Timeline.families`
     count: Int64s  # (f,) kernels of some length
-    #: (f,) with its 95 % interval.
+    #: (f,) the factor with its 95 % interval.
     factor: Float64s
     low: Float64s
     high: Float64s
-    e50_e0: Float64s  # (f,) Chopper's
+    e50_e0: Float64s  # (f,) Chopper's E50 / E0
     reason: Int8s  # (f,) `ContentionReason`
 
 
@@ -58,10 +58,9 @@ class _Kernels:
     #: (f,) where each family's kernels begin and how many they are.
     first: Int64s
     count: Int64s
-    group: Int64s  # (n,) the place of each kernel's family
-    #: (n,) and int64.
-    overlap_ratio: Float64s
-    duration_ns: Int64s
+    group: Int64s  # (n,) index of each kernel's family
+    overlap_ratio: Float64s  # (n,)
+    duration_ns: Int64s  # (n,)
 
 
 def contention(timeline: DeviceTimeline, comm: Intervals) -> ContentionTotals | None:

@@ -94,7 +94,7 @@ class DropRules:
     trailing_s: float = 60.0  # the reference is the median over so much time, without that of drops
     warm_up_s: float = 10.0  # without so much busy time in it there is no reference
     new_level_s: float = 600.0  # a drop that lasts so long is a new level
-    gap_s: float = 60.0  # longer without a busy sample, and all is forgotten
+    gap_s: float = 60.0  # after so long without a busy sample all is forgotten
 
 
 @dataclass(slots=True, kw_only=True)

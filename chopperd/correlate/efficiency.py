@@ -138,10 +138,9 @@ class _Clocked:
     """Rated kernels with their clocks, (n,) float64 each."""
 
     covered_ns: Float64s  # how much of each has a known clock
-    #: What the cycles of that take at the clock of the stated peak; NaN where no document states
-    #: it.
+    #: What the cycles of that take at the clock of the stated peak; NaN if that is not stated.
     at_peak_ns: Float64s
-    #: What all of each would take at one clock for all, whichever; NaN where no clock is known. Of
+    #: What all of each would take at any one clock for all; NaN where no clock is known. Of
     #: kernels of one type it is in proportion to their cycles.
     steady_ns: Float64s
 

@@ -72,10 +72,10 @@ def window_energy(
 class _Followed:
     """A counter that only rises, where its reads were accepted."""
 
-    #: (n,) believed reads; what was used before each, J.
+    #: (n,) accepted reads; what was used before each, J.
     t_ns: Int64s
     counter_j: Float64s
-    after_doubt: Bools  # (n,) reads before which others were not believed
+    after_doubt: Bools  # (n,) reads before which others were rejected
 
 
 def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
@@ -97,7 +97,7 @@ def _followed(t_ns: Int64s, counter_j: Float64s) -> _Followed:
 
 
 def _doubtful_ns(followed: _Followed, start_ns: Int64s, end_ns: Int64s) -> Int64s:
-    """(w,) How much of each window lies where the counter was not believed."""
+    """(w,) How much of each window lies where reads of the counter were rejected."""
     found = np.zeros(len(start_ns), np.int64)
     for row in np.flatnonzero(followed.after_doubt).tolist():
         begin_ns, until_ns = followed.t_ns[row - 1], followed.t_ns[row]

@@ -56,16 +56,15 @@ class LabelledSamples:
 class ClassClock:
     """The clock while one class runs: linear on each piece between neighbouring samples."""
 
-    edges_ns: Int64s  # (m + 1,) ; piece j is [edges[j], edges[j + 1])
+    edges_ns: Int64s  # (m + 1,) piece j is [edges[j], edges[j + 1])
     #: (m,) the line's ends; NaN where nothing is covered.
     left_mhz: Float64s
     right_mhz: Float64s
     #: (m,) the samples whose limits explain the clock: those that the line hangs on.
     left_sample: Int64s
     right_sample: Int64s
-    #: (m,) . in_class: (m,) whether the line hangs on samples of the class and of no other.
-    covered: Bools
-    in_class: Bools
+    covered: Bools  # (m,)
+    in_class: Bools  # (m,) whether the line hangs on samples of the class and of no other
 
     def covered_intervals(self) -> Intervals:
         """The covered time, abutting pieces merged."""

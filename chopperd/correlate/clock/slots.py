@@ -25,7 +25,7 @@ class ClockSamples:
     #: Busy time that each sample represents; 0 where the GPU was idle or the time before it was
     #: not sampled.
     busy_s: Float64s
-    sm_clock_mhz: Float64s  # naN where not reported
+    sm_clock_mhz: Float64s  # NaN where not reported
     causes: Int64s  # bit sets of `Cause`
     #: NaN where not reported.
     power_w: Float64s

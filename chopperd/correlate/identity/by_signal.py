@@ -91,9 +91,9 @@ class Agreement:
 class _Signal:
     """One kind of samples of all GPUs."""
 
-    floor: float  # what differences mean nothing
+    floor: float  # smaller differences are noise
     sign: int  # 1 where it can only rise with what runs, 0 where it may also fall
-    shares: tuple[float, ...]  # how much all that runs may count, the rest being compute
+    shares: tuple[float, ...]  # weights that all that runs may have, the rest being that of compute
     #: Of each GPU the times from the trace's begin, in ns, and values.
     series: tuple[tuple[Float64s, Float64s], ...]
 
