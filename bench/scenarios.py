@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from bench import truth
 from bench.scenario_draws import (
     Chunks,
     Records,
@@ -136,8 +137,8 @@ def step_truth(known: Scenario) -> StepTruth:
         return np.bincount(step, weights=each, minlength=steps).astype(np.float64)
 
     compute_ns = per_step((compute.end_ns - compute.start_ns).astype(np.float64))
-    lost_ns = per_step(known.truth.lost_ns(compute, known.reference_mhz))
-    by_cause = known.truth.lost_by_cause_ns(compute, known.reference_mhz)
+    lost_ns = per_step(truth.lost_ns(known.truth, compute, known.reference_mhz))
+    by_cause = truth.lost_by_cause_ns(known.truth, compute, known.reference_mhz)
     return StepTruth(
         compute_ns=compute_ns.astype(np.int64),
         mean_mhz=per_step(known.truth.clock.over(compute)) / compute_ns,
@@ -189,7 +190,7 @@ def observe(
         temperature_c=absent,
         memory_used_bytes=absent,
         activity_ratio=absent,
-        limited_ns={c: known.truth.limited_ns(c, seen_ns) for c in _CAUSES if c is not None},
+        limited_ns={c: truth.limited_ns(known.truth, c, seen_ns) for c in _CAUSES if c is not None},
     )
 
 

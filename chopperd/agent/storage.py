@@ -16,7 +16,7 @@ from chopperd.live.drops import DropQueue
 from chopperd.model.live import ArchiveLive
 from chopperd.sampling.memory.layout import Records, RingDescription
 from chopperd.sampling.memory.ring_reader import RingReader
-from chopperd.sampling.memory.slow_state import GpuAside, with_findings
+from chopperd.sampling.memory.slow_state import SlowState, with_findings
 from chopperd.sampling.process_table import ProcessTable
 from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.recorder.chunk import Origin
@@ -136,18 +136,18 @@ class ArchiveThread:
             lost_count += drained.overwritten_count
             records[slot] = drained.records
         triples, positions.triples = reader.triples(positions.triples)
-        asides = [reader.aside(slot) for slot in range(len(description.gpus))]
+        slow_states = [reader.slow_state(slot) for slot in range(len(description.gpus))]
         self._recorder.append(
-            self._origin(description, asides),
+            self._origin(description, slow_states),
             records,
             triples,
             lost_count=lost_count,
-            processes=self._processes.follow(description.gpus, asides),
+            processes=self._processes.follow(description.gpus, slow_states),
         )
 
-    def _origin(self, description: RingDescription, asides: Sequence[GpuAside]) -> Origin:
+    def _origin(self, description: RingDescription, slow_states: Sequence[SlowState]) -> Origin:
         return Origin(
-            gpus=tuple(map(with_findings, description.gpus, asides)),
+            gpus=tuple(map(with_findings, description.gpus, slow_states)),
             backend=description.backend,
             driver=description.driver,
             simulated=description.simulated,

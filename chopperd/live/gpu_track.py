@@ -13,7 +13,7 @@ from chopperd.model.devices import DeviceReading, GpuInfo
 from chopperd.model.live import GpuLive, HungCall, LiveTotals
 from chopperd.sampling.memory.layout import GpuState, Pace, Records
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
-from chopperd.sampling.memory.slow_state import GpuAside
+from chopperd.sampling.memory.slow_state import SlowState
 from chopperd.sampling.orders import LONGEST_NS
 from chopperd.units import NS_PER_S, TimeTriple, seconds_from_ns
 
@@ -42,7 +42,7 @@ class GpuTrack:
         self._slow_period_ns = slow_period_ns
         self._position = 0
         self._status: GpuStatus | None = None
-        self._aside = GpuAside()
+        self._slow_state = SlowState()
         # Once the driver reports the power limit, the one at start is out of date.
         self._reports_limit = False
         #: Counts and integrals of the rings before the present one, and of that one.
@@ -83,15 +83,15 @@ class GpuTrack:
         self._integrals = LiveIntegrals(self.info)
         self._position = 0
         self._status = None
-        self._aside = GpuAside()
+        self._slow_state = SlowState()
         self._reports_limit = False
 
     def follow(self, reader: RingReader, slot: int) -> None:
         """Take over what is new in the ring."""
         self._status = status = reader.status(slot)
-        self._aside = reader.aside(slot)
-        self._counts = _counts(status, self._aside)
-        self._reports_limit |= "power_limit_w" in self._aside.state
+        self._slow_state = reader.slow_state(slot)
+        self._counts = _counts(status, self._slow_state)
+        self._reports_limit |= "power_limit_w" in self._slow_state.state
         self._polled.note(status.period_ns)
         self._windowed.note(status.period_ns)
         drained = reader.drain(slot, self._position)
@@ -148,7 +148,7 @@ class GpuTrack:
         period_ns = status.period_ns if status else 0
         counts = self._earlier_counts + self._counts
         up = has_driver and self._is_fresh(now.mono_ns)
-        last_ns, aside = self._last_mono_ns, self._aside
+        last_ns, slow_state = self._last_mono_ns, self._slow_state
         return GpuLive(
             info=self.info,
             up=up,
@@ -170,9 +170,9 @@ class GpuTrack:
             kept_hz=_rate_hz(period_ns) if up else None,
             hung=_hung_call(status, now.mono_ns) if has_process else None,
             pace=(status.pace if status else Pace.ASKED).name.lower(),
-            timing=aside.timing,
-            processes=aside.processes if up and _is_known(aside, now.mono_ns) else None,
-            trouble=aside.trouble,
+            timing=slow_state.timing,
+            processes=slow_state.processes if up and _is_known(slow_state, now.mono_ns) else None,
+            trouble=slow_state.trouble,
             driver_rare_s=seconds_from_ns(counts["driver_rare_ns"]),
             invalid_count=counts["invalid"],
             dies=self._dies.live(now.mono_ns - fresh_ns(period_ns)) if up else None,
@@ -181,8 +181,8 @@ class GpuTrack:
     def _reading(self, now_mono_ns: int, period_ns: int) -> DeviceReading:
         """The newest values that are still valid."""
         oldest_ns = now_mono_ns - fresh_ns(max(period_ns, self._slow_period_ns))
-        is_fresh = (self._aside.state_mono_ns or 0) >= oldest_ns
-        state = self._aside.state if is_fresh else {}
+        is_fresh = (self._slow_state.state_mono_ns or 0) >= oldest_ns
+        state = self._slow_state.state if is_fresh else {}
         reserved_bytes = state.get("memory_reserved_bytes")
         at_start_w = None if self._reports_limit else self.info.power_limit_w
         return replace(
@@ -205,7 +205,7 @@ class GpuTrack:
         return now_mono_ns - last_ns <= silent_ns
 
 
-def _counts(status: GpuStatus, aside: GpuAside) -> Counter[str]:
+def _counts(status: GpuStatus, slow_state: SlowState) -> Counter[str]:
     """What one ring has counted."""
     return Counter(
         ticks=status.ticks_count,
@@ -214,14 +214,14 @@ def _counts(status: GpuStatus, aside: GpuAside) -> Counter[str]:
         losses=status.losses_count,
         driver_ns=status.driver_ns,
         driver_full_ns=status.driver_full_ns,
-        driver_rare_ns=aside.driver_rare_ns,
-        invalid=aside.invalid_count,
+        driver_rare_ns=slow_state.driver_rare_ns,
+        invalid=slow_state.invalid_count,
     )
 
 
-def _is_known(aside: GpuAside, now_mono_ns: int) -> bool:
+def _is_known(slow_state: SlowState, now_mono_ns: int) -> bool:
     """Whether the newest list of processes is still valid."""
-    listed_ns = aside.processes_mono_ns
+    listed_ns = slow_state.processes_mono_ns
     return listed_ns is not None and now_mono_ns - listed_ns <= _PROCESSES_NS
 
 

@@ -1,4 +1,4 @@
-"""The loop that reads one GPU: it waits for a tick, reads, records, and outlives driver faults."""
+"""The loop that samples one GPU: waits for a tick, reads, records, and survives driver faults."""
 
 import logging
 import threading
@@ -12,101 +12,93 @@ from chopperd.errors import DeviceError, DeviceLostError
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState, Pace
-from chopperd.sampling.memory.slow_state import GpuSideWriter
+from chopperd.sampling.memory.slow_state import SlowStateWriter
 from chopperd.sampling.orders import OrderBook
-from chopperd.sampling.pace import Kept, Pacer
+from chopperd.sampling.pace import PaceDecision, Pacer
 from chopperd.sampling.schedule import Schedule, Tick, period_ns_of, staggered_schedule
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-# Who waits for the ticks of one GPU: hands each look that Python is to make to its loop.
+logger = logging.getLogger(__name__)
 
-#: A wait is cut into naps of this length, so that a stop or an order is seen soon.
+#: A wait is cut into naps of this length, so that a stop or an order takes effect soon.
 _NAP_NS: Final = 250 * NS_PER_MS
+#: Pause after a fault of the loop's own.
+_REST_NS: Final = NS_PER_S
+
+#: Whether a wait must be cut short at this time (CLOCK_MONOTONIC, ns).
+IsInterrupted: TypeAlias = Callable[[int], bool]
 
 
-#: Whether something has come up by a time (CLOCK_MONOTONIC, ns) that waiting is to be cut for.
-HasNews: TypeAlias = Callable[[int], bool]
-
-
-class Look(NamedTuple):
-    """A look at the GPU that is due now.
-
-    Attributes:
-        deadline_mono_ns: When it should have begun.
-        scope: How much to read.
-    """
+class DueRead(NamedTuple):
+    """A read of the GPU that is due now: when it should have begun, and how much to read."""
 
     deadline_mono_ns: int
     scope: ReadScope
 
 
 class TickRunner(Protocol):
-    """Follows a schedule for one GPU's loop, in its thread."""
+    """Follows a schedule for one GPU's loop, in the loop's thread."""
 
     def begin(self, schedule: Schedule) -> None:
         """Follow this schedule from now on, from its first tick."""
         ...
 
-    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:
-        """Wait for what comes next: a look to make now; None where the loop is to look around.
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:
+        """Wait for the next read that the loop must make; None if there is something else to do.
 
-        That is when waiting was interrupted, when sampling shall end, or, in a runner that makes
-        looks itself, after the first one that ended at `until_mono_ns` or later, or by which driver
-        calls had taken `until_driver_ns` in all.
+        That is: the wait was interrupted, sampling must end, or (in a runner that makes reads
+        itself) a read ended at `until_mono_ns` or later, or driver calls have taken
+        `until_driver_ns` in all.
         """
         ...
 
 
-class StopSigns:
-    """Tells whether one GPU's loop is to end, and waits for as long as it is not.
-
-    Args:
-        gpu: The GPU's part of the shared memory, which another writer may take over.
-        clock: Tells and waits for the time.
-        stop: Set when sampling shall end.
-    """
+class StopSignal:
+    """Whether one GPU's loop must end: a stop was requested, or another writer has taken over."""
 
     def __init__(self, gpu: GpuWriter, clock: Clock, stop: threading.Event) -> None:
         self._gpu = gpu
         self._clock = clock
         self._stop = stop
 
-    def is_over(self) -> bool:
-        """Whether sampling shall end."""
+    def is_set(self) -> bool:
+        """Whether sampling must end."""
         return self._stop.is_set() or not self._gpu.is_current()
 
-    def wait_until(self, deadline_mono_ns: int, has_news: HasNews | None = None) -> bool:
-        """Wait in naps, no longer once there is news; False as soon as sampling shall end."""
+    def wait_until(
+        self, deadline_mono_ns: int, is_interrupted: IsInterrupted | None = None
+    ) -> bool:
+        """Wait until the deadline or an interruption; False as soon as sampling must end."""
         now_ns = self._clock.mono_ns()
         while deadline_mono_ns - now_ns > _NAP_NS:
-            if has_news is not None and has_news(now_ns):
+            if is_interrupted is not None and is_interrupted(now_ns):
                 return True
             self._clock.sleep_until(now_ns + _NAP_NS)
-            if self.is_over():
+            if self.is_set():
                 return False
             now_ns = self._clock.mono_ns()
         self._clock.sleep_until(deadline_mono_ns)
-        return not self.is_over()
+        return not self.is_set()
 
 
 class PythonTicks:
-    """Waits in Python, and leaves every look to the loop.
+    """Ticks in Python: waits, and leaves every read to the loop.
 
-    Args:
-        gpu: Counts the ticks that were missed.
-        clock: Tells the time.
-        signs: Wait, and tell when to end.
-        has_news: Cuts waits short: the look that comes then is early, and not to be made.
+    A wait that `is_interrupted` cuts short gives a read before its time, which the loop drops.
     """
 
     def __init__(
-        self, gpu: GpuWriter, clock: Clock, signs: StopSigns, has_news: HasNews | None = None
+        self,
+        gpu: GpuWriter,
+        clock: Clock,
+        stop: StopSignal,
+        is_interrupted: IsInterrupted | None = None,
     ) -> None:
         self._gpu = gpu
         self._clock = clock
-        self._signs = signs
-        self._has_news = has_news
+        self._stop = stop
+        self._is_interrupted = is_interrupted
         self._ticks: Iterator[Tick] = iter(())
         self._owes_full_read = False
 
@@ -114,63 +106,50 @@ class PythonTicks:
         """Follow this schedule from now on."""
         self._ticks = schedule.ticks()
 
-    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:  # noqa: ARG002 - it makes no look itself
-        """The next look; None when sampling shall end."""
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:  # noqa: ARG002 - it makes no read itself
+        """The next read; None when sampling must end."""
         for tick in self._ticks:
             in_time = self._clock.mono_ns() < tick.end_mono_ns
-            if in_time and not self._signs.wait_until(tick.deadline_mono_ns, self._has_news):
+            if in_time and not self._stop.wait_until(tick.deadline_mono_ns, self._is_interrupted):
                 return None
             if self._clock.mono_ns() >= tick.end_mono_ns:  # or woken too late: it has no read
-                self._miss(tick)
+                self._gpu.missed_count += 1
+                # What only a full read would have read, the next one reads.
+                self._owes_full_read |= tick.scope is ReadScope.FULL
                 continue
             scope = ReadScope.FULL if self._owes_full_read else tick.scope
             self._owes_full_read = False
-            return Look(tick.deadline_mono_ns, scope)
+            return DueRead(tick.deadline_mono_ns, scope)
         return None
-
-    def _miss(self, tick: Tick) -> None:
-        """Count a period without a read; what only a full one would have read, the next reads."""
-        self._gpu.missed_count += 1
-        self._owes_full_read |= tick.scope is ReadScope.FULL
-
-
-# The loop that reads one GPU: waits for a tick, reads, records; outlives any driver trouble.
-#
-# Who waits, and makes the looks that go as planned, is in `tick_runner` and `native`.
-
-logger = logging.getLogger(__name__)
-
-#: How long a loop rests after a fault of its own.
-_REST_NS = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """Where one loop stands among others, and who does parts of its work.
+    """What one GPU's loop works with.
 
     Attributes:
-        place: Which of how many GPUs, so that their reads do not coincide.
-        side: Takes values that are no part of a sample; None: they are dropped.
-        ticks: Waits for ticks, and makes looks where it can; None: Python.
+        place: Its position among how many GPUs, so that their reads do not coincide.
+        slow_state: Takes values that are not part of a sample; None: they are dropped.
+        ticks: Waits for ticks and may make reads; None: in Python.
     """
 
     place: tuple[int, int] = (0, 1)
-    side: GpuSideWriter | None = None
+    slow_state: SlowStateWriter | None = None
     ticks: TickRunner | None = None
 
 
 class DeviceLoop:
-    """Reads one GPU until it is told to stop.
+    """Samples one GPU until `stop` is set.
 
     Args:
-        backend: Reads the GPU; this loop is the only one to ask it for this GPU.
+        backend: Reads the GPU; only this loop asks it for this GPU.
         device: The GPU as the back end knows it.
         gpu: The GPU's part of the shared memory.
         settings: Rates and limits.
-        clock: Tells and waits for the time.
-        stop: Set when sampling shall end.
+        clock: The time.
+        stop: Set when sampling must end.
         orders: What the agent asks for meanwhile.
-        parts: Its place, and who does what of its work.
+        parts: What it works with.
     """
 
     def __init__(
@@ -185,67 +164,63 @@ class DeviceLoop:
         orders: OrderBook | None = None,
         parts: LoopParts | None = None,
     ) -> None:
+        parts = parts or LoopParts()
         self._backend = backend
         self._device = device
         self._gpu = gpu
         self._settings = settings
         self._clock = clock
+        self._place = parts.place
+        self._slow_state = parts.slow_state
         self._pacer = Pacer(settings, orders or OrderBook())
+        self._stop = StopSignal(gpu, clock, stop)
+        self._ticks = parts.ticks or PythonTicks(gpu, clock, self._stop, self._pacer.is_outdated)
+        self._logging = RepeatLimiter(clock)
         self._noted_count = gpu.written_count
         self._schedules_count = 0
         self._slowed: tuple[Pace, int] | None = None
-        self._slow_period_ns = period_ns_of(settings.slow_hz)
-        self._logging = RepeatLimiter(clock)
         self._is_lost = False
-        parts = parts or LoopParts()
-        self._place = parts.place
-        self._side = parts.side
-        self._signs = StopSigns(gpu, clock, stop)
-        self._ticks = parts.ticks or PythonTicks(gpu, clock, self._signs, self._pacer.has_news)
 
     def run(self) -> None:
         """Sample until stopped, or until another sampler process has taken over."""
         self._gpu.set_state(GpuState.UP)
-        while self._goes_on():
+        while self._follow_one_schedule():
             pass
 
-    def _goes_on(self) -> bool:
-        """Sample by one schedule; False if told to stop. A fault of our own costs a rest only."""
+    def _follow_one_schedule(self) -> bool:
+        """Sample by one schedule; False if sampling must end."""
         try:
             return self._take_up_pace() and self._follow(self._new_schedule())
-        except Exception:  # else the GPU stays unread, quietly, for as long as the process lives
+        except Exception:  # else the GPU stays unread for as long as the process lives
             self._gpu.unexpected_count += 1
             self._gpu.set_state(GpuState.LOST if self._is_lost else GpuState.UP)  # no call any more
             if self._logging.is_due("fault"):
                 logger.exception("GPU %s: sampling failed", self._device.gpu)
-            return self._signs.wait_until(self._clock.mono_ns() + _REST_NS)
+            return self._stop.wait_until(self._clock.mono_ns() + _REST_NS)
 
     def _follow(self, schedule: Schedule) -> bool:
-        """Sample by a schedule while that is to be kept to; False if told to stop meanwhile."""
+        """Sample by a schedule until another pace is due; False if sampling must end."""
+        pacer = self._pacer
         self._ticks.begin(schedule)
         now_ns = self._clock.mono_ns()
-        while not self._pacer.has_news(now_ns):
-            look = self._ticks.next(self._pacer.look_at_mono_ns, self._pacer.look_at_driver_ns)
-            if self._signs.is_over():
+        while not pacer.is_outdated(now_ns):
+            due = self._ticks.next(pacer.review_at_mono_ns, pacer.review_at_driver_ns)
+            if self._stop.is_set():
                 return False
             now_ns = self._clock.mono_ns()
-            self._note_unseen()
-            if look is not None and not self._pacer.has_news(now_ns):
-                now_ns = self._take(look)
+            if self._gpu.written_count > self._noted_count:  # read without Python
+                pacer.note_records(self._gpu.records(self._noted_count))
+                self._noted_count = self._gpu.written_count
+            if due is not None and not pacer.is_outdated(now_ns):
+                now_ns = self._read_and_record(due)
             if self._is_lost:
                 return self._wait_until_found()
-            self._pacer.judge(now_ns, self._gpu.driver_ns)
+            pacer.judge(now_ns, self._gpu.driver_ns)
         return True
 
-    def _note_unseen(self) -> None:
-        """Let the pacer see what was read without Python."""
-        if self._gpu.written_count > self._noted_count:
-            self._pacer.note_records(self._gpu.records(self._noted_count))
-            self._noted_count = self._gpu.written_count
-
-    def _take(self, look: Look) -> int:
+    def _read_and_record(self, due: DueRead) -> int:
         """Read and record; the time when that is done."""
-        scope = look.scope
+        scope = due.scope
         started_ns = self._clock.mono_ns()
         self._gpu.begin_call(started_ns, scope)
         reading = self._read(scope)
@@ -259,21 +234,24 @@ class DeviceLoop:
             reading,
             t_mono_ns=t_mono_ns,
             span_ns=ended_ns - started_ns,
-            late_ns=started_ns - look.deadline_mono_ns,
+            late_ns=started_ns - due.deadline_mono_ns,
             scope=scope,
         )
         self._noted_count = self._gpu.written_count
-        if scope is ReadScope.FULL and self._side is not None:
-            self._side.write_state(reading, t_mono_ns)
+        if scope is ReadScope.FULL and self._slow_state is not None:
+            self._slow_state.write_state(reading, t_mono_ns)
         return ended_ns
 
     def _read(self, scope: ReadScope) -> DeviceReading | None:
-        """One look at the GPU; None if it failed, which is counted."""
+        """Read the GPU once; None if that failed, which is counted."""
         try:
             return self._backend.read(self._device, scope)
         except DeviceLostError as error:
             self._gpu.note_failure(error)
-            self._lose(error)
+            self._is_lost = True
+            self._gpu.losses_count += 1
+            self._gpu.set_state(GpuState.LOST)
+            logger.warning("GPU %s is lost: %s", self._device.gpu, error)
         except DeviceError as error:
             self._gpu.note_failure(error)
             self._gpu.transient_count += 1
@@ -284,17 +262,11 @@ class DeviceLoop:
             self._warn_rarely("GPU %s: read failed: %s", self._device.gpu, error)
         return None
 
-    def _lose(self, error: DeviceLostError) -> None:
-        self._is_lost = True
-        self._gpu.losses_count += 1
-        self._gpu.set_state(GpuState.LOST)
-        logger.warning("GPU %s is lost: %s", self._device.gpu, error)
-
     def _wait_until_found(self) -> bool:
-        """Look for the lost GPU now and then; False if told to stop first."""
+        """Probe the lost GPU from time to time until it answers; False if sampling must end."""
         probe_every_ns = round(self._settings.probe_every_s * NS_PER_S)
         while self._is_lost:
-            if not self._signs.wait_until(self._clock.mono_ns() + probe_every_ns):
+            if not self._stop.wait_until(self._clock.mono_ns() + probe_every_ns):
                 return False
             if not self._take_up_pace():
                 return False
@@ -308,56 +280,52 @@ class DeviceLoop:
         self._gpu.begin_call(self._clock.mono_ns(), ReadScope.FULL)
         try:
             self._backend.read(self._device, ReadScope.FULL)
-        except Exception:  # noqa: BLE001 - whatever it is, the GPU is still lost
+        except Exception:  # noqa: BLE001 - for any reason, the GPU is still lost
             return False
         finally:
             self._gpu.set_state(GpuState.LOST)
         return True
 
     def _take_up_pace(self) -> bool:
-        """Decide what to keep to and say so; waits while that is no driver call.
-
-        False if told to stop first.
-        """
+        """Decide on a pace and publish it; waits out quiet times. False if sampling must end."""
         while True:
-            now_ns = self._clock.mono_ns()
-            kept = self._pacer.decide(now_ns)
-            self._publish(kept)
-            if kept.pace is not Pace.QUIET:
+            decision = self._pacer.decide(self._clock.mono_ns())
+            self._publish(decision)
+            if decision.pace is not Pace.QUIET:
                 return True
-            if not self._signs.wait_until(kept.until_mono_ns, self._pacer.has_news):
+            if not self._stop.wait_until(decision.until_mono_ns, self._pacer.is_outdated):
                 return False
 
     def _new_schedule(self) -> Schedule:
-        """Ticks from now on, at the period that is to be kept."""
+        """Ticks from now on, at the present pace."""
         position, device_count = self._place
         self._schedules_count += 1
         return staggered_schedule(
             start_mono_ns=self._clock.mono_ns(),
-            period_ns=self._pacer.kept.period_ns,
-            slow_period_ns=self._slow_period_ns,
+            period_ns=self._pacer.decision.period_ns,
+            slow_period_ns=period_ns_of(self._settings.slow_hz),
             # Each draws its own points: they must not repeat with what brings about the changes.
             seed=self._settings.seed + self._schedules_count - 1,
             position=position,
             device_count=device_count,
         )
 
-    def _publish(self, kept: Kept) -> None:
-        """Say what is kept to, and where the budget is why also in the log."""
-        self._gpu.set_period_ns(self._pacer.asked_period_ns, kept.period_ns, kept.pace)
-        slowed = kept.pace, kept.period_ns
-        is_slowed = kept.pace in {Pace.BUDGET, Pace.BURST} and kept.period_ns != kept.wanted_ns
-        if is_slowed and slowed != self._slowed:
+    def _publish(self, decision: PaceDecision) -> None:
+        """Publish the pace; log it where the driver budget slows it down."""
+        self._gpu.set_period_ns(self._pacer.asked_period_ns, decision.period_ns, decision.pace)
+        slowed = decision.pace, decision.period_ns
+        is_by_budget = decision.pace in {Pace.BUDGET, Pace.BURST}
+        if is_by_budget and decision.period_ns != decision.wanted_ns and slowed != self._slowed:
             self._slowed = slowed
             self._warn_rarely(
                 "GPU %s: driver calls took %.1f %% of the time; sampling at %.3g, not %.3g Hz",
                 self._device.gpu,
                 100 * self._pacer.spent_ratio,
-                NS_PER_S / kept.period_ns,
-                NS_PER_S / kept.wanted_ns,
+                NS_PER_S / decision.period_ns,
+                NS_PER_S / decision.wanted_ns,
             )
 
     def _warn_rarely(self, message: str, *values: object) -> None:
-        """Log a trouble that may come again and again, at most once a minute."""
+        """Log a problem that may come again and again, at most once a minute."""
         if self._logging.is_due(message):
             logger.warning(message, *values)

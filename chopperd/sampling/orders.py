@@ -12,14 +12,14 @@ from chopperd.clock import Clock, RepeatLimiter
 from chopperd.errors import ConfigError
 from chopperd.units import NS_PER_S
 
-# A word in memory by which waits are cut short, also those that Python does not see.
-
 
 class Interrupt:
-    """Counts what came up; whoever waits looks up within a nap when the count has changed.
+    """A count in memory that cuts waits short, also those of the C library.
+
+    A wait ends within a nap when the count has changed.
 
     Attributes:
-        address: Where the count is (int64), for code that is not Python.
+        address: Of the count (int64), for code that is not Python.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,16 @@ class Interrupt:
 
     @property
     def count(self) -> int:
-        """How often something came up."""
+        """How often waits were interrupted."""
         return self._word[0]
 
     def raise_(self) -> None:
-        """Let all that wait look up: for a stop, or an order."""
+        """End all waits: for a stop, or an order."""
         with self._lock:
             self._word[0] += 1
 
 
-# What the agent asks of a running sampler, as lines on the pipe that is its standard input.
-#
-# An order holds until its time, over successors of the process as well; another of its kind takes
-# its place.
-
-#: No order holds for longer than this, whatever it says.
+#: No order holds for longer than this.
 LONGEST_NS: Final = 60 * NS_PER_S
 #: No order is as long as this; a longer line is none.
 _LONGEST_LINE_BYTES: Final = 1024
@@ -94,17 +89,14 @@ def decoded(line: bytes) -> Order:
 
 
 class OrderLines:
-    """Cuts what comes through the pipe into lines, however it comes; keeps little of what is none.
-
-    What follows on too long a line is skipped up to the line's end.
-    """
+    """Splits the data of the pipe into lines; a line that is too long is skipped."""
 
     def __init__(self) -> None:
         self._held = b""
         self._is_skipping = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, without their ends."""
+        """The lines that are complete now, without their ends."""
         *whole, self._held = (self._held + data).split(b"\n")
         if whole and self._is_skipping:
             self._is_skipping = False
@@ -117,13 +109,14 @@ class OrderLines:
 
 
 class OrderBook:
-    """The orders that stand; one thread takes them, any may ask.
+    """The orders in force; one thread takes them, any may ask.
 
-    A burst goes before a quiet time: whoever asked for samples gets them.
+    An order holds until its time, also for the next sampler processes; a newer one of its kind
+    replaces it. A burst goes before a quiet time: who requested samples gets them.
 
     Attributes:
-        version: Grows with each order, so that a change is seen at little cost.
-        interrupt: Raised at each order, so that nobody waits on for long.
+        version: Grows with each order, so that a change is cheap to see.
+        interrupt: Raised at each order, so that nobody waits on.
     """
 
     def __init__(self) -> None:
@@ -133,7 +126,7 @@ class OrderBook:
         self._quiet: Quiet | None = None
 
     def take(self, order: Order, now_mono_ns: int) -> None:
-        """Let an order stand in place of the one of its kind; one whose time is over ends that."""
+        """Replace the order of this kind; one whose time is over ends it."""
         latest_ns = now_mono_ns + LONGEST_NS
         until_ns = min(order.until_mono_ns, latest_ns)
         if isinstance(order, Burst):
@@ -156,26 +149,24 @@ class OrderBook:
         return quiet
 
     def is_burst(self, now_mono_ns: int) -> bool:
-        """Whether a burst holds: what is not sampling waits."""
+        """Whether a burst holds: other driver calls must wait."""
         return self.burst(now_mono_ns) is not None
 
     def is_quiet(self, now_mono_ns: int) -> bool:
-        """Whether no driver call at all is to be made."""
+        """Whether no driver call at all may be made."""
         return self.quiet(now_mono_ns) is not None
 
     def allows_rare_calls(self, now_mono_ns: int) -> bool:
-        """Whether calls that are not part of sampling (processes, trouble) may be made now."""
+        """Whether calls that are not part of sampling (processes, faults) may be made now."""
         return not self.is_burst(now_mono_ns) and not self.is_quiet(now_mono_ns)
 
-    def standing(self, now_mono_ns: int) -> tuple[Order, ...]:
-        """All orders whose time is not over, as a successor must be told them."""
+    def in_force(self, now_mono_ns: int) -> tuple[Order, ...]:
+        """All orders whose time is not over, for the next sampler process."""
         orders: tuple[Order | None, ...] = (self._burst, self._quiet)
         return tuple(
             order for order in orders if order is not None and now_mono_ns < order.until_mono_ns
         )
 
-
-# The agent's end of the pipe that brings a sampler its orders; it never waits for the sampler.
 
 logger = logging.getLogger(__name__)
 
@@ -183,13 +174,10 @@ _NO_PIPE: Final = -1
 
 
 class OrderSender:
-    """Hands orders to one sampler process after another.
+    """Sends orders to one sampler process after another, without waiting.
 
-    Each new process is told the orders that still hold. What a full pipe does not take is dropped,
-    and said: a sampler that does not read is in worse trouble.
-
-    Args:
-        clock: Tells the time.
+    Each new process gets the orders that still hold. If the pipe is full, the order is dropped and
+    that is logged: a sampler that does not read has a worse problem.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -202,7 +190,7 @@ class OrderSender:
         """Send to this pipe from now on, and first what still holds; it stays the caller's."""
         os.set_blocking(pipe_fd, False)
         self._pipe_fd = pipe_fd
-        for order in self._book.standing(self._clock.mono_ns()):
+        for order in self._book.in_force(self._clock.mono_ns()):
             self._send(order)
 
     def detach(self) -> None:
@@ -210,7 +198,7 @@ class OrderSender:
         self._pipe_fd = _NO_PIPE
 
     def send(self, order: Order) -> bool:
-        """Send an order; whether a process was given it. One that comes later is, in any case."""
+        """Send an order; whether a process got it now. The next process gets it in any case."""
         self._book.take(order, self._clock.mono_ns())
         return self._pipe_fd != _NO_PIPE and self._send(order)
 
@@ -221,6 +209,6 @@ class OrderSender:
             if self._limiter.is_due():
                 logger.warning("the sampler does not take its orders; one is dropped: %s", order)
             return False
-        except BrokenPipeError:  # it has ended; its successor will be told
+        except BrokenPipeError:  # it has ended; the next process gets the order
             return False
         return True

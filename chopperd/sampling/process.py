@@ -26,7 +26,13 @@ from chopperd.sampling.native.library import native_library
 from chopperd.sampling.native.ticks import with_native
 from chopperd.sampling.orders import OrderBook, OrderLines, decoded
 from chopperd.sampling.restarts import ExitStatus
-from chopperd.sampling.sampler_health import Ending, SelfEnd, Silence, changed, silent
+from chopperd.sampling.sampler_health import (
+    Ending,
+    SelfEnd,
+    SilenceWatch,
+    changed,
+    silent,
+)
 from chopperd.sampling.sensor_probe import ProbedGpu, SensorWatch
 from chopperd.sampling.settings import LOWEST_HZ, SamplerSettings
 from chopperd.sampling.watch import DriverWatch, WatchedGpu
@@ -38,8 +44,8 @@ _LIFELINE_FD: Final = 0
 _TRIPLE_EVERY_NS: Final = NS_PER_S
 #: A driver call of this age may never return.
 _HUNG_NS: Final = NS_PER_S
-#: How often it is looked whether any GPU answers at all.
-_LOOK_EVERY_S: Final = 1.0
+#: How often it is checked whether any GPU answers at all.
+_CHECK_EVERY_S: Final = 1.0
 #: Most that is read of the lifeline at once, and the pause after that: a flood costs little.
 _ORDERS_BYTES: Final = 4096
 _ORDERS_PAUSE_S: Final = 0.05
@@ -118,7 +124,7 @@ def _sample_until_woken(
 def _obey_until_woken(wake_fd: int, orders: OrderBook, clock: Clock) -> None:
     """Take the parent's orders until it ends, or this process is to.
 
-    What is no order is passed over, and said.
+    A line that is no order is logged and skipped.
     """
     lines, limiter = OrderLines(), RepeatLimiter(clock)
     while wake_fd not in select.select([wake_fd, _LIFELINE_FD], [], [])[0]:
@@ -143,7 +149,7 @@ def run_sampler(
     orders: OrderBook | None = None,
     ending: Ending | None = None,
 ) -> None:
-    """Sample all GPUs of a back end until told to stop, or until another sampler took over.
+    """Sample all GPUs of a back end until `stop` is set, or another sampler has taken over.
 
     The calling thread takes the clock triples, one a second and one at the end.
     Returns when all threads have ended; one that is inside a driver call ends when the call
@@ -151,14 +157,14 @@ def run_sampler(
     """
     orders, ending = orders or OrderBook(), ending or Ending(stop)
     gpus = _watched(backend, ring)
-    silence = Silence([each.gpu for each in gpus], clock)
+    silence = SilenceWatch([each.gpu for each in gpus], clock)
     threads = [
         threading.Thread(target=loop.run, name=f"chopperd-gpu-{label}")
         for label, loop in _loops(backend, gpus, settings, clock, stop, orders)
     ]
     sensors = SensorWatch(
         backend,
-        [ProbedGpu(device=each.device, side=each.side) for each in gpus],
+        [ProbedGpu(device=each.device, slow_state=each.slow_state) for each in gpus],
         settings,
         clock,
         stop,
@@ -199,7 +205,7 @@ def _change_follower(
     """What ends sampling for a successor that finds the GPUs that came or went.
 
     Not while a driver call hangs: this process could not end, and its successor would hang as well,
-    while now all other GPUs are sampled. What came or went is told again with the next look.
+    while now all other GPUs are sampled. What came or went is reported again later.
     """
     limiter = RepeatLimiter(clock)
 
@@ -216,13 +222,13 @@ def _change_follower(
 
 
 def _stay(
-    ring: RingWriter, silence: Silence, clock: Clock, stop: threading.Event, ending: Ending
+    ring: RingWriter, silence: SilenceWatch, clock: Clock, stop: threading.Event, ending: Ending
 ) -> None:
-    """Take the clock triples until sampling is to end; see whether any GPU answers meanwhile."""
+    """Write the clock triples until sampling must end; watch whether any GPU answers."""
     parent_pid = os.getppid()
     triple_at_ns = clock.mono_ns() + _TRIPLE_EVERY_NS
-    while not stop.wait(_LOOK_EVERY_S) and ring.is_current():
-        if silence.look():
+    while not stop.wait(_CHECK_EVERY_S) and ring.is_current():
+        if silence.update():
             _say_silent(ring, silence.reason)
         if silence.is_final:
             ending.choose(silent(f"no GPU answers: {silence.reason}"))
@@ -238,7 +244,10 @@ def _watched(backend: DeviceBackend, ring: RingWriter) -> list[WatchedGpu]:
     devices = backend.devices()
     return [
         WatchedGpu(
-            device=device, label=ring.gpus[slot].gpu, gpu=ring.gpu(slot), side=ring.side(slot)
+            device=device,
+            label=ring.gpus[slot].gpu,
+            gpu=ring.gpu(slot),
+            slow_state=ring.slow_state(slot),
         )
         for device, slot in zip(devices, ring.slots_of(devices), strict=True)
         if slot is not None
@@ -257,22 +266,22 @@ def _loops(
     library = native_library()
     for position, each in enumerate(gpus):
         device, gpu = each.device, each.gpu
-        kept = settings if device.parent is None else _slow_only(settings)
-        parts = LoopParts(place=(position, len(gpus)), side=each.side)
+        own = settings if device.parent is None else _slow_only(settings)
+        parts = LoopParts(place=(position, len(gpus)), slow_state=each.slow_state)
         if library is not None:
             parts = with_native(parts, library, backend, device, gpu, clock, orders.interrupt)
-        loop = DeviceLoop(backend, device, gpu, kept, clock, stop, orders=orders, parts=parts)
+        loop = DeviceLoop(backend, device, gpu, own, clock, stop, orders=orders, parts=parts)
         yield each.label, loop
 
 
 def _slow_only(settings: SamplerSettings) -> SamplerSettings:
-    """The settings for what has nothing to read but what the slow loop reads."""
+    """The settings of a device that only the slow loop can read."""
     slow_hz = max(settings.slow_hz, LOWEST_HZ)
     return replace(settings, hz=slow_hz, burst_hz=slow_hz)
 
 
 def _say_silent(ring: RingWriter, reason: str | None) -> None:
-    """Say that no GPU answers any more, and why; None: one does again."""
+    """Publish and log that no GPU answers any more, and why; None: one does again."""
     ring.set_state(SamplerState.RUNNING if reason is None else SamplerState.SILENT)
     if reason is None:
         logger.warning("GPUs answer again")
@@ -281,7 +290,7 @@ def _say_silent(ring: RingWriter, reason: str | None) -> None:
 
 
 def _has_room(ring: RingWriter, devices: Sequence[GpuInfo]) -> bool:
-    """Whether the shared memory has room for all GPUs; where it has not, it says how much."""
+    """Whether the shared memory has room for all GPUs; else it publishes how much it needs."""
     if None not in ring.slots_of(devices):
         return True
     ring.ask_for_room(devices)
@@ -306,7 +315,7 @@ def _opened_ring(ring_fd: int, choice: Choice, settings: SamplerSettings) -> Rin
 
 
 def _report_failure(ring_fd: int, message: str) -> None:
-    """Leave word in the shared memory of why nothing is sampled."""
+    """Write into the shared memory why nothing is sampled."""
     try:
         ring = RingWriter(ring_fd, RingDescription(failure=message), 0)
     except StoreError:
@@ -318,7 +327,7 @@ def _report_failure(ring_fd: int, message: str) -> None:
 
 @contextmanager
 def _wake_pipe() -> Iterator[tuple[int, Callable[[], None]]]:
-    """A descriptor that becomes readable at SIGTERM, or when the function beside it is called.
+    """A descriptor that becomes readable at SIGTERM, or when the function is called.
 
     The handler itself does nothing: setting an Event from it can deadlock with a wait on it.
     """

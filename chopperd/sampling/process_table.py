@@ -1,6 +1,6 @@
-"""Which process held which GPU, and what of it /proc tells while it lives; never in a hot loop.
+"""Which process held which GPU, with what /proc shows of it while it lives; not for hot loops.
 
-Readers of the ring keep such a table: drivers are asked by the sampler, files are read here.
+For readers of the ring: the sampler asks the drivers, files are read here.
 """
 
 import os
@@ -13,18 +13,18 @@ from typing import Final
 from chopperd.clock import Clock
 from chopperd.model.devices import GpuInfo
 from chopperd.model.samples import VISIBLE_NAMES, ProcessRow
-from chopperd.sampling.memory.slow_state import GpuAside
+from chopperd.sampling.memory.slow_state import SlowState
 from chopperd.units import NS_PER_S, TimeTriple
 
-#: Processes that are remembered; the one that ended first goes first.
+#: Most rows; the process that ended first is dropped first.
 _MOST_ROWS: Final = 512
-#: Of a process tree no more are looked at.
+#: Most processes of a tree.
 _MOST_DESCENDANTS: Final = 256
 _MOST_BYTES: Final = 1 << 18
 _LONGEST_VALUE: Final = 4096
 #: Field 22 of /proc/PID/stat, counted from the one after the name. Source: proc(5).
 _START_TICKS: Final = 19
-#: Starts of one process that two tables worked out differ by less.
+#: Starts of one process by two tables differ by less.
 _SAME_START_NS: Final = 2 * NS_PER_S
 _SETTLED_NS: Final = 10 * NS_PER_S
 _PROC: Final = Path("/proc")
@@ -32,7 +32,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(slots=True)
 class _Known:
-    """A row, and what tells whether it must be read again.
+    """A row, and whether it must be read again.
 
     `ticks` is the start of its process in clock ticks, None where /proc does not show it;
     `is_settled`: the process was old when it was read, so that nothing of it changes any more.
@@ -47,7 +47,7 @@ class ProcessTable:
     """The processes that were seen; to be used by one thread.
 
     Args:
-        clock: Tells the time.
+        clock: The time.
         proc: Where the kernel shows processes.
     """
 
@@ -62,31 +62,33 @@ class ProcessTable:
         """All rows, those that ended first."""
         return (*self._gone, *(known.row for known in self._live.values()))
 
-    def follow(self, gpus: Sequence[GpuInfo], asides: Sequence[GpuAside]) -> tuple[ProcessRow, ...]:
+    def follow(
+        self, gpus: Sequence[GpuInfo], slow_states: Sequence[SlowState]
+    ) -> tuple[ProcessRow, ...]:
         """Take over what drivers listed since the last call; the rows as they are now.
 
         Empty where nothing was listed since.
 
         Args:
             gpus: The sampled GPUs.
-            asides: What the ring holds of each.
+            slow_states: What the ring holds of each.
         """
         listed: dict[int, dict[str, int | None]] = {}
         is_new = False
-        for slot, (gpu, aside) in enumerate(zip(gpus, asides, strict=True)):
-            if aside.processes_mono_ns is None:
+        for slot, (gpu, slow_state) in enumerate(zip(gpus, slow_states, strict=True)):
+            if slow_state.processes_mono_ns is None:
                 continue
-            is_new |= aside.processes_mono_ns > self._listed_mono_ns.get(slot, 0)
-            self._listed_mono_ns[slot] = aside.processes_mono_ns
-            for process in aside.processes:
+            is_new |= slow_state.processes_mono_ns > self._listed_mono_ns.get(slot, 0)
+            self._listed_mono_ns[slot] = slow_state.processes_mono_ns
+            for process in slow_state.processes:
                 held = listed.setdefault(process.pid, {})
                 held[gpu.uuid or gpu.gpu] = process.memory_used_bytes
-        return self.look(listed) if is_new else ()
+        return self.update(listed) if is_new else ()
 
-    def look(
+    def update(
         self, listed: Mapping[int, Mapping[str, int | None]], others: Iterable[int] = ()
     ) -> tuple[ProcessRow, ...]:
-        """Read what /proc tells of processes; the rows of all that were alive before or are now.
+        """Read processes from /proc; the rows of all that were alive before or are now.
 
         Args:
             listed: Memory in bytes by GPU of each process that a driver lists.
@@ -95,7 +97,7 @@ class ProcessTable:
         triple = self._clock.triple()
         ended_count = len(self._gone)
         for pid in {*listed, *others, *self._live}:
-            self._look_at(pid, listed.get(pid), triple)
+            self._update_one(pid, listed.get(pid), triple)
         rows = (*self._gone[ended_count:], *(known.row for known in self._live.values()))
         while len(self._gone) + len(self._live) > _MOST_ROWS:
             if self._gone:
@@ -104,7 +106,9 @@ class ProcessTable:
                 del self._live[next(iter(self._live))]
         return rows
 
-    def _look_at(self, pid: int, held: Mapping[str, int | None] | None, triple: TimeTriple) -> None:
+    def _update_one(
+        self, pid: int, held: Mapping[str, int | None] | None, triple: TimeTriple
+    ) -> None:
         ticks = self._start_ticks(pid)
         known = self._live.get(pid)
         if known is not None and known.ticks != ticks:

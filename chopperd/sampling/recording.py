@@ -1,4 +1,4 @@
-"""A recording: a sampler kept going, everything it samples collected, columns at the end."""
+"""Records samples of all GPUs: keeps a sampler running and collects columns at the end."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Pace, Records
 from chopperd.sampling.memory.records import die_clocks_mhz
 from chopperd.sampling.memory.ring_reader import GpuStatus, RingReader
-from chopperd.sampling.memory.slow_state import GpuAside, with_findings
+from chopperd.sampling.memory.slow_state import SlowState, with_findings
 from chopperd.sampling.process_table import ProcessTable, descendants
 from chopperd.sampling.supervisor import SamplerSupervisor
 from chopperd.units import NS_PER_S, TimeTriple
@@ -29,9 +29,9 @@ from chopperd.units import NS_PER_S, TimeTriple
 logger = logging.getLogger(__name__)
 
 _DRAIN_EVERY_S: Final = 0.2
-#: What was started is looked at so often in its first seconds, and at least so often later.
-_LOOK_NS: Final = NS_PER_S // 2
-_LONGEST_LOOK_NS: Final = 10 * NS_PER_S
+#: How often the started processes are read from /proc: in the first seconds, and at least later.
+_PROCESSES_NS: Final = NS_PER_S // 2
+_LONGEST_PROCESSES_NS: Final = 10 * NS_PER_S
 
 
 class Recorder:
@@ -39,7 +39,7 @@ class Recorder:
 
     Args:
         supervisor: Not yet started; from now on the recorder's own.
-        clock: Tells the time.
+        clock: The time.
     """
 
     def __init__(self, supervisor: SamplerSupervisor, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class Recorder:
         self._triples: list[TimeTriple] = []
         self._triples_position = 0
         self._processes = ProcessTable(clock)
-        self._look_at_mono_ns = self._begun_mono_ns = clock.mono_ns()
+        self._processes_at_mono_ns = self._begun_mono_ns = clock.mono_ns()
         self._overwritten_count = 0
         self._started_unix_ns = 0
 
@@ -119,21 +119,23 @@ class Recorder:
                 self._chunks.setdefault(slot, []).append(drained.records)
         triples, self._triples_position = reader.triples(self._triples_position)
         self._triples.extend(triples)
-        if self._clock.mono_ns() >= self._look_at_mono_ns:
+        if self._clock.mono_ns() >= self._processes_at_mono_ns:
             self._follow_processes(reader)
 
     def _follow_processes(self, reader: RingReader) -> None:
-        """Take over who holds the GPUs, and look at what this process started.
+        """Take over who holds the GPUs, and read what this process started from /proc.
 
-        A job of seconds is looked at often, one of hours every 10 s.
+        Often in a job of seconds, every 10 s in one of hours.
         """
         now_ns = self._clock.mono_ns()
         age_ns = now_ns - self._begun_mono_ns
-        self._look_at_mono_ns = now_ns + min(max(age_ns // 10, _LOOK_NS), _LONGEST_LOOK_NS)
+        self._processes_at_mono_ns = now_ns + min(
+            max(age_ns // 10, _PROCESSES_NS), _LONGEST_PROCESSES_NS
+        )
         with suppress(StoreError):  # the sampler is writing it: next time
             gpus = reader.description().gpus
-            self._processes.follow(gpus, [reader.aside(slot) for slot in range(len(gpus))])
-        self._processes.look({}, set(descendants(os.getpid())) - self._own_pids())
+            self._processes.follow(gpus, [reader.slow_state(slot) for slot in range(len(gpus))])
+        self._processes.update({}, set(descendants(os.getpid())) - self._own_pids())
 
     def _own_pids(self) -> set[int]:
         own = {self._supervisor.pid, *self._supervisor.left_pids} - {None}
@@ -146,13 +148,13 @@ class Recorder:
         statuses = [reader.status(slot) for slot in range(len(description.gpus))]
         gpus = tuple(
             gpu_samples(
-                recorded_gpu(gpu, reader.aside(slot)),
+                recorded_gpu(gpu, reader.slow_state(slot)),
                 np.concatenate([np.zeros(0, RECORD), *self._chunks.get(slot, [])]),
                 self._triples,
             )
             for slot, gpu in enumerate(description.gpus)
         )
-        invalid = [reader.aside(slot).invalid_count for slot in range(len(description.gpus))]
+        invalid = [reader.slow_state(slot).invalid_count for slot in range(len(description.gpus))]
         return SampleSet(
             gpus=gpus,
             asked_hz=self._supervisor.settings.hz,
@@ -171,7 +173,7 @@ class Recorder:
         )
 
     def _own_notes(self, left_pids: Sequence[int]) -> Iterator[Note]:
-        """What befell the recording as a whole."""
+        """Notes on the recording as a whole."""
         if self._overwritten_count:
             text = f"{self._overwritten_count} samples were overwritten before they were read"
             yield Note(code="samples_overwritten", text=text)
@@ -218,9 +220,9 @@ def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -
     )
 
 
-def recorded_gpu(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
-    """The GPU as a recording names it; without a power limit where that is no longer the first."""
-    found = with_findings(gpu, aside)
+def recorded_gpu(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
+    """The GPU as in a recording; without a power limit if that has changed meanwhile."""
+    found = with_findings(gpu, slow_state)
     if gpu.power_limit_w is None or found.power_limit_w == gpu.power_limit_w:
         return found
     return replace(found, power_limit_w=None)
@@ -229,7 +231,7 @@ def recorded_gpu(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
 def _notes(
     gpus: Sequence[GpuInfo], statuses: Sequence[GpuStatus], invalid: Sequence[int]
 ) -> Iterator[Note]:
-    """What befell single GPUs."""
+    """Notes on single GPUs."""
     for gpu, status, dropped in zip(gpus, statuses, invalid, strict=True):
         if dropped:
             text = f"GPU {gpu.gpu}: {dropped} impossible values left out"

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a sampler process ends with where its end is no fault of its own.
+    """Exit statuses of a sampler process that ends on purpose.
 
     `CHANGED`: GPUs came or went. `NO_ROOM`: there are more than the shared memory has room for.
     """
@@ -22,10 +22,10 @@ class RestartPolicy:
     """When a sampler counts as hung, and how soon its successor starts.
 
     Attributes:
-        start_s: Time to the first sign of life.
+        start_s: Most time to the first sign of life.
         hung_s: Age of driver calls on all GPUs, or of the last sign of life, that means hung.
         longest_pause_s: Pauses before restarts double from 1 s up to this; the first is none.
-        steady_s: A process that lasted so long is followed by one without pause.
+        steady_s: A process that lasted this long is followed by one without pause.
         unavailable_pause_s: Pause after a process that found no GPU, where none ever did.
     """
 
@@ -38,13 +38,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerFailure:
-    """That the last process could not sample.
-
-    Attributes:
-        reason: Why, in its own words.
-        exit_status: What it ended with.
-        count: How many in a row could not.
-    """
+    """Why the last process could not sample, its exit status, and how many in a row failed."""
 
     reason: str
     exit_status: int
@@ -52,11 +46,7 @@ class SamplerFailure:
 
 
 class Restarts:
-    """How the processes so far have fared, and the pause that follows from it.
-
-    Args:
-        policy: How long to pause.
-    """
+    """How the processes so far have ended, and the pause before the next."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
@@ -65,8 +55,8 @@ class Restarts:
         self.has_run = False
         self.failure: SamplerFailure | None = None
 
-    def begin_anew(self) -> None:
-        """Forget ends so far: someone asked for a start."""
+    def reset(self) -> None:
+        """Forget the ends so far: a start was requested."""
         self._quick_ends = 0
 
     def note_running(self) -> None:
@@ -75,12 +65,12 @@ class Restarts:
         self.failure = None
 
     def note_failure(self, reason: str, exit_status: int, lasted_s: float) -> None:
-        """A process said why it can't sample, and ended; one that did for long begins the count."""
+        """Count a process that reported a failure and ended; one that lasted begins the count."""
         self._failures = self._failures + 1 if lasted_s < self._policy.steady_s else 1
         self.failure = SamplerFailure(reason=reason, exit_status=exit_status, count=self._failures)
 
     def pause_s(self, lasted_s: float) -> float:
-        """The pause after a process that ended and had lasted so long."""
+        """The pause after a process that ended after this time."""
         self._quick_ends = self._quick_ends + 1 if lasted_s < self._policy.steady_s else 0
         if self.failure is not None and not self.has_run:
             return self._policy.unavailable_pause_s

@@ -1,4 +1,4 @@
-"""Whether a sampler process works, or ends by itself."""
+"""Whether a sampler process works, ends by itself or must be restarted."""
 
 import threading
 from collections.abc import Sequence
@@ -12,18 +12,10 @@ from chopperd.sampling.memory.ring_reader import RingReader, is_laid_out
 from chopperd.sampling.restarts import ExitStatus
 from chopperd.units import NS_PER_S
 
-# How a sampler process ends by itself, and how its supervisor can tell.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfEnd:
-    """An end that the sampler chose.
-
-    Attributes:
-        reason: Why, for people.
-        status: What the process ends with.
-        state: What it says of itself meanwhile.
-    """
+    """An end that the sampler chose: why, its exit status, and the state that it reports."""
 
     reason: str
     status: int
@@ -42,11 +34,7 @@ def silent(reason: str) -> SelfEnd:
 
 
 class Ending:
-    """Whether sampling shall end by itself; the first reason stands. For any thread.
-
-    Args:
-        stop: Set when it shall.
-    """
+    """Whether sampling must end by itself; the first reason counts. For any thread."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
@@ -60,41 +48,35 @@ class Ending:
         self._stop.set()
 
 
-# Whether any GPU answers at all: where none does, the driver is gone, and not a GPU.
-
-#: A process to which no GPU has answered for so long ends; a new one may find the driver again.
+#: A process that no GPU has answered for this long ends; a new one may find the driver again.
 GIVE_UP_NS: Final = 10 * NS_PER_S
 
 
-class Heard(Protocol):
-    """A GPU of which the looks are followed."""
+class HasReadError(Protocol):
+    """A GPU whose reads are watched."""
 
     @property
-    def silence(self) -> str | None:
-        """Why the last look failed as a whole; None if it did not."""
+    def read_error(self) -> str | None:
+        """Why the last read failed as a whole; None if it did not."""
         ...
 
 
-class Silence:
-    """Follows whether any of the GPUs answers.
+class SilenceWatch:
+    """Whether any GPU answers: where none does, the driver is gone, and not a GPU.
 
     One whose call hangs is not silent: it has not answered "no".
-
-    Args:
-        gpus: All GPUs.
-        clock: Tells the time.
     """
 
-    def __init__(self, gpus: Sequence[Heard], clock: Clock) -> None:
+    def __init__(self, gpus: Sequence[HasReadError], clock: Clock) -> None:
         self._gpus = tuple(gpus)
         self._clock = clock
         self._since_ns = 0
         self.reason: str | None = None
 
-    def look(self) -> bool:
-        """Look at them now; whether it is otherwise than at the last look."""
+    def update(self) -> bool:
+        """Check all GPUs; whether it has changed since the last call."""
         before = self.reason
-        reasons = [gpu.silence for gpu in self._gpus]
+        reasons = [gpu.read_error for gpu in self._gpus]
         self.reason = reasons[0] if reasons and None not in reasons else None
         if (before is None) == (self.reason is None):
             return False
@@ -103,14 +85,11 @@ class Silence:
 
     @property
     def is_final(self) -> bool:
-        """Whether none has answered for so long that a new process is to try."""
+        """Whether none has answered for so long that a new process must try."""
         return self.reason is not None and self._clock.mono_ns() - self._since_ns > GIVE_UP_NS
 
 
-# What a supervisor reads from the shared memory of how its sampler process fares.
-
-
-class SamplerSigns:
+class SamplerHealth:
     """The signs of life in a memory file; nothing before a sampler has laid it out.
 
     Args:

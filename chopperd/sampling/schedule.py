@@ -1,7 +1,4 @@
-"""When the next read falls: absolute periods, a seeded random point in each.
-
-Pure arithmetic on times that the caller hands in; no clock is read and nothing waits here.
-"""
+"""When reads are due: absolute periods, a seeded random point in each; no clock is read here."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +15,12 @@ from chopperd.units import NS_PER_S
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
 _INCREMENT: Final = np.uint64(0x9E3779B97F4A7C15)
-#: A read drawn for the end of its period may be late by this share of one, as any other may.
+#: A read at the end of its period may be late by this share of a period, as any other may.
 _LATE_RATIO: Final = 0.1
-#: Makes of a seed the one by which full reads are drawn.
+#: Turns a seed into the one that draws full reads.
 _FULL_KEY: Final = 1 << 63
 _SCOPES: Final = {False: ReadScope.FAST, True: ReadScope.FULL}
-#: Ticks are worked out so many at a time, which costs less than one by one.
+#: Ticks are computed in blocks, which costs less than one by one.
 _BLOCK: Final = 128
 
 
@@ -31,7 +28,7 @@ class Tick(NamedTuple):
     """One read that is due.
 
     Attributes:
-        deadline_mono_ns: When it shall begin.
+        deadline_mono_ns: When it should begin.
         end_mono_ns: End of its period, or a tenth of one after its deadline if that is later. A
             read that is late is made at once until then; after that the period is left without
             one, so that a stall is never followed by a bunch of reads.
@@ -44,27 +41,13 @@ class Tick(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TickColumns:
-    """Ticks that follow on one another; see `Tick`.
-
-    Attributes:
-        deadlines_mono_ns, ends_mono_ns: (n,) int64.
-        are_full: (n,) bool, whether everything is to be read.
-    """
-
-    deadlines_mono_ns: Int64s
-    ends_mono_ns: Int64s
-    are_full: Bools
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """All ticks of one GPU: period k is `[start + k·P, start + (k+1)·P)` and holds one read.
 
     Attributes:
         start_mono_ns: Start of period 0.
         period_ns: P.
-        full_every_count: Of so many periods one read covers everything the device answers.
+        full_every_count: One read in this many periods covers everything the device answers.
         seed: Draws the point inside each period, and which read is full; another for each GPU.
     """
 
@@ -74,7 +57,7 @@ class Schedule:
     seed: int = 0
 
     def deadlines_mono_ns(self, periods: Int64s) -> Int64s:
-        """When the read of each period shall begin: uniform over the whole of it, (n,) int64.
+        """When the read of each period is due: uniform over the whole of it, (n,) int64.
 
         The points of different periods are independent: no step length can beat with the sampler.
 
@@ -88,35 +71,28 @@ class Schedule:
     def are_full(self, periods: Int64s) -> Bools:
         """Whether the read of each period covers everything, as the first of all does.
 
-        One read of each slow period is full, any of them alike: were it always the same one, a step
-        as long as the slow period would show the activity and power of one of its phases only.
+        One read of each slow period is full, at random: were it always the same one, a step as long
+        as the slow period would show the activity and power of one of its phases only.
         """
         slow_periods, place = np.divmod(periods, self.full_every_count)
         drawn = _uniform(self.seed ^ _FULL_KEY, slow_periods) * self.full_every_count
         are_full: Bools = (place == drawn.astype(int)) | (periods == 0)
         return are_full
 
-    def columns(self, first: int, count: int) -> TickColumns:
-        """The ticks of so many periods from one on."""
+    def columns(self, first: int, count: int) -> tuple[Int64s, Int64s, Bools]:
+        """Deadline, end and whether the read is full (`Tick`) of each period, (count,) each."""
         periods = np.arange(first, first + count)
         deadlines_ns = self.deadlines_mono_ns(periods)
         late_ns = int(_LATE_RATIO * self.period_ns)
-        return TickColumns(
-            deadlines_mono_ns=deadlines_ns,
-            ends_mono_ns=np.maximum(self._starts_mono_ns(periods + 1), deadlines_ns + late_ns),
-            are_full=self.are_full(periods),
-        )
+        ends_ns = np.maximum(self._starts_mono_ns(periods + 1), deadlines_ns + late_ns)
+        return deadlines_ns, ends_ns, self.are_full(periods)
 
     def ticks(self) -> Iterator[Tick]:
         """The ticks of period 0, 1, 2, ... without end."""
         for first in count(0, _BLOCK):
-            columns = self.columns(first, _BLOCK)
-            ticks = map(
-                Tick,
-                columns.deadlines_mono_ns.tolist(),
-                columns.ends_mono_ns.tolist(),
-                (_SCOPES[full] for full in columns.are_full.tolist()),
-            )
+            deadlines_ns, ends_ns, are_full = self.columns(first, _BLOCK)
+            scopes = (_SCOPES[full] for full in are_full.tolist())
+            ticks = map(Tick, deadlines_ns.tolist(), ends_ns.tolist(), scopes)
             yield from tuple(ticks)  # all now: code that runs once after a sleep runs far slower
 
     def _starts_mono_ns(self, periods: Int64s) -> Int64s:

@@ -1,8 +1,8 @@
 """Finds how often each sensor of a GPU takes a new value, by reading it back to back for a while.
 
 In a thread of its own and with driver calls of its own: no tick waits for it. It reads while the
-GPU works, as sensors stand still on one that does not, and never in a burst or a quiet time.
-Held by simulated sensors and a compiled fake driver; not seen on a GPU.
+GPU works, as values do not change on one that does not, and never in a burst or a quiet time.
+Tested with simulated sensors and a compiled fake driver, not on a GPU.
 """
 
 import logging
@@ -20,7 +20,7 @@ from chopperd.correlate.clock.sensor_updates import sensor_period
 from chopperd.devices.base import DeviceBackend, ProbesFields, ReadsSensors, SensorRead
 from chopperd.model.devices import GpuInfo, SensorTiming
 from chopperd.sampling.memory.layout import TIMED_SENSORS
-from chopperd.sampling.memory.slow_state import GpuSideWriter
+from chopperd.sampling.memory.slow_state import SlowStateWriter
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_MS, NS_PER_S
 
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 PROBE_NS: Final = 1500 * NS_PER_MS
 ROUND_NS: Final = (1 * NS_PER_MS, 2 * NS_PER_MS)
 _CLOSE_NS: Final = 3 * NS_PER_MS
-#: The first comes so long after the start.
+#: The first probe comes this long after the start.
 FIRST_NS: Final = 2 * NS_PER_S
-#: Where no work was found it is looked again after this.
+#: If the GPU did not work, it is tried again after this.
 WORK_NS: Final = 5 * NS_PER_S
-#: It ends early once it has taken so much of the driver's time, and so much of the budget.
+#: It ends early once it has taken this share of the budget, or this much of the driver's time.
 _BUDGET_SHARE: Final = 0.25
 MOST_DRIVER_NS: Final = 300 * NS_PER_MS
 _BUSY_RATIO: Final = 0.5
@@ -43,33 +43,24 @@ _NAP_S: Final = 1.0
 _HUNG_NS: Final = 2 * PROBE_NS
 _ACTIVITY: Final = "activity_ratio"
 _POWER: Final = "power_w"
-#: What is known of a value without looking, by where it comes from.
+#: The averaging window of a value, by its source, where that is known without a probe.
 _POWER_WINDOW_NS: Final[Mapping[str | None, int]] = {"average_1s": NS_PER_S}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedGpu:
-    """A GPU whose sensors are to be known.
-
-    Attributes:
-        device: The GPU as the back end knows it.
-        side: Where what is found goes.
-    """
+    """A GPU as the back end knows it, and where its sensor timing is written."""
 
     device: GpuInfo
-    side: GpuSideWriter
+    slow_state: SlowStateWriter
 
 
 class SensorReading:
-    """Values of some sensors, read by turns; what each read takes is counted.
+    """Values of some sensors, read in turn.
 
     Attributes:
         driver_ns: Time in driver calls up to now.
         answers: Whether any read gave a value.
-
-    Args:
-        reads: How to read each sensor.
-        clock: Tells the time.
     """
 
     def __init__(self, reads: Mapping[str, SensorRead], clock: Clock) -> None:
@@ -94,9 +85,9 @@ class SensorReading:
         return self._rows[name][-1][1]
 
     def period_ns(self, name: str) -> int | None:
-        """The update period that the values of a sensor show; None where they do not tell.
+        """The update period of a sensor by its values; None if they do not show one.
 
-        One that is new at each read has the reads' own, where these came as close as they should.
+        Values that are new at each read have the period of the reads, if these were close enough.
         """
         if not self._rows[name]:  # the probe ended before it began
             return None
@@ -108,16 +99,16 @@ class SensorReading:
 
 
 class SensorProbe:
-    """Looks for the update periods of one GPU's sensors until all are known.
+    """Measures the update periods of one GPU's sensors until all are known.
 
     Args:
         backend: The driver.
         gpu: The GPU.
-        again_s: A probe that left something open is made again after so long.
+        again_s: Time until the next probe, if one found less than all.
         budget_ratio: Share of time that driver calls may take.
-        clock: Tells and waits for the time.
-        stop: Set when sampling shall end.
-        may_ask: Whether driver calls beside sampling are welcome at a time.
+        clock: The time.
+        stop: Set when sampling must end.
+        may_ask: Whether driver calls other than sampling's may be made at a time.
     """
 
     def __init__(
@@ -149,38 +140,38 @@ class SensorProbe:
         return not self._open
 
     def turn(self) -> None:
-        """Probe, if that is due, welcome, and of use now."""
+        """Probe, if that is due, allowed, and useful now."""
         now_ns = self._clock.mono_ns()
-        if not self._open or now_ns < self._due_ns or not self._is_welcome():
+        if not self._open or now_ns < self._due_ns or not self._is_allowed():
             return
         reads = self._backend.sensor_reads(self._gpu.device)
-        if not self._is_of_use(reads):
+        if not self._is_useful(reads):
             self._due_ns = now_ns + WORK_NS
             return
         self._due_ns = now_ns + self._again_ns
         wanted = {name: reads[name] for name in self._open if name in reads}
         self._note(self._read_for_a_while(wanted), wanted)
 
-    def _is_welcome(self) -> bool:
+    def _is_allowed(self) -> bool:
         return self._may_ask(self._clock.mono_ns()) and not self._stop.is_set()
 
-    def _is_of_use(self, reads: Mapping[str, SensorRead]) -> bool:
+    def _is_useful(self, reads: Mapping[str, SensorRead]) -> bool:
         """Whether there are sensors, and the GPU works, as far as it says."""
         if _ACTIVITY not in reads:
             return bool(reads)
-        look = SensorReading({_ACTIVITY: reads[_ACTIVITY]}, self._clock)
-        look.take()
-        self._gpu.side.add_driver_ns(look.driver_ns)
-        return not look.last(_ACTIVITY) < _BUSY_RATIO
+        activity = SensorReading({_ACTIVITY: reads[_ACTIVITY]}, self._clock)
+        activity.take()
+        self._gpu.slow_state.add_driver_ns(activity.driver_ns)
+        return not activity.last(_ACTIVITY) < _BUSY_RATIO
 
     def _read_for_a_while(self, reads: Mapping[str, SensorRead]) -> SensorReading:
-        """Read back to back; ends early where that is unwelcome, costs too much, or is in vain."""
+        """Read back to back; ends early if no longer allowed, too costly, or without answers."""
         reading = SensorReading(reads, self._clock)
         counted_ns = 0
         end_ns = self._clock.mono_ns() + PROBE_NS
-        while (now_ns := self._clock.mono_ns()) < end_ns and self._is_welcome():
+        while (now_ns := self._clock.mono_ns()) < end_ns and self._is_allowed():
             reading.take()
-            self._gpu.side.add_driver_ns(reading.driver_ns - counted_ns)
+            self._gpu.slow_state.add_driver_ns(reading.driver_ns - counted_ns)
             counted_ns = reading.driver_ns
             if counted_ns > self._most_driver_ns or not reading.answers:
                 logger.info("GPU %s: a probe of its sensors ended early", self._gpu.device.gpu)
@@ -189,7 +180,7 @@ class SensorProbe:
         return reading
 
     def _note(self, reading: SensorReading, names: Iterable[str]) -> None:
-        """Put down what was found; what is still open is looked for again later."""
+        """Write what was found; what is still open is probed again later."""
         timing = {}
         for name in names:
             period_ns = reading.period_ns(name)
@@ -198,19 +189,19 @@ class SensorProbe:
             elif name == _POWER:
                 period_ns = self._buffered_ns(name)
             timing[name] = SensorTiming(period_ns=period_ns, window_ns=self._window_ns(name))
-        self._gpu.side.write_timing(timing)
+        self._gpu.slow_state.write_timing(timing)
         logger.info("GPU %s: sensors update each %s", self._gpu.device.gpu, _said(timing))
 
     def _buffered_ns(self, name: str) -> int | None:
-        """How far apart the driver's own samples are: of power, of which no clock is made.
+        """The period of the driver's own buffered samples; used for power only.
 
-        Of a clock that stood still that would not do: a read may show it sooner than they do.
+        Not for a clock that did not change: a read may show it sooner than those samples.
         """
         if not isinstance(self._backend, ProbesFields):
             return None
         started_ns = self._clock.mono_ns()
         period_ns = self._backend.buffered_period_ns(self._gpu.device, name)
-        self._gpu.side.add_driver_ns(self._clock.mono_ns() - started_ns)
+        self._gpu.slow_state.add_driver_ns(self._clock.mono_ns() - started_ns)
         return period_ns
 
     def _window_ns(self, name: str) -> int | None:
@@ -218,14 +209,7 @@ class SensorProbe:
 
 
 class SensorWatch:
-    """Probes the sensors of all GPUs, one after the other, in a thread of its own.
-
-    Args:
-        backend: The driver.
-        gpus: All GPUs that are sampled.
-        settings: Say whether and how often, and what driver calls may cost.
-        clock, stop, may_ask: As of a probe.
-    """
+    """Probes the sensors of all GPUs, one after the other, in a thread of its own."""
 
     def __init__(
         self,
@@ -268,7 +252,7 @@ class SensorWatch:
         return started_ns is not None and now_mono_ns - started_ns > _HUNG_NS
 
     def run(self) -> None:
-        """Probe what is due, until all is known or told to stop."""
+        """Probe what is due, until all is known or `stop` is set."""
         while not all(probe.is_done for probe in self._probes) and not self._stop.wait(_NAP_S):
             for probe in self._probes:
                 self._turn_started_ns = self._clock.mono_ns()

@@ -1,4 +1,4 @@
-"""What the sampler process is told, and how it travels on its command line."""
+"""Settings of the sampler process, and their form on its command line."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,16 +20,14 @@ class SamplerSettings:
         hz: Rate of the fast loop (clock and limit reasons).
         slow_hz: Rate of the slow loop (everything the device answers).
         budget_ratio: Share of time that driver calls on one GPU may take before its loop slows.
-        idle_hz: Rate of all reads of a GPU that has been idle for a while; None: as any other.
-        idle_after_s: How long that is.
+        idle_hz: Rate of all reads of a GPU that has been idle for `idle_after_s`; None: as any.
         burst_hz: Highest rate of the bursts that may be ordered; None: there are none.
         burst_budget_ratio: As `budget_ratio`, in a burst.
-        history_s: How long the ring keeps samples for a reader that is late.
-        probe_every_s: How often a lost GPU is looked for.
-        sensors_every_s: How often sensors whose update period is not known yet are looked at; None:
-            never.
+        history_s: How long the ring retains samples for a reader that is late.
+        probe_every_s: How often a lost GPU is probed.
+        sensors_every_s: How often sensors of unknown update period are probed; None: never.
         processes_every_s: How often the processes on each GPU are listed.
-        watch_every_s: How often it is asked what is wrong with a GPU, and which came or went.
+        watch_every_s: How often the driver is asked for faults, and which GPUs came or went.
         seed: Draws the point of each read in its period.
     """
 
@@ -71,7 +69,7 @@ class SamplerSettings:
 
     @property
     def capacity(self) -> int:
-        """Records of each GPU that the ring keeps, also at the rate of a burst."""
+        """Records of each GPU in the ring; enough at the rate of a burst, too."""
         return max(256, round(max(self.hz, self.burst_hz or 0.0) * self.history_s))
 
     def to_argv(self) -> list[str]:

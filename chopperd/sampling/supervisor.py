@@ -1,7 +1,7 @@
-"""Keeps one sampler process going: starts it, sees it hang or end, replaces it, lets it stop.
+"""Supervises the sampler process: starts it, detects hangs and ends, replaces and stops it.
 
-A process that hangs inside a driver is asked to end and then left alone, never killed: that has
-frozen GPUs. At most one such process stands beside its one successor.
+A process that hangs inside a driver is asked to end and then abandoned, never killed: that has
+frozen GPUs. At most one such process exists next to its one successor.
 """
 
 import logging
@@ -21,14 +21,14 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from chopperd.sampling.memory.ring_reader import RingReader
-    from chopperd.sampling.sampler_health import SamplerSigns
+    from chopperd.sampling.sampler_health import SamplerHealth
 
 logger = logging.getLogger(__name__)
 
 _POLL_NS: Final = 5 * NS_PER_MS
-#: With so many hung processes no other is started: one that was abandoned, and its successor.
+#: With this many hung processes no other is started: an abandoned one and its successor.
 _MOST_LEFT: Final = 2
-#: Why a process ended that ended as it should.
+#: Why a process ended on purpose.
 _SELF_ENDS: Final[Mapping[int, str]] = {
     ExitStatus.CHANGED: "GPUs came or went",
     ExitStatus.NO_ROOM: "there are more GPUs than before",
@@ -36,11 +36,11 @@ _SELF_ENDS: Final[Mapping[int, str]] = {
 
 
 class SupervisorState(StrEnum):
-    """How the sampler process stands.
+    """State of the sampler process.
 
     `WAITING`: it ended, its successor starts after a pause. `DOWN`: it hangs, and so does the one
-    that it succeeded; none other starts until one of them moves. `STOPPED`: not started yet, or
-    stopped; `launch` starts it.
+    before it; no other starts until one of them ends. `STOPPED`: not started yet, or stopped;
+    `launch` starts it.
     """
 
     STARTING = "starting"
@@ -58,7 +58,7 @@ class SamplerSupervisor:
     Args:
         command: Starts the sampler; `--ring-fd N --settings JSON` is added to it.
         settings: How to sample.
-        clock: Tells and waits for the time.
+        clock: The time.
         policy: When to replace it.
     """
 
@@ -75,7 +75,7 @@ class SamplerSupervisor:
         self._policy = policy or RestartPolicy()
         self._state = SupervisorState.STOPPED
         self._ring_fd = -1
-        self._known_signs: SamplerSigns | None = None
+        self._known_health: SamplerHealth | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._ending: subprocess.Popen[bytes] | None = None
         self._left: list[subprocess.Popen[bytes]] = []
@@ -89,7 +89,7 @@ class SamplerSupervisor:
 
     @property
     def settings(self) -> SamplerSettings:
-        """How it samples."""
+        """The settings it samples with."""
         return self._settings
 
     @property
@@ -102,12 +102,12 @@ class SamplerSupervisor:
 
     @property
     def ring(self) -> "RingReader | None":
-        """The shared memory as far as it is laid out; None before. Ask anew after each `poll`."""
-        return self._signs.reader if self._ring_fd >= 0 else None
+        """The shared memory; None before it is laid out. Ask again after each `poll`."""
+        return self._health.reader if self._ring_fd >= 0 else None
 
     @property
     def state(self) -> SupervisorState:
-        """How the process stood at the last `poll`."""
+        """The state of the process at the last `poll`."""
         return self._state
 
     @property
@@ -151,14 +151,14 @@ class SamplerSupervisor:
             raise
 
     def launch(self) -> None:
-        """Start the sampler, or start it again after `suspend`; `poll` tells how it goes.
+        """Start the sampler, or start it again after `suspend`; `poll` returns its state.
 
-        Whatever was sampled before stays, and counters go on.
+        What was sampled before stays, and counters go on.
         """
         if self._ring_fd < 0:
             self._ring_fd = os.memfd_create("chopperd-samples")
         self._abandon_ending()
-        self._restarts.begin_anew()
+        self._restarts.reset()
         if self._may_launch():
             self._launch()
         else:
@@ -174,9 +174,10 @@ class SamplerSupervisor:
             self._ending = process
 
     def order(self, order: Order) -> bool:
-        """Ask something of the sampler, and of its successors while it holds; never waits.
+        """Send an order to the sampler, and to its successors while it holds; never waits.
 
-        Whether a process was given it: not while there is none, or where it does not read.
+        Returns:
+            Whether a process got it: not if there is none, or it does not read.
         """
         return self._orders.send(order)
 
@@ -189,7 +190,7 @@ class SamplerSupervisor:
         )
 
     def poll(self) -> SupervisorState:
-        """Look after the process: note its end or hang, start its successor. Call it often."""
+        """Check the process: note its end or hang, start its successor. Call it often."""
         now_ns = self._clock.mono_ns()
         if self._state is SupervisorState.STOPPED:
             if now_ns - self._asked_ns > self._policy.hung_s * NS_PER_S:
@@ -226,16 +227,16 @@ class SamplerSupervisor:
         return left_pids
 
     def close(self) -> None:
-        """Let go of the shared memory."""
-        if self._known_signs is not None:
-            self._known_signs.close()
-            self._known_signs = None
+        """Release the shared memory."""
+        if self._known_health is not None:
+            self._known_health.close()
+            self._known_health = None
         if self._ring_fd >= 0:
             os.close(self._ring_fd)
             self._ring_fd = -1
 
     def _may_launch(self) -> bool:
-        """Whether another process may stand beside those that hang."""
+        """Whether another process may start next to those that hang."""
         return len(self.left_pids) < _MOST_LEFT
 
     def _abandon_ending(self) -> None:
@@ -246,7 +247,7 @@ class SamplerSupervisor:
 
     def _launch(self) -> None:
         """Start a process; its standard input is the lifeline that closes when we end."""
-        self._awaited_generation = self._known_signs.generation + 1 if self._known_signs else 1
+        self._awaited_generation = self._known_health.generation + 1 if self._known_health else 1
         self._launched_ns = self._clock.mono_ns()
         self._state = SupervisorState.STARTING
         arguments = ["--ring-fd", str(self._ring_fd), *self._settings.to_argv()]
@@ -269,9 +270,9 @@ class SamplerSupervisor:
         limit_ns = self._launched_ns + round(self._policy.start_s * NS_PER_S)
         while not self._is_running():
             ended = self._process is None or self._process.poll() is not None
-            if ended or self._said_failure() is not None:
+            if ended or self._reported_failure() is not None:
                 raise BackendUnavailableError(
-                    self._said_failure() or "the sampler process ended at once"
+                    self._reported_failure() or "the sampler process ended at once"
                 )
             if self._clock.mono_ns() > limit_ns:
                 raise BackendUnavailableError(
@@ -282,31 +283,31 @@ class SamplerSupervisor:
     def _is_running(self) -> bool:
         """Whether the process launched last samples."""
         is_starting = self._state is SupervisorState.STARTING
-        if is_starting and self._signs.samples(self._awaited_generation):
+        if is_starting and self._health.samples(self._awaited_generation):
             self._state = SupervisorState.RUNNING
             self._restarts.note_running()
         return self._state is SupervisorState.RUNNING
 
-    def _said_failure(self) -> str | None:
-        """Why the process launched last could not sample, in its own words."""
-        return self._signs.failure(self._awaited_generation)
+    def _reported_failure(self) -> str | None:
+        """Why the process launched last could not sample, as it reported."""
+        return self._health.failure(self._awaited_generation)
 
     @property
-    def _signs(self) -> "SamplerSigns":
-        """What the shared memory says."""
-        if self._known_signs is None:
+    def _health(self) -> "SamplerHealth":
+        """The sampler's health by the shared memory."""
+        if self._known_health is None:
             # The first process is started before what takes so long to import as this.
-            from chopperd.sampling.sampler_health import SamplerSigns  # noqa: PLC0415
+            from chopperd.sampling.sampler_health import SamplerHealth  # noqa: PLC0415
 
-            self._known_signs = SamplerSigns(self._ring_fd)
-        return self._known_signs
+            self._known_health = SamplerHealth(self._ring_fd)
+        return self._known_health
 
     def _note_end(self, process: subprocess.Popen[bytes], now_ns: int) -> None:
         """Plan the successor of a process that ended."""
         self._close_lifeline(process)
         self._process = None
         lasted_s = (now_ns - self._launched_ns) / NS_PER_S
-        failure, before = self._said_failure(), self._restarts.failure
+        failure, before = self._reported_failure(), self._restarts.failure
         if failure is not None:
             self._restarts.note_failure(failure, process.returncode, lasted_s)
         if process.returncode == ExitStatus.NO_ROOM:
@@ -328,8 +329,8 @@ class SamplerSupervisor:
 
     def _make_room(self) -> None:
         """Move the shared memory into a larger file, since there are more GPUs than before."""
-        from chopperd.sampling.memory.ring import grown  # noqa: PLC0415 - as in `_signs`
-        from chopperd.sampling.sampler_health import SamplerSigns  # noqa: PLC0415
+        from chopperd.sampling.memory.ring import grown  # noqa: PLC0415 - as in `_health`
+        from chopperd.sampling.sampler_health import SamplerHealth  # noqa: PLC0415
 
         try:
             larger_fd = grown(self._ring_fd)
@@ -338,7 +339,7 @@ class SamplerSupervisor:
             return
         before_fd = self._ring_fd
         # The old one stays mapped for whoever still reads it.
-        self._ring_fd, self._known_signs = larger_fd, SamplerSigns(larger_fd)
+        self._ring_fd, self._known_health = larger_fd, SamplerHealth(larger_fd)
         os.close(before_fd)
 
     def _plan_restart(self) -> float:
@@ -370,11 +371,11 @@ class SamplerSupervisor:
         """Whether the process does not come up, shows no life, or waits for drivers only."""
         if not self._is_running() and self._state is not SupervisorState.DOWN:
             return now_ns - self._launched_ns > self._policy.start_s * NS_PER_S
-        return self._signs.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
+        return self._health.is_stuck(now_ns, round(self._policy.hung_s * NS_PER_S))
 
     def calls(self) -> str:
         """The driver calls in progress and their age, for a message; empty if there are none."""
-        return self._signs.calls(self._clock.mono_ns())
+        return self._health.calls(self._clock.mono_ns())
 
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()

@@ -1,6 +1,6 @@
-"""The thread for driver calls that are seldom made: processes, trouble, what came and went.
+"""The thread for rare driver calls: processes, faults, GPUs that came or went.
 
-Each may take long or hang; the GPUs' own threads and the clock triples go on meanwhile.
+Each call may take long or hang; the GPUs' own threads and the clock triples go on meanwhile.
 """
 
 import logging
@@ -22,7 +22,7 @@ from chopperd.devices.base import (
 from chopperd.model.devices import GpuInfo
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import GpuState
-from chopperd.sampling.memory.slow_state import GpuSideWriter
+from chopperd.sampling.memory.slow_state import SlowStateWriter
 from chopperd.sampling.settings import SamplerSettings
 from chopperd.units import NS_PER_S
 
@@ -32,41 +32,34 @@ Answer = TypeVar("Answer")
 
 #: Waking is what costs: a line about a GPU that was lost may come so much later.
 _NAP_S: Final = 2.0
-#: The first lists come so long after the start, which has enough to do.
+#: The first lists come this long after the start, which has enough to do.
 _FIRST_NS: Final = NS_PER_S
-#: For so long processes are listed so often: what `record` has started may not last for longer.
+#: In this time processes are listed more often: what `record` has started may not last longer.
 _YOUNG_NS: Final = 30 * NS_PER_S
 _SOON_NS: Final = 3 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedGpu:
-    """A GPU and where what is found of it is written.
-
-    Attributes:
-        device: The GPU as the back end knows it.
-        label: Its label.
-        gpu: Its part of the shared memory; only looked at.
-        side: Its side block.
-    """
+    """A GPU as the back end knows it, its label, and its parts of the shared memory."""
 
     device: GpuInfo
     label: str
     gpu: GpuWriter
-    side: GpuSideWriter
+    slow_state: SlowStateWriter
 
 
 class DriverWatch:
-    """Asks a back end what is seldom asked, as far as it can tell.
+    """Makes the rare driver calls, as far as the back end supports them.
 
     Args:
         backend: The driver.
         gpus: All GPUs that are sampled.
         settings: How often.
-        clock: Tells the time.
-        stop: Set when sampling shall end.
+        clock: The time.
+        stop: Set when sampling must end.
         on_change: Called with what came or went.
-        may_ask: Whether driver calls beside sampling are welcome now.
+        may_ask: Whether driver calls other than sampling's may be made at a time.
     """
 
     def __init__(
@@ -89,41 +82,41 @@ class DriverWatch:
         self._processes_every_ns = round(settings.processes_every_s * NS_PER_S)
         self._watch_every_ns = round(settings.watch_every_s * NS_PER_S)
         self._start_ns = start_ns = clock.mono_ns()
-        self._processes_at_ns = self._trouble_at_ns = start_ns + _FIRST_NS
+        self._processes_at_ns = self._faults_at_ns = start_ns + _FIRST_NS
         self._changes_at_ns = start_ns + self._watch_every_ns
         self._explained: set[str] = set()
-        self._told: dict[str, str | None] = {}
+        self._logged: dict[str, str | None] = {}
         self._invalid: dict[str, int] = {}
         self._logging = RepeatLimiter(clock)
 
     @property
     def has_work(self) -> bool:
-        """Whether the back end can tell anything of all this."""
+        """Whether the back end supports any of these calls."""
         known = ListsProcesses | ExplainsTrouble | NoticesChanges | CountsImplausible
         return isinstance(self._backend, known)
 
     def run(self) -> None:
-        """Ask, until told to stop."""
+        """Ask until `stop` is set."""
         while not self._stop.wait(_NAP_S):
             now_ns = self._clock.mono_ns()
             if self._may_ask(now_ns):
                 try:
-                    self.look(now_ns)
+                    self.ask(now_ns)
                 except Exception:  # a fault in what was found must not end the thread
-                    if self._logging.is_due("look"):
-                        logger.exception("a look beside sampling failed")
+                    if self._logging.is_due("ask"):
+                        logger.exception("a rare driver call failed")
 
-    def look(self, now_ns: int) -> None:
-        """Ask what is due."""
+    def ask(self, now_ns: int) -> None:
+        """Make the calls that are due."""
         self._count_invalid()
         if now_ns >= self._processes_at_ns:
             is_young = now_ns - self._start_ns < _YOUNG_NS
             longest_ns = _SOON_NS if is_young else self._processes_every_ns
             self._processes_at_ns = now_ns + min(self._processes_every_ns, longest_ns)
             self._list_processes()
-        is_due = now_ns >= self._trouble_at_ns
+        is_due = now_ns >= self._faults_at_ns
         if is_due:
-            self._trouble_at_ns = now_ns + self._watch_every_ns
+            self._faults_at_ns = now_ns + self._watch_every_ns
         self._explain(all_gpus=is_due)
         if now_ns >= self._changes_at_ns:
             self._changes_at_ns = now_ns + self._watch_every_ns
@@ -138,10 +131,10 @@ class DriverWatch:
                 continue
             found = self._timed(each, partial(backend.processes, each.device))
             if found is not None:
-                each.side.write_processes(found, self._clock.mono_ns())
+                each.slow_state.write_processes(found, self._clock.mono_ns())
 
     def _count_invalid(self) -> None:
-        """Write down how many values more were dropped."""
+        """Publish how many more values were dropped."""
         if not isinstance(self._backend, CountsImplausible):
             return
         totals: Counter[str] = Counter()
@@ -150,35 +143,32 @@ class DriverWatch:
         for each in self._gpus:
             count = totals[each.device.gpu]
             if count != self._invalid.get(each.label, 0):
-                each.side.add_invalid(count - self._invalid.get(each.label, 0))
+                each.slow_state.add_invalid(count - self._invalid.get(each.label, 0))
                 self._invalid[each.label] = count
 
     def _explain(self, *, all_gpus: bool) -> None:
-        """Ask for the trouble of all GPUs, or of those that were lost since."""
+        """Ask for the faults of all GPUs, or of those that were lost since."""
         backend = self._backend
         if not isinstance(backend, ExplainsTrouble):
             return
         for each in self._gpus:
             is_new = each.gpu.state is GpuState.LOST and each.label not in self._explained
             if all_gpus or is_new:
-                self._note_state(each)
+                if each.gpu.state is GpuState.LOST:
+                    self._explained.add(each.label)
+                else:
+                    self._explained.discard(each.label)
                 trouble = self._timed(each, partial(backend.trouble, each.device))
-                each.side.write_trouble(trouble)
-                self._tell(each.label, trouble)
+                each.slow_state.write_trouble(trouble)
+                self._log(each.label, trouble)
 
-    def _note_state(self, each: WatchedGpu) -> None:
-        if each.gpu.state is GpuState.LOST:
-            self._explained.add(each.label)
-        else:
-            self._explained.discard(each.label)
-
-    def _tell(self, label: str, trouble: str | None) -> None:
-        """Log a GPU's trouble where it is another than before."""
-        if trouble == self._told.get(label):
+    def _log(self, label: str, trouble: str | None) -> None:
+        """Log a GPU's fault if it is not the one logged last."""
+        if trouble == self._logged.get(label):
             return
-        self._told[label] = trouble
+        self._logged[label] = trouble
         if trouble is None:
-            logger.warning("GPU %s: the driver knows of no trouble any more", label)
+            logger.warning("GPU %s: the driver reports no fault any more", label)
         else:
             logger.warning("GPU %s: %s", label, trouble)
 
@@ -191,16 +181,13 @@ class DriverWatch:
             self._on_change(change)
 
     def _timed(self, each: WatchedGpu, ask: Callable[[], Answer | None]) -> Answer | None:
-        """What the driver answers, its time counted; None where it fails."""
+        """What the driver answers, with its time counted; None if it fails."""
         started_ns = self._clock.mono_ns()
         try:
             return ask()
         except Exception as error:  # noqa: BLE001 - a vendor library's fault must not end the thread
-            self._warn_rarely(each.label, error)
+            if self._logging.is_due(each.label):
+                logger.warning("GPU %s: a rare driver call failed: %s", each.label, error)
         finally:
-            each.side.add_driver_ns(self._clock.mono_ns() - started_ns)
+            each.slow_state.add_driver_ns(self._clock.mono_ns() - started_ns)
         return None
-
-    def _warn_rarely(self, label: str, error: Exception) -> None:
-        if self._logging.is_due(label):
-            logger.warning("GPU %s: a seldom made driver call failed: %s", label, error)

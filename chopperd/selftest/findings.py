@@ -1,4 +1,4 @@
-"""All that a self-test found, from what the load said and what was sampled meanwhile."""
+"""The findings of a self-test, from the load's messages and the samples taken meanwhile."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -164,8 +164,6 @@ def _change_ns(t_ns: Int64s, values: Float64s) -> int | None:
     changed_ns = t_known_ns[1:][np.diff(read) != 0]
     return int(np.median(np.diff(changed_ns))) if len(changed_ns) > _MIN_CHANGES else None
 
-
-# The findings of a self-test for people and as JSON.
 
 _UNKNOWN: Final = "-"
 

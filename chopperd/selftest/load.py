@@ -1,7 +1,7 @@
 """The load of `chopperd selftest`: matrix products on zeros and on random data, by turns.
 
-Run as a script, by whatever Python has torch: it imports the standard library and torch only, and
-of chopperd nothing. It prints one JSON object a line (`protocol.py` reads them); times are of
+Run as a script, by any Python that has torch: it imports the standard library and torch only,
+nothing of chopperd. It prints one JSON object a line (`protocol.py` reads them); times are of
 CLOCK_MONOTONIC in ns. It changes no setting of the device.
 """
 
@@ -37,7 +37,7 @@ class _Products(Protocol):
 
 
 class _Options(NamedTuple):
-    """The command line, as `plan.LoadPlan.to_argv` writes it."""
+    """The command line, as `protocol.LoadPlan.to_argv` writes it."""
 
     device: str
     uuid: str | None
@@ -139,7 +139,7 @@ def _open(options: _Options) -> _Products:
 
 
 def _cpu() -> _Products:
-    import torch  # noqa: PLC0415 - its absence is said, as a line
+    import torch  # noqa: PLC0415 - its absence is reported as a line
 
     torch.set_num_threads(1)
     _ready(device="cpu", torch_version=str(torch.__version__), dtype="float32", size=_CPU_SIZE)
@@ -153,7 +153,7 @@ def _cpu() -> _Products:
 
 
 def _cuda(uuid: str | None) -> _Products:
-    import torch  # noqa: PLC0415 - its absence is said, as a line
+    import torch  # noqa: PLC0415 - its absence is reported as a line
 
     if not torch.cuda.is_available():
         raise LookupError("torch sees no CUDA device")
@@ -176,7 +176,7 @@ def _cuda(uuid: str | None) -> _Products:
 
 def _uuids() -> list[str | None]:
     """The UUIDs of torch's devices; None each where this torch does not say."""
-    import torch  # noqa: PLC0415 - its absence is said, as a line
+    import torch  # noqa: PLC0415 - its absence is reported as a line
 
     found: list[str | None] = []
     for index in range(torch.cuda.device_count()):
@@ -210,7 +210,7 @@ def _size(free_bytes: int) -> int:
 
 def _made(operands: "dict[str, object]", finish: Callable[[], object]) -> _Products:
     """Products of the operands by themselves, into one matrix that is there already."""
-    import torch  # noqa: PLC0415 - its absence is said, as a line
+    import torch  # noqa: PLC0415 - its absence is reported as a line
 
     result = torch.empty_like(operands["zeros"])
 

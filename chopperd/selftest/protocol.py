@@ -1,4 +1,4 @@
-"""What the load says, line by line."""
+"""The protocol of the self-test's load: its command line, and the lines that it prints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ _DECODER: Final[msgspec.json.Decoder[Said]] = msgspec.json.Decoder(Said)
 
 
 def decoded(line: str) -> Said:
-    """What a line says.
+    """The message of a line.
 
     Raises:
         BackendUnavailableError: It is no line of the load's.
@@ -77,7 +77,7 @@ def decoded(line: str) -> Said:
 
 
 class LoadLog(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a load said that ran to its end."""
+    """All messages of a load that ran to its end."""
 
     ready: Ready
     phases: list[Phase]
@@ -85,7 +85,7 @@ class LoadLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_of(said: list[Said]) -> LoadLog:
-    """The lines put together.
+    """The messages put together.
 
     Raises:
         BackendUnavailableError: The load failed, with its reason, or ended early.
@@ -103,8 +103,6 @@ def log_of(said: list[Said]) -> LoadLog:
         pulses=pulses[0],
     )
 
-
-# How long the load of a self-test runs, and as what command line.
 
 #: A script of its own, that some other Python may run: it imports torch and nothing of ours.
 LOAD_SCRIPT: Final = Path(__file__).with_name("load.py")
@@ -138,7 +136,7 @@ class LoadPlan:
         return 2 * self.rounds * (self.warm_up_s + self.seconds) + self.pulses * self.pulse_s * 2.6
 
     def to_argv(self, python: str, script: Path = LOAD_SCRIPT) -> list[str]:
-        """What starts it. -P: what lies beside the script must not shadow a module."""
+        """The command that starts it. -P: files next to the script must not shadow a module."""
         named = {
             "--device": self.device,
             "--rounds": self.rounds,

@@ -1,4 +1,4 @@
-"""A simulated node: GPUs under a job, evolved lazily in chunks of steps, with bounded memory.
+"""A simulated node: GPUs under a job, evolved lazily step by step, with bounded memory.
 
 Everything follows from the seed, the preset and the start; reading in another order, or again,
 gives the same values.
@@ -6,9 +6,8 @@ gives the same values.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from chopperd.model.devices import DeviceReading, GpuInfo, ReadScope
 from chopperd.simulation.evolution import NodeState, StepRun, initial_state, run_step
@@ -18,23 +17,16 @@ from chopperd.simulation.program import Program, build_program
 from chopperd.simulation.sensors import Sensors, gpu_identities
 from chopperd.simulation.track import ClockTruth, Track, build_tracks, joined_truth
 
-_STEPS_PER_CHUNK: Final = 1
-_KEPT_CHUNKS: Final = 32
+_STORED_STEPS: Final = 32
 _STEPS_PER_CHECKPOINT: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """One or a few consecutive steps of all GPUs."""
+class Played(NamedTuple):
+    """One step of all GPUs: what happened, each GPU's track, and the state after it."""
 
-    runs: tuple[StepRun, ...]
+    run: StepRun
     tracks: tuple[Track, ...]
     after: NodeState
-
-    @property
-    def first_step(self) -> int:
-        """Number of its first step."""
-        return self.runs[0].before.step
 
 
 class SimulatedNode:
@@ -63,12 +55,12 @@ class SimulatedNode:
             self.silicon, self.program, seed=spec.seed, start_unix_ns=spec.start_unix_ns
         )
         self._checkpoints = [start]
-        self._kept: OrderedDict[int, Chunk] = OrderedDict()
+        self._stored: OrderedDict[int, Played] = OrderedDict()
 
     @property
-    def kept_chunk_count(self) -> int:
-        """How many chunks are in memory; older ones are played again when asked for."""
-        return len(self._kept)
+    def stored_step_count(self) -> int:
+        """How many steps are in memory; older ones are played again when asked for."""
+        return len(self._stored)
 
     def reading(
         self, index: int, t_unix_ns: int, scope: ReadScope = ReadScope.FULL
@@ -85,59 +77,47 @@ class SimulatedNode:
 
     def track(self, index: int, t_unix_ns: int) -> Track:
         """All that is true of a GPU around a time that is not before the start."""
-        return self._chunk_at(index, t_unix_ns).tracks[index]
+        return self._played_at(index, t_unix_ns).tracks[index]
 
     def steps(self, first: int, last: int) -> Iterator[StepRun]:
         """The steps `first` to `last`, both included, one by one."""
         for step in range(first, last + 1):
-            chunk = self._chunk_of(step)
-            yield chunk.runs[step - chunk.first_step]
+            yield self._played(step).run
 
     def step_at(self, t_unix_ns: int) -> int:
         """The number of the step that GPU 0 is in at a time; before the start, the first."""
-        t_ns = max(t_unix_ns, self.spec.start_unix_ns)
-        before = [run.before for run in self._chunk_at(0, t_ns).runs]
-        return max(state.step for state in before if state.free_ns[0] <= t_ns)
+        return self._played_at(0, max(t_unix_ns, self.spec.start_unix_ns)).run.before.step
 
-    def _chunk_at(self, index: int, t_ns: int) -> Chunk:
-        for chunk in reversed(self._kept.values()):
-            if chunk.tracks[index].start_ns <= t_ns < chunk.tracks[index].end_ns:
-                return chunk
+    def _played_at(self, index: int, t_ns: int) -> Played:
+        """The step that a GPU is in at a time."""
+        for played in reversed(self._stored.values()):
+            if played.tracks[index].start_ns <= t_ns < played.tracks[index].end_ns:
+                return played
         return self._evolved(
             lambda state: int(state.free_ns[index]) <= t_ns,
-            lambda chunk: t_ns < chunk.tracks[index].end_ns,
+            lambda played: t_ns < played.tracks[index].end_ns,
         )
 
-    def _chunk_of(self, step: int) -> Chunk:
-        kept = self._kept.get(step // _STEPS_PER_CHUNK)
-        return kept or self._evolved(
-            lambda state: state.step <= step, lambda chunk: step < chunk.after.step
+    def _played(self, step: int) -> Played:
+        return self._stored.get(step) or self._evolved(
+            lambda state: state.step <= step, lambda played: step < played.after.step
         )
 
     def _evolved(
-        self, is_before: Callable[[NodeState], bool], reaches: Callable[[Chunk], bool]
-    ) -> Chunk:
-        """Evolves from the latest known state that lies before, until a chunk reaches the goal."""
-        known = [*self._checkpoints, *(chunk.after for chunk in self._kept.values())]
+        self, is_before: Callable[[NodeState], bool], reaches: Callable[[Played], bool]
+    ) -> Played:
+        """Play on from the latest known state before the goal until a step reaches it."""
+        known = [*self._checkpoints, *(played.after for played in self._stored.values())]
         state = max(filter(is_before, known), key=lambda each: each.step)
         while True:
-            chunk = self._play(state)
-            self._keep(chunk)
-            if reaches(chunk):
-                return chunk
-            state = chunk.after
-
-    def _play(self, state: NodeState) -> Chunk:
-        runs: list[StepRun] = []
-        for _ in range(_STEPS_PER_CHUNK):
-            run, state = run_step(self.silicon, self.program, self.spec.seed, state)
-            runs.append(run)
-        return Chunk(runs=tuple(runs), tracks=build_tracks(runs, state), after=state)
-
-    def _keep(self, chunk: Chunk) -> None:
-        self._kept[chunk.first_step // _STEPS_PER_CHUNK] = chunk
-        if len(self._kept) > _KEPT_CHUNKS:
-            self._kept.popitem(last=False)
-        step = chunk.after.step
-        if step % _STEPS_PER_CHECKPOINT == 0 and step > self._checkpoints[-1].step:
-            self._checkpoints.append(chunk.after)
+            run, after = run_step(self.silicon, self.program, self.spec.seed, state)
+            played = Played(run, build_tracks([run], after), after)
+            self._stored[state.step] = played
+            if len(self._stored) > _STORED_STEPS:
+                self._stored.popitem(last=False)
+            last = self._checkpoints[-1].step
+            if after.step % _STEPS_PER_CHECKPOINT == 0 and after.step > last:
+                self._checkpoints.append(after)
+            if reaches(played):
+                return played
+            state = after

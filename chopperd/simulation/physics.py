@@ -41,7 +41,7 @@ class Silicon:
     resistance_c_per_w: Float64s
 
     def resting_w(self, temperature_c: Float64s) -> Float64s:
-        """Power that flows whatever the clock: static and leakage, W."""
+        """Power that does not depend on the clock: static and leakage, W."""
         return self.static_w + self.model.leakage_w_per_c * (temperature_c - _LEAKAGE_FROM_C)
 
     def power_w(self, clock_mhz: Float64s, activity: Float64s, resting_w: Float64s) -> Float64s:

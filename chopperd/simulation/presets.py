@@ -1,7 +1,7 @@
 """The GPU models and jobs that a simulated node can be made of: constants only.
 
-The figures are chosen to look like the product they are named after under a training job; they
-are nobody's measurements.
+The figures are chosen to resemble the product they are named after under a training job; they are
+not measurements.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,6 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import Vendor
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-# What names a simulation; everything else about it follows.
-
 
 def generator(*key: int) -> np.random.Generator:
     """A random stream of its own for each key; equal keys give equal streams."""
@@ -31,8 +29,8 @@ class SimulationSpec:
     Attributes:
         seed, preset, start_unix_ns: Which course of events, on which node, from when.
         host: What the job's processes call the machine.
-        pids: Real processes that stand for the job's ranks, in their order: the back end lists them
-            and the traces bear their numbers, so that a rank's GPU is found as of any job. Without
+        pids: Real processes in place of the job's ranks, in their order: the back end lists them
+            and the traces have their numbers, so that a rank's GPU is found as of any job. Without
             any the traces name it themselves, as the job hook writes it.
     """
 
@@ -59,11 +57,6 @@ class SimulationSpec:
             raise ConfigError([f"--simulation: {error}"]) from error
 
 
-# The compute dies of a simulated GPU: one governs and has the true clock, the others run higher.
-#
-# Which figures are drawn is nobody's measurement: dies some tenths of a percent apart that tremble
-# about their means, as clocks of one chip under load do.
-
 _WAVES: Final = 3
 _SHORTEST_WAVE_NS: Final = 17 * NS_PER_MS
 _LONGEST_WAVE_NS: Final = 300 * NS_PER_MS
@@ -71,14 +64,17 @@ _LONGEST_WAVE_NS: Final = 300 * NS_PER_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DieModel:
-    """How the dies of a GPU hang together.
+    """The compute dies of a GPU: one governs and has the true clock, the others run higher.
+
+    The figures are not measurements: dies some tenths of a percent apart, each varying about its
+    mean.
 
     Attributes:
         count: How many the driver has room for.
         spread_ratio: The running ones are up to this far above the governing one.
         tremble_ratio: Deviation about their means, within a second, of those above it.
-        gated: Numbers of those that are switched off. absent: Of those that there are none of.
-        turn_ns: After so long the next running die governs; 0: it is always the same.
+        gated: Numbers of those that are switched off. absent: Numbers without a die.
+        turn_ns: Time after which the next running die governs; 0: it is always the same.
     """
 
     count: int
@@ -119,7 +115,7 @@ class Dies:
     def clocks_mhz(self, clock_mhz: Float64s, t_ns: Int64s) -> Float64s:
         """(n, count) their clocks where the true one is `clock_mhz`, (n,), at `t_ns`, (n,).
 
-        0 of those that are off, NaN of those that there are none of.
+        0 of those that are off, NaN of numbers without a die.
         """
         running = len(self._above)
         place = (np.arange(running) - self._turns(t_ns)[:, None]) % running

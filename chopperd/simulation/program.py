@@ -93,7 +93,7 @@ class Block:
 
     @property
     def nominal_ns(self) -> float:
-        """Its length at the highest clock with nothing beside it."""
+        """Its length at the highest clock with no collective in flight."""
         return self.clocked_ns + self.fixed_ns + self.rest_ns
 
 

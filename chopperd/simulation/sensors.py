@@ -120,7 +120,7 @@ class Sensors:
         return self._track_at(t_ns).busy_until_ns(t_ns)
 
     def _memory_used_bytes(self, t_ns: int) -> int:
-        """FSDPv1's reserved memory comes and goes in segments; else it stands still."""
+        """FSDPv1's reserved memory comes and goes in segments; otherwise it is constant."""
         if not self._churns:
             return self._used_bytes
         period = (t_ns - self._start_ns) // _CHURN_PERIOD_NS
@@ -138,8 +138,6 @@ def _lowest_mhz(dies_mhz: Sequence[float | None]) -> float | None:
     running = [clock_mhz for clock_mhz in reported if clock_mhz > DEEP_SLEEP_MHZ]
     return min(running or reported, default=None)
 
-
-# Who a simulated node's GPUs say they are.
 
 _IDENTITY_KEY = 14
 

@@ -14,7 +14,7 @@ from chopperd.simulation.program import Block, Program, Stream
 
 Floats: TypeAlias = list[float]
 
-#: Fixed times of a kernel grow by this share while a collective runs beside it.
+#: Fixed times of a kernel grow by this share while a collective runs at the same time.
 CONTENTION: Final = 0.25
 #: From a launch call to the earliest start on the device.
 LAUNCH_LATENCY_NS: Final = 7_000.0
@@ -268,7 +268,7 @@ class StepPlay:
         ]
 
     def _stretches(self, ready: Floats, nominal_ns: float) -> Floats:
-        """How much longer fixed times get beside the collectives in flight."""
+        """How much longer fixed times get while collectives are in flight."""
         until = self._comm_until
         if until <= min(ready):
             return [1.0] * len(ready)

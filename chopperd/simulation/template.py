@@ -1,4 +1,4 @@
-"""Trace events of one step as one text with holes, filled anew for each step.
+"""Trace events of one step as one text with holes, filled for each step.
 
 The layout is what torch 2.13 writes: one key a line, times in microseconds with three decimals.
 """
@@ -159,8 +159,6 @@ def _json(value: Argument) -> str:
 def _quoted(text: str) -> str:
     return _json(text)
 
-
-# How one rank's process appears in its trace: ids of process, threads, device and streams.
 
 _FIRST_PID = 41_216
 _PIDS_APART = 137

@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chopperd.model.arrays import Float64s, Int64s
-from chopperd.model.kinds import CAUSES, Cause
+from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.evolution import COUNTED, NodeState, StepRun
 from chopperd.units import NS_PER_S
-
-# The true clock of a simulated GPU as a step function of time, with exact integrals.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,52 +69,9 @@ class ClockTruth:
     clock: StepFunction
     causes: Int64s
 
-    def mean_mhz(self, intervals: Intervals) -> float:
-        """The time-weighted mean clock over all intervals together, MHz."""
-        duration_ns = int((intervals.end_ns - intervals.start_ns).sum())
-        return float(self.clock.over(intervals).sum() / duration_ns)
-
-    def lost_ns(self, intervals: Intervals, reference_mhz: float) -> Float64s:
-        """The ceiling loss in each interval, (n,) ns: the integral of max(0, 1 - f/reference)."""
-        return self._with(np.maximum(0.0, 1 - self.clock.value / reference_mhz)).over(intervals)
-
-    def lost_by_cause_ns(
-        self, intervals: Intervals, reference_mhz: float, limit_mhz: float | None = None
-    ) -> Mapping[Cause, Float64s]:
-        """The ceiling loss of each interval by cause, (n,) ns each; causes without loss left out.
-
-        From the reference down to a standing limit it is `USER_LIMIT`; below that the limits in
-        force share a moment's loss evenly, and with none in force it is `UNEXPLAINED`.
-        """
-        shares = self._cause_shares(reference_mhz, limit_mhz)
-        lost = {cause: self._with(share).over(intervals) for cause, share in shares.items()}
-        return {cause: each for cause, each in lost.items() if each.any()}
-
-    def limited_ns(self, cause: Cause, t_ns: Int64s) -> Float64s:
-        """The time since the first edge that a limit was in force, at each time, (n,) ns."""
-        return self._with(((self.causes & cause.bit) != 0).astype(np.float64)).until(t_ns)
-
     def causes_at(self, t_ns: Int64s) -> Int64s:
         """The limits in force at each time, (n,) int64 bit set of `Cause`."""
         return self.causes[self.clock.cell(t_ns)]
-
-    def _with(self, value: Float64s) -> StepFunction:
-        return StepFunction(edges_ns=self.clock.edges_ns, value=value)
-
-    def _cause_shares(
-        self, reference_mhz: float, limit_mhz: float | None
-    ) -> Mapping[Cause, Float64s]:
-        loss = np.maximum(0.0, 1 - self.clock.value / reference_mhz)
-        top_mhz = np.maximum(self.clock.value, reference_mhz if limit_mhz is None else limit_mhz)
-        standing = np.maximum(0.0, 1 - top_mhz / reference_mhz)
-        causes = np.where(self.causes == 0, Cause.UNEXPLAINED.bit, self.causes)
-        present = int(np.bitwise_or.reduce(causes, initial=0))
-        is_set = {cause: (causes & cause.bit) != 0 for cause in CAUSES if present & cause.bit}
-        each = (loss - standing) / np.sum(list(is_set.values()), axis=0)
-        shares = {cause: each * bits for cause, bits in is_set.items()}
-        if standing.any():
-            shares[Cause.USER_LIMIT] = shares.get(Cause.USER_LIMIT, 0.0) + standing
-        return shares
 
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pytest
 
+from bench.truth import lost_by_cause_ns, mean_mhz
 from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.node import SimulatedNode
@@ -72,12 +73,12 @@ class Truth:
     def mean_hz(self, gpu: int, begin_ns: int, end_ns: int) -> float:
         """The time-weighted mean clock."""
         clock = joined_truth(self._tracks[gpu])
-        return clock.mean_mhz(_interval(begin_ns, end_ns)) * 1e6
+        return mean_mhz(clock, _interval(begin_ns, end_ns)) * 1e6
 
     def gap_by_cause(self, gpu: int, begin_ns: int, end_ns: int) -> dict[str, float]:
         """Ceiling loss over time busy, by cause."""
         busy = self._busy(gpu, begin_ns, end_ns)
-        lost = joined_truth(self._tracks[gpu]).lost_by_cause_ns(busy, REFERENCE_MHZ)
+        lost = lost_by_cause_ns(joined_truth(self._tracks[gpu]), busy, REFERENCE_MHZ)
         busy_ns = int((busy.end_ns - busy.start_ns).sum())
         return {cause.label: float(each.sum()) / busy_ns for cause, each in lost.items()}
 

@@ -7,8 +7,8 @@ from io import StringIO
 import numpy as np
 import pytest
 
+from bench.truth import RankTruth, rank_truth
 from chopperd.model.report_rows import Row
-from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 from tests.e2e.running import SLACK, Chopperd, complaints

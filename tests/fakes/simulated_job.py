@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.truth import RankTruth, rank_truth
 from chopperd.model.arrays import Float64s
 from chopperd.model.devices import DeviceReading
 from chopperd.model.kinds import CAUSES, Cause
@@ -14,7 +15,6 @@ from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.pipeline.simulated import simulated_traces
 from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.schedule import period_ns_of, staggered_schedule
-from chopperd.simulation.job import RankTruth, rank_truth
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
 from chopperd.units import NS_PER_S

@@ -6,7 +6,6 @@ The same is written without Python by `native/ticks.c`, into the same words.
 import mmap
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import nan
 from struct import Struct
 from typing import Final
@@ -38,7 +37,7 @@ _NO_DIES: Final = (NO_DIE,) * MOST_DIES
 
 
 class _HeadWord:
-    """A word of the head that a writer keeps, as an attribute of the same name."""
+    """A word of the writer's head, as an attribute of the same name."""
 
     def __set_name__(self, owner: type["GpuWriter"], name: str) -> None:
         self._place = _HEAD_NAMES.index(name.removeprefix("_"))
@@ -50,32 +49,11 @@ class _HeadWord:
         writer.head[self._place] = value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPlaces:
-    """Where a GPU's part of the memory is, as addresses in this process.
-
-    Attributes:
-        head: The head that the writer keeps; the status block's begins with a copy of it.
-        status: The status block.
-        records: The ring of records.
-        capacity: Records in the ring.
-        generation_word: The number of the writer that may write.
-        generation: The number of this one.
-    """
-
-    head: int
-    status: int
-    records: int
-    capacity: int
-    generation_word: int
-    generation: int
-
-
 class GpuWriter:
     """One GPU's status block and ring of records, written by that GPU's thread only.
 
     Nothing is written once another writer process has taken over, so that a driver call that
-    returns after hours harms nothing. Counts are kept in a head of its own, taken over from the
+    returns after hours harms nothing. Counts are in a head of its own, taken over from the
     writer before, and are published with the next record.
 
     Attributes:
@@ -181,12 +159,12 @@ class GpuWriter:
         self._publish()
 
     def note_failure(self, error: Exception) -> None:
-        """Take down that a look has failed as a whole."""
+        """Note that a read has failed as a whole."""
         self._failure = self._written, str(error)
 
     @property
-    def silence(self) -> str | None:
-        """Why the last look failed as a whole; None if it did not. For any thread."""
+    def read_error(self) -> str | None:
+        """Why the last read failed as a whole; None if it did not. For any thread."""
         failure = self._failure
         return failure[1] if failure is not None and failure[0] == self._written else None
 
@@ -197,16 +175,16 @@ class GpuWriter:
 
     @property
     def state(self) -> GpuState:
-        """What was last said of whether the GPU answers; for any thread."""
+        """Whether the GPU answers, as last published; for any thread."""
         return GpuState(self._state)
 
     def set_state(self, state: GpuState) -> None:
-        """Say whether the GPU answers."""
+        """Publish whether the GPU answers."""
         self._state = state
         self._publish()
 
     def set_period_ns(self, asked_ns: int, kept_ns: int, pace: Pace = Pace.ASKED) -> None:
-        """Say at which period the GPU is to be read, and at which it is, and why."""
+        """Publish the requested period, the one in use, and why."""
         self._asked_period_ns, self.period_ns, self._pace = asked_ns, kept_ns, pace
         self._publish()
 
@@ -228,16 +206,16 @@ class GpuWriter:
             return ring[first : first + count]
         return np.concatenate([ring[first:], ring[:end]])
 
-    def places(self) -> GpuPlaces:
-        """Where all this is; good while the memory is mapped."""
+    def addresses(self) -> tuple[int, ...]:
+        """The fields of `memory_t` (native.h); valid while the memory is mapped."""
         start: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
-        return GpuPlaces(
-            head=self.head.buffer_info()[0],
-            status=start + self._status_offset,
-            records=start + self._records_offset,
-            capacity=self._capacity,
-            generation_word=start + 8 * _GENERATION,
-            generation=self._generation,
+        return (
+            self.head.buffer_info()[0],
+            start + self._status_offset,
+            start + self._records_offset,
+            self._capacity,
+            start + 8 * _GENERATION,
+            self._generation,
         )
 
     def _ring(self) -> Records:
@@ -253,14 +231,14 @@ class GpuWriter:
     def _publish(self) -> None:
         """Write the head of the status block, with no call in progress.
 
-        The call in progress stands first, so that it is over before the counts say so.
+        The call in progress comes first, so that it is over before the counts say so.
         """
         if self._words[_GENERATION] != self._generation:
             return
         self._words[self._call_word : self._call_word + STATUS_HEAD_COUNT] = self._head_words
 
     def _bits(self, causes: frozenset[Cause] | None) -> int:
-        """The bit set of causes; the few sets that occur are kept, as this runs for each tick."""
+        """The bit set of causes; cached, as this runs at each tick and few sets occur."""
         if causes is None:
             return Cause.UNKNOWN.bit
         bits = self._bits_by_causes.get(causes)

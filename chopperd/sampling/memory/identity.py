@@ -1,4 +1,4 @@
-"""Which GPU is which over time: what a GPU keeps when drivers and processes come and go."""
+"""Matches GPUs over time: which slot and label a GPU has after drivers and processes restart."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from chopperd.model.devices import GpuInfo
 
 
 def place_of(info: GpuInfo, gpus: Sequence[GpuInfo]) -> int | None:
-    """Where the same GPU stands: same UUID, or same index and name where there is no UUID."""
+    """Position of the same GPU: same UUID, or same index and name if there is no UUID."""
     for place, gpu in enumerate(gpus):
         same = gpu.uuid == info.uuid if info.uuid else gpu.index == info.index
         if same and gpu.name == info.name and bool(gpu.parent) == bool(info.parent):
@@ -22,9 +22,9 @@ def merged_gpus(
     """GPUs known before in their places with their labels, then new ones while room lasts.
 
     A GPU that went away keeps its place and its label; a new one that the driver gives the index
-    of another gets the first free number, so that no label ever stands for two GPUs. A GPU that
-    does not say who it is (no UUID) is the one that was at its PCI address or index, and the other
-    way round. A partition that was made where another was has its place.
+    of another gets the first free number, so that no label ever names two GPUs. A GPU without a
+    UUID is the one that was at its PCI address or index, and the other way round. A partition that
+    was made where another was has its place.
 
     Args:
         earlier: GPUs in their places.

@@ -1,4 +1,4 @@
-"""How the shared memory between sampler and readers is laid out; no reading or writing here.
+"""Layout of the shared memory between sampler and readers; no reading or writing here.
 
 Every field is 8 bytes wide and aligned, so that one store writes it whole, but for the clocks of
 dies. In order: header, description (JSON), clock triples, one status block a GPU, one ring of
@@ -31,10 +31,10 @@ SCOPES: Final = (ReadScope.FAST, ReadScope.FULL)
 
 
 class SamplerState(IntEnum):
-    """What the sampler last said of itself.
+    """State of the sampler, as it last reported it.
 
-    `CHANGED`: it ends so that a successor finds the GPUs that came or went. `SILENT`: at its last
-    look no GPU answered.
+    `CHANGED`: it ends so that a successor finds the GPUs that came or went. `SILENT`: no GPU
+    answered the last reads.
     """
 
     STARTING = 0
@@ -47,7 +47,7 @@ class SamplerState(IntEnum):
 
 
 class GpuState(IntEnum):
-    """What the sampler last found of a GPU."""
+    """Whether a GPU answers, as the sampler last found."""
 
     UNSEEN = 0
     UP = 1
@@ -55,7 +55,7 @@ class GpuState(IntEnum):
 
 
 class Pace(IntEnum):
-    """Why a GPU is read at the period that is kept."""
+    """Why a GPU is read at its present period."""
 
     ASKED = 0
     BUDGET = 1
@@ -131,16 +131,16 @@ _STATUS_HEAD: Final = (
 )
 STATUS_HEAD_COUNT: Final = len(_STATUS_HEAD)
 
-#: Processes of a GPU that there is room for, and bytes for a line about its trouble.
+#: Room for processes of a GPU, and for the text of its fault in bytes.
 MOST_PROCESSES: Final = 64
 TROUBLE_BYTES: Final = 256
-#: The sensors whose timing is looked for, in the order of `SIDE["sensor_period_ns"]`.
+#: The sensors whose timing is looked for, in the order of `SLOW_STATE["sensor_period_ns"]`.
 TIMED_SENSORS: Final = ("sm_clock_mhz", "power_w", "energy_j")
 
 #: What is written seldom (`side`): -1 means "not known" in whole numbers, NaN in others.
 #: `sequence` is odd while it is being written, `state_sequence` while the values of a full read
 #: are: these have a writer of their own.
-SIDE: Final = np.dtype(
+SLOW_STATE: Final = np.dtype(
     [
         ("sequence", np.int64),
         ("state_sequence", np.int64),
@@ -160,10 +160,10 @@ SIDE: Final = np.dtype(
 STATUS: Final = np.dtype(
     [
         *((name, np.int64) for name in _STATUS_HEAD),
-        ("side", SIDE),
+        ("slow_state", SLOW_STATE),
     ]
 )
-SIDE_OFFSET: Final = STATUS.itemsize - SIDE.itemsize
+SLOW_STATE_OFFSET: Final = STATUS.itemsize - SLOW_STATE.itemsize
 
 
 def offset_of(block: "np.dtype[np.void]", name: str) -> int:
@@ -208,7 +208,7 @@ class RingLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDescription:
-    """What the sampler says once of what it reads.
+    """What is sampled, as the sampler reports once.
 
     Attributes:
         gpus: GPU of each slot, in slot order.
@@ -227,7 +227,7 @@ class RingDescription:
     failure: str | None = None
 
     def encoded(self) -> bytes:
-        """The description as it stands in the memory."""
+        """The description as it is in the memory."""
         return msgspec.json.encode(self)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The writing side of the shared memory, and its move into a larger file."""
+"""Writes the shared memory, and moves it into a larger file."""
 
 import mmap
 import os
@@ -19,7 +19,7 @@ from chopperd.sampling.memory.layout import (
     LAYOUT_VERSION,
     MAGIC,
     RECORD,
-    SIDE_OFFSET,
+    SLOW_STATE_OFFSET,
     STATUS,
     TRIPLE,
     TRIPLE_CAPACITY,
@@ -29,14 +29,8 @@ from chopperd.sampling.memory.layout import (
     SamplerState,
 )
 from chopperd.sampling.memory.ring_reader import RingReader
-from chopperd.sampling.memory.slow_state import GpuSideWriter
+from chopperd.sampling.memory.slow_state import SlowStateWriter
 from chopperd.units import TimeTriple
-
-# The writing side of the shared memory: what the sampler process calls while it samples.
-#
-# One writer process at a time; in it one thread for each GPU and one for triples, each of which
-# writes its own part only. A slot is marked unfinished before and finished after it is written, so
-# that a reader tells a torn one (for certain where stores keep their order, as on x86).
 
 #: GPUs that may turn up later (a successor after a driver reload) find room in so many slots.
 _SPARE_SLOTS: Final = 8
@@ -48,11 +42,13 @@ _HEADER_WORDS: Final = {name: word for word, name in enumerate(HEADER.names or (
 
 
 class RingWriter:
-    """The shared memory as its one writer sees it.
+    """The shared memory as its one writer process uses it: one thread a GPU, one for triples.
 
     Opening an empty file lays it out; opening one that an earlier writer left goes on where that
-    one stopped: GPUs keep their slots and labels, records their numbers, totals their values. Where
-    no GPU was found the memory ends before the GPUs' part; the first writer with GPUs adds it.
+    one stopped: GPUs keep their slots and labels, records their numbers. Where no GPU was found the
+    memory ends before the GPUs' part; the first writer with GPUs adds it. A slot is marked
+    unfinished before and finished after it is written, so that readers detect a torn one (for
+    certain where stores keep their order, as on x86).
 
     Args:
         fd: A memory file, open for reading and writing; stays the caller's to close.
@@ -84,9 +80,9 @@ class RingWriter:
         self._set("writer_pid", os.getpid())
         self._describe(self._merged(description, is_new=is_new))
         self._set("generation", self._generation)
-        self._sides = tuple(self._side(slot) for slot in range(self._layout.gpu_slots))
-        for slot, side in enumerate(self._sides):
-            side.begin_anew()
+        self._slow_states = tuple(self._slow_state(slot) for slot in range(self._layout.gpu_slots))
+        for slot, slow_state in enumerate(self._slow_states):
+            slow_state.reset()
             self.gpu(slot).set_state(GpuState.UNSEEN)
         self._set("magic", MAGIC)
 
@@ -111,26 +107,26 @@ class RingWriter:
             capacity=layout.capacity,
         )
 
-    def side(self, slot: int) -> GpuSideWriter:
+    def slow_state(self, slot: int) -> SlowStateWriter:
         """The writer of one GPU's side block; one a slot, whatever threads use it."""
-        return self._sides[slot]
+        return self._slow_states[slot]
 
     def slots_of(self, infos: Sequence[GpuInfo]) -> list[int | None]:
         """The slot of each GPU that the back end found; None if there was no room for it."""
         return places_of(infos, self.gpus)
 
     def ask_for_room(self, infos: Sequence[GpuInfo]) -> None:
-        """Say how large the memory must be for the GPUs that the back end found (`ring_growth`)."""
+        """Publish how large the memory must be for these GPUs (`grown`)."""
         needed_count = len(merged_gpus(self.gpus, infos))
         self._set("slots_wanted", needed_count + _SPARE_SLOTS)
 
     def set_state(self, state: SamplerState) -> None:
-        """Say what the sampler is doing."""
+        """Publish the sampler's state."""
         if self.is_current():
             self._set("state", state)
 
     def write_triple(self, triple: TimeTriple) -> None:
-        """Add a clock triple; also the sign of life that a supervisor looks for."""
+        """Add a clock triple; also the sign of life for the supervisor."""
         if not self.is_current():
             return
         written = self._get("triples_written")
@@ -144,13 +140,13 @@ class RingWriter:
         self._set("triples_written", written + 1)
 
     def close(self) -> None:
-        """Let go of the memory; its content stays for readers and for a successor."""
+        """Unmap the memory; its content stays for readers and for a successor."""
         self._words.release()
         self._map.close()
 
-    def _side(self, slot: int) -> GpuSideWriter:
-        offset = self._layout.status_offset + slot * STATUS.itemsize + SIDE_OFFSET
-        return GpuSideWriter(self._map, self._words, self._generation, offset)
+    def _slow_state(self, slot: int) -> SlowStateWriter:
+        offset = self._layout.status_offset + slot * STATUS.itemsize + SLOW_STATE_OFFSET
+        return SlowStateWriter(self._map, self._words, self._generation, offset)
 
     def _extend(self, fd: int, layout: RingLayout) -> None:
         """Add the GPUs' part; readers see by `gpu_slots` that it is there."""
@@ -193,23 +189,11 @@ class RingWriter:
         self._description = description
 
 
-# Moves the shared memory into a larger file when more GPUs turned up than it has room for.
-#
-# Everything keeps its number: slots, records, counters. A reader of the new file goes on where it
-# stopped in the old one, whose content stays as it was.
-
-_NAME: Final = "chopperd-samples"
-
-
-def new_memory() -> int:
-    """A new, empty memory file."""
-    return os.memfd_create(_NAME)
-
-
 def grown(fd: int) -> int:
-    """A new memory file with all that is in another, and the room that its writer asked for.
+    """A larger copy of a memory file, with the room that its writer asked for.
 
-    No writer may be at work; an abandoned one that wakes up writes to the old file only.
+    Everything keeps its number (slots, records, counters): a reader goes on where it stopped. No
+    writer may be at work; an abandoned one that wakes up writes to the old file only.
 
     Args:
         fd: The memory file to take over; stays the caller's to close.
@@ -223,7 +207,7 @@ def grown(fd: int) -> int:
         before = RingLayout(reader.gpu_slots, reader.capacity)
     finally:
         reader.close()
-    moved = new_memory()
+    moved = os.memfd_create("chopperd-samples")
     try:
         _move(fd, moved, before, used_count)
     except BaseException:  # no memory left: it is tried again, and must not cost a file each time

@@ -1,4 +1,4 @@
-"""The reading side of the shared memory: any number of readers; none disturbs the writer."""
+"""Reads the shared memory; any number of readers, none disturbs the writer."""
 
 import mmap
 import os
@@ -27,16 +27,16 @@ from chopperd.sampling.memory.layout import (
     SamplerState,
 )
 from chopperd.sampling.memory.records import whole_records
-from chopperd.sampling.memory.slow_state import GpuAside, aside_of
+from chopperd.sampling.memory.slow_state import SlowState, slow_state_of
 from chopperd.units import TimeTriple
 
-#: How often a block that the writer keeps changing is read anew.
+#: How often a block that the writer is changing is read again.
 _ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a reader had not seen yet.
+    """The records that a reader had not read yet.
 
     Attributes:
         records: (n,) of `RECORD`, oldest first; a copy.
@@ -51,7 +51,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
-    """How the sampling of one GPU stands.
+    """Status of one GPU's sampling.
 
     Attributes:
         call_started_mono_ns: Start of the driver call in progress; None if there is none.
@@ -62,8 +62,8 @@ class GpuStatus:
         transient_count, unexpected_count: Failed reads, by whether the adaptor knew the error.
         losses_count: How often the GPU was lost.
         driver_ns, driver_full_ns: Time in driver calls, and that part of it in full reads.
-        asked_period_ns, period_ns: Period that was asked for, and that is kept now.
-        pace: Why that one is kept.
+        asked_period_ns, period_ns: The requested period, and the one in use.
+        pace: Why that one is used.
         last_mono_ns: Time of the newest record; None before the first.
     """
 
@@ -117,13 +117,13 @@ class RingReader:
         )
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the memory."""
         del self._header, self._triples, self._status, self._heads, self._records
         self._map.close()
 
     @property
     def capacity(self) -> int:
-        """Records of each GPU that the ring keeps."""
+        """Records of each GPU that the ring holds."""
         return int(self._records.shape[1])
 
     @property
@@ -143,7 +143,7 @@ class RingReader:
 
     @property
     def state(self) -> SamplerState:
-        """What the sampler last said of itself."""
+        """The sampler's state, as it last reported it."""
         return SamplerState(int(self._header["state"]))
 
     @property
@@ -196,7 +196,7 @@ class RingReader:
         return triples, written
 
     def status(self, slot: int) -> GpuStatus:
-        """How the sampling of a GPU stands."""
+        """The status of a GPU's sampling."""
         words = dict(zip(STATUS.names or (), self._heads[slot].tolist(), strict=False))
         words["state"] = GpuState(words["state"])
         words["pace"] = Pace(words["pace"])
@@ -205,27 +205,27 @@ class RingReader:
         words["last_mono_ns"] = words["last_mono_ns"] or None
         return GpuStatus(**words)
 
-    def aside(self, slot: int) -> GpuAside:
-        """What of a GPU is written seldom; only the time spent where its writer died over it."""
+    def slow_state(self, slot: int) -> SlowState:
+        """The slow state of a GPU; only its counts if the writer died while writing it."""
         for _ in range(_ATTEMPTS):
-            before = self._side_sequences(slot)
-            side = self._status["side"][slot].copy()
-            if not any(each % 2 for each in before) and before == self._side_sequences(slot):
-                return aside_of(side)
+            before = self._slow_state_sequences(slot)
+            block = self._status["slow_state"][slot].copy()
+            if not any(each % 2 for each in before) and before == self._slow_state_sequences(slot):
+                return slow_state_of(block)
         # A count never falls, and one word is always whole.
-        counted = self._status["side"][slot]
-        return GpuAside(
+        counted = self._status["slow_state"][slot]
+        return SlowState(
             driver_rare_ns=int(counted["driver_rare_ns"]),
             invalid_count=int(counted["invalid_count"]),
         )
 
-    def _side_sequences(self, slot: int) -> tuple[int, int]:
+    def _slow_state_sequences(self, slot: int) -> tuple[int, int]:
         """What the two writers of a side block count: odd while one writes, another after it.
 
-        Not those of a copy: which of its bytes are copied first is the C library's choice.
+        Not those of a copy: its bytes may be copied in any order.
         """
-        side = self._status["side"]
-        return int(side["sequence"][slot]), int(side["state_sequence"][slot])
+        block = self._status["slow_state"]
+        return int(block["sequence"][slot]), int(block["state_sequence"][slot])
 
 
 def is_laid_out(fd: int) -> bool:

@@ -1,7 +1,7 @@
-"""What of a GPU is written seldom: values that are no part of a sample, timing, processes, trouble.
+"""The slow state of a GPU: values that are not part of a sample, sensor timing, processes, faults.
 
-It lies beside the GPU's status block in the shared memory. The values are written by the thread
-that reads the GPU, the rest by whichever thread found it out.
+It follows the GPU's status block in the shared memory. The values are written by the thread that
+reads the GPU, the rest by the thread that found it.
 """
 
 import mmap
@@ -18,7 +18,7 @@ from chopperd.model.devices import STATE_FIELDS, DeviceReading, GpuInfo, GpuProc
 from chopperd.sampling.memory.layout import (
     HEADER,
     MOST_PROCESSES,
-    SIDE,
+    SLOW_STATE,
     TIMED_SENSORS,
     TROUBLE_BYTES,
     Records,
@@ -26,23 +26,23 @@ from chopperd.sampling.memory.layout import (
 
 _GENERATION: Final = (HEADER.names or ()).index("generation")
 _UNKNOWN: Final = -1
-#: A word holds no more; what a driver says beyond that is absurd.
+#: The largest number in a word; a driver's number above that is nonsense.
 _MOST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAside:
-    """What a reader finds there.
+class SlowState:
+    """The slow state of a GPU as a reader gets it.
 
     Attributes:
         state_mono_ns: When the values were read; None before the first.
-        state: The values that are known, by their name in `DeviceReading`.
-        timing: What was found of each sensor, by the name of its field.
+        state: The known values, by their name in `DeviceReading`.
+        timing: The timing of each sensor, by the name of its field.
         driver_rare_ns: Time in driver calls that are not part of sampling.
-        invalid_count: Values that the driver gave and that were dropped as impossible.
+        invalid_count: Impossible values of the driver that were dropped.
         processes_mono_ns: When the processes were listed; None before the first.
         processes: The processes then.
-        trouble: What the driver knows to be wrong, for people; None if nothing is.
+        trouble: The fault that the driver reports, for people; None if there is none.
     """
 
     state_mono_ns: int | None = None
@@ -55,16 +55,10 @@ class GpuAside:
     trouble: str | None = None
 
 
-class GpuSideWriter:
-    """One GPU's side block; for any thread of the sampler.
+class SlowStateWriter:
+    """Writes one GPU's slow state; for any thread of the sampler.
 
-    Nothing is written once another writer process has taken over.
-
-    Args:
-        memory: The shared memory.
-        words: The same in words of 8 bytes.
-        generation: The number of the writer that this belongs to.
-        offset: Where the block begins, in bytes.
+    Nothing is written once another writer process (`generation`) has taken over.
     """
 
     def __init__(
@@ -76,115 +70,112 @@ class GpuSideWriter:
         self._offset = offset
         self._lock = threading.Lock()
 
-    def begin_anew(self) -> None:
-        """Forget what an earlier writer found, but for what it spent and counted."""
-        with self._writing() as side:
+    def reset(self) -> None:
+        """Clear what an earlier writer found, except what it counted."""
+        with self._writing() as block:
             for name in ("state_mono_ns", "processes_mono_ns", "processes_count", "trouble_bytes"):
-                side[name] = 0
-            side["state"] = nan
-            side["state_sequence"] += side["state_sequence"] % 2  # odd: who wrote it died over it
-            side["sensor_period_ns"] = side["sensor_window_ns"] = _UNKNOWN
+                block[name] = 0
+            block["state"] = nan
+            block["state_sequence"] += block["state_sequence"] % 2  # odd: who wrote it died over it
+            block["sensor_period_ns"] = block["sensor_window_ns"] = _UNKNOWN
 
     def write_state(self, reading: DeviceReading, t_mono_ns: int) -> None:
-        """Put down the values of a full read that are no part of a sample."""
+        """Write the values of a full read that are not part of a sample."""
         values = [getattr(reading, name) for name in STATE_FIELDS]
-        with self._writing() as side:
-            sequence = int(side["state_sequence"]) | 1
-            side["state_sequence"] = sequence
-            side["state_mono_ns"] = t_mono_ns
-            side["state"] = [nan if value is None else value for value in values]
-            side["state_sequence"] = sequence + 1
+        with self._writing() as block:
+            sequence = int(block["state_sequence"]) | 1
+            block["state_sequence"] = sequence
+            block["state_mono_ns"] = t_mono_ns
+            block["state"] = [nan if value is None else value for value in values]
+            block["state_sequence"] = sequence + 1
 
     def write_timing(self, timing: Mapping[str, SensorTiming]) -> None:
-        """Put down what was found of sensors, by the name of their fields."""
-        with self._writing() as side:
+        """Write the timing of sensors, by the name of their fields."""
+        with self._writing() as block:
             for name, found in timing.items():
                 place = TIMED_SENSORS.index(name)
-                side["sensor_period_ns"][place] = _whole(found.period_ns)
-                side["sensor_window_ns"][place] = _whole(found.window_ns)
+                block["sensor_period_ns"][place] = _whole(found.period_ns)
+                block["sensor_window_ns"][place] = _whole(found.window_ns)
 
     def write_processes(self, processes: Sequence[GpuProcess], t_mono_ns: int) -> None:
-        """Put down the processes on the GPU, as many as there is room for."""
+        """Write the processes on the GPU, as many as there is room for."""
         rows = [
             (one.pid, _whole(one.memory_used_bytes), _whole(one.partition))
             for one in processes[:MOST_PROCESSES]
         ]
-        with self._writing() as side:
-            side["processes_mono_ns"] = t_mono_ns
-            side["processes_count"] = len(rows)
+        with self._writing() as block:
+            block["processes_mono_ns"] = t_mono_ns
+            block["processes_count"] = len(rows)
             if rows:
-                side["processes"][: len(rows)] = rows
+                block["processes"][: len(rows)] = rows
 
     def write_trouble(self, trouble: str | None) -> None:
-        """Put down what is wrong with the GPU; None: nothing."""
+        """Write the GPU's fault; None: there is none."""
         data = (trouble or "").encode()[:TROUBLE_BYTES]
-        with self._writing() as side:
-            side["trouble_bytes"] = len(data)
-            side["trouble"][: len(data)] = np.frombuffer(data, np.uint8)
+        with self._writing() as block:
+            block["trouble_bytes"] = len(data)
+            block["trouble"][: len(data)] = np.frombuffer(data, np.uint8)
 
     def add_driver_ns(self, spent_ns: int) -> None:
         """Count time in driver calls that are not part of sampling."""
-        with self._writing() as side:
-            side["driver_rare_ns"] += spent_ns
+        with self._writing() as block:
+            block["driver_rare_ns"] += spent_ns
 
     def add_invalid(self, count: int) -> None:
         """Count values that were dropped as impossible."""
-        with self._writing() as side:
-            side["invalid_count"] += count
+        with self._writing() as block:
+            block["invalid_count"] += count
 
     @contextmanager
     def _writing(self) -> Iterator[np.ndarray]:
-        """The block to write to; a block of no consequence once another writer has taken over."""
+        """The block to write to; a dummy once another writer has taken over."""
         with self._lock:
             if self._words[_GENERATION] != self._generation:
-                yield np.zeros((), SIDE)
+                yield np.zeros((), SLOW_STATE)
                 return
-            side = np.ndarray((), SIDE, self._map, self._offset)
-            side["sequence"] = int(side["sequence"]) | 1
+            block = np.ndarray((), SLOW_STATE, self._map, self._offset)
+            block["sequence"] = int(block["sequence"]) | 1
             try:
-                yield side
+                yield block
             finally:  # left unfinished, nothing of the block could be read any more
-                side["sequence"] = int(side["sequence"]) + 1
+                block["sequence"] = int(block["sequence"]) + 1
 
 
-def aside_of(side: Records) -> GpuAside:
-    """What a copy of a side block says."""
-    count = int(side["processes_count"])
-    values = zip(STATE_FIELDS, side["state"].tolist(), strict=True)
+def slow_state_of(block: Records) -> SlowState:
+    """The slow state of a copy of its block."""
+    count = int(block["processes_count"])
+    values = zip(STATE_FIELDS, block["state"].tolist(), strict=True)
     timing = zip(
         TIMED_SENSORS,
-        side["sensor_period_ns"].tolist(),
-        side["sensor_window_ns"].tolist(),
+        block["sensor_period_ns"].tolist(),
+        block["sensor_window_ns"].tolist(),
         strict=True,
     )
-    data = side["trouble"][: int(side["trouble_bytes"])].tobytes()
-    return GpuAside(
-        state_mono_ns=int(side["state_mono_ns"]) or None,
+    data = block["trouble"][: int(block["trouble_bytes"])].tobytes()
+    return SlowState(
+        state_mono_ns=int(block["state_mono_ns"]) or None,
         state={name: value for name, value in values if not isnan(value)},
         timing={
             name: SensorTiming(period_ns=_known(period_ns), window_ns=_known(window_ns))
             for name, period_ns, window_ns in timing
         },
-        driver_rare_ns=int(side["driver_rare_ns"]),
-        invalid_count=int(side["invalid_count"]),
-        processes_mono_ns=int(side["processes_mono_ns"]) or None,
+        driver_rare_ns=int(block["driver_rare_ns"]),
+        invalid_count=int(block["invalid_count"]),
+        processes_mono_ns=int(block["processes_mono_ns"]) or None,
         processes=tuple(
             GpuProcess(pid=pid, memory_used_bytes=_known(used), partition=_known(partition))
-            for pid, used, partition in side["processes"][:count].tolist()
+            for pid, used, partition in block["processes"][:count].tolist()
         ),
         trouble=data.decode(errors="ignore") or None,
     )
 
 
-def with_findings(gpu: GpuInfo, aside: GpuAside) -> GpuInfo:
-    """The GPU with the power limit that was read last, and the update periods that were found.
-
-    Of the periods, what the back end knew itself stays.
-    """
-    found = {name: each.period_ns for name, each in aside.timing.items()}
+def with_findings(gpu: GpuInfo, slow_state: SlowState) -> GpuInfo:
+    """The GPU with the power limit read last, and the update periods that the back end lacked."""
+    found = {name: each.period_ns for name, each in slow_state.timing.items()}
     return replace(
         gpu,
-        power_limit_w=aside.state.get("power_limit_w", gpu.power_limit_w),
+        power_limit_w=slow_state.state.get("power_limit_w", gpu.power_limit_w),
         sm_clock_period_ns=gpu.sm_clock_period_ns or found.get("sm_clock_mhz"),
         power_period_ns=gpu.power_period_ns or found.get("power_w"),
         energy_period_ns=gpu.energy_period_ns or found.get("energy_j"),

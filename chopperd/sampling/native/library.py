@@ -1,4 +1,4 @@
-"""The C library as Python sees it: where it is, what it is given, whether the two agree."""
+"""The C library: finds and loads it, checks its version, and declares its structures."""
 
 import logging
 from ctypes import (
@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from chopperd.model.devices import STATE_FIELDS
-from chopperd.sampling.memory.gpu_writer import GpuPlaces
 from chopperd.sampling.memory.layout import (
     RECORD,
-    SIDE,
-    SIDE_OFFSET,
+    SLOW_STATE,
+    SLOW_STATE_OFFSET,
     STATUS_HEAD_COUNT,
     offset_of,
 )
@@ -95,7 +94,7 @@ class Plan(Structure):
 
 
 class Loop(Structure):
-    """`loop_t`: the ticks of one GPU, and where they stand."""
+    """`loop_t`: the ticks of one GPU, and the next of them."""
 
     _fields_ = [
         ("memory", c_int64),
@@ -124,7 +123,7 @@ _OWN_SIZES: Final = (
     RECORD.itemsize,
     STATUS_HEAD_COUNT * 8,
     *(
-        SIDE_OFFSET + offset_of(SIDE, name)
+        SLOW_STATE_OFFSET + offset_of(SLOW_STATE, name)
         for name in ("sequence", "state_sequence", "state_mono_ns", "state")
     ),
     len(STATE_FIELDS),
@@ -133,7 +132,7 @@ _OWN_SIZES: Final = (
 
 
 class NativeLibrary:
-    """The functions of the library; each lets go of Python's lock while it runs.
+    """The functions of the library; they release Python's lock while they run.
 
     Args:
         path: The shared library.
@@ -170,15 +169,3 @@ def native_library() -> NativeLibrary | None:
                 logger.warning("sampling goes on without its native part: %s", error)
                 return None
     return None
-
-
-def memory_of(places: GpuPlaces) -> Memory:
-    """A GPU's memory for the library."""
-    return Memory(
-        head=places.head,
-        status=places.status,
-        records=places.records,
-        capacity=places.capacity,
-        generation_word=places.generation_word,
-        generation=places.generation,
-    )

@@ -1,7 +1,7 @@
 /* What the C side of sampling shares with Python: one GPU's memory, plans, ticks.
  *
- * Everything here is laid out once more in Python (`chopperd/sampling/memory/layout.py`, `library.py`),
- * which asks for the sizes and leaves the library alone where they differ. Every member is 8 bytes
+ * The same layout is in Python (`chopperd/sampling/memory/layout.py`, `library.py`), which compares
+ * the sizes and does not use the library where they differ. Every member is 8 bytes
  * wide but for small arrays. Nothing here allocates, logs or knows Python; all memory belongs to
  * the caller.
  */
@@ -45,14 +45,14 @@ typedef struct {
 /* A status block as far as it is written here. */
 typedef struct {
     head_t head;
-    int64_t side_sequence; /* of what Python alone writes */
+    int64_t slow_state_sequence; /* of what Python alone writes */
     int64_t state_sequence, state_mono_ns;
     double state[STATES];
 } status_t;
 
 /* One GPU's part of it, and the words that say whether it is still ours. */
 typedef struct {
-    head_t *head; /* this writer's own copy, which it publishes whole */
+    head_t *head; /* this writer's own copy, published as a whole */
     status_t *status;
     record_t *records;
     int64_t capacity;
@@ -105,10 +105,10 @@ typedef struct {
     int64_t stamp_call, stamp_offset, stamp_kind, stamp_still_ns; /* the call is -1: none */
 } plan_t;
 
-/* Why ticks were left to the caller. */
+/* Why the library returned to the caller. */
 enum why {
     WHY_ENDED,       /* there are no more */
-    WHY_DUE,         /* it is time to look around */
+    WHY_DUE,         /* `return_mono_ns` or `return_driver_ns` is reached */
     WHY_INTERRUPTED, /* the word changed, or another writer has taken over */
     WHY_HANDED       /* this tick is the caller's, now */
 };
@@ -119,7 +119,7 @@ typedef struct {
     const int64_t *deadlines_mono_ns, *ends_mono_ns, *are_full;
     int64_t count, next;
     int64_t owes_full;
-    int64_t return_mono_ns, return_driver_ns; /* look around from then on */
+    int64_t return_mono_ns, return_driver_ns; /* return to the caller from then on */
     int64_t hand_full_mono_ns;                /* full reads from then on are the caller's */
     const int64_t *interrupt_word;
     int64_t interrupt;

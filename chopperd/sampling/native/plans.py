@@ -1,4 +1,4 @@
-"""Read plans as the C library takes them: checked once, so that a look needs no Python."""
+"""Read plans in the form of the C library, checked once so that reads need no Python."""
 
 from collections.abc import Sequence
 from ctypes import addressof, c_int64, sizeof
@@ -44,7 +44,7 @@ _UNSIGNED: Final = {NumberKind.UINT16, NumberKind.UINT32, NumberKind.UINT64}
 
 
 class PlanMismatchError(ValueError):
-    """A plan can't be carried out: it does not fit its own buffers, or names what is not kept."""
+    """A plan can't be carried out: it does not fit its buffers, or names an unknown field."""
 
 
 class NativePlan:
@@ -108,7 +108,7 @@ class NativePlan:
     def _set_causes(self, source: ReadPlan, causes: PlannedCauses) -> None:
         _check_bytes(source, causes.call, causes.offset, _BYTES[causes.kind])
         if causes.kind not in _UNSIGNED or len(causes.causes) != 64:
-            raise PlanMismatchError("causes are not told apart by bits")
+            raise PlanMismatchError("causes are not given as bits")
         self._plan.causes_call = causes.call
         self._plan.causes_offset = causes.offset
         self._plan.causes_kind = causes.kind
@@ -148,7 +148,7 @@ def _place(number: _Number) -> int:
             raise PlanMismatchError(f"no whole number under a limit: {number.cause}")
         return _FIRST_COUNTER + number.cause
     if number.name not in _PLACES:
-        raise PlanMismatchError(f"{number.name} is no number that is kept")
+        raise PlanMismatchError(f"{number.name} is not a number of a record")
     return _PLACES[number.name]
 
 

@@ -1,6 +1,6 @@
 /* Carries out the ticks of one GPU: waits, makes the driver calls of a plan, records.
  *
- * This is `DeviceLoop` with `PythonTicks` for the plain case, word for word in what it writes. It
+ * It does what `DeviceLoop` with `PythonTicks` does in the plain case, and writes the same words. It
  * runs with Python's lock released and returns to Python for everything else: errors, values out
  * of bounds, the end of the ticks, a stop. One thread a GPU.
  */
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A wait is cut into naps of this length, so that a stop is seen soon. */
+/* A wait is cut into naps of this length, so that a stop takes effect soon. */
 #define NAP_NS 250000000LL
 
 #define STORE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
@@ -96,8 +96,8 @@ static void miss(loop_t *loop, int64_t full)
     loop->owes_full |= full;
 }
 
-/* One look at the GPU; 0 if it was not as planned: nothing is recorded but the driver's time. */
-static int look(loop_t *loop, int64_t deadline_ns, int64_t started_ns, int64_t full)
+/* Read the GPU once; 0 if it was not as planned: only the driver's time is recorded then. */
+static int read_gpu(loop_t *loop, int64_t deadline_ns, int64_t started_ns, int64_t full)
 {
     const memory_t *memory = loop->memory;
     head_t *head = memory->head;
@@ -155,7 +155,7 @@ int64_t native_carry_out(loop_t *loop)
         loop->owes_full = 0;
         if (loop->plans[full] == NULL || (full && deadline_ns >= loop->hand_full_mono_ns))
             return handed(loop, deadline_ns, full);
-        if (!look(loop, deadline_ns, started_ns, full))
+        if (!read_gpu(loop, deadline_ns, started_ns, full))
             return is_current(loop->memory) ? handed(loop, deadline_ns, full) : WHY_INTERRUPTED;
         loop->carried_count[full]++;
         int64_t now_ns = mono_ns();
@@ -173,7 +173,7 @@ int64_t native_sizes(int64_t *sizes, int64_t count)
         NATIVE_VERSION,
         sizeof(record_t),
         sizeof(head_t),
-        offsetof(status_t, side_sequence),
+        offsetof(status_t, slow_state_sequence),
         offsetof(status_t, state_sequence),
         offsetof(status_t, state_mono_ns),
         offsetof(status_t, state),

@@ -13,29 +13,26 @@ from chopperd.devices.base import DeviceBackend, PlansReads
 from chopperd.errors import DeviceError
 from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuInfo, ReadScope
-from chopperd.sampling.device_loop import Look, LoopParts
+from chopperd.sampling.device_loop import DueRead, LoopParts
 from chopperd.sampling.memory.gpu_writer import GpuWriter
 from chopperd.sampling.memory.layout import SCOPES
 from chopperd.sampling.native.library import (
     Loop,
     Memory,
     NativeLibrary,
-    memory_of,
 )
 from chopperd.sampling.native.plans import NativePlan, PlanMismatchError
 from chopperd.sampling.orders import Interrupt
 from chopperd.sampling.schedule import Schedule
 from chopperd.units import NS_PER_S
 
-# Ticks without Python: the C library waits and makes the looks that go as planned.
-
 logger = logging.getLogger(__name__)
 
-#: The back end reads everything itself so often, and is asked anew how: fields come and go.
+#: How often the back end reads everything itself and gives its plans again: fields come and go.
 _OWN_READ_EVERY_NS: Final = 60 * NS_PER_S
-#: After so many looks in a row that were not as planned, the plan rests until that is done.
+#: After this many reads in a row that were not as planned, the plan rests until then.
 _MOST_MISFITS: Final = 3
-#: Ticks are handed over for so long a time, as far as they are not too many.
+#: Ticks are handed to the library for this time, unless they are too many.
 _BLOCK_NS: Final = 60 * NS_PER_S
 _MOST_TICKS: Final = 4096
 
@@ -50,7 +47,7 @@ class _Why(IntEnum):
 
 
 class _ScopePlan:
-    """The plan for one scope, and how it fares."""
+    """The plan for one scope, and how often reads did not fit it."""
 
     def __init__(self) -> None:
         self._native: NativePlan | None = None
@@ -66,17 +63,11 @@ class _ScopePlan:
     def renew(
         self, backend: PlansReads, device: GpuInfo, scope: ReadScope, *, try_again: bool
     ) -> None:
-        """Ask the back end how it reads now.
-
-        Args:
-            backend: The back end.
-            device: The GPU.
-            scope: Which reads.
-            try_again: Whether a plan that rests is tried again; another one always is.
+        """Ask the back end for its plan now; `try_again`: also try a plan that rests.
 
         Raises:
-            DeviceError: It can't say.
-            PlanMismatchError: What it says is not sound.
+            DeviceError: The back end failed.
+            PlanMismatchError: The plan is not sound.
         """
         before, self._native = self._native, None
         plan = backend.read_plan(device, scope)
@@ -87,29 +78,21 @@ class _ScopePlan:
             self._native = NativePlan(plan)
             self._misfits = 0
 
-    def note_looks(self, carried_count: int, *, misfit: bool) -> None:
-        """Take in how many looks went as planned, and whether one after them did not."""
+    def note_reads(self, carried_count: int, *, misfit: bool) -> None:
+        """Note how many reads went as planned, and whether one after them did not."""
         if carried_count:
             self._misfits = 0
         self._misfits += misfit
 
 
 class NativeTicks:
-    """Waits and looks in C; leaves to the loop what a plan does not cover.
+    """Ticks in C: the library waits and makes the reads that a plan covers.
 
-    These are the first look by a schedule, one full look a minute (so that what the GPU begins to
-    answer is found), and each tick at which a look did not go as planned.
-
-    Args:
-        library: The library.
-        backend: Says how it reads the GPU.
-        device: The GPU.
-        memory: The GPU's part of the shared memory.
-        interrupt: Cuts waits short.
-        clock: Tells the time; must be the machine's.
+    The loop makes the others: the first read of a schedule, one full read a minute (so that a field
+    that begins to answer is found), and each tick at which a read did not go as planned.
 
     Attributes:
-        own_read_every_ns: How often the back end makes a full look by itself.
+        own_read_every_ns: How often the back end makes a full read itself.
     """
 
     def __init__(
@@ -142,15 +125,15 @@ class NativeTicks:
         )
 
     def begin(self, schedule: Schedule) -> None:
-        """Follow this schedule from now on; its first full look is the loop's."""
+        """Follow this schedule from now on; the loop makes its first full read."""
         self._schedule = schedule
         self._first = 0
         self._loop.next = self._loop.count = 0
         self._loop.hand_full_mono_ns = 0
         self._asks_for_plans = False
 
-    def next(self, until_mono_ns: int, until_driver_ns: int) -> Look | None:
-        """The next look that is the loop's; None where that is to look around."""
+    def next(self, until_mono_ns: int, until_driver_ns: int) -> DueRead | None:
+        """The next read that the loop must make; None if there is something else to do."""
         if self._asks_for_plans:
             self._ask_for_plans()
         loop = self._loop
@@ -160,14 +143,14 @@ class NativeTicks:
         for place, scope in enumerate(SCOPES):
             loop.plans[place] = self._plans[scope].address
         why = self._library.carry_out(loop)
-        # What comes up from here on cuts the next wait short; what came before, the loop sees now.
+        # An interruption from here on cuts the next wait short; the loop sees an earlier one now.
         loop.interrupt = self._interrupt.count
         handed = SCOPES[loop.handed_full] if why == _Why.HANDED else None
-        self._note_looks(handed)
-        return None if handed is None else Look(loop.handed_deadline_mono_ns, handed)
+        self._note_reads(handed)
+        return None if handed is None else DueRead(loop.handed_deadline_mono_ns, handed)
 
-    def _note_looks(self, handed: ReadScope | None) -> None:
-        """Keep count of what went as planned, before the loop makes the look that is its."""
+    def _note_reads(self, handed: ReadScope | None) -> None:
+        """Count what went as planned, before the loop makes its own read."""
         loop = self._loop
         is_full = handed is ReadScope.FULL
         self._is_own_read = is_full and loop.handed_deadline_mono_ns >= loop.hand_full_mono_ns
@@ -175,11 +158,11 @@ class NativeTicks:
         is_misfit = was_planned and not self._is_own_read
         for place, scope in enumerate(SCOPES):
             misfit = is_misfit and scope is handed
-            self._plans[scope].note_looks(loop.carried_count[place], misfit=misfit)
+            self._plans[scope].note_reads(loop.carried_count[place], misfit=misfit)
         self._asks_for_plans = is_full or is_misfit
 
     def _ask_for_plans(self) -> None:
-        """After the back end has read by itself: how does it go on?"""
+        """Take new plans, after the back end has read itself."""
         self._asks_for_plans = False
         if self._is_own_read:
             self._loop.hand_full_mono_ns = self._clock.mono_ns() + self.own_read_every_ns
@@ -191,17 +174,14 @@ class NativeTicks:
                     logger.warning("GPU %s is read without a plan: %s", self._device.gpu, error)
 
     def _load_ticks(self) -> None:
-        """Work out the next ticks, for a while to come."""
+        """Compute the next block of ticks."""
         schedule = self._schedule
         if schedule is None:
             raise RuntimeError("there is no schedule to follow")
         count = min(_MOST_TICKS, max(1, _BLOCK_NS // schedule.period_ns))
-        ticks = schedule.columns(self._first, count)
+        columns = schedule.columns(self._first, count)
         self._first += count
-        self._columns = tuple(
-            np.ascontiguousarray(column, np.int64)
-            for column in (ticks.deadlines_mono_ns, ticks.ends_mono_ns, ticks.are_full)
-        )
+        self._columns = tuple(np.ascontiguousarray(column, np.int64) for column in columns)
         loop = self._loop
         loop.deadlines_mono_ns, loop.ends_mono_ns, loop.are_full = (
             column.__array_interface__["data"][0] for column in self._columns
@@ -221,5 +201,5 @@ def with_native(
     """The parts with ticks by the library, if the back end has plans and time is the machine's."""
     if not (isinstance(backend, PlansReads) and isinstance(clock, SystemClock)):
         return parts
-    memory = memory_of(gpu.places())
+    memory = Memory(*gpu.addresses())
     return replace(parts, ticks=NativeTicks(library, backend, device, memory, interrupt, clock))

@@ -125,7 +125,9 @@ def test_what_is_found_of_a_sensor_later_holds_for_samples_before(
     thread = archive(tmp_path, lambda: ring.reader)
     ring.write(20)
     wait_for(lambda: RecordedSamples(tmp_path).between(0, 2**62), "the first samples are kept")
-    ring.writer.side(1).write_timing({"sm_clock_mhz": SensorTiming(period_ns=100 * NS_PER_MS)})
+    ring.writer.slow_state(1).write_timing(
+        {"sm_clock_mhz": SensorTiming(period_ns=100 * NS_PER_MS)}
+    )
     ring.write(20)
     assert thread.stop()
     first, second = everything(tmp_path).gpus
@@ -139,13 +141,13 @@ def test_a_power_limit_is_that_of_the_samples_unless_it_changed_meanwhile(
     tmp_path: Path, ring: Ring
 ) -> None:
     """By the information at start neither limit is known; the full reads tell them."""
-    ring.writer.side(0).write_state(DeviceReading(power_limit_w=700.0), CLOCK.mono_ns())
-    ring.writer.side(1).write_state(DeviceReading(power_limit_w=700.0), CLOCK.mono_ns())
+    ring.writer.slow_state(0).write_state(DeviceReading(power_limit_w=700.0), CLOCK.mono_ns())
+    ring.writer.slow_state(1).write_state(DeviceReading(power_limit_w=700.0), CLOCK.mono_ns())
     thread = archive(tmp_path, lambda: ring.reader)
     ring.write(20)
     wait_for(lambda: RecordedSamples(tmp_path).between(0, 2**62), "the first samples are kept")
     assert [gpu.gpu.power_limit_w for gpu in everything(tmp_path).gpus] == [700.0, 700.0]
-    ring.writer.side(1).write_state(DeviceReading(power_limit_w=500.0), CLOCK.mono_ns())
+    ring.writer.slow_state(1).write_state(DeviceReading(power_limit_w=500.0), CLOCK.mono_ns())
     ring.write(20)
     assert thread.stop()
     assert [gpu.gpu.power_limit_w for gpu in everything(tmp_path).gpus] == [700.0, None]

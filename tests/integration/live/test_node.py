@@ -416,7 +416,7 @@ def power_limit_w(rig: Rig, reading: DeviceReading | None = None) -> float | Non
     """The limit of GPU 0 a second later, in which a full read may tell more than its sample."""
     rig.sample(1.0)
     if reading is not None:
-        rig.writer.side(rig.slot(rig.gpus[0])).write_state(reading, rig.clock.mono_ns())
+        rig.writer.slow_state(rig.slot(rig.gpus[0])).write_state(reading, rig.clock.mono_ns())
     return rig.now().gpus[0].reading.power_limit_w
 
 

@@ -64,7 +64,7 @@ class OneGpu:
         self.reader = RingReader(fd)
         self._stop, self.orders = threading.Event(), OrderBook()
         self.gpu = gpu = self.ring.gpu(0)
-        parts = LoopParts(side=self.ring.side(0))
+        parts = LoopParts(slow_state=self.ring.slow_state(0))
         if library is not None:
             parts = with_native(
                 parts, library, backend, devices[0], gpu, CLOCK, self.orders.interrupt

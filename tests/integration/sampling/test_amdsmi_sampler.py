@@ -101,7 +101,7 @@ def test_a_gpu_is_lost_and_comes_back_while_the_others_go_on(
     supervisor = supervise(fake)
     wait_for_samples(supervisor, ZERO, ONE)
     fake.node.gpus[1].fails(NOT_FOUND)
-    wait_for(lambda: "code 31" in (supervisor.reader.aside(1).trouble or ""))
+    wait_for(lambda: "code 31" in (supervisor.reader.slow_state(1).trouble or ""))
     wait_for_samples(supervisor, ZERO)
     fake.node.gpus[1].heals()
     wait_for_samples(supervisor, ZERO, ONE)
@@ -117,7 +117,9 @@ def test_all_gpus_are_lost_and_come_back(
     wait_for_samples(supervisor, ZERO, ONE)
     for gpu in fake.node.gpus:
         gpu.fails(DRIVER_NOT_LOADED)
-    wait_for(lambda: supervisor.reader.aside(0).trouble and supervisor.reader.aside(1).trouble)
+    wait_for(
+        lambda: supervisor.reader.slow_state(0).trouble and supervisor.reader.slow_state(1).trouble
+    )
     for gpu in fake.node.gpus:
         gpu.heals()
     wait_for_samples(supervisor, ZERO, ONE)

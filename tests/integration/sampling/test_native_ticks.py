@@ -331,10 +331,10 @@ def test_values_that_are_no_part_of_a_sample_are_kept_fresh(
     """The fake's average power is that of the last second: 500 W."""
     with one_gpu(backend, native) as sampled:
         sampled.samples_on()
-        first_ns = sampled.reader.aside(0).state_mono_ns
+        first_ns = sampled.reader.slow_state(0).state_mono_ns
         assert first_ns is not None
         sampled.samples_on()
-        aside = sampled.reader.aside(0)
+        aside = sampled.reader.slow_state(0)
         assert aside.state_mono_ns is not None
         assert aside.state_mono_ns > first_ns
         full = sampled.full_records

@@ -37,7 +37,7 @@ def test_a_gpu_that_was_silent_at_the_start_keeps_its_number_when_it_answers(
     supervisor = supervise(fake)
     wait_for_samples(supervisor, ZERO, "GPU-00000002")
     assert labels(supervisor) == {ZERO: "0", "": "1", "GPU-00000002": "2"}
-    wait_for(lambda: "code 15" in (supervisor.reader.aside(1).trouble or ""))
+    wait_for(lambda: "code 15" in (supervisor.reader.slow_state(1).trouble or ""))
     fake.scenario.gpus[1].fails(SUCCESS)
     wait_for_samples(supervisor, ZERO, ONE, "GPU-00000002")
     assert labels(supervisor) == {ZERO: "0", ONE: "1", "GPU-00000002": "2"}

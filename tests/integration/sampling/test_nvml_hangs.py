@@ -54,9 +54,9 @@ def test_a_gpu_that_hangs_at_the_start_leaves_the_others_sampled(
     pid = supervisor.pid
     wait_for_samples(supervisor, ZERO, TWO)
     assert labels(supervisor) == {ZERO: "0", "": "1", TWO: "2"}
-    wait_for(lambda: supervisor.reader.aside(1).trouble is not None)
+    wait_for(lambda: supervisor.reader.slow_state(1).trouble is not None)
     trouble = "enumeration failed: its first calls do not return"
-    assert supervisor.reader.aside(1).trouble == trouble
+    assert supervisor.reader.slow_state(1).trouble == trouble
     wait_for_ns(supervisor, LOOKS_NS)
     assert supervisor.poll() is SupervisorState.RUNNING
     assert (supervisor.pid, supervisor.left_pids, supervisor.restart_count) == (pid, (), 0)

@@ -35,16 +35,16 @@ def test_processes_are_listed_with_their_memory_where_it_is_known(
     fake = make_fake_nvml(2, without)
     fake.scenario.aside(fake.scenario.gpus[1]).runs((100, 1 << 30), (200, -1))
     supervisor = supervise(fake)
-    wait_for(lambda: supervisor.reader.aside(1).processes)
-    assert supervisor.reader.aside(1).processes == (
+    wait_for(lambda: supervisor.reader.slow_state(1).processes)
+    assert supervisor.reader.slow_state(1).processes == (
         GpuProcess(pid=100, memory_used_bytes=1 << 30),
         GpuProcess(pid=200),
     )
-    assert supervisor.reader.aside(0).processes == ()
-    assert supervisor.reader.aside(0).processes_mono_ns is not None
-    assert supervisor.reader.aside(1).driver_rare_ns > 0
+    assert supervisor.reader.slow_state(0).processes == ()
+    assert supervisor.reader.slow_state(0).processes_mono_ns is not None
+    assert supervisor.reader.slow_state(1).driver_rare_ns > 0
     fake.scenario.aside(fake.scenario.gpus[1]).runs()
-    wait_for(lambda: not supervisor.reader.aside(1).processes)
+    wait_for(lambda: not supervisor.reader.slow_state(1).processes)
 
 
 def test_where_the_driver_lists_no_processes_none_are_told(
@@ -55,7 +55,7 @@ def test_where_the_driver_lists_no_processes_none_are_told(
     supervisor = supervise(fake)
     wait_for(lambda: fake.scenario.gpus[0].calls_of(V3))
     wait_for_samples(supervisor, ZERO)
-    assert supervisor.reader.aside(0).processes_mono_ns is None
+    assert supervisor.reader.slow_state(0).processes_mono_ns is None
 
 
 def test_more_processes_than_there_is_room_for_are_cut(
@@ -64,7 +64,7 @@ def test_more_processes_than_there_is_room_for_are_cut(
     fake = make_fake_nvml()
     fake.scenario.aside(fake.scenario.gpus[0]).runs(*((pid, 1) for pid in range(1, 81)))
     supervisor = supervise(fake)
-    wait_for(lambda: len(supervisor.reader.aside(0).processes) == 64)
+    wait_for(lambda: len(supervisor.reader.slow_state(0).processes) == 64)
 
 
 def test_a_lost_gpu_is_explained_by_its_xid(
@@ -75,9 +75,9 @@ def test_a_lost_gpu_is_explained_by_its_xid(
     wait_for_samples(supervisor, ZERO, ONE)
     fake.scenario.aside(fake.scenario.gpus[1]).has_xid(79)
     fake.scenario.gpus[1].fails(GPU_IS_LOST)
-    wait_for(lambda: "XID 79 (fell off the bus)" in (supervisor.reader.aside(1).trouble or ""))
-    wait_for(lambda: "code 15" in (supervisor.reader.aside(1).trouble or ""))
-    assert supervisor.reader.aside(0).trouble is None
+    wait_for(lambda: "XID 79 (fell off the bus)" in (supervisor.reader.slow_state(1).trouble or ""))
+    wait_for(lambda: "code 15" in (supervisor.reader.slow_state(1).trouble or ""))
+    assert supervisor.reader.slow_state(0).trouble is None
     fake.scenario.gpus[1].fails(SUCCESS)
     wait_for_samples(supervisor, ONE)
 
@@ -89,12 +89,12 @@ def test_memory_errors_and_a_reset_that_is_due_are_told(
     ill = fake.scenario.aside(fake.scenario.gpus[0])
     ill.ecc_uncorrected, ill.rows_pending, ill.pages_pending, ill.recovery_action = 3, 1, 1, 1
     supervisor = supervise(fake)
-    wait_for(lambda: supervisor.reader.aside(0).trouble)
-    assert supervisor.reader.aside(0).trouble == (
+    wait_for(lambda: supervisor.reader.slow_state(0).trouble)
+    assert supervisor.reader.slow_state(0).trouble == (
         "the GPU must be reset; 3 uncorrected memory errors since the driver loaded; "
         "row remapping waits for a reset; page retirement waits for a reset"
     )
-    assert supervisor.reader.aside(1).trouble is None
+    assert supervisor.reader.slow_state(1).trouble is None
 
 
 def test_a_driver_without_any_of_these_calls_tells_no_trouble(
@@ -114,9 +114,9 @@ def test_a_driver_without_any_of_these_calls_tells_no_trouble(
     )
     fake = make_fake_nvml(1, lacking)
     supervisor = supervise(fake)
-    wait_for(lambda: supervisor.reader.aside(0).driver_rare_ns > 0)
+    wait_for(lambda: supervisor.reader.slow_state(0).driver_rare_ns > 0)
     wait_for_samples(supervisor, ZERO)
-    assert supervisor.reader.aside(0).trouble is None
+    assert supervisor.reader.slow_state(0).trouble is None
     assert supervisor.restart_count == 0
 
 

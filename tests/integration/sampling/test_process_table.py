@@ -14,7 +14,7 @@ import pytest
 from chopperd.clock import SystemClock
 from chopperd.model.devices import GpuInfo, GpuProcess, Vendor
 from chopperd.model.samples import ProcessRow
-from chopperd.sampling.memory.slow_state import GpuAside
+from chopperd.sampling.memory.slow_state import SlowState
 from chopperd.sampling.process_table import ProcessTable, descendants, merged_processes
 from tests.waiting import wait_for
 
@@ -42,7 +42,7 @@ def test_what_proc_shows_of_a_process_is_read_while_it_lives() -> None:
     table, before_ns = ProcessTable(SystemClock()), time.time_ns()
     env = {"CUDA_VISIBLE_DEVICES": "3", "LOCAL_RANK": "1", "SECRET": "x", "HOSTNAME": "pod"}
     with running(*SLEEP, **env) as pid:
-        row = own(table.look({pid: {"GPU-3": 7}}), pid)
+        row = own(table.update({pid: {"GPU-3": 7}}), pid)
         assert row.ns_pids == (pid,)
         assert row.gpus == {"GPU-3": 7}
         assert row.visible == {"CUDA_VISIBLE_DEVICES": "3", "LOCAL_RANK": "1"}
@@ -52,12 +52,12 @@ def test_what_proc_shows_of_a_process_is_read_while_it_lives() -> None:
         assert row.listed_unix_ns is not None
         assert abs((row.started_unix_ns or 0) - before_ns) < 5 * S
         # More memory on another GPU; less on the first.
-        row = own(table.look({pid: {"GPU-3": 5, "GPU-0": None}}), pid)
+        row = own(table.update({pid: {"GPU-3": 5, "GPU-0": None}}), pid)
         assert row.gpus == {"GPU-3": 7, "GPU-0": None}
-    ended = own(table.look({}), pid)
+    ended = own(table.update({}), pid)
     assert ended.gone_unix_ns is not None
     assert ended.visible == {"CUDA_VISIBLE_DEVICES": "3", "LOCAL_RANK": "1"}
-    assert table.look({}) == ()
+    assert table.update({}) == ()
     assert table.rows() == (ended,)
 
 
@@ -67,7 +67,7 @@ def test_a_process_in_a_namespace_has_the_pid_that_it_knows_itself_by() -> None:
         wait_for(lambda: bool(descendants(pid)))
         (child,) = descendants(pid)
         assert child in descendants(os.getpid())
-        row = own(ProcessTable(SystemClock()).look({}, [child]), child)
+        row = own(ProcessTable(SystemClock()).update({}, [child]), child)
         assert row.ns_pids == (child, 1)
         assert row.own_pid == 1
         assert row.container is False, "its files are ours"
@@ -86,9 +86,9 @@ def write(proc: Path, pid: int, ticks: int, environ: bytes | None = b"A=1\0") ->
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     table = ProcessTable(SystemClock(), tmp_path)
     write(tmp_path, 7, 1_000)
-    table.look({7: {"GPU-1": 1}})
+    table.update({7: {"GPU-1": 1}})
     write(tmp_path, 7, 5_000)
-    table.look({7: {"GPU-2": 1}})
+    table.update({7: {"GPU-2": 1}})
     first, second = table.rows()
     assert first.gone_unix_ns == second.started_unix_ns
     assert (second.started_unix_ns or 0) - (first.started_unix_ns or 0) == pytest.approx(
@@ -102,32 +102,32 @@ def test_an_environment_that_is_not_readable_is_unknown_and_not_empty(
     tmp_path: Path, environ: bytes | None
 ) -> None:
     write(tmp_path, 7, 1_000, environ)
-    (row,) = ProcessTable(SystemClock(), tmp_path).look({7: {}})
+    (row,) = ProcessTable(SystemClock(), tmp_path).update({7: {}})
     assert row.visible is None
     write(tmp_path, 8, 1_000)
-    (row,) = ProcessTable(SystemClock(), tmp_path).look({8: {}})
+    (row,) = ProcessTable(SystemClock(), tmp_path).update({8: {}})
     assert row.visible == {}
 
 
 def test_a_process_that_can_not_be_seen_is_kept_without_a_start(tmp_path: Path) -> None:
     table = ProcessTable(SystemClock(), tmp_path)
-    (row,) = table.look({4711: {"GPU-1": 5}})
+    (row,) = table.update({4711: {"GPU-1": 5}})
     assert (row.ns_pids, row.started_unix_ns, row.visible) == ((), None, None)
     assert row.gpus == {"GPU-1": 5}
-    (row,) = table.look({})
+    (row,) = table.update({})
     assert row.gone_unix_ns is not None
 
 
 def test_the_table_is_bounded_and_forgets_what_ended_first(tmp_path: Path) -> None:
     table = ProcessTable(SystemClock(), tmp_path)
     for pid in range(1000, 1700):
-        table.look({pid: {}})
+        table.update({pid: {}})
     assert len(table.rows()) == 512
     assert table.rows()[-1].pid == 1699
 
 
-def aside(at_mono_ns: int | None, *processes: GpuProcess) -> GpuAside:
-    return GpuAside(processes_mono_ns=at_mono_ns, processes=processes)
+def aside(at_mono_ns: int | None, *processes: GpuProcess) -> SlowState:
+    return SlowState(processes_mono_ns=at_mono_ns, processes=processes)
 
 
 def test_only_a_new_list_is_taken_over(tmp_path: Path) -> None:

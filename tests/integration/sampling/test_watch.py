@@ -64,7 +64,10 @@ class Bench:
         self.reader = RingReader(fd)
         self.gpus = [
             WatchedGpu(
-                device=device, label=device.gpu, gpu=self.ring.gpu(slot), side=self.ring.side(slot)
+                device=device,
+                label=device.gpu,
+                gpu=self.ring.gpu(slot),
+                slow_state=self.ring.slow_state(slot),
             )
             for slot, device in enumerate(devices)
         ]
@@ -89,7 +92,7 @@ class Bench:
         end_ns = self.clock.mono_ns() + round(seconds * NS_PER_S)
         while self.clock.mono_ns() < end_ns:
             self.clock.advance(NS_PER_S // 2)
-            self.watch.look(self.clock.mono_ns())
+            self.watch.ask(self.clock.mono_ns())
         return list(self.backend.asked)
 
 
@@ -114,7 +117,7 @@ def test_each_question_is_asked_as_seldom_as_it_is_to_be(bench: Bench) -> None:
 def test_what_is_found_lies_beside_the_gpu_with_what_it_cost(bench: Bench) -> None:
     bench.backend.trouble_of["1"] = "the GPU must be reset"
     asked = bench.pass_time(2)
-    zero, one = bench.reader.aside(0), bench.reader.aside(1)
+    zero, one = bench.reader.slow_state(0), bench.reader.slow_state(1)
     assert (zero.processes, one.processes) == ((GpuProcess(pid=100),), (GpuProcess(pid=101),))
     assert (zero.trouble, one.trouble) == (None, "the GPU must be reset")
     assert zero.driver_rare_ns + one.driver_rare_ns == 3 * NS_PER_MS * len(asked)
@@ -125,7 +128,7 @@ def test_dropped_values_are_counted_by_gpu_and_never_twice(bench: Bench) -> None
     bench.pass_time(2)
     bench.backend.dropped = {("0", "power_w"): 4, ("0", "sm_clock_mhz"): 1, ("1", "power_w"): 1}
     bench.pass_time(2)
-    assert [bench.reader.aside(slot).invalid_count for slot in (0, 1)] == [5, 1]
+    assert [bench.reader.slow_state(slot).invalid_count for slot in (0, 1)] == [5, 1]
 
 
 def test_a_gpu_that_is_lost_is_explained_at_once_and_once(bench: Bench) -> None:
@@ -133,7 +136,7 @@ def test_a_gpu_that_is_lost_is_explained_at_once_and_once(bench: Bench) -> None:
     bench.backend.trouble_of["0"] = "XID 79"
     bench.gpus[0].gpu.set_state(GpuState.LOST)
     assert [each for each in bench.pass_time(5) if each != "processes 1"] == ["trouble 0"]
-    assert bench.reader.aside(0).trouble == "XID 79"
+    assert bench.reader.slow_state(0).trouble == "XID 79"
     # Nobody lists the processes on it meanwhile.
     assert "processes 0" not in bench.pass_time(30)
 
@@ -163,7 +166,7 @@ def test_a_failed_question_tells_nothing_and_costs_no_other(
     bench.backend.failure = failure
     asked = bench.pass_time(2)
     assert {"processes 0", "processes 1", "trouble 0", "trouble 1"} <= set(asked)
-    assert bench.reader.aside(0).processes_mono_ns is None
+    assert bench.reader.slow_state(0).processes_mono_ns is None
     assert len(caplog.records) == 2  # one a GPU, then at most one a minute
 
 
@@ -177,6 +180,6 @@ def test_an_absurd_size_of_a_process_is_not_known_and_spoils_nothing(bench: Benc
     bench.backend.memory_used_bytes = 2**64 - 2
     bench.backend.trouble_of["1"] = "the GPU must be reset"
     bench.pass_time(2)
-    aside = bench.reader.aside(1)
+    aside = bench.reader.slow_state(1)
     assert aside.trouble == "the GPU must be reset"
     assert aside.processes == (GpuProcess(pid=101),)

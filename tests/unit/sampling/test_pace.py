@@ -33,23 +33,23 @@ class Looks:
         """Give it looks for a time, and take up what it says."""
         end_ns = self.now_ns + round(seconds * SECOND)
         while self.now_ns < end_ns:
-            self.now_ns += self.pacer.kept.period_ns or 100 * MS
+            self.now_ns += self.pacer.decision.period_ns or 100 * MS
             self.driver_ns += call_ns
             self.pacer.note(self.now_ns, reading)
             self.pacer.judge(self.now_ns, self.driver_ns)
-            if self.pacer.has_news(self.now_ns):
+            if self.pacer.is_outdated(self.now_ns):
                 self.pacer.decide(self.now_ns)
 
     @property
     def kept(self) -> tuple[Pace, int]:
-        return self.pacer.kept.pace, self.pacer.kept.period_ns
+        return self.pacer.decision.pace, self.pacer.decision.period_ns
 
 
 def test_what_is_asked_for_is_kept() -> None:
     looks = Looks()
     looks.look(BUSY, 30)
     assert looks.kept == (Pace.ASKED, 100 * MS)
-    assert not looks.pacer.has_news(looks.now_ns)
+    assert not looks.pacer.is_outdated(looks.now_ns)
 
 
 def test_ten_idle_seconds_slow_the_reads_and_one_busy_look_ends_that_at_once() -> None:
@@ -159,7 +159,7 @@ def test_a_burst_holds_for_its_time_also_on_an_idle_gpu() -> None:
     looks = Looks()
     looks.look(IDLE, 12)
     looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + 5 * SECOND), looks.now_ns)
-    assert looks.pacer.has_news(looks.now_ns)
+    assert looks.pacer.is_outdated(looks.now_ns)
     looks.pacer.decide(looks.now_ns)
     assert looks.kept == (Pace.BURST, 10 * MS)
     looks.look(IDLE, 4.9)
@@ -177,7 +177,7 @@ def test_a_burst_has_a_budget_of_its_own() -> None:
     assert looks.kept == (Pace.BURST, 10 * MS)
     looks.look(BUSY, 0.5, call_ns=MS)
     assert looks.kept == (Pace.BURST, 50 * MS)
-    assert looks.pacer.kept.wanted_ns == 10 * MS
+    assert looks.pacer.decision.wanted_ns == 10 * MS
     assert looks.pacer.spent_ratio == pytest.approx(0.1, rel=0.02)
     looks.look(BUSY, 18.4, call_ns=MS)
     assert looks.kept[0] is Pace.BURST
@@ -199,8 +199,8 @@ def test_in_a_quiet_time_no_read_is_due_and_a_burst_ends_it() -> None:
     kept = looks.pacer.decide(looks.now_ns)
     assert (kept.pace, kept.period_ns) == (Pace.QUIET, 0)
     assert kept.until_mono_ns == looks.now_ns + 5 * SECOND
-    assert not looks.pacer.has_news(kept.until_mono_ns - 1)
-    assert looks.pacer.has_news(kept.until_mono_ns)
+    assert not looks.pacer.is_outdated(kept.until_mono_ns - 1)
+    assert looks.pacer.is_outdated(kept.until_mono_ns)
     looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND), looks.now_ns)
     assert looks.pacer.decide(looks.now_ns).pace is Pace.BURST
     assert looks.pacer.decide(looks.now_ns + SECOND).pace is Pace.QUIET
@@ -267,17 +267,17 @@ def test_reads_by_others_are_looked_at_when_a_decision_may_change() -> None:
     looks = Looks(idle_after_s=10.0, budget_ratio=0.01, burst_budget_ratio=0.1)
     looks.look(BUSY, 6)
     pacer = looks.pacer
-    assert looks.now_ns < pacer.look_at_mono_ns <= looks.now_ns + 15 * SECOND
-    assert pacer.look_at_driver_ns == looks.driver_ns + 50 * MS  # 1 % of 5 s
+    assert looks.now_ns < pacer.review_at_mono_ns <= looks.now_ns + 15 * SECOND
+    assert pacer.review_at_driver_ns == looks.driver_ns + 50 * MS  # 1 % of 5 s
     looks.look(IDLE, 0.1)
-    assert pacer.look_at_mono_ns == looks.now_ns + 10 * SECOND
+    assert pacer.review_at_mono_ns == looks.now_ns + 10 * SECOND
     looks.orders.take(Burst(hz=100.0, until_mono_ns=looks.now_ns + SECOND // 2), looks.now_ns)
     pacer.decide(looks.now_ns)
-    assert pacer.look_at_mono_ns <= looks.now_ns + SECOND // 2
-    assert pacer.look_at_driver_ns == looks.driver_ns + 100 * MS  # 10 % of 1 s
+    assert pacer.review_at_mono_ns <= looks.now_ns + SECOND // 2
+    assert pacer.review_at_driver_ns == looks.driver_ns + 100 * MS  # 10 % of 1 s
     looks.look(IDLE, 30)
     assert looks.kept[0] is Pace.IDLE
-    assert pacer.look_at_mono_ns < looks.now_ns  # after each read
+    assert pacer.review_at_mono_ns < looks.now_ns  # after each read
 
 
 def test_an_idle_bit_beside_activity_is_not_idle() -> None:

@@ -7,7 +7,7 @@ import pytest
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause
 from chopperd.sampling.memory.layout import RECORD
-from chopperd.sampling.memory.slow_state import GpuAside
+from chopperd.sampling.memory.slow_state import SlowState
 from chopperd.sampling.recording import gpu_samples, recorded_gpu
 from chopperd.units import TimeTriple
 
@@ -69,5 +69,5 @@ def test_a_power_limit_that_changed_meanwhile_is_not_that_of_the_recording(
     start_w: float | None, last_w: float | None, named_w: float | None
 ) -> None:
     state = {} if last_w is None else {"power_limit_w": last_w}
-    found = recorded_gpu(replace(GPU, power_limit_w=start_w), GpuAside(state=state))
+    found = recorded_gpu(replace(GPU, power_limit_w=start_w), SlowState(state=state))
     assert found.power_limit_w == named_w

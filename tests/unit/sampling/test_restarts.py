@@ -48,7 +48,7 @@ def test_failures_are_forgotten_once_a_process_samples(restarts: Restarts) -> No
 
 def test_a_start_that_was_asked_for_begins_with_no_pause(restarts: Restarts) -> None:
     assert [restarts.pause_s(0.1) for _ in range(3)] == [0, 1, 2]
-    restarts.begin_anew()
+    restarts.reset()
     assert restarts.pause_s(0.1) == 0
 
 

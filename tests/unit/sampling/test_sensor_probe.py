@@ -13,7 +13,7 @@ from chopperd.model.devices import FieldProbe, GpuInfo, SensorTiming, Vendor
 from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter
 from chopperd.sampling.memory.ring_reader import RingReader
-from chopperd.sampling.memory.slow_state import GpuAside, with_findings
+from chopperd.sampling.memory.slow_state import SlowState, with_findings
 from chopperd.sampling.sensor_probe import (
     FIRST_NS,
     MOST_DRIVER_NS,
@@ -75,7 +75,7 @@ class Bench:
 
     @property
     def timing(self) -> Mapping[str, SensorTiming]:
-        return self.reader.aside(0).timing
+        return self.reader.slow_state(0).timing
 
 
 MakeBench = Callable[..., Bench]
@@ -91,7 +91,7 @@ def make_bench() -> Iterator[MakeBench]:
         clock, stop, is_welcome = ScriptedClock(), threading.Event(), [True]
         sensors = driver(clock, period_ms)
         ring = RingWriter(fd, RingDescription(gpus=(GPU,)), 256)
-        gpu = ProbedGpu(device=GPU, side=ring.side(0))
+        gpu = ProbedGpu(device=GPU, slow_state=ring.slow_state(0))
         probe = SensorProbe(
             sensors,
             gpu,
@@ -219,7 +219,7 @@ def test_driver_time_is_counted_and_a_slow_driver_ends_the_probe(make_bench: Mak
     bench = make_bench(ALL, budget_ratio=0.0002)
     bench.driver.read_ns = 5 * NS_PER_MS
     assert bench.turn_after(FIRST_NS) == 9
-    assert bench.reader.aside(0).driver_rare_ns == 45 * NS_PER_MS
+    assert bench.reader.slow_state(0).driver_rare_ns == 45 * NS_PER_MS
 
 
 def test_no_budget_allows_more_than_three_tenths_of_a_second(make_bench: MakeBench) -> None:
@@ -227,7 +227,7 @@ def test_no_budget_allows_more_than_three_tenths_of_a_second(make_bench: MakeBen
     bench = make_bench({"power_w": 100}, budget_ratio=1.0)
     bench.driver.read_ns = 10 * NS_PER_MS
     bench.turn_after(FIRST_NS)
-    assert bench.reader.aside(0).driver_rare_ns == MOST_DRIVER_NS + 10 * NS_PER_MS
+    assert bench.reader.slow_state(0).driver_rare_ns == MOST_DRIVER_NS + 10 * NS_PER_MS
 
 
 def test_a_gpu_that_answers_nothing_is_asked_once(make_bench: MakeBench) -> None:
@@ -257,11 +257,11 @@ def test_periods_that_were_found_go_with_the_gpu_but_not_over_what_it_knew() -> 
         "power_w": SensorTiming(window_ns=5),
         "energy_j": SensorTiming(period_ns=100),
     }
-    found = with_findings(GPU, GpuAside(timing=timing))
+    found = with_findings(GPU, SlowState(timing=timing))
     assert (found.sm_clock_period_ns, found.power_period_ns, found.energy_period_ns) == (
         20,
         None,
         100,
     )
-    later = GpuAside(timing={"sm_clock_mhz": SensorTiming(period_ns=7)})
+    later = SlowState(timing={"sm_clock_mhz": SensorTiming(period_ns=7)})
     assert with_findings(found, later) == found

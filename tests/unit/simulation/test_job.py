@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from bench.truth import rank_truth
 from chopperd.model.kinds import Cause
-from chopperd.simulation.job import kernel_columns, rank_step, rank_truth
+from chopperd.simulation.job import kernel_columns, rank_step
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated
 

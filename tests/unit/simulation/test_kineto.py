@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chopperd.simulation.job import rank_truth
+from bench.truth import rank_truth
 from chopperd.simulation.kineto import rank_trace
 from chopperd.simulation.node import SimulatedNode
 from tests.unit.simulation.conftest import START_NS, simulated

@@ -3,6 +3,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from bench.truth import limited_ns, mean_mhz
 from chopperd.model.devices import STATE_FIELDS, ReadScope
 from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
@@ -35,7 +36,7 @@ def test_what_is_kept_stays_bounded() -> None:
     node = simulated("idle")
     for t_s in range(0, 120, 7):
         node.reading(0, START_NS + t_s * NS_PER_S)
-    assert node.kept_chunk_count <= 32
+    assert node.stored_step_count <= 32
 
 
 def test_another_seed_gives_another_node(fsdp2: SimulatedNode) -> None:
@@ -75,7 +76,7 @@ def test_limit_counters_grow_as_the_truth_says(fsdp2: SimulatedNode) -> None:
         truth = fsdp2.truth(index, START_NS, START_NS + 8 * NS_PER_S)
         for cause, counted in last.limited_ns.items():
             ends = START_NS + np.array([1, 7]) * NS_PER_S
-            expected = np.diff(truth.limited_ns(cause, ends))[0]
+            expected = np.diff(limited_ns(truth, cause, ends))[0]
             assert counted - first.limited_ns[cause] == pytest.approx(expected, abs=2 * lag_ns)
     assert fsdp2.reading(5, START_NS + 9 * NS_PER_S).causes == frozenset({Cause.THERMAL})
 
@@ -107,7 +108,7 @@ def test_the_hot_gpu_is_hot_and_slow_and_its_peers_are_held_by_power(fsdp2: Simu
     assert temperatures[5] == max(temperatures) >= 86
     assert sorted(temperatures)[-2] < 75
     means = [
-        fsdp2.truth(gpu.index, START_NS, START_NS + 4 * NS_PER_S).mean_mhz(span(0.5, 4))
+        mean_mhz(fsdp2.truth(gpu.index, START_NS, START_NS + 4 * NS_PER_S), span(0.5, 4))
         for gpu in fsdp2.gpus
     ]
     assert np.argmin(means) == 5

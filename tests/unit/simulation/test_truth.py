@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.truth import limited_ns, lost_by_cause_ns, lost_ns, mean_mhz
 from chopperd.model.kinds import Cause
 from chopperd.model.timeline import Intervals
 from chopperd.simulation.track import ClockTruth, StepFunction
@@ -36,11 +37,11 @@ def test_integrals_equal_a_sum_over_every_nanosecond(
     end = data.draw(st.integers(start + 1, len(each_ns)))
     span, inside = interval(start, end), each_ns[start:end]
     assert truth.clock.over(span)[0] == pytest.approx(inside.sum(), rel=1e-12)
-    assert truth.mean_mhz(span) == pytest.approx(inside.mean(), rel=1e-12)
-    lost_ns = truth.lost_ns(span, 1500.0)[0]
-    assert lost_ns == pytest.approx(np.maximum(0, 1 - inside / 1500).sum(), abs=1e-9)
-    by_cause = truth.lost_by_cause_ns(span, 1500.0)
-    assert sum(each[0] for each in by_cause.values()) == pytest.approx(lost_ns, abs=1e-9)
+    assert mean_mhz(truth, span) == pytest.approx(inside.mean(), rel=1e-12)
+    all_lost_ns = lost_ns(truth, span, 1500.0)[0]
+    assert all_lost_ns == pytest.approx(np.maximum(0, 1 - inside / 1500).sum(), abs=1e-9)
+    by_cause = lost_by_cause_ns(truth, span, 1500.0)
+    assert sum(each[0] for each in by_cause.values()) == pytest.approx(all_lost_ns, abs=1e-9)
 
 
 def test_limits_in_force_share_a_loss_evenly_and_none_is_unexplained() -> None:
@@ -49,7 +50,7 @@ def test_limits_in_force_share_a_loss_evenly_and_none_is_unexplained() -> None:
         [(100, 500, both), (100, 750, 0), (100, 1000, 0), (100, 500, Cause.THERMAL.bit)]
     )
     # by hand, against 1000 MHz: 50 ns shared, 25 ns with no limit, none, 50 ns thermal
-    lost = truth.lost_by_cause_ns(interval(0, 400), 1000.0)
+    lost = lost_by_cause_ns(truth, interval(0, 400), 1000.0)
     assert {cause: each[0] for cause, each in lost.items()} == {
         Cause.POWER_CAP: pytest.approx(25),
         Cause.THERMAL: pytest.approx(75),
@@ -60,7 +61,7 @@ def test_limits_in_force_share_a_loss_evenly_and_none_is_unexplained() -> None:
 def test_a_standing_limit_takes_the_loss_above_it() -> None:
     truth = truth_of([(100, 500, Cause.POWER_CAP.bit), (100, 900, Cause.POWER_CAP.bit)])
     # by hand, limit 800 of 1000 MHz: 20 + 10 ns are the limit's, 30 ns below it the power cap's
-    lost = truth.lost_by_cause_ns(interval(0, 200), 1000.0, limit_mhz=800.0)
+    lost = lost_by_cause_ns(truth, interval(0, 200), 1000.0, limit_mhz=800.0)
     assert {cause: each[0] for cause, each in lost.items()} == {
         Cause.USER_LIMIT: pytest.approx(30),
         Cause.POWER_CAP: pytest.approx(30),
@@ -70,7 +71,7 @@ def test_a_standing_limit_takes_the_loss_above_it() -> None:
 def test_a_limit_counter_is_the_time_integral_of_its_bit() -> None:
     truth = truth_of([(10, 900, Cause.THERMAL.bit), (10, 900, 0), (10, 900, Cause.THERMAL.bit)])
     times = ORIGIN_NS + np.array([0, 5, 10, 20, 24, 30])
-    assert truth.limited_ns(Cause.THERMAL, times).tolist() == [0, 5, 10, 10, 14, 20]
+    assert limited_ns(truth, Cause.THERMAL, times).tolist() == [0, 5, 10, 10, 14, 20]
 
 
 def test_a_time_outside_the_simulated_span_is_refused() -> None:
