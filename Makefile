@@ -14,7 +14,7 @@ PARTS := e2e integration-sampling integration-reports e2e-agent integration-agen
   integration-traces integration-rest
 
 .PHONY: demo check lint unit-covered unit-rest test integration $(PARTS) golden compat bench fuzz format \
-  schema dashboards reference docs compiler prometheus systemd clean
+  schema dashboards reference docs wheels compiler prometheus systemd clean
 
 # Stamps are older than pyproject.toml when it changes, and the installation is then brought up to
 # date. `ready-dev` holds all of `ready-run`.
@@ -33,6 +33,7 @@ $(VENV)/.ready-dev: pyproject.toml
 NATIVE := $(addprefix chopperd/sampling/native/,native.h plans.c ticks.c) \
   $(addprefix chopperd/traces/native/,between.h scanner.h text.h between.c file.c json.c keys.c names.c numbers.c rows.c scan.c strings.c)
 $(VENV)/.ready-native: pyproject.toml $(NATIVE) $(VENV)/.ready-dev | compiler
+	rm -f chopperd/*/native/*.so
 	$(PIP) install --force-reinstall --no-deps -e .
 	$(PY) -c 'from chopperd.sampling.native.library import native_library as n; assert n()'
 	$(PY) -c 'from chopperd.traces.native.scanner import scanner_library as n; assert n()'
@@ -156,6 +157,10 @@ bench: $(VENV)/.ready-native $(HTA_VENV)/.ready-$(HTA)
 # FUZZ_COUNT=10000: fewer inputs. FUZZ_SEED=2: others.
 fuzz: $(VENV)/.ready-native
 	$(PY) -m tests.fuzz --count $(or $(FUZZ_COUNT),1000000) --seed $(or $(FUZZ_SEED),1)
+
+# Wheels with the C parts built, so that users need no compiler.
+wheels:
+	deploy/wheels.sh
 
 # For the C part of the sampler; the tests also compile a fake driver for the real binding.
 compiler:
