@@ -27,8 +27,7 @@ from chopperd.traces.read.json_text import (
     refusal_of,
     repaired,
 )
-from chopperd.traces.read.rows import TraceRows
-from chopperd.traces.read.scanned import ScannedRows
+from chopperd.traces.read.rows import ScannedRows, TraceRows
 from chopperd.traces.read.source import Buffer, TraceSource
 
 _FILE_BYTES: Final = 1 << 24

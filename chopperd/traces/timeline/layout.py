@@ -28,12 +28,13 @@ from chopperd.traces.timeline.layers import layers
 from chopperd.traces.timeline.links import Links, link, unrecorded
 from chopperd.traces.timeline.operations import (
     attribute,
+    copied_bytes,
     operation_names,
+    record_work,
     with_operation_classes,
 )
 from chopperd.traces.timeline.phases import phases
 from chopperd.traces.timeline.steps import TRACE_ENDS, mark_steps, step_at
-from chopperd.traces.timeline.work import copied_bytes, record_work
 
 _NEVER_NS: Final = np.iinfo(np.int64).max
 LAUNCHES_WITHOUT_RECORD: Final = "launches_without_record"

@@ -7,7 +7,7 @@ from chopperd.model.kinds import KernelClass
 from chopperd.model.spec import DType
 from chopperd.model.trace import Shapes, SpanKind, Trace
 from chopperd.traces.timeline.layout import lay_out
-from chopperd.traces.timeline.work import record_work
+from chopperd.traces.timeline.operations import record_work
 from tests.trace_building import TraceBuilder
 
 GEMM, ATTENTION, OTHER = KernelClass.GEMM, KernelClass.ATTENTION, KernelClass.OTHER

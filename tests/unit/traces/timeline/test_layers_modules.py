@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline.modules import module_layers
+from chopperd.traces.timeline.layers import module_layers
 from tests.trace_building import MAIN, Thread, TraceBuilder
 
 ENGINE: Thread = (100, 101)

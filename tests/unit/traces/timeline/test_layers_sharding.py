@@ -1,7 +1,7 @@
 """FSDP2's annotations and the stretches between its hooks, by hand."""
 
 from chopperd.model.trace import SpanKind
-from chopperd.traces.timeline.modules import ROOT, Sharding, Stretches, sharding
+from chopperd.traces.timeline.layers import ROOT, Sharding, Stretches, sharding
 from tests.trace_building import Thread, TraceBuilder
 
 OTHER: Thread = (100, 101)
