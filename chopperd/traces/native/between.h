@@ -1,8 +1,8 @@
-/* What stands between two values of an event: brackets, blanks, a comma, the next key, a colon.
+/* The text between two values of an event: brackets, blanks, a comma, the next key, a colon.
  *
- * A profiler writes few such pieces, and one after another in few orders. Each that was read is
- * remembered with what it means, and what came before it points to it: there it is compared, many
- * bytes at a time, and not read again. The same bytes behind the same piece mean the same.
+ * A profiler writes few such pieces, in few orders. Each that was read is remembered with its meaning,
+ * and the piece before it points to it: there it is compared, many bytes at a time, and not parsed
+ * again. The same bytes after the same piece mean the same.
  */
 #ifndef CHOPPERD_BETWEEN_H
 #define CHOPPERD_BETWEEN_H

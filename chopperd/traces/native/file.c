@@ -11,8 +11,8 @@ enum {
 };
 
 /* Reads the elements from `offset` on, about `most` bytes of them: where the next one starts. Less is
- * read where the array or the file ends, where an element is long or damaged for long (which is left to
- * those who look at it again only when there is far more of it), and where reading fails. */
+ * read if the array or the file ends, if an element is long or has long damage (which the caller reads
+ * again only when there is far more text), and if reading fails. */
 int64_t scan_file(scan_t *scan, int32_t file, int64_t offset, int64_t most)
 {
     int64_t start = offset, size = 0;

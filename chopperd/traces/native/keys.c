@@ -60,8 +60,8 @@ static int arg_key(const char *text, int64_t size)
     }
 }
 
-/* The text of a key without its escapes, as far as they stand for ASCII; other keys are not ours.
- * The length, or -1 where it is longer than all of ours. */
+/* The text of a key without escapes of ASCII characters, all that the keys read here have.
+ * The length, or -1 if it is longer than all of those. */
 static int64_t unescaped(char *to, int64_t room, const token_t *token)
 {
     static const char escapes[] = "\"\"\\\\//b\bf\fn\nr\rt\t";

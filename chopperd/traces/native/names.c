@@ -7,7 +7,7 @@
 /* Marks of names, worked out where they are asked for. */
 enum { NOT_SHAPED = 1, SHAPED };
 
-static const char SEPARATOR = '\x1f'; /* stands in no JSON text */
+static const char SEPARATOR = '\x1f'; /* in no JSON text */
 
 int32_t text_number(scan_t *scan, int which, const char *text, int64_t size, bool *is_new)
 {
@@ -72,7 +72,7 @@ static bool holds_any(const char *text, int64_t size, const char *words)
     return false;
 }
 
-/* Whether shapes are kept of operators of a name. */
+/* Whether shapes are stored of operators of a name. */
 static bool is_shaped(scan_t *scan, const char *text, int64_t size)
 {
     if (memchr(text, '\\', (size_t)size)) {

@@ -203,7 +203,7 @@ static int64_t integer_of_text(const token_t *token)
     return integer_of(at, end);
 }
 
-/* The integer that a value stands for; ABSENT where there is none, or int64 does not hold it. */
+/* The integer of a value; ABSENT if it has none, or int64 can't hold it. */
 int64_t integer_from(const token_t *token)
 {
     const char *end;

@@ -11,11 +11,11 @@ typedef enum {
 /* `SpanKind` of model/trace.py. */
 enum { OP_SPAN, ANNOTATION_SPAN, MODULE_SPAN };
 
-/* Categories that are kept. Those with a capital are of 2021; HIP calls are cuda_runtime too. */
+/* Categories that become rows. Those with a capital are of 2021; HIP calls are cuda_runtime too. */
 static const struct {
     const char *text;
     category_t category;
-} KEPT[] = {
+} ROW_CATEGORIES[] = {
     {"kernel", KERNEL},
     {"Kernel", KERNEL},
     {"gpu_memcpy", MEMCPY},
@@ -256,9 +256,9 @@ static category_t category_of(const token_t *text)
 {
     char plain[32];
     int64_t size = plain_text(plain, sizeof(plain), text);
-    for (size_t i = 0; i < sizeof(KEPT) / sizeof(*KEPT); i++)
-        if ((int64_t)strlen(KEPT[i].text) == size && memcmp(KEPT[i].text, plain, (size_t)size) == 0)
-            return KEPT[i].category;
+    for (size_t i = 0; i < sizeof(ROW_CATEGORIES) / sizeof(*ROW_CATEGORIES); i++)
+        if ((int64_t)strlen(ROW_CATEGORIES[i].text) == size && memcmp(ROW_CATEGORIES[i].text, plain, (size_t)size) == 0)
+            return ROW_CATEGORIES[i].category;
     return COUNTED;
 }
 

@@ -49,7 +49,7 @@ void scan_close(scan_t *scan)
     free(scan);
 }
 
-/* What may stand between two elements. */
+/* The end of the blanks and commas between two elements. */
 static const char *after_separators(const char *at)
 {
     while (*at == ' ' || *at == ',' || (*at >= '\t' && *at <= '\r'))
@@ -100,9 +100,9 @@ static bool is_event_key(const char *at)
     }
 }
 
-/* Where the next event seems to start: behind a brace and a comma, a brace and a key of events.
- * That stands also inside an event, where a text or a list looks like it. `border` is the brace
- * before it. NULL where there is none. */
+/* Where the next event seems to start: after a brace and a comma, a brace and a key of events. A text
+ * or a list inside an event may contain the same. `border` is the brace before it. NULL if there is
+ * none. */
 static const char *next_start(const char *at, const char *end, const char **border)
 {
     while ((at = memchr(at, '}', (size_t)(end - at))) != NULL) {
@@ -163,8 +163,8 @@ static const char *read_element(
     return at;
 }
 
-/* Whether an event, damaged or not, starts here. Objects nested in a damaged event look like
- * events too, but have no phase. */
+/* Whether an event, damaged or not, starts here. Objects nested in a damaged event resemble
+ * events, but have no phase. */
 static start_t starts_event(const char *at, const char *end, bool final)
 {
     const char *border;

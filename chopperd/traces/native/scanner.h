@@ -4,16 +4,15 @@
  * json.c       where a JSON value ends
  * numbers.c    decimals to whole ns, fields of mixed type to integers
  * strings.c    texts numbered in the order in which they come
- * between.h    what stands between two values, known after it was read once
+ * between.h    the text between two values, recognised once it was read
  * keys.c       the keys of an event
- * names.c      texts of an event as numbers, and what is asked of its name
+ * names.c      texts of an event as numbers, and properties of its name
  * rows.c       the row that an event becomes
  * file.c       a file's text, without Python
- * scan.c       one event after another, past those that are damaged
+ * scan.c       events in sequence, damaged ones skipped
  *
- * Means what the decoder in Python means (decode.py, rows.py, salvage.py). Between two scans the
- * numbers of texts are kept, and memory to be used again. Text ends with a NUL, which no JSON value
- * holds.
+ * Gives the same rows as the decoder in Python (event_rows.py). Numbers of texts and memory are
+ * retained between two scans. Text ends with a NUL, which no JSON value contains.
  */
 #ifndef CHOPPERD_SCANNER_H
 #define CHOPPERD_SCANNER_H
@@ -43,12 +42,12 @@ typedef struct {
     char kind;
 } token_t;
 
-/* The end of what starts at `at`, and in `state` how it ended: CUT where the text ran out. */
+/* The end of the value that starts at `at`, and in `state` how it ended: CUT at the end of the text. */
 const char *after_number(const char *at, const char *end, state_t *state);
 const char *after_string(const char *at, const char *end, state_t *state);
 const char *after_value(const char *at, const char *end, state_t *state);
-/* Behind what stands where a value of an object or a list is due, no text, object or list. Nothing, and
- * a word that is no value (nan, None, 0x7f), stand for null: `is_null`. */
+/* The end of a number or word in place of a value of an object or a list. A missing value and an
+ * invalid word (nan, None, 0x7f) mean null: `is_null`. */
 const char *after_plain(const char *at, const char *end, state_t *state, bool *is_null);
 
 /* ---- numbers.c ---- */
@@ -85,7 +84,7 @@ void pieces_close(pieces_t *pieces);
 
 typedef enum { PH, CAT, NAME, PID, TID, TS, DUR, ID, ARGS, EVENT_KEYS } event_key_t;
 
-/* Those of a collective, and of shapes, stand together: rows.c. */
+/* Those of a collective, and of shapes, are adjacent, which rows.c needs. */
 typedef enum {
     DEVICE, STREAM, CORRELATION, EXTERNAL_ID, EXTERNAL_ID_OF_2021, SEQUENCE, FORWARD_THREAD, BYTES,
     SIZE, HSA_QUEUE, COLLECTIVE, DTYPE, IN_ELEMENTS, OUT_ELEMENTS, GROUP, GROUP_DESCRIPTION,
@@ -101,14 +100,14 @@ typedef struct {
     const char *stop;
 } event_t;
 
-/* A text without quotes and escapes, as far as these stand for ASCII: its length, or -1 where it is
- * longer than there is room. */
+/* A text without quotes and escapes of ASCII characters: its length, or -1 if it is longer than
+ * `room`. */
 int64_t plain_text(char *to, int64_t room, const token_t *token);
-/* Behind the object at `at`; WHOLE where all of it is JSON. `pieces`: NULL to know none. */
+/* The end of the object at `at`; WHOLE if all of it is JSON. `pieces`: NULL to know none. */
 const char *read_keys(
     const char *at, const char *end, pieces_t *pieces, event_t *event, state_t *state);
-/* Makes an event at `at`, which was read and is damaged in its arguments, one whose arguments are those
- * that can still be told before `behind`; false where that can't be. */
+/* Reduces an event at `at`, which was read and is damaged in its arguments, to the arguments that are
+ * valid before `behind`; false if that is impossible. */
 bool mend_args(const char *at, const char *end, const char *behind, event_t *event);
 char phase_of(const event_t *event);
 bool is_scalar(const token_t *token);
@@ -180,7 +179,7 @@ int32_t joined_number(
 int32_t name_number(scan_t *scan, const event_t *event);
 int32_t thread_number(scan_t *scan, const event_t *event);
 
-/* Whether shapes are kept of operators of a name, which has a number. */
+/* Whether shapes are stored of operators of a name, which has a number. */
 bool keeps_shapes(scan_t *scan, const token_t *name, int32_t number);
 
 /* Whether a name is that of a call of a module, in which a writer may have escaped letters. */
