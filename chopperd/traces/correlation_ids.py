@@ -19,14 +19,9 @@ _FEW_RATIO: Final = 0.01
 
 
 def calls_by_id(wanted: Int64s, correlation: Int64s, launch: Bools) -> Int64s:
-    """Index of the call with each wanted correlation id; -1 none or no id.
+    """Index of the call with each wanted correlation id, (records,) int64; -1 none or no id.
 
-    Of several calls with one id a launch goes before others, and the last before the first.
-
-    Args:
-        wanted: (records,) int64.
-        correlation: (calls,) int64.
-        launch: (calls,) bool.
+    Of several calls with one id a launch goes before others (`launch`), the last before the first.
     """
     if len(correlation) == 0:
         return np.full(len(wanted), -1, np.int64)

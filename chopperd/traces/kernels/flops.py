@@ -126,12 +126,7 @@ class _Inputs:
 
 
 def work_of(name: str, shapes: Shapes) -> Work | None:
-    """The work of one call of an operator; None if unknown.
-
-    Args:
-        name: Of the operator, as profiled ("aten::mm").
-        shapes: Of its inputs.
-    """
+    """The work of one call of an operator, named as profiled ("aten::mm"); None if unknown."""
     counter = _COUNTERS.get(name) or _COUNTERS.get(name.removesuffix("_"))
     if counter is None:
         return None

@@ -232,10 +232,5 @@ def framework(names: Iterable[str]) -> Framework:
         for which, _ in SIGNS
         for example in sorted(found.get(which, ()))[:EXAMPLES_EACH]
     )
-    match len(found):
-        case 0:
-            return Framework(name="none", evidence=())
-        case 1:
-            return Framework(name=next(iter(found)), evidence=evidence)
-        case _:
-            return Framework(name="several", evidence=evidence)
+    name = next(iter(found), "none") if len(found) < 2 else "several"
+    return Framework(name=name, evidence=evidence)

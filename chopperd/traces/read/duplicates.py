@@ -44,8 +44,7 @@ def without_copies(table: TableT) -> tuple[TableT, int]:
         return table, 0
     keep = np.ones(len(table), np.bool_)
     keep[copies] = False
-    columns = {one.name: getattr(table, one.name)[keep] for one in fields(table)}
-    return replace(table, **columns), len(copies)
+    return _rows_of(table, keep), len(copies)
 
 
 def with_next(rows: Int64s, count: int) -> Int64s:
@@ -113,9 +112,12 @@ def without_far_overruns(records: DeviceRecords) -> tuple[DeviceRecords, int]:
     cut_ns = records.end_ns.copy()
     cut_ns[order[early[far]]] = start_ns[after[far]]
     order = np.lexsort((cut_ns, records.start_ns))
-    columns = {one.name: getattr(records, one.name)[order] for one in fields(records)}
-    columns["end_ns"] = cut_ns[order]
-    return replace(records, **columns), int(np.count_nonzero(far))
+    return _rows_of(replace(records, end_ns=cut_ns), order), int(np.count_nonzero(far))
+
+
+def _rows_of(table: TableT, rows: Int64s | Bools) -> TableT:
+    columns = {column.name: getattr(table, column.name)[rows] for column in fields(table)}
+    return replace(table, **columns)
 
 
 def _changes(column: Ints) -> Bools:

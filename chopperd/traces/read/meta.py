@@ -47,10 +47,10 @@ _JOBS: Final = msgspec.json.Decoder(_Job)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The keys of a trace document, without its events.
+    """The keys of a trace document that are read, without its events.
 
     Attributes:
-        values: By key, of those that are read.
+        values: By key.
         closed: Whether the document ends with its bracket.
         readable: Whether all keys could be read.
     """
@@ -123,16 +123,15 @@ def _job(text: bytes) -> object:
 
 
 def trace_meta(
-    values: Mapping[str, object], *, path: str, file_name: str, sha256: str
+    values: Mapping[str, object],
+    *,
+    path: str,
+    file_name: str,
+    sha256: str,
+    event_counts: Mapping[str, int],
+    event_count: int,
 ) -> TraceMeta:
-    """What the keys of a trace say of it, without what its events say.
-
-    Args:
-        values: As read.
-        path: Of the file, as given.
-        file_name: Its original name.
-        sha256: Of its bytes, hex.
-    """
+    """The meta of a trace by its keys, without what is found from its rows (`with_runtime`)."""
     rank, rank_source = rank_of(values, file_name)
     job = _mapping(values.get(_JOB))
     return TraceMeta(
@@ -150,17 +149,13 @@ def trace_meta(
         job=text_of(values, "chopperd_job"),
         devices=devices_of(values),
         simulated=values.get("chopperd_simulated") is True,
+        event_count=event_count,
+        event_counts=event_counts,
     )
 
 
 def with_runtime(trace: Trace, values: Mapping[str, object], *, has_queues: bool) -> TraceMeta:
-    """The trace's meta with its runtime and what its device numbers count.
-
-    Args:
-        trace: The trace.
-        values: Of its keys, as read.
-        has_queues: Whether device records name their HSA queue.
-    """
+    """The trace's meta with its runtime and what its device numbers count."""
     counts = np.bincount(trace.calls.name, minlength=len(trace.names))
     call_names = [trace.names[number] for number in np.flatnonzero(counts).tolist()]
     ran = trace.records.device[trace.records.kind == RecordKind.KERNEL]
@@ -255,12 +250,7 @@ def _device(number: int, ours: Mapping[str, object], kineto: Mapping[str, object
 
 
 def runtime_of(values: Mapping[str, object], call_names: Sequence[str]) -> str | None:
-    """The runtime, "rocm" or "cuda", by the calls' names and the header; None if unknown.
-
-    Args:
-        values: As read.
-        call_names: In order.
-    """
+    """The runtime, "rocm" or "cuda", by the calls' sorted names and the header; None if unknown."""
     if _has_prefix(call_names, "hip") or ROCM_KEYS & values.keys():
         return "rocm"
     if _has_prefix(call_names, "cu") or CUDA_KEYS & values.keys():

@@ -94,18 +94,15 @@ def names_of(names: Iterable[str]) -> Numbering[str]:
 def threads_of(threads: Iterable[tuple[Scalar, Scalar]]) -> Numbering[Thread]:
     """The numbering of threads."""
     columns = [_plainly(column, _identity) for column in _columns(threads, 2)]
-    return _by_parts(columns, plain=_thread)
+    return _by_parts(columns, lambda process, thread: (process, thread))
 
 
 def collectives_of(collectives: Iterable[CollectiveKey]) -> Numbering[Collective]:
     """The numbering of collectives."""
-    columns = [
-        _plainly(column, plain)
-        for column, plain in zip(
-            _columns(collectives, len(_COLLECTIVE)), _COLLECTIVE.values(), strict=True
-        )
-    ]
-    return _by_parts(columns, plain=_collective)
+    raw = _columns(collectives, len(_COLLECTIVE))
+    columns = [_plainly(*each) for each in zip(raw, _COLLECTIVE.values(), strict=True)]
+    make: Callable[..., Collective] = Collective
+    return _by_parts(columns, lambda *parts: make(**dict(zip(_COLLECTIVE, parts, strict=True))))
 
 
 def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
@@ -115,7 +112,9 @@ def shapes_of(shapes: Iterable[ShapesKey]) -> Numbering[Shapes]:
         texts = list(dict.fromkeys(column))
         plain = dict(zip(texts, compacted(texts), strict=True))
         columns.append([plain[text] for text in column])
-    return _by_parts(columns, plain=_shapes_of)
+    return _by_parts(
+        columns, lambda dims, types, values: Shapes(dims=dims, types=types, values=values)
+    )
 
 
 def compacted(texts: Sequence[bytes]) -> list[str]:
@@ -150,14 +149,6 @@ def _identity(value: Scalar) -> int | str:
     return "" if value is None else value
 
 
-def _thread(process: int | str, thread: int | str) -> Thread:
-    return process, thread
-
-
-def _shapes_of(dims: str, types: str, values: str) -> Shapes:
-    return Shapes(dims=dims, types=types, values=values)
-
-
 def _text(value: Scalar) -> str | None:
     return None if value is None else str(value)
 
@@ -178,8 +169,3 @@ _COLLECTIVE: Final[Mapping[str, Callable[[Scalar], Part]]] = {
     "ranks": _text,
 }
 """The conversion of each field of a collective, in the order of `CollectiveKey`."""
-
-
-def _collective(*values: Part) -> Collective:
-    made: Callable[..., Collective] = Collective
-    return made(**dict(zip(_COLLECTIVE, values, strict=True)))

@@ -19,7 +19,7 @@ from chopperd.traces.read.document import (
     trailing_events,
     without_mark,
 )
-from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, EventArray, event_array
+from chopperd.traces.read.event_array import DamagedTextError, DecodedArray, event_array
 from chopperd.traces.read.json_text import Fault, Refusal
 from chopperd.traces.read.rows import TraceRows
 from chopperd.traces.read.sniff import other_format
@@ -65,18 +65,16 @@ def read_trace(
             without the scanner.
     """
     called = path if name is None else Path(name)
-    rows = TraceRows()
     with TraceSource(path, limits, progress, name=str(called)) as source:
-        reads_on = native and source.is_plain
-        events = event_array(rows, limits.block_bytes, native=native)
-        document = _Document(source, limits, rows, events, name=called.name, native=native)
+        scans_file = native and source.is_plain
+        document = _Document(source, limits, called, native=native)
         try:
             for data in source.views():
                 document.feed(data)
-                if reads_on:
+                if scans_file:
                     document.read_on()
             document.finish()
-            return document.trace(called)
+            return document.trace()
         except DamagedTextError:
             raise source.error(_DAMAGED) from None
 
@@ -85,24 +83,17 @@ class _Document:
     """The document as it arrives: the keys before the events, the events, the keys after."""
 
     def __init__(
-        self,
-        source: TraceSource,
-        limits: ReadLimits,
-        rows: TraceRows,
-        events: EventArray,
-        *,
-        name: str,
-        native: bool,
+        self, source: TraceSource, limits: ReadLimits, called: Path, *, native: bool
     ) -> None:
         self._source = source
-        self._name = name
+        self._called = called
         self._limits = limits
         self._opening = bytearray()
         self._wanted_bytes = 0
         self._head: bytes | None = None
         self._texts: Texts | Refusal = {}
-        self._rows = rows
-        self._events = events
+        self._rows = TraceRows()
+        self._events = event_array(self._rows, limits.block_bytes, native=native)
         self._native = native
         self._read_on_from = 0
         self._trailing = 0
@@ -149,19 +140,20 @@ class _Document:
                 "writes: it names no kernels; record it with torch.profiler"
             )
 
-    def trace(self, path: Path) -> Trace:
+    def trace(self) -> Trace:
         """The trace, after `finish`."""
         keys = meta.read_keys(self._head or b"", self._events.tail, self._texts)
         if isinstance(self._events, DecodedArray) and not (keys.closed and keys.readable):
             raise DamagedTextError
         self._trailing = trailing_events(self._events.tail or b"", native=self._native)
         self._check_processes()
-        about = replace(
-            meta.trace_meta(
-                keys.values, path=str(path), file_name=path.name, sha256=self._source.sha256
-            ),
-            event_count=self._event_count,
+        about = meta.trace_meta(
+            keys.values,
+            path=str(self._called),
+            file_name=self._called.name,
+            sha256=self._source.sha256,
             event_counts=dict(self._rows.counts),
+            event_count=self._event_count,
         )
         found = assemble(self._rows, about)
         self._check_devices(found)
@@ -217,7 +209,7 @@ class _Document:
         # A text without the array is searched again when there is far more of it.
         self._wanted_bytes = 8 * len(self._opening)
         text = bytes(self._opening)
-        if other := other_format(text[:_FIRST_BYTES], self._name):
+        if other := other_format(text[:_FIRST_BYTES], self._called.name):
             raise self._source.error(other)
         start = without_mark(text[:_FIRST_BYTES]).lstrip()
         if start and start[:1] not in b"{[" and not is_cut_mark(start):

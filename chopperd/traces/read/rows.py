@@ -21,6 +21,7 @@ IntT = TypeVar("IntT", bound=np.signedinteger)
 ABSENT: Final = -1
 BEYOND: Final = -2
 """Number of all values beyond the limit of distinct ones."""
+_NULL: Final = b"null"
 _LONGEST_TEXT: Final = 64
 """Longer texts are no numbers."""
 _HEX: Final = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -122,10 +123,9 @@ class ColumnParts:
 
     def append(self, keep: Bools, **columns: Ints) -> None:
         """Add the rows where `keep` is set."""
-        everything = bool(keep.all())
-        for name, column in columns.items():
-            part = column if everything else column[keep]
-            self._parts.setdefault(name, []).append(part)
+        if not keep.all():
+            columns = {name: column[keep] for name, column in columns.items()}
+        self.add(**columns)
 
     def add(self, **columns: Ints) -> None:
         """Add all rows."""
@@ -180,9 +180,6 @@ def _from_text(text: str) -> int:
     return int(decimal[1]) if decimal else ABSENT
 
 
-_NULL: Final = b"null"
-
-
 class ScannedRows:
     """Adds the rows of one scanner to the rows of a trace."""
 
@@ -205,9 +202,14 @@ class ScannedRows:
         rows.invalid_records += found.invalid_records
         rows.has_queues |= found.has_queues
         numbers = {name: self._numbers[name](texts) for name, texts in found.texts.items()}
-        for name, columns in found.tables.items():
-            table: ColumnParts = getattr(rows, name)
-            _add(table, columns, numbers)
+        for table, columns in found.tables.items():
+            parts: ColumnParts = getattr(rows, table)
+            parts.add(
+                **{
+                    name: numbers[name][column] if name in numbers else column
+                    for name, column in columns.items()
+                }
+            )
 
 
 class _Numbers(Generic[KeyT]):
@@ -249,16 +251,6 @@ class _Numbers(Generic[KeyT]):
         if self._interner.most is not None:
             self._known.update(zip(texts, numbers, strict=True))
         return numbers
-
-
-def _add(table: ColumnParts, columns: Mapping[str, Ints], numbers: dict[str, Int32s]) -> None:
-    """Add columns, numbered ones with the trace's numbers."""
-    table.add(
-        **{
-            name: numbers[name][column] if name in numbers else column
-            for name, column in columns.items()
-        }
-    )
 
 
 def _texts(texts: Sequence[bytes]) -> list[str]:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -108,16 +108,7 @@ class TraceSource:
 
     def chunks(self) -> Iterator[bytes]:
         """As `views`, but as copies of about `block_bytes` each."""
-        parts: list[bytes] = []
-        size = 0
-        for view in self.views():
-            parts.append(bytes(view))
-            size += len(view)
-            if size >= self._limits.block_bytes:
-                yield b"".join(parts)
-                parts, size = [], 0
-        if parts:
-            yield b"".join(parts)
+        return _joined(map(bytes, self.views()), self._limits.block_bytes)
 
     def views(self) -> Iterator[Buffer]:
         """The text, decompressed if it is gzip, in pieces that fit a core's cache.
@@ -232,7 +223,7 @@ class TraceSource:
         inflater = _Inflater(len(self._view))
         try:
             for data in stored:
-                yield from inflater.feed(data)
+                yield from _joined(inflater.feed(data), len(self._view))
         except _BROKEN as error:
             if not self.expanded_bytes or _CHECKSUM in str(error):
                 raise self.error(f"is broken gzip: {error}") from error
@@ -241,6 +232,20 @@ class TraceSource:
             self.truncated = not inflater.at_end
         for _ in stored:
             """The hash is of the whole file, even if its text is incomplete."""
+
+
+def _joined(pieces: Iterable[bytes], least_bytes: int) -> Iterator[bytes]:
+    """Pieces joined until they have some length; the last may be shorter."""
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size >= least_bytes:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
 
 
 class _Inflater:
@@ -258,19 +263,6 @@ class _Inflater:
         return self._member.eof
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """The text that `data` completes, small pieces put together."""
-        parts: list[bytes] = []
-        size = 0
-        for piece in self._pieces(data):
-            parts.append(piece)
-            size += len(piece)
-            if size >= self._piece_bytes:
-                yield b"".join(parts)
-                parts, size = [], 0
-        if parts:
-            yield b"".join(parts)
-
-    def _pieces(self, data: Buffer) -> Iterator[bytes]:
         """The text of a file's next bytes; what follows the end of a member is copied."""
         view, at = memoryview(data), 0
         while at < len(view):

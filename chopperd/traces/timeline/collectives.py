@@ -49,7 +49,7 @@ def collective_name(text: str) -> str:
 def collectives_of(
     trace: Trace, call: Int64s, kernel_class: Int8s
 ) -> tuple[tuple[Collective, ...], Int32s]:
-    """The collectives of a trace, and that of each device record by the first source that has it.
+    """The collectives of a trace, and that of each device record by the first source that knows.
 
     Its own metadata; that of the `record_param_comms` operator around its launch; the name of
     torch's annotation around its launch; its own name. The latter two give no group and no size.
@@ -62,7 +62,7 @@ def collectives_of(
 
     Returns:
         Distinct collectives, names in one spelling (`collective_name`); (records,) int32, index
-        into them, -1 for what does not communicate and where no source has it.
+        into them, -1 for what does not communicate and where no source knows.
     """
     comm = np.flatnonzero(kernel_class == KernelClass.COMM)
     if not len(comm):
@@ -86,12 +86,8 @@ def generic_collectives(
 ) -> Iterator[tuple[Int64s, int, str]]:
     """The records of kernels that serve all collectives, by kernel name and collective.
 
-    Those of which the collective is not known (launched before the recording) are left out.
-
-    Args:
-        trace: The trace.
-        collectives: As of `collectives_of`.
-        column: Likewise.
+    Those whose collective is not known (launched before the recording) are left out. Takes what
+    `collectives_of` returns.
 
     Yields:
         Indices of records, the name of all of them, and the collective's name.
@@ -129,13 +125,7 @@ class _Numbering(dict[Collective, int]):
         return numbers
 
     def named(self, numbers: Int32s, column: Int32s, texts: Sequence[str]) -> Int32s:
-        """The numbers, those that are still -1 by name alone where there is one.
-
-        Args:
-            numbers: (n,) int32, as of `described`.
-            column: (n,) int32, index into `texts`; -1 none.
-            texts: Names of collectives.
-        """
+        """The numbers, those that are -1 by name alone: `column` is an index into `texts` or -1."""
         open_ = (numbers < 0) & (column >= 0)
         of_text = np.full(len(texts) + 1, -1, np.int32)
         for index in used_names(column[open_], len(texts)).tolist():

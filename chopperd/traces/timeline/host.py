@@ -50,12 +50,7 @@ _OFTEN: Final = 3
 
 
 def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
-    """The operators of a trace, each with its own time, layer and phase.
-
-    Args:
-        trace: The trace.
-        steps: The steps as marked on the host.
-    """
+    """The operators of a trace, each with its own time, layer and phase in steps of the host."""
     spans = trace.spans
     operators = np.flatnonzero(spans.kind == SpanKind.OP)
     began = Moments(thread=spans.thread[operators], at_ns=spans.start_ns[operators])
@@ -73,12 +68,7 @@ def host_work(trace: Trace, steps: tuple[Step, ...]) -> HostWork:
 
 
 def own_times(spans: HostSpans, chosen: Int64s) -> Int64s:
-    """(m,) int64: how long each chosen span was the innermost of them on its thread, in ns.
-
-    Args:
-        spans: All spans.
-        chosen: (m,) int64, rising indices of spans.
-    """
+    """(m,) int64: time in ns during which each chosen span (rising indices) was the innermost."""
     thread = np.tile(spans.thread[chosen], 2)
     at_ns = np.concatenate((spans.start_ns[chosen], spans.end_ns[chosen]))
     order = np.lexsort((at_ns, thread))
@@ -92,12 +82,7 @@ def own_times(spans: HostSpans, chosen: Int64s) -> Int64s:
 
 
 def host_activity(trace: Trace, data_wait_patterns: tuple[str, ...]) -> tuple[HostActivity, ...]:
-    """One entry a thread, as `Trace.threads`: time in allocator calls, data waits, sync calls.
-
-    Args:
-        trace: The trace.
-        data_wait_patterns: Regular expressions for names of host spans that wait for data.
-    """
+    """One entry a thread, as `Trace.threads`: time in allocator calls, data waits, sync calls."""
     threads = len(trace.threads)
     calls, spans, names = trace.calls, trace.spans, trace.names
     allocator = _by_thread(calls, names_matching(names, ALLOCATOR_CALL).take(calls.name), threads)

@@ -7,7 +7,7 @@ Evidence, best first:
 2. The innermost call of a module around it. In backward only one that began inside the backward
    operator: recomputation. Others are around the whole backward pass.
 3. In backward, the layer of the forward operator whose node runs: by the profiler's arrow
-   (`fwdbwd`), else by sequence number if only one forward operator has it.
+   (`fwdbwd`), else by sequence number if a single forward operator uses it.
 4. The time between FSDP2's hooks before and after a module, which includes the engine's work for
    other modules in between.
 
@@ -219,13 +219,7 @@ def _stretches(trace: Trace, module: Int32s, opens: Bools, closes: Bools) -> Str
 
 
 def layers(trace: Trace, moments: Moments, phase: Int8s) -> tuple[tuple[str, ...], Int32s]:
-    """Names of layers, and the layer of each moment: (n,) int32, -1 unknown.
-
-    Args:
-        trace: The trace.
-        moments: The moments.
-        phase: (n,) int8, the `Phase` of each.
-    """
+    """Names of layers, and the layer of each moment by its `Phase`: (n,) int32, -1 unknown."""
     evidence = _Evidence(trace)
     if not evidence.names:
         return (), np.full(len(moments), -1, np.int32)
@@ -367,7 +361,7 @@ def _arrows(trace: Trace) -> tuple[Int64s, Moments]:
 
 
 def _by_sequence(spans: HostSpans) -> tuple[Int64s, Moments]:
-    """As `_arrows`, by sequence number if only one thread has it.
+    """As `_arrows`, by sequence number if a single thread uses it.
 
     Each thread counts for itself, and "Fwd thread id" is torch's own numbering of threads, which is
     not that of the trace. The operator that makes the node is the last with its number: those

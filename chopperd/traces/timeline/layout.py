@@ -171,12 +171,7 @@ def _with_losses(trace: Trace, steps: tuple[Step, ...], lossy: Int32s) -> tuple[
     """The steps, each with the reasons for which the file holds only part of it.
 
     A file that only lacks its closing brackets has no known loss: whole events end it, and
-    launches without a record show the rest.
-
-    Args:
-        trace: The trace.
-        steps: Its steps.
-        lossy: Indices of steps with launches that have no record.
+    launches without a record, in the steps `lossy`, show the rest.
     """
     cut_short = trace.damage.truncated or trace.damage.still_written
     lost = set(lossy.tolist())
@@ -287,13 +282,7 @@ def device_windows(
 
 
 def main_stream(stream: Int64s, duration_ns: Int64s, compute: Bools) -> int:
-    """The stream with the most compute time; with none, the one with the most time at all.
-
-    Args:
-        stream: (n,) int64, n > 0.
-        duration_ns: (n,) int64.
-        compute: (n,) bool.
-    """
+    """The stream of the records (one or more) with most compute time; without any, most time."""
     rows = compute if compute.any() else np.ones(len(stream), np.bool_)
     streams, which = np.unique(stream[rows], return_inverse=True)
     return int(streams[np.argmax(np.bincount(which, weights=duration_ns[rows]))])

@@ -44,41 +44,26 @@ class Moments:
 
 
 def beginnings(calls: RuntimeCalls, call: Int64s) -> Moments:
-    """When calls began, on their threads; on thread -1 if there is no call.
-
-    Args:
-        calls: All calls.
-        call: (n,) int64, indices of calls; -1 none.
-    """
+    """When the calls of some indices began, on their threads; on thread -1 for index -1."""
     thread = np.append(calls.thread, np.int32(-1))[call]
     return Moments(thread=thread, at_ns=np.append(calls.start_ns, 0)[call])
 
 
-class Spans(Protocol):
+class _Spans(Protocol):
     """Stretches of time on host threads, sorted by (start_ns, -end_ns)."""
 
     @property
-    def thread(self) -> Int32s:
-        """(n,) int32, index into `Trace.threads`."""
-
+    def thread(self) -> Int32s: ...
     @property
-    def start_ns(self) -> Int64s:
-        """(n,) int64."""
-
+    def start_ns(self) -> Int64s: ...
     @property
-    def end_ns(self) -> Int64s:
-        """(n,) int64."""
+    def end_ns(self) -> Int64s: ...
 
 
 class Nesting:
-    """Finds the innermost of some spans around moments.
+    """Finds the innermost around moments of chosen spans, (m,) int64 rising indices."""
 
-    Args:
-        spans: All spans.
-        chosen: (m,) int64, rising indices of the spans to search.
-    """
-
-    def __init__(self, spans: Spans, chosen: Int64s) -> None:
+    def __init__(self, spans: _Spans, chosen: Int64s) -> None:
         self._spans = spans
         self._rows = chosen[_by_thread(spans.thread[chosen])]
         thread = spans.thread[self._rows]
@@ -178,10 +163,6 @@ class _Maxima:
         """(n,) int64: for each query the last index <= `upto` with a value > `bound`; -1 none.
 
         Ever larger blocks are skipped until one has such a value; the last in it is then searched.
-
-        Args:
-            upto: (n,) int64, -1 finds nothing.
-            bound: (n,) int64.
         """
         found = np.full(len(upto), -1, np.int64)
         query = np.flatnonzero(upto >= 0)

@@ -39,6 +39,11 @@ _CERTAIN: Final = (
     KernelClass.MEMSET,
 )
 
+#: In names of kernels that multiply TF32 (cuBLAS, cuDNN, CUTLASS).
+_TF32: Final = re.compile(r"tf32|s1688")
+#: In names of kernels that multiply FP32: cuBLAS, cuDNN, CUTLASS's SIMT, Tensile's "S" type.
+_FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
@@ -168,12 +173,6 @@ def with_operation_classes(
     return result
 
 
-#: In names of kernels that multiply TF32 (cuBLAS, cuDNN, CUTLASS).
-_TF32: Final = re.compile(r"tf32|s1688")
-#: In names of kernels that multiply FP32: cuBLAS, cuDNN, CUTLASS's SIMT, Tensile's "S" type.
-_FP32: Final = re.compile(r"sgemm|scudnn|simt|ffma|f32f32_f32f32|_S_?B_")
-
-
 def record_work(
     trace: Trace, kernel_class: Int8s, op: Int64s, missing: Int64s
 ) -> tuple[Float64s, Int8s]:
@@ -231,14 +230,9 @@ def _works(trace: Trace, op: Int64s) -> tuple[list[Work | None], Int64s]:
 
 
 def _name_floats(trace: Trace, dtype: Int8s, longest: Int64s, group: Int64s, rows: Int64s) -> None:
-    """Replace `FLOAT` by the type in the name of an operator's longest kernel, if it has one.
+    """Replace `FLOAT` in `dtype` by the type in the name of an operator's longest kernel, if any.
 
-    Args:
-        trace: As read.
-        dtype: (n,) int8, changed in place.
-        longest: (g,) int64, the longest kernel of each operator.
-        group: (k,) int64, the operator of each of `rows`.
-        rows: (k,) int64, matrix kernels of operators whose work is known.
+    `longest` is that of each operator, `group` the operator of each of `rows`.
     """
     floats = np.flatnonzero(dtype[rows] == DType.FLOAT)
     name = trace.records.name[longest[group[floats]]]
@@ -251,13 +245,7 @@ def copied_bytes(
 ) -> Int64s:
     """(records,) int64: bytes of each copy and fill; -1 unknown, and for kernels that compute.
 
-    A call's size is that of its record only if it has just one.
-
-    Args:
-        records: The device records.
-        calls: The runtime calls.
-        call: (records,) int64, the call that launched each; -1 unlinked.
-        kernel_class: (records,) int8, `KernelClass`; kernels that copy count as copies.
+    Kernels that copy count as copies. A call's size is that of its record only if it has just one.
 
     Source: `args.bytes` of Kineto's copies; ROCm 6.2 writes none there, and `size` of its calls.
     """

@@ -41,12 +41,7 @@ def phases(trace: Trace, moments: Moments, steps: tuple[Step, ...]) -> Int8s:
     """The `Phase` of each moment: (n,) int8.
 
     If an optimizer steps inside backward, or a backward pass runs inside an optimizer's step, the
-    inner one counts.
-
-    Args:
-        trace: The trace.
-        moments: The moments.
-        steps: The steps as marked on the host; without any, nothing is forward.
+    inner one counts. Without `steps`, which are marked on the host, nothing is forward.
     """
     runs_back = backward_spans(trace)
     backward = Nesting(trace.spans, np.flatnonzero(runs_back)).innermost(moments)

@@ -97,12 +97,7 @@ def step_at(
 
 
 def _marker_around(markers: Sequence[tuple[int, int, int]], times_ns: Int64s) -> Int32s:
-    """The number of the last marker around each time, (n,) int32; -1 none.
-
-    Args:
-        markers: Start, end and number of each, in order of their starts.
-        times_ns: (n,) int64.
-    """
+    """The number of the last marker (start, end, number; sorted) around each time; -1 none."""
     start_ns, end_ns, index = np.array(markers, np.int64).T
     at = places(start_ns, times_ns, "right") - 1
     inside = (at >= 0) & (times_ns < end_ns[at])
@@ -292,18 +287,8 @@ def _longest(markers: Iterable[Marker]) -> Marker:
 def _hull(markers: Iterable[Marker]) -> Marker:
     """From the first start to the last end (each stream has its own row of a step)."""
     rows = list(markers)
-    return replace(
-        rows[0],
-        start_ns=min(row.start_ns for row in rows),
-        end_ns=max(row.end_ns for row in rows),
-    )
-
-
-def _holds_any(markers: list[Marker], times_ns: Int64s) -> list[bool]:
-    return [
-        bool(np.any((times_ns >= marker.start_ns) & (times_ns < marker.end_ns)))
-        for marker in markers
-    ]
+    start_ns, end_ns = min(row.start_ns for row in rows), max(row.end_ns for row in rows)
+    return replace(rows[0], start_ns=start_ns, end_ns=end_ns)
 
 
 def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedSteps:
@@ -314,7 +299,7 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
     skipped the optimizer. Markers after the last optimizer are a step (one each, without
     accumulation) whose end is not in the file.
     """
-    runs = [_runs(markers, _holds_any(markers, optimizer_ns)) for markers in cycles]
+    runs = [_runs(markers, optimizer_ns) for markers in cycles]
     sizes = Counter(len(run) for closed, _ in runs for run in closed[1:] or closed)
     if not sizes:
         steps = _of_cycles(map(_one_each, cycles))
@@ -329,11 +314,13 @@ def _accumulated(cycles: list[list[Marker]], optimizer_ns: Int64s) -> MarkedStep
     )
 
 
-def _runs(
-    markers: list[Marker], has_optimizer: list[bool]
-) -> tuple[list[list[Marker]], list[Marker]]:
+def _runs(markers: list[Marker], optimizer_ns: Int64s) -> tuple[list[list[Marker]], list[Marker]]:
     """The runs of markers that an optimizer closes, and the markers after the last of them."""
-    closing = [index for index, closes in enumerate(has_optimizer) if closes]
+    closing = [
+        index
+        for index, marker in enumerate(markers)
+        if np.any((optimizer_ns >= marker.start_ns) & (optimizer_ns < marker.end_ns))
+    ]
     opening = [0, *(index + 1 for index in closing)]
     closed = [markers[a : b + 1] for a, b in zip(opening, closing, strict=False)]
     return closed, markers[opening[-1] :]
@@ -374,12 +361,8 @@ def _one_each(markers: Iterable[Marker]) -> tuple[Step, ...]:
 
 
 def _step(run: list[Marker]) -> Step:
-    return Step(
-        step=run[-1].step,
-        start_ns=run[0].start_ns,
-        end_ns=run[-1].end_ns,
-        markers=tuple(run),
-    )
+    start_ns, end_ns = run[0].start_ns, run[-1].end_ns
+    return Step(step=run[-1].step, start_ns=start_ns, end_ns=end_ns, markers=tuple(run))
 
 
 def _with_reasons(step: Step, *reasons: str | None) -> Step:

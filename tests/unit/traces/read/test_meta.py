@@ -10,7 +10,7 @@ BASE = 1_700_000_000_000_000_000
 
 
 def about(values: Mapping[str, object]) -> TraceMeta:
-    return meta.trace_meta(values, path="", file_name="", sha256="")
+    return meta.trace_meta(values, path="", file_name="", sha256="", event_counts={}, event_count=0)
 
 
 def test_keys_before_and_after_the_events_are_read_together() -> None:
