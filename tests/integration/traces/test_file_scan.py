@@ -21,7 +21,7 @@ KIB = 1 << 10
 def short_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a file of hundreds of MiB: many turns, and again behind an obstacle."""
     monkeypatch.setattr(event_array, "_FILE_BYTES", 300 * KIB)
-    monkeypatch.setattr(reader, "_READ_ON_AGAIN_BYTES", 200 * KIB)
+    monkeypatch.setattr(reader, "_RETRY_BYTES", 200 * KIB)
 
 
 def events(count: int) -> list[Event]:
