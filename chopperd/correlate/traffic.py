@@ -33,15 +33,18 @@ class TransferTotals:
         records: Int64s,
         kind: Int64s,
         size_bytes: Int64s,
-        kinds: tuple[Collective, ...] = (),
+        kinds: tuple[Collective, ...] | None = None,
     ) -> "TransferTotals":
-        """Sum some records, given the kind and the size (-1 unknown) of each: (n,) int64."""
-        count = len(kinds) or len(COPY_DIRECTIONS)
+        """Sum some records, given the kind and the size (-1 unknown) of each: (n,) int64.
+
+        Without `kinds` they are copies.
+        """
+        count = len(COPY_DIRECTIONS) if kinds is None else len(kinds)
         sized = np.flatnonzero(size_bytes >= 0)
         duration_ns = (timeline.end_ns - timeline.start_ns)[records]
         sums, sized_sums = RowSums(timeline, records), RowSums(timeline, records[sized])
         return cls(
-            kinds=kinds,
+            kinds=kinds or (),
             count=sums.apart(kind, count),
             time_ns=sums.apart(kind, count, duration_ns),
             sized_count=sized_sums.apart(kind[sized], count),
@@ -102,8 +105,6 @@ def collective_totals(
     size = np.array([-1 if each is None else each for each in sizes])[timeline.collective[comm]]
     duration_ns = (timeline.end_ns - timeline.start_ns)[comm]
     kinds, kind = _bounded(tuple(number_of), number, duration_ns)
-    if not kinds:
-        return TransferTotals.of(timeline, comm, kind, size)
     return TransferTotals.of(timeline, comm, kind, size, kinds)
 
 

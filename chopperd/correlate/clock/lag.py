@@ -236,6 +236,7 @@ def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs
     cell = since_ns // _CELL_NS
     into = (since_ns - cell * _CELL_NS) / _CELL_NS
     at = np.clip(cell - lags_ns[:, None] // _CELL_NS, 0, len(duty) - 1)
+    which = slice(None) if pairs.is_pair.all() else pairs.is_pair  # a slice copies nothing
     block_start = -(-np.arange(_BLOCKS) * len(pairs) // _BLOCKS)
     sums = np.empty((_BLOCKS, len(lags_ns), len(blurs), 2))
     levels = chain(_settled(duty, blurs.settling_ns), _averaged(duty, blurs.average_ns))
@@ -243,9 +244,7 @@ def _agreement(pairs: _Pairs, compute: Intervals, lags_ns: Int64s, blurs: _Blurs
         shown = np.diff(level).take(at)  # (l, k), linear between the cells' edges
         shown *= into
         shown += level.take(at)
-        change = np.diff(shown, axis=1)
-        if not pairs.is_pair.all():
-            change = change[:, pairs.is_pair]
+        change = np.diff(shown, axis=1)[:, which]
         for j, product in enumerate((pairs.change_mhz * change, change * change)):
             sums[:, :, s, j] = np.add.reduceat(product, block_start, axis=1).T
     return sums

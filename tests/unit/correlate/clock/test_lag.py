@@ -32,6 +32,21 @@ def test_a_clock_that_follows_what_runs_betrays_the_lag(hz: float, lag_ms: int) 
     assert found.high_ns - found.low_ns < 10 * MS
 
 
+def test_neighbours_on_both_sides_of_a_gap_are_no_pair() -> None:
+    """Two stretches of samples with 2 s missing between, in which the clock moves by 1000 MHz.
+
+    As a pair these would outweigh all others; the lag is the known one of 20 ms.
+    """
+    known = scenario("phase-locked", seed=3, step_s=1.0, steps=60)
+    seen = observe(known, hz=100.0, lag_ns=20 * MS, seed=3)
+    compute = intervals.union(known.compute.start_ns, known.compute.end_ns)
+    t_ns, middle = seen.t_unix_ns, len(seen.t_unix_ns) // 2
+    left = np.abs(np.arange(len(t_ns)) - middle) > 100
+    clock_mhz = seen.sm_clock_mhz + np.where(np.arange(len(t_ns)) < middle, 0.0, 1000.0)
+    found = measure_lag(t_ns[left], clock_mhz[left], compute, 30 * MS)
+    assert found.lag_ns == pytest.approx(20 * MS, abs=1.5 * MS)
+
+
 @pytest.mark.parametrize("preset", ["steady", "hopping"])
 @pytest.mark.parametrize("hz", [10.0, 100.0])
 def test_a_clock_blind_to_what_runs_has_no_measurable_lag(preset: str, hz: float) -> None:
