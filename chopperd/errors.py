@@ -1,4 +1,4 @@
-"""The error tree, classed by what the caller does next; every message is one line for a person."""
+"""The error classes, by what the caller does next; every message is one line for people."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ class ChopperdError(Exception):
 
 
 class ConfigError(ChopperdError):
-    """The configuration or a command line is wrong; holds all problems at once."""
+    """The configuration or a command line is wrong; has all problems at once."""
 
     exit_code = 2
 
@@ -20,7 +20,7 @@ class ConfigError(ChopperdError):
 
 
 class BackendUnavailableError(ChopperdError):
-    """A device backend can't be used here; automatic choice tries the next, else exit 3."""
+    """A back end can't be used here; automatic selection tries the next, else exit 3."""
 
     exit_code = 3
 
@@ -59,7 +59,7 @@ class TransientDeviceError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device answers nothing any more; reading stops and it is probed each minute."""
+    """The device answers no call any more; reading stops and it is probed each minute."""
 
 
 class TraceError(ChopperdError):
@@ -67,7 +67,7 @@ class TraceError(ChopperdError):
 
     Attributes:
         path: The file, as given.
-        offset: Byte offset in the (decompressed) file where the trouble lies; None if unknown.
+        offset: Byte offset of the fault in the (decompressed) file; None if unknown.
     """
 
     exit_code = 4
@@ -83,13 +83,13 @@ class TraceFormatError(TraceError):
 
 
 class UnrelatedTracesError(ChopperdError):
-    """Traces named together are not of one job; says which differs, and how to choose."""
+    """Traces given together are not of one job; says which differs, and how to choose."""
 
     exit_code = 4
 
 
 class TimebaseError(TraceError):
-    """Trace and samples can't be laid on one time axis."""
+    """Trace and samples can't be aligned on one time axis."""
 
 
 class StoreError(ChopperdError):
@@ -99,7 +99,7 @@ class StoreError(ChopperdError):
 
 
 class IngestReason(StrEnum):
-    """Why a trace is not taken in."""
+    """Why a trace is not accepted."""
 
     OFF = "off"
     TOO_LARGE = "too large"
@@ -110,11 +110,7 @@ class IngestReason(StrEnum):
 
 
 class IngestError(ChopperdError):
-    """A trace is not taken in; nothing of it is kept.
-
-    Attributes:
-        reason: Which kind of refusal.
-    """
+    """A trace is not accepted, for `reason`; nothing of it is stored."""
 
     def __init__(self, message: str, *, reason: IngestReason) -> None:
         super().__init__(message)
@@ -124,23 +120,13 @@ class IngestError(ChopperdError):
 class StepNotFoundError(ChopperdError):
     """A report has no such step; says which it has."""
 
-    exit_code = 1
-
 
 class AgentUnreachableError(ChopperdError):
-    """No agent answers where one was looked for."""
-
-    exit_code = 1
+    """No agent answers at its addresses."""
 
 
 class AgentRefusedError(ChopperdError):
-    """The agent answered, and its answer is no.
-
-    Attributes:
-        status: HTTP status of the answer.
-    """
-
-    exit_code = 1
+    """The agent refused a request, with this HTTP status."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""How log lines look: text, or one JSON object a line; only the command line sets it up."""
+"""Formats of log lines: text, or one JSON object per line; only the command line sets them up."""
 
 import logging
 import sys
@@ -12,13 +12,13 @@ _TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """A record as a line of text, then the lines of its exception; what terminals obey is shown."""
+    """A record as a line of text and those of its exception, with control characters visible."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_FORMAT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """The line, which a message with line feeds can't end."""
+        """The line; line feeds in the message do not end it."""
         return visible(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""Writes every board: into `generated/`, and beside the chart that can install them."""
+"""Writes all boards to `generated/`, and to the folder of the chart that installs them."""
 
 import sys
 from collections.abc import Mapping

@@ -98,7 +98,7 @@ def _panel_problems(panel: _Panel) -> Iterator[str]:
             if window != _RATE_RANGE:
                 yield f"{window} may hold fewer than two scrapes: use {_RATE_RANGE}"
         if not target.interval:
-            yield "has no least step: Grafana takes scrapes to be 15 s apart unless it is told"
+            yield "has no least step: Grafana would assume scrapes 15 s apart"
 
 
 def _chooses_datasource(variable: _Variable) -> bool:

@@ -61,9 +61,9 @@ def encoded(document: Mapping[str, object]) -> str:
 
 
 def _without_legacy(board: Mapping[str, object]) -> Document:
-    kept = _only(board, _BOARD_KEYS)
-    kept["panels"] = [_only(panel, _PANEL_KEYS) for panel in _objects(kept["panels"])]
-    return kept
+    reduced = _only(board, _BOARD_KEYS)
+    reduced["panels"] = [_only(panel, _PANEL_KEYS) for panel in _objects(reduced["panels"])]
+    return reduced
 
 
 def _only(value: Mapping[str, object], keys: frozenset[str]) -> Document:
@@ -71,7 +71,7 @@ def _only(value: Mapping[str, object], keys: frozenset[str]) -> Document:
 
 
 def _without_nulls(value: object) -> object:
-    """The value without null entries; thresholds stay, where null is "from the lowest on"."""
+    """The value without null entries, except in thresholds, where null means "no lower limit"."""
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if not isinstance(value, dict):

@@ -85,7 +85,7 @@ def _origin() -> Panel:
 def _answering() -> Panel:
     return stat(
         "GPUs",
-        "Lost: the driver says so, or no sample came for a while. Its other figures stop then.",
+        "Lost: the driver reports it, or samples have stopped. Its other series end then.",
         Query(expr=f"chopperd_gpu_up{_CHOSEN}", legend="{{gpu}}", instant=True),
         unit="none",
         steps=(Step("red"), Step("green", 1)),
@@ -160,7 +160,7 @@ def _waterfall() -> Panel:
     shares = f"sum by (row) ({recent}) / ignoring (row) group_left () sum({recent})"
     return share_bars(
         "Where the steps went that were traced in the last 15 minutes",
-        "Shares of the windows of these captures; the age of the newest stands above.",
+        "Shares of the windows of these captures; the age of the newest is shown above.",
         Query(expr=f"sort_desc({shares})", legend="{{row}}", instant=True),
         absent=_NO_CAPTURE,
     )
@@ -170,7 +170,7 @@ def _added(counter: str, ago: str) -> str:
     """What a counter of captures has grown by since a time ago.
 
     Captures are sparse and their series come and go, so neither `rate` nor `increase` would see the
-    first one. What was not there in the day before, or has begun anew, counts in full.
+    first one. Series that are new since the day before, or restarted, count in full.
     """
     before = f"last_over_time({counter}[1d] offset {ago})"
     goes_on = f"sum by (gpu) ({counter}) >= sum by (gpu) ({before})"
@@ -220,7 +220,7 @@ def _sample_age() -> Panel:
 
 def _kept_rate() -> Panel:
     return time_series(
-        "Samples a second that are kept",
+        "Achieved samples a second",
         "Falls to 1 on an idle GPU, and where reads would take more than their share of time.",
         (Query(expr=f"chopperd_agent_kept_rate_hertz{_CHOSEN}", legend="GPU {{gpu}}"),),
         unit="hertz",

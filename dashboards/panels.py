@@ -151,7 +151,7 @@ def datasource_variable() -> Variable:
 
 
 def scrape_variable() -> Variable:
-    """Lets the reader say how often agents are scraped; at first as rarely as is supported."""
+    """A variable for the scrape interval; its default is the longest supported."""
     rarest = "1m"
     choices = ("15s", "30s", rarest)
     return {

@@ -1,8 +1,8 @@
-"""Who asks, and who may ask for what, and from where: peers, administrators, hosts, origins.
+"""Access rules: the peer of a connection, administrators, host names, origins.
 
 A uid means nothing across containers: two of them may both run as 1000, and root inside one is not
-root of the machine. So whoever connects to the Unix socket from a container has an identity of its
-own there, a negative number that stands for container and uid together.
+root of the machine. So a peer in a container that connects to the Unix socket gets an identity of
+its own, a negative number that identifies container and uid together.
 """
 
 import grp
@@ -28,20 +28,20 @@ _LEAST_TOKEN_BYTES: Final = 16
 _MOST_TOKEN_BYTES: Final = 4096
 _LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 _CREDENTIALS: Final = struct.Struct("iII")
-#: The part of a control group's path that names a container, up to its end. Sources: the layouts of
-#: containerd, CRI-O, Docker and Podman, with systemd's slices or without.
+#: The start of a control group's path, up to the end of the part that names a container. Sources:
+#: the layouts of containerd, CRI-O, Docker and Podman, with systemd's slices or without.
 _CONTAINER: Final = re.compile(r".*[0-9a-f]{64}[^/]*|.*/(?:lxc|machine)[./-][^/]+")
-#: So that it stays exact as a number in JSON.
+#: Short enough to be exact as a number in JSON.
 _IDENTITY_BYTES: Final = 6
-#: Uids that stand for "one that has no number here": unset, and of another user namespace.
+#: Uids without a meaning here: unset, and of another user namespace.
 _NOBODY_IN_PARTICULAR: Final = frozenset({2**32 - 1, 65_534})
 
 
 class Access(Enum):
     """Who may use a route.
 
-    `ANYONE`: figures that name no job and no kernel. `VIEWER`: users, who see what is theirs, and
-    administrators. `UPLOADER`: the same, to hand in what becomes theirs. `ADMIN`: administrators.
+    `ANYONE`: data without names of jobs and kernels. `VIEWER`: users, who see their own jobs, and
+    administrators. `UPLOADER`: the same, to upload traces. `ADMIN`: administrators.
     """
 
     ANYONE = "anyone"
@@ -51,7 +51,7 @@ class Access(Enum):
 
 
 def is_member(uid: int, group: str) -> bool:
-    """Whether a user is in a group, also as one of many; False where either has no name here."""
+    """Whether a user is in a group, also if not the primary one; False if either is unknown."""
     try:
         wanted = grp.getgrnam(group).gr_gid
     except KeyError:
@@ -60,7 +60,7 @@ def is_member(uid: int, group: str) -> bool:
 
 
 def is_member_of(uid: int, gid: int) -> bool:
-    """The same by the group's number."""
+    """Whether a user is in the group with this number."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -70,38 +70,33 @@ def is_member_of(uid: int, gid: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPolicy:
-    """Who is an administrator, and by which names the API may be called.
-
-    Attributes:
-        agent_uid: The user that the agent runs as.
-        admin_group: Group whose members are administrators; it need not exist.
-        token: What makes its bearer an administrator; None if nothing does.
-        hosts: Names in a `Host` header to answer to (`host_names`).
-        is_member: Whether a user is in a group; may read files.
-    """
+    """Who is an administrator, and which host names the API answers to."""
 
     agent_uid: int
-    admin_group: str
+    admin_group: str  # its members are administrators; need not exist
+    #: Makes its bearer an administrator.
     token: str | None = field(default=None, repr=False)
+    #: Names in a `Host` header to answer to (`host_names`).
     hosts: frozenset[str] = frozenset(_LOCAL_HOSTS)
+    #: Whether a user is in a group; may read files.
     is_member: Callable[[int, str], bool] = is_member
 
     def accepts_token(self, token: str) -> bool:
-        """Whether it is the token; takes as long for a wrong one."""
+        """Whether it is the token, compared in constant time."""
         expected = self.token
         return expected is not None and compare_digest(token.encode(), expected.encode())
 
     def viewer(self, uid: int | None, *, has_token: bool) -> Viewer:
-        """What a user, or a bearer of the token, may see and do."""
-        return Viewer(uid=uid, is_admin=has_token or (uid is not None and self._is_admin(uid)))
-
-    def _is_admin(self, uid: int) -> bool:
-        if uid < 0:  # inside a container: its names of users and groups are not ours
-            return False
-        return uid in (_ROOT_UID, self.agent_uid) or self.is_member(uid, self.admin_group)
+        """The rights of a user, or of a bearer of the token; an identity < 0 is in a container."""
+        is_admin = has_token or (
+            uid is not None
+            and uid >= 0
+            and (uid in (_ROOT_UID, self.agent_uid) or self.is_member(uid, self.admin_group))
+        )
+        return Viewer(uid=uid, is_admin=is_admin)
 
     def answers_to(self, host: str) -> bool:
-        """Whether a `Host` header names us, with any port."""
+        """Whether a `Host` header has one of our names, with any port."""
         return host_of(host) in self.hosts
 
 
@@ -112,12 +107,13 @@ def host_names(listen: str, allowed: Iterable[str]) -> frozenset[str]:
         listen: "ADDRESS:PORT", or "" for none.
         allowed: Names without ports; addresses of IPv6 with or without brackets.
     """
-    names = [host_of(listen), *map(_bracketed, allowed)]
+    bracketed = (f"[{name}]" if ":" in name and name[0] != "[" else name for name in allowed)
+    names = [host_of(listen), *bracketed]
     return frozenset([*_LOCAL_HOSTS, *(name.lower() for name in names if name)])
 
 
 def host_of(authority: str) -> str:
-    """The host of "host:port" or "host", in lower case, without a dot at its end."""
+    """The host of "host:port" or "host", in lower case and without a final dot."""
     if authority.startswith("["):
         host, bracket, port = authority.partition("]")
         is_whole = bracket and (port == "" or port.startswith(":"))
@@ -126,9 +122,9 @@ def host_of(authority: str) -> str:
 
 
 def is_same_origin(origin: str, host: str) -> bool:
-    """Whether an `Origin` header names the very host and port that a `Host` header does.
+    """Whether an `Origin` header has the host and port of the `Host` header.
 
-    A page of another port of this machine is somebody else's, as far as can be told.
+    A page from another port of this machine may belong to somebody else.
     """
     scheme, separator, authority = origin.lower().partition("://")
     return bool(separator) and scheme in ("http", "https") and authority == host.lower()
@@ -138,7 +134,7 @@ def read_token(path: str) -> str:
     """The token in a file that only its owner can read.
 
     Raises:
-        ConfigError: It can't be read, others can read it, or it is too short to be a secret.
+        ConfigError: It can't be read, others can read it, or it is too short.
     """
     key = f'api.token_file is "{path}"'
     try:
@@ -157,19 +153,15 @@ def read_token(path: str) -> str:
     return token
 
 
-def _bracketed(name: str) -> str:
-    return f"[{name}]" if ":" in name and not name.startswith("[") else name
-
-
 class UnixPeer:
-    """The other end of a Unix socket.
+    """The process at the other end of a Unix socket.
 
     Args:
-        pid: As the kernel noted it when the connection was made; 0 if it has none here.
+        pid: Recorded by the kernel when it connected; 0 if it has none here.
         uid: Likewise.
 
     Attributes:
-        uid: The user who connected; below 0 inside a container, None if its container is unknown.
+        uid: Its user; < 0 inside a container, None if its container is unknown.
     """
 
     def __init__(self, pid: int, uid: int) -> None:
@@ -177,7 +169,7 @@ class UnixPeer:
 
 
 def peer_of(connection: socket.socket | None) -> UnixPeer | None:
-    """Who is at the other end of a connection; None over TCP, which tells nobody's uid."""
+    """The peer of a connection; None over TCP, which does not identify users."""
     if connection is None or connection.family != socket.AF_UNIX:
         return None
     try:
@@ -197,20 +189,16 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 
 
 def program_name(pid: int, proc: Path = Path("/proc")) -> str:
-    """The name of a process, for people."""
+    """The name of a process, or "unknown"."""
     try:
         return (proc / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
         return "unknown"
 
 
-def _known(uid: int) -> int | None:
-    return None if uid in _NOBODY_IN_PARTICULAR else uid
-
-
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Where a process lives; namespaces are None where they may not be read.
+    """Container and namespaces of a process; namespaces are None if they may not be read.
 
     `depth` counts the process id namespaces from ours down to its own.
     """
@@ -223,27 +211,26 @@ class _Home:
 
 
 def _owner_of(pid: int, uid: int) -> int | None:
-    """The uid of a process of our own namespaces or of the machine; else a number for both.
+    """The uid of a process outside of containers, or a number < 0 for its container and uid.
 
-    None where it can't be told, as of a process whose id can't be seen from here.
+    None if unknown, for example if the process is not visible from here.
     """
-    known_uid = _known(uid)
-    if known_uid is None:
+    if uid in _NOBODY_IN_PARTICULAR:
         return None
     try:
         peer, own = _home(pid), _home(os.getpid())
     except (OSError, ValueError):
         return None
-    if not _is_inside(peer, own, known_uid):
-        return known_uid
+    if not _is_inside(peer, own, uid):
+        return uid
     identity = f"{peer.container} {peer.pid_namespace} {uid}".encode()
     return -1 - int.from_bytes(hashlib.sha256(identity).digest()[:_IDENTITY_BYTES])
 
 
 def _is_inside(peer: _Home, own: _Home, uid: int) -> bool:
-    """Whether a process runs inside a container that is not ours.
+    """Whether a process runs in a container that is not ours.
 
-    For users but root, a user namespace is none: the kernel gives their uid of the machine.
+    A user namespace alone counts for root only: for other users the kernel gives the machine's uid.
     """
     if peer.depth > own.depth or peer.container not in (None, own.container):
         return True
@@ -257,16 +244,16 @@ def _is_inside(peer: _Home, own: _Home, uid: int) -> bool:
 
 
 def _home(pid: int) -> _Home:
-    """Where a process lives.
+    """Container and namespaces of a process.
 
     Source: proc(5): /proc/PID/cgroup, status (NSpid), uid_map, ns/.
 
     Raises:
         OSError: There is no such process, or it may not be read.
-        ValueError: The kernel writes something else.
+        ValueError: The files have another format.
     """
     if pid <= 0:
-        raise ValueError("the process can't be seen from here")
+        raise ValueError("the process is not visible from here")
     folder = Path("/proc") / str(pid)
     status = (folder / "status").read_text()
     (ids,) = re.findall(r"^NSpid:(.*)$", status, re.MULTILINE)
@@ -280,7 +267,7 @@ def _home(pid: int) -> _Home:
 
 
 def _container(groups: str) -> str | None:
-    """The container that lines of /proc/PID/cgroup name; None if they name none."""
+    """The container named in the lines of /proc/PID/cgroup; None without one."""
     paths = (line.split(":", 2)[-1] for line in groups.splitlines())
     found = (_CONTAINER.match(path) for path in paths)
     return next((each[0].rpartition("/")[2] for each in found if each), None)

@@ -1,4 +1,4 @@
-"""The applications: routes, refusals of every kind, and the checks that all requests pass."""
+"""The web applications: routes, error answers, and checks of every request."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ from chopperd.api.routes import HEALTH_ROUTES, ROUTES
 from chopperd.api.routing import (
     ApiServices,
     Call,
-    Places,
     ProblemError,
     Route,
+    Slots,
     read_values,
     viewer_of,
 )
@@ -33,7 +33,7 @@ from chopperd.errors import StoreError
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 16
-#: All ranks of a node may hand in their traces at once.
+#: All ranks of a node may upload their traces at once.
 MOST_UPLOADS: Final = 16
 MOST_LARGE_ANSWERS: Final = 8
 _PIECE_BYTES: Final = 64 * 1024
@@ -54,7 +54,7 @@ def build_api(services: ApiServices) -> Starlette:
 
 
 def build_metrics(services: ApiServices) -> Starlette:
-    """Metrics and health only: no names, nothing to change, under any host name."""
+    """The metrics listener: metrics and health only, under any host name."""
     return _application(services, HEALTH_ROUTES, Middleware(_Gate, access=None))
 
 
@@ -65,8 +65,8 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
     shared = _Shared(
         services=services,
         description=OpenApi(routes),
-        streams=Places(MOST_STREAMS, "streams"),
-        uploads=Places(MOST_UPLOADS, "places for uploads"),
+        streams=Slots(MOST_STREAMS, "streams"),
+        uploads=Slots(MOST_UPLOADS, "uploads"),
         large_answers=asyncio.Semaphore(MOST_LARGE_ANSWERS),
     )
     application = Starlette(
@@ -82,12 +82,12 @@ def _application(services: ApiServices, routes: Sequence[Route], gate: Middlewar
 
 
 async def _framework_problem(_request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: paths and methods that do not exist."""
+    """The answer to what the framework refuses: paths and methods that do not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = error.headers if isinstance(error, HTTPException) else None
     details = {
-        HTTPStatus.NOT_FOUND: "there is nothing here; /openapi.json describes what there is",
-        HTTPStatus.METHOD_NOT_ALLOWED: "this can't be done here; see the Allow header",
+        HTTPStatus.NOT_FOUND: "no such path; /openapi.json describes all of them",
+        HTTPStatus.METHOD_NOT_ALLOWED: "no such method of this path; see the Allow header",
     }
     detail = details.get(HTTPStatus(status), HTTPStatus(status).phrase)
     return ProblemError(status, detail, headers=headers).response()
@@ -95,22 +95,17 @@ async def _framework_problem(_request: Request, error: Exception) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all routes of an application answer from."""
+    """State shared by all routes of an application."""
 
     services: ApiServices
     description: OpenApi
-    streams: Places
-    uploads: Places
+    streams: Slots
+    uploads: Slots
     large_answers: asyncio.Semaphore
 
 
 class _Endpoint:
-    """Answers the requests for one path; what goes wrong is logged, counted, and said.
-
-    Args:
-        group: The path's routes, by method.
-        shared: What to answer from.
-    """
+    """Answers the requests for one path; unexpected errors are logged, counted and reported."""
 
     def __init__(self, group: Mapping[str, Route], shared: _Shared) -> None:
         self._group = group
@@ -119,7 +114,7 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         route = self._group["GET" if request.method == "HEAD" else request.method]
-        # An answer is held in memory until its reader has taken it.
+        # An answer stays in memory until the client has read it.
         async with self._shared.large_answers if route.is_large else nullcontext():
             response = await self._response(route, request)
             await response(scope, receive, send)
@@ -134,11 +129,11 @@ class _Endpoint:
         except Exception:  # a request's guard: the agent goes on
             logger.exception("%s %s failed", route.method, route.path)
             self._shared.services.failed(route.path)
-            detail = "a fault of the agent; its log says more"
+            detail = "an unexpected error in the agent; see its log"
             return ProblemError(HTTPStatus.INTERNAL_SERVER_ERROR, detail).response()
 
     async def _call(self, route: Route, request: Request) -> Call:
-        """The request, once its sender may and its parameters are well."""
+        """The request, if its sender may make it and its parameters are valid."""
         shared = self._shared
         viewer = await viewer_of(request, route.access, shared.services.access)
         query = request.scope["query_string"].decode("latin-1")
@@ -154,12 +149,7 @@ class _Endpoint:
 
 
 class _Gate:
-    """What every request passes: its size, the name it calls us by, and the page it comes from.
-
-    Args:
-        app: What is behind.
-        access: Knows our names; None: any will do.
-    """
+    """Checks every request: size, host name (any if `access` is None), origin; adds headers."""
 
     def __init__(self, app: ASGIApp, access: AccessPolicy | None) -> None:
         self._app = app
@@ -179,7 +169,7 @@ class _Gate:
         await answer(scope, receive, send_safely)
 
     def _problem(self, request: Request) -> ProblemError | None:
-        """Why a request goes no further; None if it does."""
+        """Why a request is refused; None if it is not."""
         return (
             _too_large(request.scope)
             or _ambiguous(request)
@@ -188,26 +178,26 @@ class _Gate:
 
 
 def _ambiguous(request: Request) -> ProblemError | None:
-    """Why nobody can tell where a request ends: a proxy may tell otherwise than we do."""
+    """The refusal of a request whose end a proxy may see elsewhere than we do."""
     if "content-length" in request.headers and "transfer-encoding" in request.headers:
-        detail = "Content-Length and Transfer-Encoding exclude one another: send one of them"
+        detail = "Content-Length and Transfer-Encoding exclude each other: send one of them"
         return ProblemError(HTTPStatus.BAD_REQUEST, detail, headers={"connection": "close"})
     return None
 
 
 def _misdirected(request: Request, access: AccessPolicy) -> ProblemError | None:
-    """Why a request was not meant for us, or not by who seems to send it."""
+    """The refusal of a request for another host, or from a page of another origin."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if not access.answers_to(host):
-        detail = "the Host header names another host; add it to api.allowed_hosts if it is ours"
+        detail = "the Host header names another host; add it to api.allowed_hosts if it is this one"
         return ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
     if origin is not None and not is_same_origin(origin, host):
-        return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not ask here")
+        return ProblemError(HTTPStatus.FORBIDDEN, "pages of other origins may not use this API")
     return None
 
 
 def _pieces(message: Message) -> Iterator[Message]:
-    """A message with a large body as several: the server waits for the reader between them."""
+    """A message with a large body as several: the server waits for the client between them."""
     body = message.get("body", b"")
     if len(body) <= _PIECE_BYTES:
         yield message

@@ -1,4 +1,4 @@
-"""Sockets to listen on, and why one can't be had."""
+"""Opening sockets to listen on."""
 
 import errno
 import ipaddress
@@ -19,19 +19,19 @@ def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.so
 
     Args:
         listen: Numeric address and port; port 0 takes any that is free.
-        key: The key of the configuration that says so, for errors.
-        only_loopback: Whether other machines must not reach it.
+        key: The configuration's key, for errors.
+        only_loopback: Whether to refuse addresses that other machines can reach.
 
     Raises:
-        ConfigError: Something else listens there, or the address is not to be had.
+        ConfigError: Another program listens there, or the address can't be used.
     """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if only_loopback and not ipaddress.ip_address(host).is_loopback:
         raise ConfigError(
             [
-                f'{key} is "{listen}": anyone who reaches it could ask; listen on 127.0.0.1, or '
-                "set api.insecure"
+                f'{key} is "{listen}": other machines could use it; listen on 127.0.0.1, or set '
+                "api.insecure"
             ]
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -50,7 +50,7 @@ def bind_tcp(listen: str, *, key: str, only_loopback: bool = False) -> socket.so
 
 
 def is_in_use(listen: str) -> bool:
-    """Whether something listens at "ADDRESS:PORT", so that nobody else can."""
+    """Whether something listens at "ADDRESS:PORT"."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -63,12 +63,12 @@ def is_in_use(listen: str) -> bool:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A Unix socket that listens at a path, for every user: who they are is seen when they connect.
+    """A Unix socket that listens at a path, for every user: connections identify theirs.
 
-    A file that a dead agent left is replaced.
+    The file of an agent that has ended is replaced.
 
     Raises:
-        ConfigError: Another agent answers there, something else is there, or it can't be made.
+        ConfigError: Another agent answers there, the path is no socket, or it can't be made.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -102,17 +102,13 @@ def _why(error: OSError) -> str:
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket on which nobody answers.
-
-    Raises:
-        ConfigError: Somebody does, or it is no socket.
-    """
+    """Remove a socket on which nobody answers; raises `ConfigError` for anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError([f"{path} is in the way: it is no socket"])
+        raise ConfigError([f"{path} exists and is not a socket"])
     if (other := _answering(path)) is not None:
         raise ConfigError([f"another agent answers on {path}: {other}"])
     path.unlink()

@@ -1,4 +1,4 @@
-"""Samples of the past of one GPU, as a bounded number of points; long times are read in slices."""
+"""Past samples of one GPU as a bounded number of points; long times are read in slices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,40 +15,34 @@ from chopperd.model.samples import VALUE_COLUMNS, GpuSamples
 from chopperd.model.services import SampleSource
 from chopperd.units import NS_PER_S
 
-#: Three periods of the slowest loop there is: few samples say little about their period.
+#: Three periods of the slowest sampling: the period of few samples is not known well.
 LONGEST_GAP_NS: Final = 30 * NS_PER_S
-#: Spacings on either side that tell the period where it is longer than that of most samples.
+#: Spacings on either side that give the period where it is longer than that of most samples.
 _NEIGHBOURS: Final = 5
 MOST_POINTS: Final = 10_000
 LONGEST_NS: Final = 7 * 86_400 * NS_PER_S
-#: So much is held in memory at a time: 18,000 samples at 10 Hz.
+#: Read into memory at a time: 18,000 samples at 10 Hz.
 _SLICE_NS: Final = 1_800 * NS_PER_S
-#: Around a slice lie the samples that the line at its ends hangs on.
+#: Samples around a slice are needed for the line at its ends.
 _MARGIN_NS: Final = LONGEST_GAP_NS
 _BAND_COLUMNS: Final = tuple(name for name in VALUE_COLUMNS if name != "energy_j")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinSums:
-    """What a column comes to over each bin; sums over parts of a bin add up to those over it.
+    """Sums of a column over each bin; sums over parts of a bin add up to those over the bin."""
 
-    Attributes:
-        integral: (m,) float64, ∫ value dt over the time that the line covers, times ns.
-        covered_ns: (m,) float64, how long that is.
-        low, high: (m,) float64, extremes of line and samples; NaN where there is neither.
-        total: (m,) float64, sum of the samples. count: (m,) int64, how many there are.
-    """
-
-    integral: Float64s
-    covered_ns: Float64s
+    integral: Float64s  # (m,) float64, ∫ value dt over the time that the line covers, times ns
+    covered_ns: Float64s  # (m,) float64, how long that is
+    #: low, high: (m,) float64, extremes of line and samples; NaN where there is neither
     low: Float64s
     high: Float64s
-    total: Float64s
+    total: Float64s  # (m,) float64, sum of the samples. count: (m,) int64, how many there are.
     count: Int64s
 
     @property
     def mean(self) -> Float64s:
-        """(m,) float64: time-weighted; that of the samples where no time is covered; else NaN."""
+        """(m,) float64: time-weighted, or of the samples if no time is covered; else NaN."""
         mean = np.full(len(self.low), np.nan)
         np.divide(self.total, self.count, out=mean, where=self.count > 0)
         np.divide(self.integral, self.covered_ns, out=mean, where=self.covered_ns > 0)
@@ -93,7 +87,7 @@ def bin_sums(t_ns: Int64s, values: Float64s, edges_ns: Int64s) -> BinSums:
         return sums
     _add_samples(sums, values, np.searchsorted(t_ns, edges_ns))
     if len(t_ns) > 1:
-        _add_line(sums, _Line.through(t_ns, values), edges_ns)
+        _add_line(sums, _Line(t_ns, values), edges_ns)
     return sums
 
 
@@ -103,27 +97,21 @@ def _add_samples(sums: BinSums, values: Float64s, first: Int64s) -> None:
     held = np.flatnonzero(sums.count)
     if not len(held):
         return
-    # The starts of the bins that hold samples part exactly those: empty bins hold none between.
+    # Empty bins hold no samples, so the starts of the others split exactly their samples.
     values, starts = values[: first[-1]], first[held]
     sums.total[held] = np.add.reduceat(values, starts)
     sums.low[held] = np.minimum.reduceat(values, starts)
     sums.high[held] = np.maximum.reduceat(values, starts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     """The line through at least two samples, with gaps."""
 
-    t_ns: Int64s
-    values: Float64s
-    covered: Bools
-
-    @staticmethod
-    def through(t_ns: Int64s, values: Float64s) -> "_Line":
-        return _Line(t_ns=t_ns, values=values, covered=_are_covered(t_ns))
+    def __init__(self, t_ns: Int64s, values: Float64s) -> None:
+        self.t_ns, self.values, self.covered = t_ns, values, _are_covered(t_ns)
 
     def integrals(self) -> tuple[Primitive, Primitive]:
-        """Of the value, and of the time that is covered."""
+        """Integrals of the value, and of the covered time."""
         base_ns = int(self.t_ns[0])
         edges = (self.t_ns - base_ns).astype(np.float64)
         left = np.where(self.covered, self.values[:-1], 0.0)
@@ -132,7 +120,7 @@ class _Line:
         return primitive(edges, left, right, base_ns), primitive(edges, ones, ones, base_ns)
 
     def values_at(self, at_ns: Int64s, piece: Int64s) -> Float64s:
-        """The line at times on given pieces; NaN where it has a gap, or the piece is none."""
+        """The line at times on given pieces; NaN in a gap or outside the line."""
         is_piece = (piece >= 0) & (piece < len(self.covered))
         piece = np.clip(piece, 0, len(self.covered) - 1)
         start_ns, end_ns = self.t_ns[piece], self.t_ns[piece + 1]
@@ -179,12 +167,12 @@ def _add_line(sums: BinSums, line: _Line, edges_ns: Int64s) -> None:
 def history(
     source: SampleSource, gpu: str, from_unix_ns: int, to_unix_ns: int, points: int
 ) -> GpuHistory:
-    """What was sampled of a GPU in [from, to), as at most so many points.
+    """The samples of a GPU in [from, to) as at most `points` points.
 
-    Each point is a sample where there are few of them, else a bin of equal length.
+    Each point is a sample if there are few of them, else a bin of equal length.
 
     Args:
-        source: Where samples are kept.
+        source: The stored samples.
         gpu: Label.
         from_unix_ns: Start; before the end, by at most `LONGEST_NS`.
         to_unix_ns: End.
@@ -295,10 +283,10 @@ class _HistorySums:
         for cause, count in _cause_counts(samples.causes, first).items():
             total = self.cause_counts.setdefault(cause, np.zeros_like(self.samples))
             np.add.at(total, places, count)
-        self._keep_energy(samples.energy_j, first, places)
+        self._store_energy(samples.energy_j, first, places)
 
-    def _keep_energy(self, energy_j: Float64s, first: Int64s, places: Int64s) -> None:
-        """Keep the last known value in each bin."""
+    def _store_energy(self, energy_j: Float64s, first: Int64s, places: Int64s) -> None:
+        """Store the last known value of each bin."""
         known = np.where(np.isnan(energy_j), -1, np.arange(len(energy_j)))
         newest = np.concatenate(([-1], np.maximum.accumulate(known)))[first[1:]]
         held = newest >= first[:-1]
@@ -328,7 +316,7 @@ class _HistorySums:
 
 
 def _cause_counts(causes: Int64s, first: Int64s) -> dict[str, Int64s]:
-    """How many samples of each bin have each limit set; those of bin j begin at first[j]."""
+    """The number of samples in each bin with each limit set; those of bin j begin at first[j]."""
     counts = {}
     for cause in Cause:
         has = causes & cause.bit != 0
@@ -338,7 +326,7 @@ def _cause_counts(causes: Int64s, first: Int64s) -> dict[str, Int64s]:
 
 
 def _cause_shares(counts: dict[str, Int64s], every: Int64s) -> dict[str, list[float | None]]:
-    """Each limit's share of the samples whose limits are known; that of unknown ones, of all."""
+    """Each limit's share of the samples whose limits are known; for unknown limits, of all."""
     readable = every - counts.get(Cause.UNKNOWN.label, 0)
     shares = {}
     for label, count in sorted(counts.items()):

@@ -1,4 +1,4 @@
-"""Listeners: an application on some sockets, in a thread of its own, with patience for clients."""
+"""Listeners: an application on some sockets, in its own thread, with timeouts for clients."""
 
 import asyncio
 import logging
@@ -25,38 +25,38 @@ from chopperd.errors import ChopperdError
 MOST_CONNECTIONS: Final = 64
 #: Most bytes of a request's line and headers.
 MOST_HEAD_BYTES: Final = 16 * 1024
-#: Of a body that is sent in 10 s; less is too slow.
+#: Least of a body to be sent within the timeout.
 _LEAST_BYTES: Final = 10 * 1024
 _GONE: Final[Message] = {"type": "http.disconnect"}
 logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S: Final = 5.0
-_PATIENCE_S: Final = 10.0
-_LOOK_EVERY_S: Final = 0.5
+_TIMEOUT_S: Final = 10.0
+_CHECK_EVERY_S: Final = 0.5
 _POLL_S: Final = 0.01
-#: How long answers in progress may take to end when the listener stops; then how long it takes
-#: until connections that were cut off are gone.
+#: When the listener stops: how long answers in progress may take, and then the closing of
+#: connections that were cut off.
 _GRACE_S: Final = 0.4
 _AFTER_CUT_S: Final = 0.2
 
 
 class Connections:
-    """All that are open: past a number of them, who has let us wait longest gives way.
+    """All open connections; at their limit, a new one replaces the one idle for longest.
 
-    So nobody is kept out by many that ask nothing. Where all are at work, newcomers are refused.
+    So idle clients can't lock others out. If none is idle, the new one is refused.
 
     Args:
-        patience_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
+        timeout_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self.patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
         self._open: set[asyncio.Transport] = set()
-        #: Since when, longest first.
+        #: Since when we wait for the client, longest first.
         self._waiting: dict[asyncio.Transport, float] = {}
 
     def open(self, connection: asyncio.Transport) -> bool:
-        """Whether there is place for one more; it is open then."""
+        """Add a connection; False if there are too many."""
         if len(self._open) >= MOST_CONNECTIONS:
             if not self._waiting:
                 return False
@@ -66,17 +66,17 @@ class Connections:
         return True
 
     def wait_for(self, connection: asyncio.Transport) -> None:
-        """Wait for its other end from now on."""
+        """Start the timeout of its client."""
         self._waiting.pop(connection, None)
         if connection in self._open:
             self._waiting[connection] = asyncio.get_running_loop().time()
 
     def stop_waiting_for(self, connection: asyncio.Transport) -> None:
-        """It is our turn."""
+        """Stop the timeout: it is our turn."""
         self._waiting.pop(connection, None)
 
     def is_waiting_for(self, connection: asyncio.Transport) -> bool:
-        """Whether it is the other end's turn."""
+        """Whether it is the client's turn."""
         return connection in self._waiting
 
     def close(self, connection: asyncio.Transport) -> None:
@@ -90,8 +90,8 @@ class Connections:
         connection.abort()
 
     def abort_slow(self) -> None:
-        """End those that we have waited for too long."""
-        too_long_s = asyncio.get_running_loop().time() - self.patience_s
+        """End those whose client was too slow."""
+        too_long_s = asyncio.get_running_loop().time() - self.timeout_s
         for each in [each for each, since_s in self._waiting.items() if since_s < too_long_s]:
             self.abort(each)
 
@@ -102,9 +102,9 @@ class Connections:
 
 
 class ApiProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, which puts connection and peer into the state of each request.
+    """uvicorn's HTTP/1.1 protocol, which adds connection and peer to the state of each request.
 
-    `connections` of the application's state is where it is counted.
+    It is registered in `connections` of the application's state.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ApiProtocol(H11Protocol):
         super().__init__(config, server_state, self._state, _loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Note who connected; one too many is sent away."""
+        """Register the connection and its peer, or refuse it if there are too many."""
         super().connection_made(transport)
         peer = peer_of(transport.get_extra_info("socket"))
         self._state |= {"connection": transport, "peer": peer}
@@ -132,9 +132,9 @@ class ApiProtocol(H11Protocol):
         self._connections.close(self.transport)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or has too long a head; break off where an answer is due."""
+        """Refuse invalid HTTP and too long headers; close at once if an answer is in progress."""
         if self._connections.is_waiting_for(self.transport):
-            self._refuse(ProblemError(400, f"{msg} A head may have {MOST_HEAD_BYTES} bytes."))
+            self._refuse(ProblemError(400, f"{msg} Headers may have {MOST_HEAD_BYTES} bytes."))
         else:
             self._connections.abort(self.transport)
 
@@ -149,12 +149,10 @@ class ApiProtocol(H11Protocol):
         self.transport.close()
 
 
-class Patient:
-    """An application whose clients are cut off where they send or read too slowly.
+class TimedApp:
+    """An application whose clients are cut off if they send or read too slowly.
 
-    Args:
-        app: It; it sends bodies in pieces of 64 KiB.
-        connections: Where they are counted.
+    It must send bodies in pieces of 64 KiB.
     """
 
     def __init__(self, app: ASGIApp, connections: Connections) -> None:
@@ -162,10 +160,10 @@ class Patient:
         self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, as long as the client goes on."""
+        """Answer, unless the client is too slow."""
         connections, connection = self._connections, scope["state"]["connection"]
         loop = asyncio.get_running_loop()
-        left_s: float | None = connections.patience_s
+        left_s: float | None = connections.timeout_s
 
         async def receive_in_time() -> Message:
             nonlocal left_s
@@ -177,14 +175,14 @@ class Patient:
                 connections.abort(connection)
                 return _GONE
             if left_s is not None:
-                earned_s = connections.patience_s * len(message.get("body", b"")) / _LEAST_BYTES
-                left_s = min(left_s - loop.time() + start_s + earned_s, connections.patience_s)
+                earned_s = connections.timeout_s * len(message.get("body", b"")) / _LEAST_BYTES
+                left_s = min(left_s - loop.time() + start_s + earned_s, connections.timeout_s)
             if not message.get("more_body", False):
                 left_s = None
             return message
 
         async def send_in_time(message: Message) -> None:
-            # The next request may begin before the last piece is sent.
+            # The client's next request may begin before the last piece is sent.
             connections.wait_for(connection)
             await send(message)
             if message["type"] == "http.response.start" or message.get("more_body", False):
@@ -197,14 +195,14 @@ class Patient:
 class Listener:
     """Serves an application until it is stopped.
 
-    Threads: `chopperd-NAME`, and `chopperd-NAME-pool_*` for what blocks; all from the start.
+    Threads: `chopperd-NAME`, and `chopperd-NAME-pool_*` for blocking calls; all from the start.
 
     Args:
-        app: What to serve.
-        sockets: Where; they listen already, and are closed by `stop`.
+        app: The application.
+        sockets: Listening already; closed by `stop`.
         name: Of its threads: "api", "metrics".
-        blocking_threads: How many calls that block may run at a time.
-        patience_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
+        blocking_threads: Most blocking calls at a time.
+        timeout_s: How long a client may take to ask, to read 64 KiB, or to send 10 KiB.
     """
 
     def __init__(
@@ -214,7 +212,7 @@ class Listener:
         name: str,
         *,
         blocking_threads: int = 2,
-        patience_s: float = _PATIENCE_S,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         self._sockets = list(sockets)
         self._files = [_file_of(each) for each in sockets if each.family == socket.AF_UNIX]
@@ -222,13 +220,13 @@ class Listener:
         self._blocking_threads = blocking_threads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_up = threading.Event()
-        self._server = _Server(app, Connections(patience_s), self._is_up.set)
-        # Daemonic: a listener that is stuck must not keep the agent from ending.
+        self._server = _Server(app, Connections(timeout_s), self._is_up.set)
+        # Daemonic: a listener that hangs must not stop the agent from ending.
         self._thread = threading.Thread(target=self._run, name=f"chopperd-{name}", daemon=True)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where it can be reached: URLs, and paths of Unix sockets."""
+        """Its addresses: URLs, and paths of Unix sockets."""
         return tuple(_address(each) for each in self._sockets)
 
     @property
@@ -240,7 +238,7 @@ class Listener:
         """Serve.
 
         Raises:
-            ChopperdError: It does not come up.
+            ChopperdError: It did not start in time.
         """
         self._thread.start()
         self._is_up.wait(_START_TIMEOUT_S)
@@ -248,7 +246,7 @@ class Listener:
             raise ChopperdError(f"the {self._name} listener does not start; the log says why")
 
     def stop(self, timeout_s: float = 1.0) -> bool:
-        """Stop, also with answers in progress; whether all its threads have ended in time."""
+        """Stop, cutting off answers in progress; whether all its threads ended in time."""
         if self._loop is None:
             self._close_sockets()
         elif self._thread.is_alive():
@@ -282,7 +280,7 @@ class Listener:
             each.close()
 
     def _filled_pool(self) -> ThreadPoolExecutor | None:
-        """A pool whose threads all run already, so that their number never changes."""
+        """A pool whose threads all run from the start, so that their number never changes."""
         count = self._blocking_threads
         if not count:
             return None
@@ -293,25 +291,25 @@ class Listener:
 
 
 class _Server(Server):
-    """uvicorn's server, stopped by an event instead of looking ten times a second for a flag."""
+    """uvicorn's server, stopped by an event instead of a flag that is polled ten times a second."""
 
     def __init__(self, app: ASGIApp, open_: Connections, is_up: Callable[[], None]) -> None:
-        super().__init__(_config(Patient(app, open_), open_.patience_s))
+        super().__init__(_config(TimedApp(app, open_), open_.timeout_s))
         self.stopping = asyncio.Event()
         self._open = open_
-        self._tell_that_it_is_up = is_up
+        self._is_up = is_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve; requests see `stopping` in their state."""
+        """Serve, with `stopping` in the state of requests."""
         self.lifespan.state |= {"stopping": self.stopping, "connections": self._open}
         await super().startup(sockets)
         await self.on_tick(0)
-        self._tell_that_it_is_up()
+        self._is_up()
 
     async def main_loop(self) -> None:
-        """Look after the connections until it is to stop."""
-        while not await self._is_stopping_within(_LOOK_EVERY_S):
-            await self.on_tick(0)  # brings the Date header up to date
+        """Cut slow connections off until the server is stopped."""
+        while not await self._is_stopping_within(_CHECK_EVERY_S):
+            await self.on_tick(0)  # updates the Date header
             self._open.abort_slow()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -321,7 +319,7 @@ class _Server(Server):
         for each in sockets or ():
             each.close()
         for connection in tuple(self.server_state.connections):
-            with suppress(h11.LocalProtocolError):  # it can't end in order, and is cut off
+            with suppress(h11.LocalProtocolError):  # can't be closed properly: cut off below
                 connection.shutdown()
         await self._are_gone_within(_GRACE_S)
         self._open.abort_all()
@@ -335,7 +333,7 @@ class _Server(Server):
             return False
 
     async def _are_gone_within(self, timeout_s: float) -> None:
-        """Return when no connection and no request is left, or after a time."""
+        """Return when no connection and no request remains, or after a timeout."""
         state, loop = self.server_state, asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while (state.connections or state.tasks) and loop.time() < end_s:
@@ -343,14 +341,14 @@ class _Server(Server):
 
 
 def _finish_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for requests whose connection is gone but whose call still blocks in the pool."""
+    """Wait for requests whose connection has ended but whose call still blocks in the pool."""
     left = asyncio.all_tasks(loop)
     if left:
         loop.run_until_complete(asyncio.wait(left))
 
 
 def _config(app: ASGIApp, keep_alive_s: float) -> Config:
-    """How uvicorn serves: nothing of its own in logs or headers, no trust in forwarded ones."""
+    """Uvicorn's settings: no logs and headers of its own, no trust in forwarded headers."""
     return Config(
         app,
         http=ApiProtocol,

@@ -1,7 +1,7 @@
-"""What the API answers: its published shapes, filled from those of `model`, and read back.
+"""The published types of the API's answers, made from those of `model` and converted back.
 
-A field has its name in `model`; where the published one is another, the field says so. Names of
-jobs, kernels and files are in none of those about the node and its GPUs.
+Fields have their names in `model`; `field(name=...)` is the published one where it differs. Types
+about the node and its GPUs contain no names of jobs, kernels and files.
 """
 
 import math
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """What the GPUs are read through; `chosen` is why, where it was not named."""
+    """The back end that reads the GPUs; `chosen` is why, if it was selected automatically."""
 
     backend: str | None = field(name="name")
     backend_up: bool = field(name="up")
@@ -47,8 +47,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The agent and its node now.
 
-    `snapshot_age_s` is how old all of it is; `trouble` is why the agent itself is not well.
-    `invalid_readings` counts values that no GPU can have, which were left out.
+    `snapshot_age_s` is the age of all values; `trouble` is why the agent itself is not healthy.
+    `invalid_readings` counts impossible values, which were discarded.
     """
 
     version: str
@@ -73,8 +73,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """The newest values; null is "not reported, or not fresh".
 
-    `causes` are the limits in force: empty where there is none, null where they can't be read.
-    `power_limit_w` is that of the start where the driver does not tell it again.
+    `causes` are the limits in force: empty without any, null if they can't be read.
+    `power_limit_w` is the value at the start if the driver reports it only once.
     """
 
     sm_clock_mhz: float | None
@@ -92,7 +92,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Integrals that only grow; mean clock over any window is the ratio of two differences."""
+    """Integrals that never fall; the mean clock over a window is the ratio of two differences."""
 
     sm_cycles: float | None
     sampled_s: float | None
@@ -105,16 +105,16 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResidencyBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampled time at clocks up to an edge and above the one before; null: no upper edge."""
+    """Sampled time at clocks up to this edge and above the previous one; null: no upper edge."""
 
     up_to_mhz: float | None
     time_s: float
 
 
 class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the sampling of a GPU goes; `kept_hz` is null while it does not answer.
+    """State of the sampling of a GPU; `kept_hz` is null while it does not answer.
 
-    `invalid` counts values that no GPU can have, which were left out.
+    `invalid` counts impossible values, which were discarded.
     """
 
     asked_hz: float | None
@@ -130,11 +130,11 @@ class GpuSampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now; `excess_live_ratio` is of the last whole window of 10 s, an upper figure.
+    """One GPU now; `excess_live_ratio` is of the last complete window of 10 s, an upper bound.
 
-    `timing` is what was found of its sensors, by the name of their values in `reading`.
-    `processes` is null where it is not known who is on it; `trouble` is what the driver knows to be
-    wrong with it. `dies` is null where the GPU does not tell the clocks of several dies.
+    `timing` is the measured timing of its sensors, by the name of their values in `reading`.
+    `processes` is null if unknown; `trouble` is a fault that the driver reports. `dies` is null if
+    the GPU does not report the clocks of several dies.
     """
 
     gpu: str
@@ -170,13 +170,13 @@ class Band(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of one GPU over a time, by bin or each for itself.
+    """Samples of one GPU over a time, in bins or one by one.
 
     Attributes:
-        bin_ns: Length of a bin; null where each point is a sample.
-        samples: Samples that lie in the time.
+        bin_ns: Length of a bin; null if each point is a sample.
+        samples: Number of samples in the time.
         t_unix_ns: Start of each bin, or time of each sample.
-        values: By name; values that were never reported are missing.
+        values: By name, without values that were never reported.
         energy_j: The driver's counter after the last sample in each bin.
         causes: Share of a bin's samples with each limit in force.
     """
@@ -206,14 +206,14 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """Step rows, newest first; `cursor` leads to more."""
+    """Step rows, newest first; `cursor` is that of the next page."""
 
     steps: tuple[Row, ...]
     cursor: str | None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One step on all devices that took part."""
+    """One step on all its devices."""
 
     step: int
     job: str | None
@@ -222,7 +222,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepKernels(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels of the capture that a step lies in, by device."""
+    """Kernels of the capture that a step is in, by device."""
 
     step: int
     by: str
@@ -230,13 +230,13 @@ class StepKernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces that were taken in, newest first."""
+    """Traces that the agent received, newest first."""
 
     traces: tuple[TraceEntry, ...]
 
 
 class TraceTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace that was handed in."""
+    """An uploaded trace."""
 
     id: str
     state: TraceState
@@ -251,13 +251,13 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Well(msgspec.Struct, frozen=True, kw_only=True):
-    """All is well."""
+    """The agent is healthy."""
 
     status: str = "ok"
 
 
 class GpuBrief(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU in an event of the stream."""
+    """One GPU in a stream event."""
 
     gpu: str
     up: bool
@@ -266,7 +266,7 @@ class GpuBrief(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The node in an event of the stream."""
+    """The node in a stream event."""
 
     taken_unix_ns: int = field(name="snapshot_unix_ns")
     backend_up: bool
@@ -277,7 +277,7 @@ class SnapshotEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(snapshot: NodeSnapshot, *, age_ns: int, trouble: str | None) -> Status:
-    """The agent and its node, from a snapshot of a certain age."""
+    """The agent and its node, from a snapshot of this age."""
     return _copied(
         snapshot,
         Status,
@@ -325,7 +325,7 @@ def event_of(snapshot: NodeSnapshot) -> SnapshotEvent:
 
 
 def snapshot_of(status: Status, gpus: Gpus) -> NodeSnapshot:
-    """The node again, from both; they tell Unix times only, so both of its times are that."""
+    """A snapshot, from both answers; they have Unix times only, used for its monotonic time too."""
     return _copied(
         status,
         NodeSnapshot,
@@ -384,12 +384,12 @@ def _live_totals_of(totals: Totals) -> LiveTotals:
 
 
 def _cause(label: str) -> Cause:
-    """The cause of this name; an agent of a later version may know others."""
+    """The cause with this name; unknown for one of a later version."""
     return CAUSE_BY_LABEL.get(label, Cause.UNKNOWN)
 
 
 def _copied(source: object, target: type[T], **other: object) -> T:
-    """A struct or dataclass with `source`'s values of the same names, and others."""
+    """A struct or dataclass with `source`'s values of the same names, and `other` values."""
     fields = target.__annotations__
     same = {name: getattr(source, name) for name in fields if hasattr(source, name)}
     return target(**(same | other))

@@ -1,4 +1,4 @@
-"""Answers about the node: status, GPUs, samples, drops, metrics, health, the stream, the pause."""
+"""Answers about the node: status, GPUs, samples, drops, metrics, health, stream, pause."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,8 +28,8 @@ from chopperd.api.routing import (
     ApiServices,
     Call,
     ParameterProblem,
-    Places,
     ProblemError,
+    Slots,
     bad_parameters,
     json_response,
     retry_later,
@@ -45,16 +45,16 @@ _DEFAULT_SPAN_NS: Final = 600 * NS_PER_S
 _GZIP_LEVEL: Final = 1
 
 GPU: Final = in_path("gpu", line(128), "label, UUID or PCI bus id of a GPU")
-POINTS: Final = defaulted("points", whole(1, MOST_POINTS), 600, "most points to give")
-GPU_OR_NONE: Final = optional("gpu", line(128), "only of the GPU with this label or UUID")
-STREAM_MEDIA_TYPE: Final = "text/event-stream"
+POINTS: Final = defaulted("points", whole(1, MOST_POINTS), 600, "most points to return")
+GPU_OR_NONE: Final = optional("gpu", line(128), "only the GPU with this label or UUID")
+STREAM_TYPE: Final = "text/event-stream"
 _EVERY_S: Final = 1.0
 _HEARTBEAT_AFTER: Final = 10
 _HEARTBEAT: Final = b": no news\n\n"
 _END: Final = b"event: end\ndata: {}\n\n"
 _LONGEST_PAUSE_S: Final = 30 * 86_400.0
 
-FOR: Final = optional("for", duration(_LONGEST_PAUSE_S), "how long; until it is ended if absent")
+FOR: Final = optional("for", duration(_LONGEST_PAUSE_S), "length; by default until it is ended")
 REASON: Final = optional("reason", line(200), "why, for people")
 
 
@@ -89,7 +89,7 @@ def samples(call: Call) -> Response:
 
 
 def metrics(call: Call) -> Response:
-    """The metrics, unless they are too old to stand for now."""
+    """The metrics, unless they are too old."""
     services = call.services
     age_ns = snapshot_age_ns(services, services.snapshots.latest())
     if age_ns > _METRICS_AGE_NS:
@@ -102,7 +102,7 @@ def metrics(call: Call) -> Response:
 
 
 def healthz(call: Call) -> Response:
-    """Whether the agent itself is well."""
+    """Whether the agent itself is healthy."""
     trouble = call.services.health.trouble()
     if trouble is not None:
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, trouble)
@@ -122,7 +122,7 @@ def readyz(call: Call) -> Response:
 
 
 def snapshot_age_ns(services: ApiServices, snapshot: NodeSnapshot) -> int:
-    """How old a snapshot is, by a clock that is never set."""
+    """The age of a snapshot by the monotonic clock."""
     return max(services.clock.mono_ns() - snapshot.taken_mono_ns, 0)
 
 
@@ -134,7 +134,7 @@ def _found(snapshot: NodeSnapshot, key: str) -> GpuLive:
     wanted = key.lower()
     for each in snapshot.gpus:
         pci = (each.info.pci_bus_id or "").lower()
-        # NVIDIA writes the PCI domain with 8 digits, the rest of the system with 4.
+        # NVIDIA writes the PCI domain with 8 digits, Linux with 4.
         if wanted in (each.info.uuid.lower(), pci) or (pci and wanted == pci[4:]):
             return each
     known = ", ".join(each.info.gpu for each in snapshot.gpus) or "none"
@@ -148,30 +148,30 @@ def drops(call: Call) -> Response:
 
 
 class _EventStream(StreamingResponse):
-    """A streamed answer that takes one of a bounded number of places."""
+    """A streamed answer, of which only so many may be open."""
 
-    def __init__(self, events: AsyncIterator[bytes], places: Places) -> None:
-        super().__init__(events, media_type=STREAM_MEDIA_TYPE, headers={"x-accel-buffering": "no"})
-        self._places = places
+    def __init__(self, events: AsyncIterator[bytes], slots: Slots) -> None:
+        super().__init__(events, media_type=STREAM_TYPE, headers={"x-accel-buffering": "no"})
+        self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._places.one():
+            with self._slots.one():
                 await super().__call__(scope, receive, send)
         except ProblemError as problem:
             await problem.response()(scope, receive, send)
 
 
 async def stream(call: Call) -> Response:
-    """An event each second, until the client or the agent goes."""
+    """An event each second, until the client or the agent ends it."""
     if call.request.method == "HEAD":
-        return Response(media_type=STREAM_MEDIA_TYPE)
+        return Response(media_type=STREAM_TYPE)
     stopping: asyncio.Event = getattr(call.request.state, "stopping", None) or asyncio.Event()
     return _EventStream(_events(call.services.snapshots, stopping), call.streams)
 
 
 async def _events(snapshots: SnapshotSource, stopping: asyncio.Event) -> AsyncIterator[bytes]:
-    """Each new snapshot; a comment where there is none for long; word of the end."""
+    """An event for each new snapshot, comments during long pauses, and a final event."""
     seen_mono_ns, quiet = None, 0
     while True:
         snapshot = snapshots.latest()
@@ -200,18 +200,15 @@ def pause_state(call: Call) -> Response:
 
 def pause(call: Call) -> Response:
     """Pause the agent."""
-    reason = call[REASON] or _by_whom(call.viewer.uid)
-    return json_response(_state(call.services.pause.pause(reason, call[FOR])))
+    uid = call.viewer.uid
+    by_whom = "requested over the API" + (f" by uid {uid}" if uid is not None else "")
+    return json_response(_state(call.services.pause.pause(call[REASON] or by_whom, call[FOR])))
 
 
 def resume(call: Call) -> Response:
-    """Go on."""
+    """End the pause."""
     call.services.pause.resume()
     return Response(status_code=HTTPStatus.NO_CONTENT)
-
-
-def _by_whom(uid: int | None) -> str:
-    return "asked for over the API" + (f" by uid {uid}" if uid is not None else "")
 
 
 def _state(pause: Pause | None) -> PauseState:

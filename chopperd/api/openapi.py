@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document, worked out from the table of routes, and the page that shows it.
+"""The OpenAPI 3.1 document, made from the table of routes, and the page that shows it.
 
-The page needs nothing from other hosts.
+The page loads nothing from other hosts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,23 +22,23 @@ _References: TypeAlias = Mapping[type, Json]
 _SCHEME: Final = "token"
 _REFERENCE: Final = "#/components/schemas/{name}"
 _WHO: Final[Mapping[Access, str]] = {
-    Access.ANYONE: "Open to anyone who reaches the agent.",
-    Access.VIEWER: "Users see what is of their own jobs; administrators see all.",
-    Access.UPLOADER: "Users hand in what becomes theirs; administrators, anything.",
+    Access.ANYONE: "Open to anyone who can reach the agent.",
+    Access.VIEWER: "Users see their own jobs; administrators see all.",
+    Access.UPLOADER: "Users may upload traces for their own jobs, administrators for any job.",
     Access.ADMIN: "For administrators only.",
 }
 _COMMON_REFUSALS: Final[Mapping[int, str]] = {
-    HTTPStatus.BAD_REQUEST: "A parameter is unknown or can't be read; `errors` names all",
+    HTTPStatus.BAD_REQUEST: "A parameter is unknown or invalid; `errors` names all",
     HTTPStatus.MISDIRECTED_REQUEST: "The `Host` header names another host",
-    HTTPStatus.INTERNAL_SERVER_ERROR: "A fault of the agent, which has been logged",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "An unexpected error in the agent, which was logged",
 }
 _ACCESS_REFUSALS: Final[Mapping[int, str]] = {
-    HTTPStatus.UNAUTHORIZED: "It can't be told who asks, or the token is wrong",
-    HTTPStatus.FORBIDDEN: "The caller may not",
+    HTTPStatus.UNAUTHORIZED: "The caller can't be identified, or the token is wrong",
+    HTTPStatus.FORBIDDEN: "The caller is not allowed to",
 }
 _ABOUT: Final = (
     "What the GPU clock costs each training step on this node. Times are ns since 1970 unless "
-    "their name says otherwise; ratios are 0 to 1; null is unknown, never 0."
+    "their name has another unit; ratios are 0 to 1; null is unknown, never 0."
 )
 _JAVASCRIPT: Final = "text/javascript"
 _FILES: Final[Mapping[str, tuple[str, str]]] = {
@@ -51,8 +51,8 @@ _FILES: Final[Mapping[str, tuple[str, str]]] = {
 FILE_MEDIA_TYPES: Final = tuple(dict.fromkeys(kind for _, kind in _FILES.values()))
 FILE: Final = in_path("file", one_of(*_FILES), "name of a file")
 
-#: The page runs only its own files, and talks only to us. Swagger UI writes style attributes, and
-#: its style sheet holds pictures as `data:`.
+#: The page runs its own files only and connects to us only. Swagger UI writes style attributes,
+#: and its style sheet includes pictures as `data:`.
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -61,7 +61,7 @@ _CONTENT_SECURITY_POLICY: Final = (
 
 
 class OpenApi:
-    """The document of these routes as JSON, worked out when it is first asked for."""
+    """The document of these routes as JSON, made when it is first requested."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = routes
@@ -131,14 +131,14 @@ def _operation(route: Route, references: _References) -> Json:
             str(int(status)): {"description": text, "content": problem}
             for status, text in sorted(refusals.items())
         },
-        # A token is one way among others: the user at the other end of the connection counts too.
+        # A token is optional: the user at the other end of the connection may be enough.
         "security": [{}] if route.access is Access.ANYONE else [{}, {_SCHEME: []}],
     }
 
 
 _FILE_BODY: Final[Json] = {
     "required": False,
-    "description": "The trace file, byte by byte; absent with `path`",
+    "description": "The bytes of the trace file; absent with `path`",
     "content": {"application/octet-stream": {"schema": {}}},
 }
 
@@ -153,7 +153,7 @@ def _reply(reply: Reply, references: _References) -> Json:
 
 
 def _content(media_type: str, reply: Reply, references: _References) -> Json:
-    """What stands in a body; only JSON has the type's own form."""
+    """The schema of a body; only JSON and events have that of the type."""
     if media_type == "application/json" and reply.holds is not None:
         return {"schema": references[reply.holds]}
     if media_type == "text/event-stream" and reply.holds is not None:

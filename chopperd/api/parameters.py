@@ -1,4 +1,4 @@
-"""What a request asks: parameters and media types, how they are read, refused and described."""
+"""Parameters and media types of requests: how they are parsed, validated and described."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Whole numbers below this are no times in ns of an age with GPUs, but likely in s, ms or us.
+#: Whole numbers below this, in 1973, are most likely times in s, ms or us, not in ns.
 _LEAST_UNIX_NS: Final = 10**17
 _MAX_INT64: Final = 2**63 - 1
 _LONGEST_DEVICE_MAP: Final = 4096
@@ -31,15 +31,10 @@ _ANY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V_co]):
-    """A kind of value.
+    """A kind of value."""
 
-    Attributes:
-        read: The value that a text says; a ValueError says what is expected instead.
-        schema: The kind as JSON Schema.
-    """
-
-    read: Callable[[str], V_co]
-    schema: Mapping[str, Json]
+    read: Callable[[str], V_co]  # parses a text; a ValueError says what is expected
+    schema: Mapping[str, Json]  # as JSON Schema
 
 
 def line(longest: int = 256) -> Kind[str]:
@@ -54,13 +49,13 @@ def line(longest: int = 256) -> Kind[str]:
 
 
 def file_name(longest: int = 200) -> Kind[str]:
-    """A name that can be a file's or a folder's: no path."""
+    """A name of a file or folder, without a path."""
 
     def read(given: str) -> str:
         if not 0 < len(given.encode()) <= longest or not given.isprintable():
             raise ValueError(f"must be 1 to {longest} bytes of printable characters")
         if "/" in given or given.startswith("."):
-            raise ValueError("must be a plain name: no '/', no '.' at its start")
+            raise ValueError("must be a plain name: no '/', no leading '.'")
         return given
 
     return Kind(read, {**line(longest).schema, "pattern": "^[^./][^/]*$"})
@@ -133,7 +128,7 @@ def _rfc_3339_ns(given: str) -> int:
     try:
         since = datetime.fromisoformat(f"{date}T{time}{zone}") - _EPOCH
     except ValueError as error:
-        raise ValueError("is no time that exists") from error
+        raise ValueError("is not a time that exists") from error
     whole_s = since.days * 86_400 + since.seconds
     return whole_s * NS_PER_S + int((fraction or "").ljust(9, "0"))
 
@@ -158,15 +153,7 @@ INSTANT: Final = Kind(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter(Generic[V_co]):
-    """A parameter of a request.
-
-    Attributes:
-        name: As it stands in the URL.
-        kind: What it holds.
-        help: What it is for.
-        where: Part of the URL that it stands in.
-        default: Its value where it is not given; one in the path always is.
-    """
+    """A parameter of a request."""
 
     name: str
     kind: Kind[object]
@@ -181,24 +168,24 @@ def in_path(name: str, kind: Kind[V], help_text: str) -> Parameter[V]:
 
 
 def optional(name: str, kind: Kind[V], help_text: str) -> Parameter[V | None]:
-    """A part of the query that need not be given."""
+    """An optional part of the query."""
     return Parameter(name=name, kind=kind, help=help_text, where="query", default=None)
 
 
 def defaulted(name: str, kind: Kind[V], default: V, help_text: str) -> Parameter[V]:
-    """A part of the query that has a value also where it is not given."""
+    """An optional part of the query with a default value."""
     return Parameter(name=name, kind=kind, help=help_text, where="query", default=default)
 
 
 FROM: Final = optional("from", INSTANT, "start, inclusive")
 TO: Final = optional("to", INSTANT, "end, exclusive")
-LIMIT: Final = defaulted("limit", whole(1, 1000), 100, "most entries to give")
+LIMIT: Final = defaulted("limit", whole(1, 1000), 100, "most entries to return")
 
 
 def best_media_type(accept: str | None, offers: Sequence[str]) -> str | None:
     """The offer with the highest quality, the first of equals; None if none is acceptable.
 
-    Parts of the header that can't be read are passed over; an absent or empty header accepts all.
+    Invalid parts of the header are ignored; an absent or empty header accepts all.
     """
     if accept is None or not accept.strip():
         return offers[0]
@@ -218,7 +205,7 @@ def accepts_gzip(accept_encoding: str | None) -> bool:
 
 
 def _media_range(text: str) -> tuple[str, str, float] | None:
-    """Type, subtype and quality of one part of the header; None if it is not to be read."""
+    """Type, subtype and quality of one part of the header; None if it is invalid."""
     name, *parameters = (each.strip().lower() for each in text.split(";"))
     kind, slash, subtype = name.partition("/")
     if not (kind and slash and subtype) or (kind == _ANY and subtype != _ANY):
@@ -235,7 +222,7 @@ def _media_range(text: str) -> tuple[str, str, float] | None:
 
 
 def _quality(offer: str, ranges: Sequence[tuple[str, str, float]]) -> float:
-    """The quality that the most specific matching range gives an offer."""
+    """The quality of an offer by the most specific matching range."""
     kind, _, subtype = offer.partition("/")
     for wanted in ((kind, subtype), (kind, _ANY), (_ANY, _ANY)):
         matching = [quality for *names, quality in ranges if tuple(names) == wanted]

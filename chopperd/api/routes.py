@@ -1,7 +1,9 @@
 """The one table of routes: what is served, documented and allowed is all read from it."""
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
 from chopperd.api import node, openapi, steps
@@ -22,336 +24,246 @@ from chopperd.api.models import (
     TraceTaken,
     Well,
 )
-from chopperd.api.parameters import FROM, LIMIT, TO
-from chopperd.api.routing import Reply, Route, at_once, in_pool
+from chopperd.api.parameters import FROM, LIMIT, TO, Parameter
+from chopperd.api.routing import Handler, Method, Reply, Route, at_once, in_pool
 from chopperd.model.captures import JobEntry, TraceEntry
 from chopperd.model.report import ReportDocument
 
 _V1: Final = "/api/v1"
-_METRICS_MEDIA_TYPES: Final = ("text/plain", "application/openmetrics-text")
-_AMBIGUOUS: Final = "Several jobs or runs have this step; `candidates` names them"
-_NO_STEP: Final = "No such step among the jobs that the caller may see"
-_NO_GPU: Final = "No such GPU"
-_NO_STORE: Final[Mapping[int, str]] = {
-    HTTPStatus.SERVICE_UNAVAILABLE: "There is no store; the detail says why"
+_NONE: Final[Mapping[int, str]] = MappingProxyType({})
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
+_NO_STORE: Final[Mapping[int, str]] = {_UNAVAILABLE: "There is no store; the detail says why"}
+_NO_STEP: Final[Mapping[int, str]] = {
+    HTTPStatus.NOT_FOUND: "No such step among the jobs that the caller may see",
+    HTTPStatus.CONFLICT: "Several jobs or runs have this step; `candidates` names them",
+    **_NO_STORE,
 }
-_STALE: Final = "The newest values are too old to stand for now"
+_NO_GPU: Final[Mapping[int, str]] = {HTTPStatus.NOT_FOUND: "No such GPU"}
+_STEP_QUERY: Final = (steps.JOB, steps.RUN, steps.RANK, steps.GPU_LABEL)
 
 
-def _ok(reply: type, help_text: str = "The answer") -> tuple[Reply, ...]:
-    return (Reply(status=HTTPStatus.OK, help=help_text, holds=reply),)
+def _ok(help_text: str, *media_types: str, holds: type | None = None) -> tuple[Reply]:
+    types = media_types or ("application/json",)
+    return (Reply(status=HTTPStatus.OK, help=help_text, holds=holds, media_types=types),)
 
+
+def _route(  # noqa: PLR0913 - the columns of the table
+    path: str,
+    summary: str,
+    handler: Handler,
+    replies: type | tuple[Reply, ...],
+    parameters: tuple[Parameter[object], ...] = (),
+    refusals: Mapping[int, str] = _NONE,
+    *,
+    method: Method = "GET",
+    access: Access = Access.ANYONE,
+    is_large: bool = False,
+) -> Route:
+    """A row of the table; a type as `replies` is that of a JSON answer."""
+    return Route(
+        path=path,
+        method=method,
+        summary=summary,
+        handler=handler,
+        access=access,
+        parameters=parameters,
+        replies=_ok("The answer", holds=replies) if isinstance(replies, type) else replies,
+        refusals=refusals,
+        is_large=is_large,
+        takes_bytes=access is Access.UPLOADER,
+    )
+
+
+_viewers: Final = partial(_route, access=Access.VIEWER)
+_admins: Final = partial(_route, access=Access.ADMIN)
 
 HEALTH_ROUTES: Final = (
-    Route(
-        path="/metrics",
-        method="GET",
-        summary="Metrics for Prometheus",
-        handler=at_once(node.metrics),
-        access=Access.ANYONE,
-        replies=(Reply(status=HTTPStatus.OK, help="Metrics", media_types=_METRICS_MEDIA_TYPES),),
-        refusals={HTTPStatus.SERVICE_UNAVAILABLE: _STALE},
+    _route(
+        "/metrics",
+        "Metrics for Prometheus",
+        at_once(node.metrics),
+        _ok("Metrics", "text/plain", "application/openmetrics-text"),
+        refusals={_UNAVAILABLE: "The newest values are too old"},
     ),
-    Route(
-        path="/healthz",
-        method="GET",
-        summary="Whether the agent itself is well",
-        handler=at_once(node.healthz),
-        access=Access.ANYONE,
-        replies=_ok(Well),
-        refusals={HTTPStatus.SERVICE_UNAVAILABLE: "It is not; the detail says why"},
+    _route(
+        "/healthz",
+        "Whether the agent itself is healthy",
+        at_once(node.healthz),
+        Well,
+        refusals={_UNAVAILABLE: "It is not; the detail says why"},
     ),
-    Route(
-        path="/readyz",
-        method="GET",
-        summary="Whether any GPU has a fresh sample",
-        handler=at_once(node.readyz),
-        access=Access.ANYONE,
-        replies=_ok(Well),
-        refusals={HTTPStatus.SERVICE_UNAVAILABLE: "None has; the detail says why"},
+    _route(
+        "/readyz",
+        "Whether any GPU has a fresh sample",
+        at_once(node.readyz),
+        Well,
+        refusals={_UNAVAILABLE: "None has; the detail says why"},
     ),
 )
 
 _NODE_ROUTES: Final = (
-    Route(
-        path=f"{_V1}/status",
-        method="GET",
-        summary="The agent and its node now",
-        handler=at_once(node.status),
-        access=Access.ANYONE,
-        replies=_ok(Status),
-        refusals={},
-    ),
-    Route(
-        path=f"{_V1}/gpus",
-        method="GET",
-        summary="All GPUs now",
-        handler=at_once(node.gpus),
-        access=Access.ANYONE,
-        replies=_ok(Gpus),
-        refusals={},
-    ),
-    Route(
-        path=f"{_V1}/gpus/{{gpu}}",
-        method="GET",
-        summary="One GPU now",
-        handler=at_once(node.gpu),
-        access=Access.ANYONE,
-        parameters=(node.GPU,),
-        replies=_ok(Gpu),
-        refusals={HTTPStatus.NOT_FOUND: _NO_GPU},
-    ),
-    Route(
-        path=f"{_V1}/gpus/{{gpu}}/samples",
-        method="GET",
-        summary="Samples of one GPU over a time, the last ten minutes if none is given",
-        handler=in_pool(node.samples),
+    _route(f"{_V1}/status", "The agent and its node now", at_once(node.status), Status),
+    _route(f"{_V1}/gpus", "All GPUs now", at_once(node.gpus), Gpus),
+    _route(f"{_V1}/gpus/{{gpu}}", "One GPU now", at_once(node.gpu), Gpu, (node.GPU,), _NO_GPU),
+    _route(
+        f"{_V1}/gpus/{{gpu}}/samples",
+        "Samples of one GPU over a time, by default the last ten minutes",
+        in_pool(node.samples),
+        GpuHistory,
+        (node.GPU, FROM, TO, node.POINTS),
+        _NO_GPU,
         is_large=True,
-        access=Access.ANYONE,
-        parameters=(node.GPU, FROM, TO, node.POINTS),
-        replies=_ok(GpuHistory),
-        refusals={HTTPStatus.NOT_FOUND: _NO_GPU},
     ),
-    Route(
-        path=f"{_V1}/drops",
-        method="GET",
-        summary="Drops of busy clocks below what they were in the minute before, newest first",
-        handler=in_pool(node.drops),
+    _route(
+        f"{_V1}/drops",
+        "Drops of busy clocks below those of the minute before, newest first",
+        in_pool(node.drops),
+        Drops,
+        (node.GPU_OR_NONE, FROM, TO, LIMIT),
+        _NO_STORE,
         is_large=True,
-        access=Access.ANYONE,
-        parameters=(node.GPU_OR_NONE, FROM, TO, LIMIT),
-        replies=_ok(Drops),
-        refusals=_NO_STORE,
     ),
-    Route(
-        path=f"{_V1}/stream",
-        method="GET",
-        summary="The node each second, as server-sent events named `snapshot`",
-        handler=node.stream,
-        access=Access.ANYONE,
-        replies=(
-            Reply(
-                status=HTTPStatus.OK,
-                help="Events; the data of each is one such object",
-                holds=SnapshotEvent,
-                media_types=(node.STREAM_MEDIA_TYPE,),
-            ),
-        ),
-        refusals={HTTPStatus.SERVICE_UNAVAILABLE: "Too many streams are open"},
+    _route(
+        f"{_V1}/stream",
+        "The node each second, as server-sent events named `snapshot`",
+        node.stream,
+        _ok("Events; each has one such object as data", node.STREAM_TYPE, holds=SnapshotEvent),
+        refusals={_UNAVAILABLE: "Too many streams are open"},
     ),
 )
 
 _STEP_ROUTES: Final = (
-    Route(
-        path=f"{_V1}/jobs",
-        method="GET",
-        summary="Jobs that traces came from, newest first",
-        handler=in_pool(steps.jobs),
-        access=Access.VIEWER,
-        replies=_ok(Jobs),
+    _viewers(
+        f"{_V1}/jobs",
+        "Jobs that traces came from, newest first",
+        in_pool(steps.jobs),
+        Jobs,
         refusals=_NO_STORE,
     ),
-    Route(
-        path=f"{_V1}/jobs/{{job}}",
-        method="GET",
-        summary="One job",
-        handler=in_pool(steps.job),
-        access=Access.VIEWER,
-        parameters=(steps.JOB_ID,),
-        replies=_ok(JobEntry),
-        refusals={
-            HTTPStatus.NOT_FOUND: "No such job among those that the caller may see",
-            **_NO_STORE,
-        },
+    _viewers(
+        f"{_V1}/jobs/{{job}}",
+        "One job",
+        in_pool(steps.job),
+        JobEntry,
+        (steps.JOB_ID,),
+        {HTTPStatus.NOT_FOUND: "No such job among those that the caller may see", **_NO_STORE},
     ),
-    Route(
-        path=f"{_V1}/steps",
-        method="GET",
-        summary="Steps, newest first, without their kernels",
-        handler=in_pool(steps.steps),
+    _viewers(
+        f"{_V1}/steps",
+        "Steps, newest first, without their kernels",
+        in_pool(steps.steps),
+        Steps,
+        (*_STEP_QUERY, FROM, TO, LIMIT, steps.CURSOR),
+        _NO_STORE,
         is_large=True,
-        access=Access.VIEWER,
-        parameters=(
-            steps.JOB,
-            steps.RUN,
-            steps.RANK,
-            steps.GPU_LABEL,
-            FROM,
-            TO,
-            LIMIT,
-            steps.CURSOR,
-        ),
-        replies=_ok(Steps),
-        refusals=_NO_STORE,
     ),
-    Route(
-        path=f"{_V1}/steps/{{step}}",
-        method="GET",
-        summary="One step on all devices",
-        handler=in_pool(steps.step),
+    _viewers(
+        f"{_V1}/steps/{{step}}",
+        "One step on all devices",
+        in_pool(steps.step),
+        Step,
+        (steps.STEP, *_STEP_QUERY, steps.INCLUDE),
+        _NO_STEP,
         is_large=True,
-        access=Access.VIEWER,
-        parameters=(
-            steps.STEP,
-            steps.JOB,
-            steps.RUN,
-            steps.RANK,
-            steps.GPU_LABEL,
-            steps.INCLUDE,
-        ),
-        replies=_ok(Step),
-        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS, **_NO_STORE},
     ),
-    Route(
-        path=f"{_V1}/steps/{{step}}/kernels",
-        method="GET",
-        summary="What each device ran in the capture that a step lies in",
-        handler=in_pool(steps.kernels),
+    _viewers(
+        f"{_V1}/steps/{{step}}/kernels",
+        "The kernels of each device in the capture that a step is in",
+        in_pool(steps.kernels),
+        StepKernels,
+        (steps.STEP, *_STEP_QUERY, steps.BY),
+        _NO_STEP,
         is_large=True,
-        access=Access.VIEWER,
-        parameters=(
-            steps.STEP,
-            steps.JOB,
-            steps.RUN,
-            steps.RANK,
-            steps.GPU_LABEL,
-            steps.BY,
-        ),
-        replies=_ok(StepKernels),
-        refusals={HTTPStatus.NOT_FOUND: _NO_STEP, HTTPStatus.CONFLICT: _AMBIGUOUS, **_NO_STORE},
     ),
-    Route(
-        path=f"{_V1}/report/latest",
-        method="GET",
-        summary="The report on the newest capture, in the form that `Accept` asks for",
-        handler=in_pool(steps.latest_report),
-        is_large=True,
-        access=Access.VIEWER,
-        parameters=(steps.JOB, steps.INCLUDE),
-        replies=(
-            Reply(
-                status=HTTPStatus.OK,
-                help="The report",
-                holds=ReportDocument,
-                media_types=steps.REPORT_MEDIA_TYPES,
-            ),
-        ),
-        refusals={
+    _viewers(
+        f"{_V1}/report/latest",
+        "The report on the newest capture, in the format that `Accept` requests",
+        in_pool(steps.latest_report),
+        _ok("The report", *steps.REPORT_MEDIA_TYPES, holds=ReportDocument),
+        (steps.JOB, steps.INCLUDE),
+        {
             HTTPStatus.NOT_FOUND: "No report among those that the caller may see",
-            HTTPStatus.NOT_ACCEPTABLE: "`Accept` asks for none of the forms",
+            HTTPStatus.NOT_ACCEPTABLE: "`Accept` requests none of the formats",
             **_NO_STORE,
         },
+        is_large=True,
     ),
 )
 
 _TRACE_ROUTES: Final = (
-    Route(
-        path=f"{_V1}/traces",
-        method="GET",
-        summary="Traces that were taken in, newest first",
-        handler=in_pool(steps.traces),
+    _viewers(
+        f"{_V1}/traces",
+        "Traces that the agent received, newest first",
+        in_pool(steps.traces),
+        Traces,
+        (LIMIT,),
+        _NO_STORE,
         is_large=True,
-        access=Access.VIEWER,
-        parameters=(LIMIT,),
-        replies=_ok(Traces),
-        refusals=_NO_STORE,
     ),
-    Route(
-        path=f"{_V1}/traces",
-        method="POST",
-        summary="Hand in a Kineto trace: its bytes, as they are or compressed, or a path",
-        handler=steps.take_trace,
-        access=Access.UPLOADER,
-        parameters=(steps.NAME, steps.UPLOAD_JOB, steps.DEVICE_MAP, steps.PATH),
-        replies=(
-            Reply(status=HTTPStatus.ACCEPTED, help="It was taken", holds=TraceTaken),
+    _route(
+        f"{_V1}/traces",
+        "Upload a Kineto trace, plain or compressed, or name a file of the node",
+        steps.take_trace,
+        (
+            Reply(status=HTTPStatus.ACCEPTED, help="It was accepted", holds=TraceTaken),
             Reply(status=HTTPStatus.OK, help="The same bytes were known", holds=TraceTaken),
         ),
-        refusals={
+        (steps.NAME, steps.UPLOAD_JOB, steps.DEVICE_MAP, steps.PATH),
+        {
             HTTPStatus.NOT_FOUND: "There is no such file",
-            HTTPStatus.CONFLICT: "Traces are not taken in here",
+            HTTPStatus.CONFLICT: "This agent accepts no traces",
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "It is too large",
-            HTTPStatus.SERVICE_UNAVAILABLE: "Too much is going on",
-            HTTPStatus.INSUFFICIENT_STORAGE: "There is no room for it",
+            _UNAVAILABLE: "Too many uploads are in progress",
+            HTTPStatus.INSUFFICIENT_STORAGE: "There is not enough disk for it",
         },
-        takes_bytes=True,
+        method="POST",
+        access=Access.UPLOADER,
     ),
-    Route(
-        path=f"{_V1}/traces/{{trace}}",
-        method="GET",
-        summary="One trace",
-        handler=in_pool(steps.trace),
-        access=Access.VIEWER,
-        parameters=(steps.TRACE_ID,),
-        replies=_ok(TraceEntry),
-        refusals={
-            HTTPStatus.NOT_FOUND: "No such trace among those that the caller may see",
-            **_NO_STORE,
-        },
+    _viewers(
+        f"{_V1}/traces/{{trace}}",
+        "One trace",
+        in_pool(steps.trace),
+        TraceEntry,
+        (steps.TRACE_ID,),
+        {HTTPStatus.NOT_FOUND: "No such trace among those that the caller may see", **_NO_STORE},
     ),
 )
 
 _PAUSE_ROUTES: Final = (
-    Route(
-        path=f"{_V1}/pause",
-        method="GET",
-        summary="Whether the agent is paused",
-        handler=at_once(node.pause_state),
-        access=Access.ANYONE,
-        replies=_ok(PauseState),
-        refusals={},
-    ),
-    Route(
-        path=f"{_V1}/pause",
+    _route(f"{_V1}/pause", "Whether the agent is paused", at_once(node.pause_state), PauseState),
+    _admins(
+        f"{_V1}/pause",
+        "Pause sampling, captures and analysis at once",
+        in_pool(node.pause),
+        _ok("It is paused", holds=PauseState),
+        (node.FOR, node.REASON),
         method="POST",
-        summary="Pause sampling, captures and analysis at once",
-        handler=in_pool(node.pause),
-        access=Access.ADMIN,
-        parameters=(node.FOR, node.REASON),
-        replies=_ok(PauseState, "It is paused"),
-        refusals={},
     ),
-    Route(
-        path=f"{_V1}/pause",
+    _admins(
+        f"{_V1}/pause",
+        "End the pause",
+        in_pool(node.resume),
+        (Reply(status=HTTPStatus.NO_CONTENT, help="The agent continues", media_types=()),),
         method="DELETE",
-        summary="Go on",
-        handler=in_pool(node.resume),
-        access=Access.ADMIN,
-        replies=(Reply(status=HTTPStatus.NO_CONTENT, help="It goes on", media_types=()),),
-        refusals={},
     ),
 )
 
 _PAGE_ROUTES: Final = (
-    Route(
-        path="/openapi.json",
-        method="GET",
-        summary="This description",
-        handler=in_pool(openapi.openapi),
+    _route(
+        "/openapi.json",
+        "This description",
+        in_pool(openapi.openapi),
+        _ok("OpenAPI 3.1"),
         is_large=True,
-        access=Access.ANYONE,
-        replies=(Reply(status=HTTPStatus.OK, help="OpenAPI 3.1"),),
-        refusals={},
     ),
-    Route(
-        path="/docs",
-        method="GET",
-        summary="This description, for people",
-        handler=in_pool(openapi.docs),
-        access=Access.ANYONE,
-        replies=(Reply(status=HTTPStatus.OK, help="A page", media_types=("text/html",)),),
-        refusals={},
-    ),
-    Route(
-        path="/docs/{file}",
-        method="GET",
-        summary="What the page is made of",
-        handler=in_pool(openapi.docs_file),
+    _route("/docs", "This description as a page", in_pool(openapi.docs), _ok("Page", "text/html")),
+    _route(
+        "/docs/{file}",
+        "A file of that page",
+        in_pool(openapi.docs_file),
+        _ok("A file", *openapi.FILE_MEDIA_TYPES),
+        (openapi.FILE,),
         is_large=True,
-        access=Access.ANYONE,
-        parameters=(openapi.FILE,),
-        replies=(Reply(status=HTTPStatus.OK, help="A file", media_types=openapi.FILE_MEDIA_TYPES),),
-        refusals={},
     ),
 )
 

@@ -1,6 +1,6 @@
-"""What a route is, and how its requests are read, allowed, answered, or refused.
+"""Routes, and how their requests are parsed, authorised, answered or refused.
 
-Refusals are `application/problem+json` (RFC 9457): raised anywhere, answered in one place.
+Refusals are `application/problem+json` (RFC 9457), raised as `ProblemError` and answered by `app`.
 """
 
 import asyncio
@@ -46,17 +46,7 @@ _SEND_THE_TOKEN: Final = "send 'Authorization: Bearer TOKEN' with the token of a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """All that the listeners answer from.
-
-    Attributes:
-        snapshots, steps, drops, samples, ingest, pause, health: The agent's parts.
-        render_document: A report in one of its forms.
-        metrics: The metrics as the client's `Accept` header wants them, and their media type;
-            must not block.
-        clock: Tells how old a snapshot is.
-        access: Who may do what.
-        failed: Told the path of the route in which an unexpected error occurred, to count it.
-    """
+    """All that the listeners answer from."""
 
     snapshots: SnapshotSource
     steps: StepSource
@@ -66,21 +56,23 @@ class ApiServices:
     pause: PauseControl
     health: Health
     render_document: Callable[[ReportDocument, DocumentForm], str]
+    #: The metrics by an `Accept` header, and their media type; must not block.
     metrics: Callable[[str | None], tuple[bytes, str]]
     clock: Clock
     access: AccessPolicy
+    #: Called with the path of a route at each unexpected error in it.
     failed: Callable[[str], None] = lambda _path: None
 
 
 class ParameterProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with one parameter of a request."""
+    """An invalid parameter of a request, and why."""
 
     parameter: str
     detail: str
 
 
 class StepCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A job and run that an ambiguous step number may be of."""
+    """A job and run with a step of an ambiguous number."""
 
     job: str | None
     run: str | None
@@ -89,7 +81,7 @@ class StepCandidate(msgspec.Struct, frozen=True, kw_only=True):
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a request was refused.
 
-    `title` and `status` are always there; `errors` and `candidates` where they help to ask again.
+    `title` and `status` are always given; `errors` and `candidates` if they help to ask again.
     """
 
     title: str
@@ -99,25 +91,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     candidates: tuple[StepCandidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """What a refusal carries beside its text."""
-
-    errors: Sequence[ParameterProblem] = ()
-    candidates: Sequence[StepCandidate] = ()
-
-
-_NO_EXTRAS: Final = Extras()
-
-
 class ProblemError(Exception):
     """A request is refused.
 
     Args:
         status: The HTTP status.
         detail: What is wrong and what to do, for people.
-        headers: To be sent along.
-        extras: What a program can ask again with.
+        headers: More headers of the answer.
+        errors: The invalid parameters.
+        candidates: The jobs and runs to choose from.
     """
 
     def __init__(
@@ -126,24 +108,23 @@ class ProblemError(Exception):
         detail: str,
         *,
         headers: Mapping[str, str] | None = None,
-        extras: Extras = _NO_EXTRAS,
+        errors: Sequence[ParameterProblem] = (),
+        candidates: Sequence[StepCandidate] = (),
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.detail = detail
         self.headers = headers
-        self.extras = extras
+        self._problem = Problem(
+            title=HTTPStatus(status).phrase,
+            status=status,
+            detail=detail,
+            errors=tuple(errors),
+            candidates=tuple(candidates),
+        )
 
     def body(self) -> bytes:
         """The problem as JSON."""
-        problem = Problem(
-            title=HTTPStatus(self.status).phrase,
-            status=self.status,
-            detail=self.detail,
-            errors=tuple(self.extras.errors),
-            candidates=tuple(self.extras.candidates),
-        )
-        return msgspec.json.encode(problem)
+        return msgspec.json.encode(self._problem)
 
     def response(self) -> Response:
         """The answer to the request."""
@@ -151,9 +132,9 @@ class ProblemError(Exception):
 
 
 def bad_parameters(*problems: ParameterProblem) -> ProblemError:
-    """The refusal of a request with these parameters, all at once."""
+    """The refusal of a request with invalid parameters."""
     detail = "; ".join(f"{each.parameter}: {each.detail}" for each in problems)
-    return ProblemError(HTTPStatus.BAD_REQUEST, detail, extras=Extras(errors=problems))
+    return ProblemError(HTTPStatus.BAD_REQUEST, detail, errors=problems)
 
 
 def retry_later(detail: str, *, after_s: int) -> ProblemError:
@@ -162,13 +143,8 @@ def retry_later(detail: str, *, after_s: int) -> ProblemError:
     return ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail, headers=headers)
 
 
-class Places:
-    """So many at a time; used on one event loop only.
-
-    Args:
-        limit: How many.
-        what: Of what, for people: "streams".
-    """
+class Slots:
+    """A limit on simultaneous uses, named `what` ("streams") for people; for one event loop."""
 
     def __init__(self, limit: int, what: str) -> None:
         self._limit = limit
@@ -177,13 +153,13 @@ class Places:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One of them, until it is left.
+        """Use one slot during the block.
 
         Raises:
-            ProblemError: All are taken.
+            ProblemError: All are in use.
         """
         if self._taken >= self._limit:
-            raise retry_later(f"all {self._limit} {self._what} are taken: try later", after_s=10)
+            raise retry_later(f"all {self._limit} {self._what} are in use: try later", after_s=10)
         self._taken += 1
         try:
             yield
@@ -193,24 +169,15 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request, read and allowed.
-
-    Attributes:
-        services: What to answer from.
-        request: As it came.
-        viewer: Who asks; nobody in particular where anyone may.
-        values: By parameter name.
-        description: All routes, as OpenAPI.
-        streams, uploads: Places for what holds a connection for long.
-    """
+    """One request, read and allowed."""
 
     services: ApiServices
     request: Request
-    viewer: Viewer
-    values: Mapping[str, object]
+    viewer: Viewer  # the caller; anonymous where anyone may call
+    values: Mapping[str, object]  # by parameter name
     description: "Description"
-    streams: Places
-    uploads: Places
+    streams: Slots
+    uploads: Slots
 
     def __getitem__(self, parameter: Parameter[V]) -> V:
         """The value of one of the route's parameters."""
@@ -231,52 +198,33 @@ Answer: TypeAlias = Callable[[Call], Response]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer that a route may give.
-
-    Attributes:
-        status: HTTP status.
-        help: When it is given.
-        holds: What its JSON is; None if it is no JSON, or any.
-        media_types: Its forms.
-    """
+    """An answer that a route may give."""
 
     status: int
     help: str
-    holds: type | None = None
+    holds: type | None = None  # type of its JSON; None for any, and for other formats
     media_types: tuple[str, ...] = ("application/json",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A path and method: what may be asked, by whom, and what comes back.
+    """A path and method: what may be asked, by whom, and what comes back."""
 
-    Attributes:
-        path: With its parameters in braces.
-        method: GET also answers HEAD.
-        summary: One line for the API's document.
-        handler: What answers.
-        access: Who may.
-        parameters: All that are known; any other is refused.
-        replies: What it answers when all is well.
-        refusals: Statuses of problems beside those that any route may give, and why.
-        takes_bytes: Whether the body is a file.
-        is_large: Whether an answer may take megabytes.
-    """
-
-    path: str
-    method: Method
+    path: str  # with its parameters in braces
+    method: Method  # GET also answers HEAD
     summary: str
     handler: Handler
     access: Access
-    parameters: tuple[Parameter[object], ...] = ()
+    parameters: tuple[Parameter[object], ...] = ()  # any other is refused
     replies: tuple[Reply, ...]
+    #: Statuses of problems and when they occur, besides those of every route.
     refusals: Mapping[int, str]
     takes_bytes: bool = False
-    is_large: bool = False
+    is_large: bool = False  # whether an answer may take megabytes
 
 
 def at_once(answer: Answer) -> Handler:
-    """A handler for what never blocks."""
+    """A handler of an answer that never blocks."""
 
     async def handle(call: Call) -> Response:
         return answer(call)
@@ -285,7 +233,7 @@ def at_once(answer: Answer) -> Handler:
 
 
 def in_pool(answer: Answer) -> Handler:
-    """A handler for what may block: it runs in the event loop's pool of threads."""
+    """A handler of an answer that may block, run in the event loop's pool of threads."""
 
     async def handle(call: Call) -> Response:
         return await asyncio.get_running_loop().run_in_executor(None, answer, call)
@@ -311,12 +259,12 @@ def read_values(
     """The values of a request's parameters, by name.
 
     Args:
-        parameters: Those that the route knows.
+        parameters: Those of the route.
         path: The parts of the path, by name.
-        query: What stands behind the question mark.
+        query: The text after the question mark.
 
     Raises:
-        ProblemError: A parameter is unknown, is given twice, or can't be read; names all such.
+        ProblemError: Names all parameters that are unknown, given twice or invalid.
     """
     given = dict(path)
     problems = []
@@ -345,15 +293,15 @@ def _query_pairs(query: str) -> list[tuple[str, str]]:
             query, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS
         )
     except ValueError as error:
-        detail = f"the query can't be read: {error}"
+        detail = f"the query is invalid: {error}"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail) from error
 
 
 async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> Viewer:
-    """Who asks, once it is clear that they may.
+    """The caller, if allowed.
 
     Raises:
-        ProblemError: They may not; says how to get in.
+        ProblemError: The caller is not allowed; says how to get access.
     """
     if access is Access.ANYONE:
         return _NOBODY
@@ -367,13 +315,13 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
         return viewer
     if viewer.uid is None:
         if access is Access.UPLOADER and peer is not None:
-            return viewer  # as with the inbox, anyone of the node may; only administrators see it
-        detail = "it can't be told who asks: connect through the agent's Unix socket, or "
+            return viewer  # any user of the node may, as in the inbox; only administrators see it
+        detail = "the caller can't be identified: connect through the agent's Unix socket, or "
         raise _unauthorized(detail + _SEND_THE_TOKEN)
     if access is Access.ADMIN:
-        who = f"uid {viewer.uid}" if viewer.uid >= 0 else "whoever is inside a container"
+        who = f"uid {viewer.uid}" if viewer.uid >= 0 else "a user inside a container"
         detail = (
-            f"{who} is no administrator: be root, the agent's own user or in the "
+            f"{who} is not an administrator: be root, the agent's own user or in the "
             f"group {policy.admin_group}, or {_SEND_THE_TOKEN}"
         )
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
@@ -381,7 +329,7 @@ async def viewer_of(request: Request, access: Access, policy: AccessPolicy) -> V
 
 
 def _has_token(request: Request, policy: AccessPolicy) -> bool:
-    """Whether the request carries the token; it is refused if it carries another."""
+    """Whether the request has the token; a wrong one is refused."""
     header = request.headers.get("authorization")
     if header is None:
         return False

@@ -1,4 +1,4 @@
-"""Answers from what was analysed, of each viewer's own: jobs, steps, kernels, reports, traces."""
+"""Answers about the caller's jobs, steps, kernels, reports and traces; uploads of traces."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,6 @@ from chopperd.api.parameters import (
 from chopperd.api.routing import (
     Call,
     DocumentForm,
-    Extras,
     ParameterProblem,
     ProblemError,
     StepCandidate,
@@ -52,24 +51,24 @@ _FORMS: Final[Mapping[str, DocumentForm]] = {
 }
 REPORT_MEDIA_TYPES: Final = tuple(_FORMS)
 
-JOB: Final = optional("job", line(), "only of this job")
+JOB: Final = optional("job", line(), "only this job")
 JOB_ID: Final = in_path("job", line(), "name of a job")
 RUN: Final = optional(
-    "run", line(), "only of this run; most have no name, as a job has one run at a time"
+    "run", line(), "only this run; most have no name, as a job has one run at a time"
 )
-RANK: Final = optional("rank", whole(0, _MAX_INT32), "only of this rank")
-GPU_LABEL: Final = optional("gpu", line(128), "only of the GPU with this label")
-CURSOR: Final = optional("cursor", line(512), "where the page before ended")
+RANK: Final = optional("rank", whole(0, _MAX_INT32), "only this rank")
+GPU_LABEL: Final = optional("gpu", line(128), "only the GPU with this label")
+CURSOR: Final = optional("cursor", line(512), "the cursor that the previous page gave")
 STEP: Final = in_path("step", whole(0, _MAX_INT64), "number of a step")
-BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what to sum kernels by")
+BY: Final = defaulted("by", one_of(*PARTS_BY), "family", "what kernels are summed by")
 INCLUDE: Final = optional(
-    "include", one_of(_FAMILIES), "also give kernels by family, operation, layer and phase"
+    "include", one_of(_FAMILIES), "add kernels by family, operation, layer and phase"
 )
 V = TypeVar("V")
 
 _LONGEST_PATH: Final = 1024
 _DEFAULT_NAME: Final = "upload"
-#: Written to disk at a time; each upload in progress holds so much.
+#: Written to disk at a time, and buffered by each upload in progress.
 _CHUNK_BYTES: Final = 2**18
 _STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
     IngestReason.OFF: HTTPStatus.CONFLICT,
@@ -82,15 +81,14 @@ _STATUS_OF_REASON: Final[Mapping[IngestReason, HTTPStatus]] = {
 
 TRACE_ID: Final = in_path("trace", line(64), "id of a trace")
 NAME: Final = optional("name", file_name(), "file name of the trace in the body")
-UPLOAD_JOB: Final = optional("job", file_name(128), "job that the trace is of")
+UPLOAD_JOB: Final = optional("job", file_name(128), "job of the trace")
 DEVICE_MAP: Final = optional(
     "device_map",
     DEVICE_MAP_TEXT,
-    "which GPU each device of the trace is, [RANK:]DEVICE=GPU,... or pci; a known trace is "
-    "analysed again",
+    "GPU of each device in the trace: [RANK:]DEVICE=GPU,... or pci; analyses a known trace again",
 )
 PATH: Final = optional(
-    "path", line(_LONGEST_PATH), "take this file of the node, under ingest.roots; no body"
+    "path", line(_LONGEST_PATH), "use this file of the node, under ingest.roots, without a body"
 )
 
 
@@ -120,7 +118,7 @@ def steps(call: Call) -> Response:
     try:
         page = call.services.steps.steps(query, call.viewer, limit=call[LIMIT], cursor=call[CURSOR])
     except ValueError as error:
-        problem = ParameterProblem(parameter=CURSOR.name, detail="is none that a page gave")
+        problem = ParameterProblem(parameter=CURSOR.name, detail="is not the cursor of a page")
         raise bad_parameters(problem) from error
     return json_response(Steps(steps=_brief_rows(page.steps), cursor=page.cursor))
 
@@ -138,7 +136,7 @@ def step(call: Call) -> Response:
 
 
 def kernels(call: Call) -> Response:
-    """The kernels of the capture that a step lies in."""
+    """The kernels of the capture that a step is in."""
     query = StepQuery(job=call[JOB], run=call[RUN], rank=call[RANK], gpu=call[GPU_LABEL])
     devices = call.services.steps.kernels(call[STEP], query, call.viewer)
     if not devices:
@@ -152,10 +150,10 @@ def kernels(call: Call) -> Response:
 
 
 def latest_report(call: Call) -> Response:
-    """The report on the newest capture, in the form that the client likes best."""
+    """The report on the newest capture, in the format that the client prefers."""
     media_type = best_media_type(call.request.headers.get("accept"), REPORT_MEDIA_TYPES)
     if media_type is None:
-        detail = f"a report is had as {', '.join(REPORT_MEDIA_TYPES)}"
+        detail = f"reports are available as {', '.join(REPORT_MEDIA_TYPES)}"
         raise ProblemError(HTTPStatus.NOT_ACCEPTABLE, detail)
     document = call.services.steps.latest_document(call[JOB], call.viewer)
     if document is None:
@@ -171,23 +169,23 @@ def _not_found(what: str) -> ProblemError:
 
 
 def _only_one(owners: Iterable[tuple[str | None, str | None]]) -> tuple[str | None, str | None]:
-    """The one job and run that all are of.
+    """The common job and run.
 
     Raises:
-        ProblemError: They are of several; names them.
+        ProblemError: There are several; names them.
     """
     candidates = list(dict.fromkeys(owners))
     if len(candidates) == 1:
         return candidates[0]
     raise ProblemError(
         HTTPStatus.CONFLICT,
-        "several jobs or runs have this step: say which with ?job= and ?run=",
-        extras=Extras(candidates=[StepCandidate(job=job, run=run) for job, run in candidates]),
+        "several jobs or runs have this step: choose with ?job= and ?run=",
+        candidates=[StepCandidate(job=job, run=run) for job, run in candidates],
     )
 
 
 def _only(by: str, device: DeviceKernels) -> DeviceKernels:
-    """The device with one of its lists."""
+    """The device with only one of its lists."""
     return replace(
         device,
         families=device.families if by == "family" else (),
@@ -225,7 +223,7 @@ def trace(call: Call) -> Response:
 
 
 async def take_trace(call: Call) -> Response:
-    """Take a trace: the body, or a file of this node."""
+    """Receive a trace: the body, or a file of this node."""
     try:
         with call.uploads.one():
             path = call[PATH]
@@ -233,7 +231,7 @@ async def take_trace(call: Call) -> Response:
     except IngestError as error:
         raise _refusal(error) from error
     except ClientDisconnect as error:
-        detail = "the connection ended before the trace did"
+        detail = "the connection ended before the end of the trace"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail) from error
     return json_response(
         TraceTaken(id=entry.id, state=entry.state),
@@ -243,14 +241,14 @@ async def take_trace(call: Call) -> Response:
 
 
 async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
-    """Take a copy of a file of this node."""
+    """Receive a copy of a file of this node."""
     if call[NAME] is not None:
-        problem = ParameterProblem(parameter=NAME.name, detail="goes with a body, not with 'path'")
+        problem = ParameterProblem(parameter=NAME.name, detail="needs a body, not 'path'")
         raise bad_parameters(problem)
     ingest, job, uid = call.services.ingest, call[UPLOAD_JOB], call.viewer.uid
     device_map = call[DEVICE_MAP]
     if uid is None and not call.viewer.is_admin:
-        detail = "it can't be told whether you may read that file: send its bytes"
+        detail = "it is not known whether you may read that file: send its bytes"
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
     return await _in_pool(
         lambda: ingest.take_file(path, job=job, owner_uid=uid, device_map=device_map)
@@ -258,7 +256,7 @@ async def _take_file(call: Call, path: str) -> tuple[TraceEntry, bool]:
 
 
 async def _take_body(call: Call) -> tuple[TraceEntry, bool]:
-    """Take the body, piece by piece; nothing of it is kept if it does not come to its end."""
+    """Receive the body, piece by piece; an incomplete one is discarded."""
     upload = await _in_pool(
         lambda: call.services.ingest.open_upload(
             name=call[NAME] or _DEFAULT_NAME,
@@ -291,7 +289,7 @@ async def _write_body(call: Call, upload: Upload) -> None:
 
 
 def _declared_bytes(call: Call) -> int | None:
-    """The length that the client says the body has."""
+    """The length of the body as declared by the client."""
     text = call.request.headers.get("content-length", "")
     return int(text) if text.isdecimal() and len(text) < 20 else None
 

@@ -1,7 +1,7 @@
-"""The command line: what to run, and errors as exit codes.
+"""The command line: which command to run, and errors as exit codes.
 
-Processes that chopperd starts for itself, and the agent, do without the libraries of the commands:
-sampling begins that much sooner, and takes that much less memory.
+The agent and its own processes run without the libraries of the other commands: sampling starts
+sooner, and takes less memory.
 """
 
 import os
@@ -12,13 +12,8 @@ from types import FrameType
 from typing import Final
 
 from chopperd.cli.agent import COMMAND as AGENT_COMMAND
-from chopperd.cli.agent import AgentOptions, leave, plain_options, run_agent
-from chopperd.cli.output import (
-    complain,
-    complain_of_crash,
-    open_standard_files,
-    reader_may_go,
-)
+from chopperd.cli.agent import leave, plain_options, run_agent
+from chopperd.cli.output import complain, complain_of_crash, open_standard_files, reader_may_go
 from chopperd.errors import ChopperdError, ConfigError
 from chopperd.logs import configure_logging
 
@@ -41,10 +36,10 @@ def main() -> None:
 
 
 def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None], None]:
-    """What is to be done at SIGTERM, until a command line that runs does otherwise itself.
+    """The handler of SIGTERM, until the command installs its own.
 
-    The agent and its processes do, once they have anything to end. Before, they leave at once: an
-    exception that falls into the import of a module may be lost there, or turn into another.
+    The agent and its processes install theirs once they have anything to stop. Before, they exit at
+    once: an exception during the import of a module may be lost, or become another.
     """
     if arguments[:1] == [AGENT_COMMAND]:
         return lambda _number, _frame: os._exit(0)
@@ -54,17 +49,18 @@ def _at_termination(arguments: Sequence[str]) -> Callable[[int, FrameType | None
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
-    """Leave by an exception, so that what is open is closed."""
+    """Exit by an exception, so that open files and processes are closed."""
     raise SystemExit(_EXIT_SIGNAL + number)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit status of a command line; errors become one line each on stderr."""
+    """Run a command line; its exit status. Errors become one line each on stderr."""
     try:
-        if _is_own(arguments):
-            return _run_own(arguments)
         options = plain_options(arguments)
-        return _run_command(arguments) if options is None else _run_agent(options)
+        if options is None:
+            return _run_own(arguments) if _is_own(arguments) else _run_command(arguments)
+        configure_logging("info", as_json=False)
+        return run_agent(options)
     except ConfigError as error:
         return complain(*error.problems, status=error.exit_code)
     except ChopperdError as error:
@@ -76,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _is_own(arguments: Sequence[str]) -> bool:
-    """Whether a process of ours was asked for: hidden commands begin with an underscore."""
+    """Whether it is a hidden command, of a process of ours: they begin with an underscore."""
     return bool(arguments) and arguments[0].startswith("_")
 
 
@@ -86,18 +82,13 @@ def _run_own(arguments: Sequence[str]) -> int:
     return own.run(arguments[0], arguments[1:])
 
 
-def _run_agent(options: AgentOptions) -> int:
-    configure_logging("info", as_json=False)
-    return run_agent(options)
-
-
 def _run_command(arguments: Sequence[str]) -> int:
     import click
 
     from chopperd.cli.commands import app
 
     try:
-        # Not by `app()`, which says of an interrupt what a command has said.
+        # Not by `app()`, which prints a message of its own at an interrupt.
         with reader_may_go(), app.make_context("chopperd", list(arguments)) as context:
             app.invoke(context)
     except click.ClickException as error:

@@ -1,4 +1,4 @@
-"""Starting the agent: its usual command line is read without the libraries of the others."""
+"""Starting the agent, whose usual command line is parsed without the libraries of the others."""
 
 import logging
 import os
@@ -15,14 +15,14 @@ _CONFIG, _BACKEND = "--config", "--backend"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """What `chopperd run` is told; None takes what is configured."""
+    """Options of `chopperd run`; None for the configured value."""
 
     config: Path | None = None
     backend: str | None = None
 
 
 def run_agent(options: AgentOptions) -> int:
-    """Run the agent until it is told to stop; its exit status."""
+    """Run the agent until it is stopped; its exit status."""
     from chopperd.agent.service import Agent
     from chopperd.config.load import DEFAULT_PATH, load_config
 
@@ -30,10 +30,10 @@ def run_agent(options: AgentOptions) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process without the interpreter's own end.
+    """End this process without the interpreter's shutdown.
 
-    That takes twice the CPU time of all that the agent does to stop, and waits for a thread that
-    hangs, on a disk for one.
+    Shutdown takes twice the CPU time of stopping the agent, and waits for threads that hang, for
+    example on a disk.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -43,9 +43,9 @@ def leave(status: int) -> NoReturn:
 
 
 def plain_options(arguments: Sequence[str]) -> AgentOptions | None:
-    """What a command line says that is `run` with options and their values; None for any other.
+    """Options of a command line that is `run` with plain options; None for any other.
 
-    Others are for the full parser, which knows more forms and says what is wrong.
+    Others need the full parser, which knows more forms and explains errors.
     """
     if not arguments or arguments[0] != COMMAND or not len(arguments) % 2:
         return None

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +19,14 @@ from chopperd.errors import AgentUnreachableError
 from chopperd.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from chopperd.agent.sockets import Addresses
     from chopperd.client.agent import AgentClient
     from chopperd.model.live import NodeSnapshot
     from chopperd.model.report import ReportDocument
 
-#: A single table waits so long for losses, which take two reads of the totals.
+#: How long a single table waits for losses, which need two reads of the totals.
 _ONCE_NS: Final = 6 * NS_PER_S
 _EXIT_SIGNAL: Final = 128
 _NAME_WIDTH: Final = 9
@@ -34,34 +36,28 @@ _TITLE: Final = "RUNNING ON SIMULATED DATA until Ctrl-C; try"
 @click.command()
 @options.backend
 @options.config_path
-def run(
-    backend: str | None,
-    config: Path | None,
-) -> None:
-    """Run the agent of this node: sample, keep, analyse, serve, until it is told to stop."""
+def run(backend: str | None, config: Path | None) -> None:
+    """Run the agent of this node until it is stopped: sample, store, analyse, serve."""
     leave(run_agent(AgentOptions(config=config, backend=backend)))
 
 
 @click.command()
 @options.list_form
 @options.config_path
-def status(
-    form: options.ListFormat,
-    config: Path | None,
-) -> None:
-    """Say how the agent and its GPUs stand; exits with 1 where something is not well."""
+def status(form: options.ListFormat, config: Path | None) -> None:
+    """Show the state of the agent and its GPUs; exit 1 if any has a problem."""
     from chopperd.api.models import snapshot_of
     from chopperd.report.text.live_pages import node_troubles, status_page
 
     client = agent_client(config)
-    said, body = client.status_and_json()
-    now = snapshot_of(said, client.gpus())
-    troubles = [*([said.trouble] if said.trouble else []), *node_troubles(now)]
+    answer, body = client.status_and_json()
+    now = snapshot_of(answer, client.gpus())
+    problems = [*([answer.trouble] if answer.trouble else []), *node_troubles(now)]
     if form == "json":
         _write_json(body)
     else:
-        print_page(status_page(now, troubles))
-    raise click.exceptions.Exit(1 if troubles else 0)
+        print_page(status_page(now, problems))
+    raise click.exceptions.Exit(1 if problems else 0)
 
 
 @click.command()
@@ -81,7 +77,7 @@ def steps(
     form: options.Format,
     config: Path | None,
 ) -> None:
-    """List the last steps that the agent has seen in traces."""
+    """List the last steps in the traces that the agent has analysed."""
     from chopperd.model.captures import StepQuery
 
     client = agent_client(config)
@@ -108,15 +104,7 @@ def steps(
 @options.config_path
 def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
     """List the traces that the agent received, newest first, and why any was rejected."""
-    client = agent_client(config)
-    found = client.traces(last)
-    simulated = client.status().backend.simulated
-    if form == "json":
-        _write_list("traces", found, simulated=simulated)
-        return
-    from chopperd.report.text.lists import render_traces
-
-    print_page(render_traces(found, simulated=simulated))
+    _print_list("traces", lambda client: client.traces(last), form, config)
 
 
 @click.command()
@@ -124,15 +112,7 @@ def traces(last: int, form: options.ListFormat, config: Path | None) -> None:
 @options.config_path
 def jobs(form: options.ListFormat, config: Path | None) -> None:
     """List the jobs that the agent has traces of, newest first."""
-    client = agent_client(config)
-    found = client.jobs()
-    simulated = client.status().backend.simulated
-    if form == "json":
-        _write_list("jobs", found, simulated=simulated)
-        return
-    from chopperd.report.text.lists import render_jobs
-
-    print_page(render_jobs(found, simulated=simulated))
+    _print_list("jobs", lambda client: client.jobs(), form, config)
 
 
 @click.command()
@@ -141,38 +121,47 @@ def jobs(form: options.ListFormat, config: Path | None) -> None:
 @options.list_form
 @options.config_path
 def drops(gpu: str | None, last: int, form: options.ListFormat, config: Path | None) -> None:
-    """List the drops of busy clocks that the agent saw, newest first."""
-    client = agent_client(config)
-    found = client.drops(gpu=gpu, limit=last)
-    simulated = client.status().backend.simulated
-    if form == "json":
-        _write_list("drops", found, simulated=simulated)
-        return
-    from chopperd.report.text.lists import render_drops
-
-    print_page(render_drops(found, simulated=simulated))
+    """List the drops of busy clocks that the agent detected, newest first."""
+    _print_list("drops", lambda client: client.drops(gpu=gpu, limit=last), form, config)
 
 
 @click.command()
 @options.config_path
-def metrics(
-    config: Path | None,
-) -> None:
-    """Print what the agent gives to Prometheus."""
+def metrics(config: Path | None) -> None:
+    """Print the metrics that the agent exports to Prometheus."""
     write(agent_client(config).metrics())
 
 
 def agent_client(config: Path | None) -> "AgentClient":
-    """The agent of this node, where the configuration has it."""
+    """A client of this node's agent, at its configured address."""
     from chopperd.client.agent import AgentClient
 
     return AgentClient.of(load_config(config or DEFAULT_PATH))
 
 
-def _write_list(name: str, entries: Sequence[object], *, simulated: bool | None) -> None:
-    import msgspec
+def _print_list(
+    name: str,
+    entries_of: "Callable[[AgentClient], Sequence[object]]",
+    form: options.ListFormat,
+    config: Path | None,
+) -> None:
+    """Ask the agent for entries and print them as a table, or as JSON under `name`."""
+    client = agent_client(config)
+    entries = entries_of(client)
+    simulated = client.status().backend.simulated
+    if form == "json":
+        import msgspec
 
-    _write_json(msgspec.json.encode({"simulated": simulated, name: entries}))
+        _write_json(msgspec.json.encode({"simulated": simulated, name: entries}))
+        return
+    from chopperd.report.text.lists import render_drops, render_jobs, render_traces
+
+    pages: Mapping[str, Callable[..., RenderableType]] = {
+        "traces": render_traces,
+        "jobs": render_jobs,
+        "drops": render_drops,
+    }
+    print_page(pages[name](entries, simulated=simulated))
 
 
 def _write_json(body: bytes) -> None:
@@ -185,12 +174,8 @@ def _write_json(body: bytes) -> None:
 @options.once
 @options.backend
 @options.config_path
-def top(
-    once: bool,
-    backend: str | None,
-    config: Path | None,
-) -> None:
-    """Show the GPUs as they are now; where no agent runs, or with --backend, it samples itself."""
+def top(once: bool, backend: str | None, config: Path | None) -> None:
+    """Show a live table of the GPUs; samples them itself with --backend or without an agent."""
     with closing(_snapshots(load_config(config or DEFAULT_PATH), backend)) as snapshots:
         if once or not sys.stdout.isatty():
             _print_once(snapshots)
@@ -207,7 +192,7 @@ def _snapshots(config: Config, backend: str | None) -> Generator["NodeSnapshot"]
         try:
             client.status()
         except AgentUnreachableError:
-            pass  # it takes no agent
+            pass  # sample without an agent
         else:
             return client.snapshots()
     return own_snapshots(config, backend or config.sampling.backend)
@@ -226,7 +211,7 @@ def _print_once(snapshots: Iterable["NodeSnapshot"]) -> None:
 
 
 def _has_losses(history: Sequence["NodeSnapshot"]) -> bool:
-    """Whether the losses of all GPUs that answer, of which there are some, are known by now."""
+    """Whether the losses of all GPUs that answer, at least one, are known."""
     from chopperd.report.text.live_pages import lost_ratios
 
     ratios = lost_ratios(history)
@@ -247,7 +232,7 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
     history: tuple[NodeSnapshot, ...] = ()
     screen = Live(console=console, screen=True, auto_refresh=False)
     try:
-        # The page shows what a sampler would warn of.
+        # The page itself shows what a sampler would warn of.
         with quiet_stderr(), quit_key() as is_quit, screen as page:
             for snapshot in snapshots:
                 history = window((*history, snapshot))
@@ -264,16 +249,10 @@ def _show(snapshots: Iterable["NodeSnapshot"]) -> None:
 @options.seed
 @options.form
 @options.stay
-def demo(
-    seconds: float,
-    preset: str,
-    seed: int,
-    form: options.Format,
-    stay: bool | None,
-) -> None:
+def demo(seconds: float, preset: str, seed: int, form: options.Format, stay: bool | None) -> None:
     """Run the agent on a simulated training job and show its report; needs no GPU."""
     from chopperd.agent.service import Agent
-    from chopperd.cli.demo import Demonstration, Play, demo_config, job_processes
+    from chopperd.cli.demo import Demonstration, demo_config, job_processes
     from chopperd.cli.own import scratch_folder
     from chopperd.clock import SystemClock
     from chopperd.simulation.presets import SimulationSpec
@@ -290,14 +269,14 @@ def demo(
     with scratch_folder() as folder, job_processes(spec) as pids:
         spec = replace(spec, host=os.uname().nodename, pids=pids)
         config = demo_config(load_config(DEFAULT_PATH), folder)
-        demonstration = Demonstration(Play(spec=spec, seconds=seconds, stays=stays), config, show)
+        demonstration = Demonstration(spec, config, show, seconds=seconds, stays=stays)
         agent = Agent(
             config, simulation=spec, on_ready=lambda ready: demonstration.start(ready.stop)
         )
         agent.run()
         try:
             demonstration.finish()
-        except AgentUnreachableError:  # it was asked something while it ended, as it was told to
+        except AgentUnreachableError:  # it was asked something while it was stopping
             if agent.stopped_by is None:
                 raise
     if agent.stopped_by is not None and not demonstration.is_shown:
@@ -305,7 +284,7 @@ def demo(
 
 
 def _print_addresses(addresses: "Addresses") -> None:
-    """What to try on the agent while it runs, each on a line of its own, to be copied."""
+    """Print commands to try on the running agent, one on each line to be copied."""
     rows: list[tuple[str, str]] = []
     if addresses.metrics is not None:
         rows.append(("metrics", f"curl {_url(addresses.metrics)}/metrics"))

@@ -1,7 +1,7 @@
-"""The command line's commands, in the order of the help; each stands in a module by subject.
+"""The commands in the order of the help; each is defined in a module by subject.
 
-A command's module is loaded when it is asked for, and what only its work needs inside of it: so
-`chopperd version` and usage errors are quick, and so is the start of a report.
+A module is loaded when one of its commands is used, and loads the libraries of its work only when
+it starts: `chopperd version`, usage errors and the start of a report stay quick.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from chopperd.logs import configure_logging
 
 _EXIT_USAGE: Final = 2
 
-#: Where each command stands: in a module of `chopperd.cli`, under its own name.
+#: The module of `chopperd.cli` that defines each command, under the command's name.
 _MODULES: Final[Mapping[str, str]] = {
     AGENT: "agent_commands",
     "demo": "agent_commands",
@@ -40,7 +40,7 @@ _MODULES: Final[Mapping[str, str]] = {
 
 
 class _Commands(click.Group):
-    """The commands, each loaded when it is asked for."""
+    """The commands, each loaded when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """All names, in the order of the help."""
@@ -64,7 +64,7 @@ class _Commands(click.Group):
 @options.log_from
 @click.pass_context
 def app(context: click.Context, log_json: bool, log_level: options.LogLevel | None) -> None:
-    """Say what the GPU clock costs each training step, and why."""
+    """Measure what the GPU clock costs each training step, and why."""
     is_agent = context.invoked_subcommand == AGENT
     configure_logging(log_level or ("info" if is_agent else "warning"), as_json=log_json)
     if context.invoked_subcommand is None:

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from typing import Final
@@ -14,7 +14,7 @@ from chopperd.client.agent import AgentClient
 from chopperd.clock import SystemClock
 from chopperd.config.sections import Config, PathsConfig
 from chopperd.errors import ChopperdError
-from chopperd.model.captures import TraceEntry, TraceState
+from chopperd.model.captures import TraceState
 from chopperd.model.report import ReportDocument
 from chopperd.pipeline.simulated import finish_trace, write_traces
 from chopperd.simulation.node import SimulatedNode
@@ -26,67 +26,53 @@ _STATE: Final = "state"
 _INBOX: Final = "inbox"
 _SETTLE_S: Final = 0.3
 _ASK_EVERY_S: Final = 0.1
-_PATIENCE_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _CAPTURE_EVERY_S: Final = 30.0
 _PENDING: Final = frozenset({TraceState.QUEUED, TraceState.SPOOLED})
 
 
 class _EndedError(Exception):
-    """The agent ends; nothing more is to be played."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
-    """What is played.
-
-    Attributes:
-        spec: The simulation.
-        seconds: Length of each capture.
-        stays: Whether captures go on after the first.
-    """
-
-    spec: SimulationSpec
-    seconds: float
-    stays: bool
+    """The agent is stopping, so the demonstration ends."""
 
 
 class Demonstration:
-    """Has the simulated job traced, and the agent's report on it shown.
+    """A simulated job whose traces the agent analyses; its first report is shown.
 
     Args:
-        play: What is played.
+        spec: The simulation.
         config: Of the agent, from `demo_config`.
         show: Shows the first report.
+        seconds: Length of each capture.
+        stays: Whether captures continue after the first.
     """
 
-    def __init__(self, play: Play, config: Config, show: Callable[[ReportDocument], None]) -> None:
-        self._what, self._show = play, show
+    def __init__(
+        self,
+        spec: SimulationSpec,
+        config: Config,
+        show: Callable[[ReportDocument], None],
+        *,
+        seconds: float,
+        stays: bool,
+    ) -> None:
+        self._spec, self._show, self._seconds, self._stays = spec, show, seconds, stays
         self._client = AgentClient.of(config)
         self._inbox = Path(config.paths.state or "") / _INBOX / JOB
-        self._node = SimulatedNode(play.spec)
+        self._node = SimulatedNode(spec)
         self._clock = SystemClock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chopperd-demo")
         self._stop_agent: Callable[[], None] = lambda: None
         self._failure: Exception | None = None
-        self._is_shown = False
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the report was shown."""
-        return self._is_shown
+        self.is_shown = False
 
     def start(self, stop_agent: Callable[[], None]) -> None:
-        """Begin, beside an agent that serves.
-
-        Args:
-            stop_agent: Called when all is done.
-        """
+        """Start the job next to a running agent; `stop_agent` is called when it is done."""
         self._stop_agent = stop_agent
         self._thread.start()
 
     def finish(self) -> None:
-        """End; raises what went wrong."""
+        """End the job; raises its error if it failed."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -107,17 +93,17 @@ class Demonstration:
         self._capture(0)
         self._wait("its traces are analysed", self._are_analysed)
         self._show(self._report())
-        self._is_shown = True
+        self.is_shown = True
         number = 1
-        while self._what.stays:
+        while self._stays:
             self._pause(_CAPTURE_EVERY_S)
             self._capture(number)
             number += 1
 
     def _capture(self, number: int) -> None:
-        """Let the job run for a while, and hand in its traces then, as a profiler does."""
+        """Run the job for the length of a capture, then write its traces, as a profiler does."""
         begin_ns = self._clock.unix_ns()
-        end_ns = begin_ns + round(self._what.seconds * NS_PER_S)
+        end_ns = begin_ns + round(self._seconds * NS_PER_S)
         paths = []
         for path in write_traces(self._node, begin_ns, end_ns, self._inbox, f"capture{number}-"):
             paths.append(path)
@@ -128,19 +114,20 @@ class Demonstration:
 
     def _are_sampled(self) -> bool:
         gpus = self._client.gpus().gpus
-        are_listed = not self._what.spec.pids or all(gpu.processes for gpu in gpus)
+        are_listed = not self._spec.pids or all(gpu.processes for gpu in gpus)
         return len(gpus) == len(self._node.gpus) and all(gpu.up for gpu in gpus) and are_listed
 
     def _are_analysed(self) -> bool:
         """Whether the report covers every rank.
 
         Raises:
-            ChopperdError: A trace was refused.
+            ChopperdError: A trace was not analysed.
         """
         traces = self._client.traces()
-        refused = [each for each in traces if each.state not in {*_PENDING, TraceState.ANALYSED}]
-        if refused:
-            raise ChopperdError(f"the agent could not analyse its own demo: {_why(refused[0])}")
+        for each in traces:
+            if each.state not in {*_PENDING, TraceState.ANALYSED}:
+                why = f"{each.name} was {each.state.value}: {each.reason or 'no reason known'}"
+                raise ChopperdError(f"the agent could not analyse its own demo: {why}")
         if sum(each.state is TraceState.ANALYSED for each in traces) < len(self._node.gpus):
             return False
         return len(self._report().traces) == len(self._node.gpus)
@@ -149,27 +136,23 @@ class Demonstration:
         return self._client.report_latest(JOB)
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
-        limit_ns = self._clock.mono_ns() + round(_PATIENCE_S * NS_PER_S)
+        limit_ns = self._clock.mono_ns() + round(_TIMEOUT_S * NS_PER_S)
         while not condition():
             if self._clock.mono_ns() > limit_ns:
-                raise ChopperdError(f"waited {_PATIENCE_S:.0f} s in vain until {what}")
+                raise ChopperdError(f"waited {_TIMEOUT_S:.0f} s in vain until {what}")
             self._pause(_ASK_EVERY_S)
 
     def _pause(self, for_s: float) -> None:
-        """Wait, and leave if the agent ends.
-
-        Raises:
-            _EndedError: It does.
-        """
+        """Wait; raises `_EndedError` if the agent stops."""
         if self._ended.wait(max(for_s, 0.0)):
             raise _EndedError
 
 
 @contextmanager
 def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
-    """A real process for each rank, which sees the rank's GPU alone; each does nothing but wait.
+    """A real process for each rank, which waits and has the rank's GPU as its only visible one.
 
-    They end with this process, however that ends.
+    They end with this process, even if it is killed.
     """
     node = SimulatedNode(spec)
     ranks = range(len(node.gpus) if node.program is not None else 0)
@@ -178,29 +161,27 @@ def job_processes(spec: SimulationSpec) -> Iterator[tuple[int, ...]]:
     lifeline_fd, held_fd = os.pipe()
     try:
         with ExitStack() as stack:
-            processes = [
-                stack.enter_context(
-                    subprocess.Popen(
-                        ["cat"],
-                        stdin=lifeline_fd,
-                        stdout=subprocess.DEVNULL,
-                        env={name: str(rank)},
-                        process_group=0,
-                    )
+            pids = []
+            for rank in ranks:
+                process = subprocess.Popen(
+                    ["cat"],
+                    stdin=lifeline_fd,
+                    stdout=subprocess.DEVNULL,
+                    env={name: str(rank)},
+                    process_group=0,
                 )
-                for rank in ranks
-            ]
+                pids.append(stack.enter_context(process).pid)
             os.close(lifeline_fd)
             stack.callback(os.close, held_fd)
-            yield tuple(process.pid for process in processes)
+            yield tuple(pids)
     except FileNotFoundError as error:
         raise ChopperdError("the demo needs the program cat (coreutils)") from error
 
 
 def demo_config(config: Config, folder: Path) -> Config:
-    """The configuration of an agent that keeps all it has in a folder, and hurts no other one.
+    """The configuration of an agent with its own folder, which disturbs no other agent.
 
-    Ports are as configured where they are free, else any.
+    Ports are as configured if they are free, else any.
     """
     return replace(
         config,
@@ -215,7 +196,7 @@ def demo_config(config: Config, folder: Path) -> Config:
 
 
 def _free(listen: str) -> str:
-    """The address, with any port where its own is taken."""
+    """The address, with port 0 (any) if its own is in use."""
     address, _, port = listen.rpartition(":")
     if not port:
         return listen
@@ -225,7 +206,3 @@ def _free(listen: str) -> str:
         except OSError:
             return f"{address}:0"
     return listen
-
-
-def _why(trace: TraceEntry) -> str:
-    return f"{trace.name} was {trace.state.value}: {trace.reason or 'no reason known'}"

@@ -1,4 +1,4 @@
-"""Saying what keeps chopperd from working here, and what to do about it."""
+"""`doctor`, `devices` and `check-config`; and running programs that may hang in a driver."""
 
 import math
 import sys
@@ -12,6 +12,7 @@ import click
 
 from chopperd.cli import options
 from chopperd.cli.output import complain, print_page, write
+from chopperd.cli.own import own_command
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
 from chopperd.errors import BackendUnavailableError, ConfigError
@@ -20,12 +21,10 @@ from chopperd.model.safe_text import visible_lines
 if TYPE_CHECKING:
     import subprocess
 
-    from chopperd.config.sections import Config
     from chopperd.diagnosis.facts import Amd, DriverProbe, Facts
     from chopperd.model.devices import Inventory
 
 
-#: The root of the file tree that is looked at.
 _ROOT: Final = Path("/")
 _AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
 
@@ -39,25 +38,28 @@ def doctor(
     form: options.ListFormat,
     config: Path | None,
 ) -> None:
-    """Say what is missing on this machine, and the fix; exits with 1 where there is a problem."""
+    """Check what chopperd needs on this machine, and say how to fix it; exit 1 on a problem."""
     from chopperd.diagnosis.checks import findings
-    from chopperd.diagnosis.findings import Verdict, diagnosis_page, encode_findings
+    from chopperd.diagnosis.findings import diagnosis_page, encode_findings, problem_count
 
     found = findings(_facts(backend, config or DEFAULT_PATH))
     if form == "json":
         write(encode_findings(found).decode())
     else:
         print_page(diagnosis_page(found))
-    raise click.exceptions.Exit(int(any(each.verdict is Verdict.PROBLEM for each in found)))
+    raise click.exceptions.Exit(1 if problem_count(found) else 0)
 
 
 def _facts(backend: str | None, path: Path) -> "Facts":
-    """All that is looked at; the driver in a process of its own."""
+    """All facts; the driver is probed in a separate process."""
     from chopperd.diagnosis import agent_facts
     from chopperd.diagnosis.facts import Clocks, Facts
     from chopperd.diagnosis.machine import Machine, is_synchronised
 
-    config, problems = _config(path)
+    try:
+        config, problems = load_config(path), list[str]()
+    except ConfigError as error:  # go on with the defaults
+        config, problems = load_config(None, {}), error.problems
     clock, machine = SystemClock(), Machine(_ROOT)
     before = clock.triple()
     driver = probed(backend or config.sampling.backend)
@@ -66,7 +68,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
     after = clock.triple()
     watched_ns = after.mono_ns - before.mono_ns
     return Facts(
-        problems=problems,
+        problems=tuple(problems),
         hardware=machine.hardware(),
         driver=driver,
         binding=find_spec("pynvml") is not None,
@@ -93,7 +95,7 @@ def _facts(backend: str | None, path: Path) -> "Facts":
 
 
 def _amd(driver: "DriverProbe") -> "Amd":
-    """What there is of AMD's; cards and AMD SMI are asked where nothing hangs in a driver yet."""
+    """Facts about AMD's driver; cards and AMD SMI are read unless something hangs in a driver."""
     from chopperd.diagnosis.machine import amd_of
 
     amd = amd_of(_ROOT)
@@ -101,17 +103,6 @@ def _amd(driver: "DriverProbe") -> "Amd":
     is_there = amd.is_loaded or bool(_AMD_BACKENDS & {driver.backend, read_by})
     hangs = driver.hung_s is not None or driver.hung_pid is not None or driver.stuck_pids
     return amd if hangs or not is_there else amd_asked(amd, _ROOT / "sys")
-
-
-def _config(path: Path) -> "tuple[Config, tuple[str, ...]]":
-    """The configuration, or the defaults and what is wrong with it."""
-    try:
-        return load_config(path), ()
-    except ConfigError as error:
-        return load_config(None, {}), tuple(error.problems)
-
-
-# What this machine and its configuration offer.
 
 
 @click.command()
@@ -123,7 +114,7 @@ def devices(
     form: options.ListFormat,
     config: Path | None,
 ) -> None:
-    """List the GPUs and, field by field, what answers, by which call, and how fast."""
+    """List the GPUs and, for each field, the driver call that gives it and its time."""
     from chopperd.report.text.inventory import encode_inventory, render_inventory
 
     found = surveyed(backend or load_config(config or DEFAULT_PATH).sampling.backend)
@@ -138,36 +129,28 @@ def devices(
 def check_config(
     file: Path | None,
 ) -> None:
-    """Check the configuration and print what is in force, and where each value comes from."""
+    """Check the configuration; print each setting in force and where it was set."""
     from chopperd.report.text.lists import render_settings
 
     print_page(render_settings(effective(load_config(file or DEFAULT_PATH))))
 
 
-# Running a program that asks a driver, for a limited time.
-#
-# One that does not answer is asked to end and then left alone, never killed: that has frozen GPUs.
+# Programs that call a driver run for a limited time. One that does not answer is terminated and
+# then abandoned, never killed: that has frozen GPUs.
 
 _END_S: Final = 1.0
-#: How often it is looked whether the output is whole.
-_LOOK_S: Final = 0.2
-#: In place of an exit status: nobody waits for the process any more, nor does its object complain.
-_LEFT_ALONE: Final = -1
+_CHECK_EVERY_S: Final = 0.2
+#: In place of an exit status, so that `Popen` does not warn of a running child.
+_ABANDONED: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a program said.
+    """The output of a program that may have hung."""
 
-    Attributes:
-        status: Its exit status; None where it did not end by itself in time.
-        output: What it wrote, as far as it came.
-        left_pid: The process, where it would not end.
-    """
-
-    status: int | None
-    output: bytes
-    left_pid: int | None = None
+    status: int | None  # its exit status; None if it did not end by itself in time
+    output: bytes  # what it wrote until then
+    left_pid: int | None = None  # the process, if it could not be ended
 
 
 def answer_of(
@@ -177,14 +160,14 @@ def answer_of(
     quiet: bool = False,
     is_whole: Callable[[bytes], bool] = lambda _: False,
 ) -> Answer:
-    """Run a program to its end, or until `limit_s` have passed, or it said all it has to say.
+    """Run a program until it ends, its output is complete, or `limit_s` have passed.
 
     Args:
         command: The program and its arguments.
-        limit_s: How long to wait for it.
-        quiet: Whether its complaints are dropped; else they follow when it has ended, or is left:
-            with our own stderr it would keep whoever reads that waiting.
-        is_whole: Whether what it wrote so far is all: then it has a second to end by itself.
+        limit_s: Time limit.
+        quiet: Whether its stderr is dropped; else it is copied to ours at the end, since readers of
+            our stderr would wait for an abandoned process that had inherited it.
+        is_whole: Whether its output so far is complete: it then has a second to end by itself.
 
     Raises:
         OSError: It can't be started.
@@ -199,26 +182,26 @@ def answer_of(
         start_new_session=True,  # an interrupt from the terminal is ours to handle
     )
     try:
-        output, complaints = _said(process, limit_s, is_whole)
+        output, errors = _output(process, limit_s, is_whole)
     except subprocess.TimeoutExpired:
-        return _ended(process)
+        return _terminated(process)
     except BaseException:
         process.terminate()
         raise
-    _pass_on(complaints)
+    _pass_on(errors)
     return Answer(status=process.returncode, output=output)
 
 
-def _said(
+def _output(
     process: "subprocess.Popen[bytes]", limit_s: float, is_whole: Callable[[bytes], bool]
 ) -> tuple[bytes, bytes | None]:
-    """All that a process writes until it ends; raises `TimeoutExpired` where it does not."""
+    """Stdout and stderr of a process until it ends; raises `TimeoutExpired` if it does not."""
     import subprocess
 
-    looks_count = max(1, math.ceil(limit_s / _LOOK_S))
-    for _ in range(looks_count):
+    waits_count = max(1, math.ceil(limit_s / _CHECK_EVERY_S))
+    for _ in range(waits_count):
         try:
-            return process.communicate(timeout=limit_s / looks_count)
+            return process.communicate(timeout=limit_s / waits_count)
         except subprocess.TimeoutExpired as late:
             if is_whole(late.output or b""):
                 break
@@ -227,75 +210,73 @@ def _said(
     return process.communicate(timeout=_END_S)
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> Answer:
+def _terminated(process: "subprocess.Popen[bytes]") -> Answer:
     import subprocess
 
     process.terminate()
     try:
-        output, complaints = process.communicate(timeout=_END_S)
+        output, errors = process.communicate(timeout=_END_S)
     except subprocess.TimeoutExpired as late:
         _pass_on(late.stderr)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        process.returncode = _LEFT_ALONE
+        process.returncode = _ABANDONED
         return Answer(status=None, output=late.output or b"", left_pid=process.pid)
-    _pass_on(complaints)
+    _pass_on(errors)
     return Answer(status=None, output=output)
 
 
-def _pass_on(complaints: bytes | None) -> None:
-    sys.stderr.write(visible_lines((complaints or b"").decode(errors="replace")))
+def _pass_on(errors: bytes | None) -> None:
+    sys.stderr.write(visible_lines((errors or b"").decode(errors="replace")))
 
 
-# Asking the driver, and nvidia-smi, by processes of their own that may hang without us.
-
-#: Longest wait for a driver that is only looked at, and for one each of whose calls is timed.
+#: Time limits of a probe that reads once, and of one that times each call.
 _PROBE_S: Final = 20.0
 _SURVEY_S: Final = 60.0
 _CALLS_COUNT: Final = 100
 _SMI_S: Final = 10.0
 _AMD_S: Final = 10.0
-#: So many that hang keep from starting another, which would hang as well and can't be ended.
+#: With so many hanging probes no other is started: it would hang as well and can't be ended.
 _MOST_STUCK: Final = 2
 _WITHOUT_DRIVER: Final = frozenset({"simulated", "replay"})
 _NVIDIA_SMI: Final = "nvidia-smi"
 
 
 def surveyed(backend: str) -> "Inventory":
-    """The GPUs of a back end, each call timed, with nvidia-smi's own numbers where it is installed.
+    """The GPUs of a back end, each call timed, with nvidia-smi's numbers if it is installed.
 
     Raises:
         ConfigError: No back end has this name.
         BackendUnavailableError: It can't be used, or gave no answer in time.
     """
-    from chopperd.diagnosis.probe import beside, inventory_of, is_whole
+    from chopperd.diagnosis.probe import inventory_of, is_whole, with_smi_numbers
 
     stuck_pids = _stuck(backend)
     if stuck_pids:
         named = ", ".join(map(str, stuck_pids))
-        message = f"{backend}: not asked: processes {named} of earlier looks still hang in it"
+        message = f"{backend}: not read: processes {named} of earlier probes still hang in it"
         raise BackendUnavailableError(message)
-    answer = _asked(backend, _CALLS_COUNT, _SURVEY_S)
+    answer = _probe_answer(backend, _CALLS_COUNT, _SURVEY_S)
     if answer.status is None and not is_whole(answer.output):
-        left = f"; process {answer.left_pid} is left alone in it" if answer.left_pid else ""
+        left = f"; process {answer.left_pid} still hangs in it" if answer.left_pid else ""
         message = f"{backend}: the driver gave no answer in {_SURVEY_S:g} s{left}"
         raise BackendUnavailableError(message)
     if answer.left_pid:
-        complain(f"process {answer.left_pid} is left alone in a driver call that does not return")
+        complain(f"process {answer.left_pid} hangs in a driver call that does not return")
     inventory = inventory_of(answer.output)
-    return beside(inventory, _smi_numbers()) if inventory.backend == "nvml" else inventory
+    return with_smi_numbers(inventory, _smi_numbers()) if inventory.backend == "nvml" else inventory
 
 
 def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
-    """What came of one look at the GPUs of a back end."""
+    """The result of one probe of the GPUs of a back end."""
     from chopperd.diagnosis.facts import DriverProbe
     from chopperd.diagnosis.probe import is_whole, probe_of
 
     stuck_pids = _stuck(backend)
     if stuck_pids:
         return DriverProbe(backend=backend, stuck_pids=stuck_pids)
-    answer = _asked(backend, 0, limit_s, quiet=True)
+    answer = _probe_answer(backend, 0, limit_s, quiet=True)
     probe = probe_of(backend, answer.output)
     if answer.status is not None:
         return probe
@@ -304,17 +285,11 @@ def probed(backend: str, limit_s: float = _PROBE_S) -> "DriverProbe":
 
 
 def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
-    """What was seen of AMD's GPUs, with what cards and AMD SMI say in a process of its own.
-
-    Args:
-        amd: What the file tree says.
-        sysfs: The root of sysfs.
-        limit_s: How long the process is waited for.
-    """
+    """The facts about AMD's driver with metrics of cards and AMD SMI, read by another process."""
     from chopperd.diagnosis.amd_probe import look_of
     from chopperd.diagnosis.facts import AmdSmi, CardMetrics
 
-    command = _command("_probe_amd", "--sysfs", str(sysfs))
+    command = own_command("_probe_amd", "--sysfs", str(sysfs))
     answer = answer_of(command, limit_s, quiet=True)
     lines = look_of(answer.output)
     return replace(
@@ -327,7 +302,7 @@ def amd_asked(amd: "Amd", sysfs: Path, limit_s: float = _AMD_S) -> "Amd":
 
 
 def _stuck(backend: str) -> tuple[int, ...]:
-    """Processes of earlier looks that hang; none where they are too few to keep from another."""
+    """Earlier probes that hang; empty if there are few enough to start another."""
     from chopperd.diagnosis.probe import left_probes
 
     if backend in _WITHOUT_DRIVER:
@@ -336,20 +311,15 @@ def _stuck(backend: str) -> tuple[int, ...]:
     return pids if len(pids) >= _MOST_STUCK else ()
 
 
-def _asked(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:
+def _probe_answer(backend: str, calls_count: int, limit_s: float, *, quiet: bool = False) -> Answer:
     from chopperd.diagnosis.probe import is_whole
 
-    command = _command("_probe", "--backend", backend, "--calls", str(calls_count))
+    command = own_command("_probe", "--backend", backend, "--calls", str(calls_count))
     return answer_of(command, limit_s, quiet=quiet, is_whole=is_whole)
 
 
-def _command(*arguments: str) -> list[str]:
-    """A command of ours; -P: the working directory must not shadow a module of ours."""
-    return [sys.executable, "-P", "-m", "chopperd", *arguments]
-
-
 def _smi_numbers() -> Mapping[str, Mapping[str, float]]:
-    """nvidia-smi's numbers by the UUID of the GPU; empty where it is not installed or not well."""
+    """nvidia-smi's numbers by UUID of the GPU; empty if it is not installed or fails."""
     from chopperd.diagnosis.probe import QUERY, numbers_of
 
     try:

@@ -1,4 +1,4 @@
-"""The options of all commands, and what their texts mean; commands are decorated with theirs."""
+"""The options of all commands, as decorators, and the parsing of their values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,41 +29,29 @@ _FORM_BY_SUFFIX: Final[Mapping[str, Format]] = {
     ".csv": "csv",
     ".parquet": "parquet",
 }
-_FORMATS: Final = click.Choice(get_args(Format))
-_LIST_FORMATS: Final = click.Choice(get_args(ListFormat))
-_BREAKDOWNS: Final = click.Choice(get_args(Breakdown))
-_LOG_LEVELS: Final = click.Choice(get_args(LogLevel))
+_FORMATS, _LIST_FORMATS, _BREAKDOWNS, _LOG_LEVELS = (
+    click.Choice(get_args(each)) for each in (Format, ListFormat, Breakdown, LogLevel)
+)
 
 traces = click.argument(
-    "traces",
-    nargs=-1,
-    type=PATH,
-    metavar="[TRACE]...",
-    help="Kineto traces; without any the agent is asked.",
+    "traces", nargs=-1, type=PATH, metavar="[TRACE]...", help="Kineto traces; default: the agent's."
 )
 trace = click.argument("trace", type=PATH, metavar="TRACE", help="A Kineto trace.")
 command = click.argument(
-    "command",
-    nargs=-1,
-    required=True,
-    type=click.UNPROCESSED,
-    metavar="CMD...",
-    help="What to run.",
+    "command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...", help="To run."
 )
 config_file = click.argument(
     "file", required=False, type=PATH, metavar="[FILE]", help="The file to check."
 )
 samples = click.option(
-    "--samples",
-    type=PATH,
-    help="Clock samples of its time; default: what the local agent recorded.",
+    "--samples", type=PATH, help="Clock samples; default: those that the local agent recorded."
 )
 step = click.option("--step", type=int, help="Only this step, on every device.")
 last = click.option("--last", type=click.IntRange(min=1), help="Only the last N steps.")
-job = click.option("--job", help="Only of this job.")
-run = click.option("--run", help="Only of this run.")
+job = click.option("--job", help="Only this job.")
+run = click.option("--run", help="Only this run.")
 rank = click.option("--rank", type=click.IntRange(min=0), help="Only this rank.")
-gpu = click.option("--gpu", help="Only the GPU of this label.")
+gpu = click.option("--gpu", help="Only the GPU with this label.")
 last_steps = click.option("--last", type=click.IntRange(min=1), default=10, help="How many steps.")
 last_traces = click.option(
     "--last", type=click.IntRange(1, 1000), default=50, help="How many traces."
@@ -72,63 +60,65 @@ last_drops = click.option(
     "--last", type=click.IntRange(1, 1000), default=50, help="How many drops."
 )
 stay = click.option(
-    "--stay/--no-stay", default=None, help="Go on until Ctrl-C; the default at a terminal."
+    "--stay/--no-stay", default=None, help="Continue until Ctrl-C; default: at a terminal."
 )
-once = click.option("--once", is_flag=True, help="Print one table and end.")
+once = click.option("--once", is_flag=True, help="Print one table and exit.")
 by = click.option(
     "--by",
     type=_BREAKDOWNS,
-    help="Break the device's work down; the host's, where no device worked.",
+    help="Break down the work of devices, or of the host if there is none.",
 )
-form = click.option("--format", "form", type=_FORMATS, default="text", help="Form of the report.")
+form = click.option("--format", "form", type=_FORMATS, default="text", help="Output format.")
 report_form = click.option(
     "--format",
     "form",
     type=_FORMATS,
-    help="Form of the report; default: what -o's suffix says, else text.",
+    help="Output format; default: by -o's suffix, else text.",
 )
 list_form = click.option(
-    "--format", "form", type=_LIST_FORMATS, default="text", help="Form of the list."
+    "--format", "form", type=_LIST_FORMATS, default="text", help="Output format."
 )
 device_map = click.option(
     "--device-map",
     metavar="[RANK:]DEV=GPU,...",
-    help="Which GPU (label, UUID, PCI bus id) each device of a trace is, of that rank or of any; "
+    help="GPU (label, UUID, PCI bus id) of each device in the traces, of one rank or of all; "
     "pci: devices are numbered in PCI order.",
 )
 rank_of = click.option(
-    "--rank-of", multiple=True, metavar="FILE=N", help="The rank of a trace that names it wrongly."
+    "--rank-of", multiple=True, metavar="FILE=N", help="Rank of a trace that has a wrong one."
 )
 merge = click.option(
-    "--merge", is_flag=True, help="Also report on files of several jobs or runs, side by side."
+    "--merge", is_flag=True, help="Allow files of several jobs or runs in one report."
 )
 reference = click.option(
     "--reference-mhz",
     type=click.FloatRange(min=1),
-    help="Clock to measure losses against; default: the highest.",
+    help="Reference clock of losses; default: the highest.",
 )
-zone = click.option("--tz", help="Time zone of nvidia-smi's local times.")
+zone = click.option("--tz", help="Time zone of local times in nvidia-smi's samples.")
 config_path = click.option("--config", type=PATH, help=f"Default: {DEFAULT_PATH}")
 backend = click.option("--backend", help="Driver to read GPUs through.")
 hz = click.option("--hz", type=HZ, help="Samples a second.")
-seconds = click.option("--seconds", type=click.FloatRange(0.5, 600), default=5.0, help="How long.")
-preset = click.option("--preset", default="fsdp2-h100", help="Which simulated node.")
-seed = click.option("--seed", default=0, help="Which course of events.")
-trace_folder = click.option(
-    "--traces", type=PATH, default=Path(), help="Where CMD writes its traces."
+seconds = click.option(
+    "--seconds", type=click.FloatRange(0.5, 600), default=5.0, help="Length of each capture."
 )
-output = click.option("-o", "--output", type=PATH, help="Keep the samples here.")
+preset = click.option("--preset", default="fsdp2-h100", help="Simulated node and job.")
+seed = click.option("--seed", default=0, help="Seed of the simulation.")
+trace_folder = click.option(
+    "--traces", type=PATH, default=Path(), help="Folder that CMD writes its traces to."
+)
+output = click.option("-o", "--output", type=PATH, help="File to save the samples in.")
 copy_to = click.option(
-    "-o", "--output", type=PATH, required=True, help="Write it here; .gz compresses."
+    "-o", "--output", type=PATH, required=True, help="File to write; .gz compresses."
 )
 report_to = click.option(
     "-o",
     "--output",
     type=PATH,
-    help="Write the report here; .txt, .json, .csv and .parquet choose the form, .gz compresses.",
+    help="File to write; .txt, .json, .csv and .parquet choose the format, .gz compresses.",
 )
 log_form = click.option("--log-json", is_flag=True, help="Log lines as JSON.")
-log_from = click.option("--log-level", type=_LOG_LEVELS, help="Least severe to show.")
+log_from = click.option("--log-level", type=_LOG_LEVELS, help="Lowest level to show.")
 
 
 def report_options(
@@ -140,10 +130,10 @@ def report_options(
     last: int | None = None,
     merge: bool = False,
 ) -> "ReportOptions":
-    """What the configuration and a command line say about a report; the command line wins.
+    """Options of a report: the configuration's, overridden by the command line.
 
     Raises:
-        ConfigError: The device map is none.
+        ConfigError: The device map is invalid.
     """
     from chopperd.model.run import device_map_of
     from chopperd.pipeline.configured import configured_options
@@ -158,27 +148,28 @@ def report_options(
 
 
 def chosen_form(form: Format | None, output: Path | None) -> Format:
-    """The form of a report: as asked for, else as the output's suffix says, else text.
+    """The format of a report: as requested, else by the suffix of the output, else text.
 
     Raises:
-        ConfigError: The suffix says another form than is asked for, or one that there is not.
+        ConfigError: The suffix is unknown or contradicts the requested format.
     """
     suffixes = [each for each in (output.suffixes if output else ()) if each != _GZIP]
     suffix = suffixes[-1].lower() if suffixes else ""
     by_suffix = _FORM_BY_SUFFIX.get(suffix)
     if form is None and suffix and by_suffix is None:
         known = ", ".join(_FORM_BY_SUFFIX)
-        raise ConfigError([f"-o {output}: {suffix} names no form; end in {known} or say --format"])
+        message = f"-o {output}: {suffix} is no known format; use {known} or --format"
+        raise ConfigError([message])
     if form is not None and by_suffix not in {None, form}:
-        raise ConfigError([f"-o {output} is {by_suffix} by its suffix, --format says {form}"])
+        raise ConfigError([f"-o {output} is {by_suffix} by its suffix, but --format is {form}"])
     return form or by_suffix or "text"
 
 
 def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int]:
-    """Each `FILE=N` as the rank of one of the traces, which may be named without its folder.
+    """The rank of each trace in texts `FILE=N`; FILE may be a trace's name without its folder.
 
     Raises:
-        ConfigError: Which are none, or name no trace or several.
+        ConfigError: Texts of another form, or that name no trace or several.
     """
     ranks: dict[Path, int] = {}
     problems = []
@@ -188,12 +179,8 @@ def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int
         if not name or not rank.isdecimal():
             problems.append(f"--rank-of: {text!r} is not FILE=N")
         elif len(named) != 1:
-            problem = (
-                "several traces have that name: say the whole path"
-                if named
-                else "no trace has that name"
-            )
-            problems.append(f"--rank-of: {name!r}: {problem}")
+            count = "several traces have" if named else "no trace has"
+            problems.append(f"--rank-of: {name!r}: {count} that name; give its whole path")
         else:
             ranks[named[0]] = int(rank)
     if problems:
@@ -202,7 +189,7 @@ def parsed_ranks(texts: Sequence[str], traces: Sequence[Path]) -> dict[Path, int
 
 
 def parsed_zone(name: str | None) -> tzinfo | None:
-    """The time zone of this name.
+    """The time zone with this name.
 
     Raises:
         ConfigError: There is none.
@@ -216,4 +203,4 @@ def parsed_zone(name: str | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ValueError, LookupError, OSError) as error:
-        raise ConfigError([f"--tz: {name!r} is no time zone such as Europe/Berlin"]) from error
+        raise ConfigError([f"--tz: {name!r} is not a time zone such as Europe/Berlin"]) from error

@@ -1,4 +1,4 @@
-"""Printing: reports and pages on stdout, complaints on stderr. Nothing else prints."""
+"""All printing: reports and pages on stdout, messages on stderr."""
 
 import os
 import signal
@@ -25,9 +25,9 @@ _EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 
 
 def open_standard_files() -> None:
-    """Give this process the standard files that it was started without; they lead nowhere.
+    """Open standard files that this process was started without, as the null device.
 
-    Else what is opened next, such as a socket, takes their numbers, and is written to as one.
+    Else a file opened later, such as a socket, would take their numbers and receive their output.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -44,10 +44,10 @@ def print_report(
     by: "By | None" = None,
     output: "Path | None" = None,
 ) -> None:
-    """Print a report in one of its forms, or write it to a file, compressed if it ends in `.gz`.
+    """Print a report in a format, or write it to a file, compressed if its name ends in `.gz`.
 
     Raises:
-        ConfigError: The form is for files only, or needs what is not installed.
+        ConfigError: The format is for files only, or needs a package that is not installed.
         StoreError: The file can't be written.
     """
     if form == "parquet":
@@ -62,7 +62,9 @@ def print_report(
             return
         data = text.encode()
     if output is None:
-        _write_bytes(data)
+        with reader_may_go():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
         return
     import gzip
 
@@ -85,44 +87,38 @@ def _parquet(document: "ReportDocument", *, to_terminal: bool) -> bytes:
 
 
 def print_page(page: "RenderableType") -> None:
-    """Print a page made for people."""
+    """Print a page for people."""
     from chopperd.report.text.report import page_text
 
     _write_safe(page_text(page, styled=sys.stdout.isatty()))
 
 
 def write(text: str) -> None:
-    """Print to stdout, with what a terminal would obey made visible."""
+    """Print to stdout, with control characters made visible."""
     _write_safe(visible_lines(text))
 
 
 def _write_safe(text: str) -> None:
-    """Print what is safe already; a reader that has gone ends the command quietly."""
+    """Print a text without control characters; if its reader has gone, end the command quietly."""
     with reader_may_go():
         print(text, end="", flush=True)
 
 
-def _write_bytes(data: bytes) -> None:
-    with reader_may_go():
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
 @contextmanager
 def reader_may_go() -> Iterator[None]:
-    """Ends the command quietly where what it prints has no reader any more."""
+    """Ends the command quietly if the reader of its output has gone."""
     try:
         yield
     except BrokenPipeError:
         import click
 
-        # Whatever is written or flushed later must not fail again, aloud, at exit.
+        # Later writes and flushes, at exit too, must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(_EXIT_BROKEN_PIPE) from None
 
 
 def complain(*messages: str, status: int = 0) -> int:
-    """Print each message as one line on stderr; gives `status`, so that it can be returned."""
+    """Print each message as one line on stderr; returns `status`."""
     for message in messages:
         print(f"chopperd: {visible(' '.join(message.splitlines()))}", file=sys.stderr)
     return status
@@ -131,19 +127,17 @@ def complain(*messages: str, status: int = 0) -> int:
 def complain_of_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print a traceback on stderr: `sys.excepthook`, whose text may quote a file."""
+    """Print a traceback on stderr, with control characters visible (for `sys.excepthook`)."""
     lines = traceback.format_exception(kind, error, trace)
     print(visible_lines("".join(lines)), end="", file=sys.stderr)
 
-
-# The bar that shows how far reading a file has come.
 
 Advance: TypeAlias = Callable[[int, int | None], None]
 
 
 @contextmanager
 def reading_progress(stream: TextIO) -> Iterator[Advance | None]:
-    """What to call with (bytes done, bytes in all); None where the stream is no terminal."""
+    """A progress bar: call it with (bytes done, bytes in total); None if it is no terminal."""
     if not stream.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""The processes that chopperd starts for itself, by hidden commands; people never run them."""
+"""Hidden commands for the processes that chopperd starts itself; and its scratch folder."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from chopperd.units import NS_PER_MS, NS_PER_S
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """The exit status of an own process.
+    """Run the hidden command `name` of this process; its exit status.
 
     Raises:
-        ConfigError: There is none of this name, or its arguments are not its own.
+        ConfigError: There is no such command, or its arguments are wrong.
     """
     if name not in _PROCESSES:
         raise ConfigError([f"no command {name}"])
@@ -25,12 +25,14 @@ def run(name: str, arguments: Sequence[str]) -> int:
     return _PROCESSES[name](arguments)
 
 
-def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> dict[str, str]:
-    """The value of each option of a command line that holds options with values only.
+def own_command(name: str, *arguments: str) -> list[str]:
+    """The command line of a hidden command."""
+    # -P: the working directory must not shadow a module of ours.
+    return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
 
-    Raises:
-        ConfigError: It holds anything else, or lacks a required option.
-    """
+
+def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> dict[str, str]:
+    """The values of options by name; refuses any other argument and a missing required option."""
     given = dict(zip(arguments[::2], arguments[1::2], strict=False))
     is_whole = 2 * len(given) == len(arguments)
     if not is_whole or not given.keys() <= {*required, *others} or not given.keys() >= {*required}:
@@ -40,7 +42,7 @@ def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> 
 
 
 def _sampler(arguments: Sequence[str]) -> int:
-    """Sample into shared memory until the parent ends or says so."""
+    """Sample into shared memory until the parent ends or stops it."""
     from chopperd.devices.base import BackendOptions
     from chopperd.devices.registry import AUTO, choose
     from chopperd.sampling import process
@@ -58,12 +60,12 @@ def _sampler(arguments: Sequence[str]) -> int:
 
 
 def _sweep(arguments: Sequence[str]) -> int:
-    """Remove a temporary folder of the parent once that has ended."""
+    """Remove a temporary folder of the parent when the parent has ended."""
     return sweep(Path(_values(arguments, ["--folder"])["--folder"]))
 
 
 def _probe(arguments: Sequence[str]) -> int:
-    """Look at the GPUs once and write what was found to standard output, line by line."""
+    """Probe the GPUs once and write the result to standard output, line by line."""
     from chopperd.diagnosis.probe import probe_lines
 
     given = _values(arguments, ["--backend", "--calls"])
@@ -73,7 +75,7 @@ def _probe(arguments: Sequence[str]) -> int:
 
 
 def _probe_amd(arguments: Sequence[str]) -> int:
-    """Look at what of AMD's may hang or end a process, and write it likewise."""
+    """Probe AMD's metrics files and library, and write the result likewise."""
     from chopperd.diagnosis.amd_probe import look_lines
 
     for line in look_lines(Path(_values(arguments, ["--sysfs"])["--sysfs"])):
@@ -107,8 +109,6 @@ _PROCESSES: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
 }
 
 
-# A temporary folder that goes with the process that made it, even one that is killed.
-
 _PREFIX: Final = "chopperd-"
 _ID_LENGTH: Final = 8
 _RETRY_NS: Final = 50 * NS_PER_MS
@@ -117,10 +117,10 @@ _GIVE_UP_NS: Final = 10 * NS_PER_S
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder, private to the user, that is gone afterwards.
+    """A new temporary folder, private to the user, removed afterwards even if we are killed.
 
-    A process of our own stands by: its standard input closes with ours when we end, however that
-    happens, and then it removes the folder. It is there before the folder is.
+    A process of ours, started before the folder is made, removes it when its standard input closes:
+    when this process ends.
     """
     # The sampler does without these, and is smaller for it.
     import subprocess
@@ -129,9 +129,8 @@ def scratch_folder() -> Iterator[Path]:
     from uuid import uuid4
 
     folder = Path(gettempdir()) / f"{_PREFIX}{uuid4().hex[:_ID_LENGTH]}"
-    command = [sys.executable, "-P", "-m", "chopperd", "_sweep", "--folder", str(folder)]
     with subprocess.Popen(
-        command,
+        own_command("_sweep", "--folder", str(folder)),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # an interrupt from the terminal is ours to handle
@@ -146,11 +145,7 @@ def scratch_folder() -> Iterator[Path]:
 def sweep(folder: Path, clock: Clock | None = None) -> int:
     """Wait until standard input closes, then remove the folder; the exit status.
 
-    Processes that are still ending may write into it meanwhile: it is removed until it is gone.
-
-    Args:
-        folder: What `scratch_folder` made, or was about to make.
-        clock: Tells and waits for the time.
+    Processes that are still ending may write into it: removal is repeated until it is gone.
     """
     from shutil import rmtree
 

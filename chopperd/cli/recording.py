@@ -1,9 +1,8 @@
-"""Sampling for a command line: the recorded program, its samples, and samples from files."""
+"""Sampling for commands: the recorded program, its samples, and the samples of a report."""
 
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from chopperd.cli.output import complain
+from chopperd.cli.own import own_command
 from chopperd.clock import SystemClock
 from chopperd.config.paths import RECORDER_FOLDER, readable_state_folders
 from chopperd.config.sections import Config
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from chopperd.model.services import SampleSource
     from chopperd.pipeline.reports import Samples
     from chopperd.sampling.recording import Recorder
+    from chopperd.sampling.settings import SamplerSettings
     from chopperd.simulation.presets import SimulationSpec
 
-
-# Starting the sampler of a recording from what the configuration and a command line say.
 
 AUTO: Final = "auto"
 
@@ -40,19 +39,28 @@ def recording(
     hz: float | None,
     simulation: "SimulationSpec | None" = None,
 ) -> Iterator["Callable[[], SampleSet] | None"]:
-    """Sample every GPU meanwhile; gives what ends it and returns the samples.
+    """Sample every GPU during the block; gives a function that ends it and returns the samples.
 
-    It gives None where no GPU can be used. However the block is left, nothing goes on after it.
+    Gives None if no GPU can be used. The sampler ends with the block.
 
     Raises:
-        BackendUnavailableError: The back end was asked for by name and can't be used.
+        BackendUnavailableError: The back end was requested by name and can't be used.
     """
-    recorder = _recorder(config, backend, hz, simulation)
-    with closing(recorder):
+    from chopperd.sampling.settings import SamplerSettings
+
+    settings = SamplerSettings(
+        hz=hz or config.sampling.record_hz,
+        slow_hz=config.sampling.record_slow_hz,
+        # A simulation has no driver whose time must be limited.
+        budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
+        idle_hz=config.sampling.record_idle_hz,
+    )
+    name = backend or config.sampling.backend
+    with closing(recorder_of(sampler_command(name, simulation), settings)) as recorder:
         try:
             recorder.start()
         except BackendUnavailableError as error:
-            if (backend or config.sampling.backend) != AUTO:
+            if name != AUTO:
                 raise
             complain(f"{error}; CMD runs without clock samples")
             yield None
@@ -60,33 +68,20 @@ def recording(
         yield recorder.finish
 
 
-def _recorder(
-    config: Config, backend: str | None, hz: float | None, simulation: "SimulationSpec | None"
-) -> "Recorder":
+def recorder_of(command: list[str], settings: "SamplerSettings") -> "Recorder":
+    """A recorder of the samples of a sampler process, not started yet."""
     from chopperd.sampling.recording import Recorder
-    from chopperd.sampling.settings import SamplerSettings
     from chopperd.sampling.supervisor import SamplerSupervisor
 
-    name, clock = backend or config.sampling.backend, SystemClock()
-    settings = SamplerSettings(
-        hz=hz or config.sampling.record_hz,
-        slow_hz=config.sampling.record_slow_hz,
-        # There is no driver to spare in a simulation.
-        budget_ratio=1.0 if simulation else config.sampling.record_driver_budget_ratio,
-        idle_hz=config.sampling.record_idle_hz,
-    )
-    command = sampler_command(name, simulation)
+    clock = SystemClock()
     return Recorder(SamplerSupervisor(command, settings, clock), clock)
 
 
 def sampler_command(backend: str, simulation: "SimulationSpec | None" = None) -> list[str]:
-    """What starts a sampler process on a back end."""
-    # -P: the working directory must not shadow a module of ours.
-    command = [sys.executable, "-P", "-m", "chopperd", "_sampler", "--backend", backend]
+    """The command line of a sampler process on a back end."""
+    command = own_command("_sampler", "--backend", backend)
     return command if simulation is None else [*command, "--simulation", simulation.to_json()]
 
-
-# Running the command of `record`: signals passed on, its status as a shell gives it.
 
 _EXIT_NOT_EXECUTABLE: Final = 126
 _EXIT_NOT_FOUND: Final = 127
@@ -94,7 +89,7 @@ _EXIT_SIGNAL: Final = 128
 
 
 def run_command(command: Sequence[str]) -> int:
-    """Run a command to its end, passing signals on; its status as a shell gives it."""
+    """Run a command to its end, passing signals on; its exit status as in a shell."""
     import subprocess
 
     relay = _Relay()
@@ -133,7 +128,7 @@ class _Relay:
 
 
 def _in_foreground() -> bool:
-    """Whether a Ctrl-C at the terminal reaches our children without us."""
+    """Whether the terminal itself sends a Ctrl-C to our children."""
     try:
         with Path("/dev/tty").open("rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -141,18 +136,13 @@ def _in_foreground() -> bool:
         return False
 
 
-# Which clock samples a report is made with: a file's, else the local flight recorder's.
-
 logger = logging.getLogger(__name__)
 
 
 def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None) -> "Samples":
-    """The samples of a file or, where none is named, of a local recorder; None without either.
+    """The samples for a report: of a file, else of the local recorder, None without one.
 
-    Args:
-        config: Says where the recorder's folder may be.
-        file: As given; read as `store.samples.read_samples` does.
-        tz: Zone of local times in the file.
+    `tz` is the time zone of local times in the file.
 
     Raises:
         StoreError: The file can't be read.
@@ -167,11 +157,7 @@ def samples_to_join(config: Config, file: Path | None, tz: tzinfo | None = None)
 
 
 class LocalSamples:
-    """A local recorder's samples, marked as such; its trouble costs a report its clocks only.
-
-    Args:
-        folder: The recorder's.
-    """
+    """The samples in a local recorder's folder, marked as such; none if they can't be read."""
 
     def __init__(self, folder: Path) -> None:
         from chopperd.store.recorder.reader import RecordedSamples
@@ -182,7 +168,7 @@ class LocalSamples:
     def between(
         self, from_unix_ns: int, to_unix_ns: int, gpus: Sequence[str] | None = None
     ) -> "SampleSet | None":
-        """As `SampleSource.between`, with a note that says where they come from."""
+        """As `SampleSource.between`, with a note on their source."""
         try:
             samples = self._recorded.between(from_unix_ns, to_unix_ns, gpus)
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""Reports: on what a recorded job wrote, on files, and on what the agent took in."""
+"""Commands that make reports: `record`, `report`; and `annotate`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,8 @@ import click
 
 from chopperd.cli import options
 from chopperd.cli.agent_commands import agent_client
-from chopperd.cli.options import (
-    chosen_form,
-    parsed_ranks,
-    parsed_zone,
-    report_options,
-)
-from chopperd.cli.output import complain, print_report, write
+from chopperd.cli.options import chosen_form, parsed_ranks, parsed_zone, report_options
+from chopperd.cli.output import complain, print_report, reading_progress, write
 from chopperd.cli.recording import recording, samples_to_join
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, load_config
@@ -24,11 +19,10 @@ from chopperd.model.run import device_map_of
 
 if TYPE_CHECKING:
     from chopperd.model.report import By, ReportDocument
-    from chopperd.model.samples import SampleSet
     from chopperd.pipeline.reports import ReportOptions, Samples
 
 
-# What follows CMD is CMD's.
+# Options after CMD belong to CMD.
 @click.command(context_settings={"allow_interspersed_args": False})
 @options.command
 @options.output
@@ -48,7 +42,7 @@ def record(
     backend: str | None,
     config: Path | None,
 ) -> None:
-    """Sample clocks while CMD runs, then report on the traces it wrote. Gives CMD's status."""
+    """Sample clocks while CMD runs, then report on the traces it wrote; exit with its status."""
     from chopperd.cli.recording import run_command
 
     settings = load_config(config or DEFAULT_PATH)
@@ -60,10 +54,13 @@ def record(
         status = run_command(command)
         try:
             samples = finish() if finish is not None else None
-            _keep(output, samples)
+            if output is not None and samples is not None:
+                from chopperd.store.samples.files import write_samples
+
+                write_samples(output, samples)
             found = _recorded_traces(traces, started_unix_ns)
             if found:
-                # All are of this command, which may have trained more than once.
+                # One command may train more than once.
                 how = report_options(settings, device_map=device_map, merge=True)
                 print_report(_document(found, samples, how), form)
         except Exception as error:
@@ -74,7 +71,7 @@ def record(
 
 
 def _check_output(output: Path | None) -> None:
-    """See before the job runs that its samples can be kept."""
+    """Check, before the job runs, that its samples can be written."""
     if output is None:
         return
     if not output.parent.is_dir():
@@ -85,16 +82,8 @@ def _check_output(output: Path | None) -> None:
         check_parquet()
 
 
-def _keep(output: Path | None, samples: "SampleSet | None") -> None:
-    """Write the samples to a file, where one was asked for and there are any."""
-    if output is not None and samples is not None:
-        from chopperd.store.samples.files import write_samples
-
-        write_samples(output, samples)
-
-
 def _recorded_traces(folder: Path, started_unix_ns: int) -> list[Path]:
-    """The traces that were written since the start; where there are none, that is said."""
+    """The traces written since the start; prints a message if there are none."""
     from chopperd.traces.read.sniff import kineto_files
 
     found = kineto_files(folder, newer_than_unix_ns=started_unix_ns)
@@ -134,7 +123,7 @@ def report(
     tz: str | None,
     config: Path | None,
 ) -> None:
-    """Say what the clock cost in the steps of one job, by its traces or by the agent's last."""
+    """Report what the clock cost in a job's steps, from trace files or the agent's last capture."""
     in_form = chosen_form(form, output)
     files_only: dict[str, object] = {
         "--samples": samples,
@@ -145,7 +134,7 @@ def report(
         "--tz": tz,
     }
     if traces:
-        _refuse({"--job": job}, "which job's traces they are is told by the traces")
+        _refuse({"--job": job}, "the job is read from the traces")
         settings = load_config(config or DEFAULT_PATH)
         ranks = parsed_ranks(rank_of, traces)
         how = report_options(
@@ -159,14 +148,14 @@ def report(
         clocks = samples_to_join(settings, samples, parsed_zone(tz))
         document = _document(traces, clocks, how, ranks)
     else:
-        _refuse(files_only, "the agent has analysed its traces already; name trace files")
+        _refuse(files_only, "the agent has analysed its traces already; give trace files")
         document = _agents_document(config, job, step, last)
     print_report(document, in_form, by=by, output=output)
     _say_why_none(document, in_form, by)
 
 
 def _say_why_none(document: "ReportDocument", form: str, by: "By | None") -> None:
-    """Say on stderr why a CSV has no lines, as it can't itself; other forms can."""
+    """Say on stderr why a CSV has no lines; other formats say so themselves."""
     if form != "csv" or by is None:
         return
     from chopperd.model.report import has_parts
@@ -194,7 +183,7 @@ def _agents_document(
     try:
         document = client.report_latest(job)
     except AgentUnreachableError as error:
-        raise AgentUnreachableError(f"{error}, or name trace files") from error
+        raise AgentUnreachableError(f"{error}, or give trace files") from error
     return with_selection(document, StepSelection(step=step, last=last))
 
 
@@ -204,20 +193,10 @@ def _document(
     how: "ReportOptions",
     ranks: Mapping[Path, int] | None = None,
 ) -> "ReportDocument":
-    from chopperd.cli.output import reading_progress
     from chopperd.pipeline.reports import report_files
 
     with reading_progress(sys.stderr) as progress:
-        return report_files(
-            traces,
-            samples=samples,
-            options=how,
-            progress=progress,
-            rank_of=ranks,
-        )
-
-
-# `annotate`: a trace with the clocks of its GPUs beside its streams.
+        return report_files(traces, samples=samples, options=how, progress=progress, rank_of=ranks)
 
 
 @click.command()
@@ -237,11 +216,10 @@ def annotate(
     tz: str | None,
     config: Path | None,
 ) -> None:
-    """Write TRACE again with counter tracks: clock, power, temperature, causes, loss."""
+    """Write a copy of TRACE with counter tracks: clock, power, temperature, causes, loss."""
     settings = load_config(config or DEFAULT_PATH)
     how = report_options(settings, device_map=device_map, reference_mhz=reference_mhz)
     clocks = samples_to_join(settings, samples, parsed_zone(tz))
-    from chopperd.cli.output import reading_progress
     from chopperd.pipeline.annotation import annotate_file
 
     with reading_progress(sys.stderr) as progress:
@@ -249,8 +227,8 @@ def annotate(
     complain(*(f"{trace}: {remark}" for remark in done.remarks))
     if how.names != "full":
         complain(
-            f"{output} has the names of kernels and modules in full, as the trace has:"
-            f" privacy.names = {how.names!r} is of reports"
+            f"{output} has the full names of kernels and modules, like the trace:"
+            f" privacy.names = {how.names!r} applies to reports only"
         )
     gpus = ", ".join(f"device {device} is GPU {gpu}" for device, gpu in done.gpus.items())
     write(f"{output}: {done.event_count} counter events ({gpus}); open it in ui.perfetto.dev\n")

@@ -1,4 +1,4 @@
-"""`selftest`: does the sampled clock explain how long matrix products take on this GPU?"""
+"""`selftest`: test whether the sampled clock explains the time of matrix products on a GPU."""
 
 import subprocess
 import sys
@@ -16,13 +16,12 @@ from chopperd.errors import BackendUnavailableError, ConfigError, DeviceError
 if TYPE_CHECKING:
     from chopperd.devices.base import DeviceBackend
     from chopperd.model.devices import GpuInfo
-    from chopperd.sampling.recording import Recorder
     from chopperd.selftest.findings import Findings
     from chopperd.selftest.protocol import Begin, LoadLog, LoadPlan, Said
 
 
 _HZ: Final = 100.0
-#: Power and energy come with full reads: often enough for the lag of power to show.
+#: Rate of full reads, which include power and energy: enough to measure the lag of power.
 _FULL_HZ: Final = 10.0
 _LONGEST_PULSE_S: Final = 0.3
 _BUSY_RATIO: Final = 0.05
@@ -35,13 +34,16 @@ _AUTO: Final = "auto"
     "--seconds",
     type=click.FloatRange(0.5, 120),
     default=10.0,
-    help="How long each phase is timed.",
+    help="Timed length of each phase.",
 )
 @click.option(
-    "--warm-up", type=click.FloatRange(0, 60), default=2.0, help="Seconds before each is timed."
+    "--warm-up",
+    type=click.FloatRange(0, 60),
+    default=2.0,
+    help="Seconds of load before it.",
 )
 @click.option("--hz", type=options.HZ, default=_HZ, help="Samples a second.")
-@click.option("--anyway", is_flag=True, help="Also where others use the GPU.")
+@click.option("--anyway", is_flag=True, help="Test the GPU even if it is in use.")
 @click.option("--python", default=sys.executable, help="A Python that has torch.")
 @options.output
 @options.list_form
@@ -61,9 +63,9 @@ def selftest(
     device: str,
     load: Path | None,
 ) -> None:
-    """Load an idle GPU by zeros, then by random data: does its clock explain their time?
+    """Load an idle GPU with zeros, then random data; test whether its clock explains the times.
 
-    Gives 0 if it does, 1 if not, 3 where there is no GPU, no torch, or somebody else's load.
+    Exit status: 0 if it does, 1 if not, 3 without a GPU or torch, or if the GPU is in use.
     """
     from chopperd.selftest.findings import encode_findings, render_findings
     from chopperd.selftest.protocol import LOAD_SCRIPT, LoadPlan
@@ -95,13 +97,20 @@ def _tested(
     hz: float,
     output: Path | None,
 ) -> "Findings":
-    """Sample while the load runs; what that shows."""
-    from chopperd.selftest.findings import findings
+    """Sample while the load runs; the findings."""
+    from chopperd.cli.recording import recorder_of, sampler_command
+    from chopperd.sampling.settings import SamplerSettings
+    from chopperd.selftest.findings import findings, phase_words
 
-    with closing(_recorder(backend, hz)) as recorder:
+    # The GPU runs our load only: nobody else's driver calls would be delayed.
+    settings = SamplerSettings(hz=hz, slow_hz=_FULL_HZ, budget_ratio=1.0)
+    with closing(recorder_of(sampler_command(backend), settings)) as recorder:
         recorder.start()
         complain(f"selftest: GPU {gpu.gpu}, about {plan.lasts_s:.0f} s and the start of torch")
-        log = run_load(command, _tell)
+        log = run_load(
+            command,
+            lambda begin: complain(f"selftest: {phase_words(begin.operand, begin.round)}"),
+        )
         samples = recorder.finish()
     if output is not None:
         from chopperd.store.samples.files import write_samples
@@ -110,31 +119,12 @@ def _tested(
     return findings(log, samples, gpu.gpu)
 
 
-def _tell(begin: "Begin") -> None:
-    from chopperd.selftest.findings import phase_words
-
-    complain(f"selftest: {phase_words(begin.operand, begin.round)}")
-
-
-def _recorder(backend: str, hz: float) -> "Recorder":
-    from chopperd.cli.recording import sampler_command
-    from chopperd.clock import SystemClock
-    from chopperd.sampling.recording import Recorder
-    from chopperd.sampling.settings import SamplerSettings
-    from chopperd.sampling.supervisor import SamplerSupervisor
-
-    # The GPU is idle but for our load: there is nobody to spare the driver for.
-    settings = SamplerSettings(hz=hz, slow_hz=_FULL_HZ, budget_ratio=1.0)
-    clock = SystemClock()
-    return Recorder(SamplerSupervisor(sampler_command(backend), settings, clock), clock)
-
-
 def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
     """The GPU to test.
 
     Raises:
-        ConfigError: There are several, or none of this label.
-        BackendUnavailableError: There is no GPU, or somebody uses it.
+        ConfigError: There are several, or none with this label.
+        BackendUnavailableError: There is no GPU, or it is in use.
     """
     from chopperd.devices.registry import open_backend
 
@@ -143,8 +133,8 @@ def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
         reason = _use_of(opened, gpu)
     if reason is not None and not anyway:
         raise BackendUnavailableError(
-            f"GPU {gpu.gpu} is in use: {reason}. A load beside it would harm the job and measure "
-            "neither; --anyway does it all the same"
+            f"GPU {gpu.gpu} is in use: {reason}. Another load would slow that job down and spoil "
+            "the test; --anyway tests it all the same"
         )
     return gpu
 
@@ -152,7 +142,7 @@ def _idle_gpu(backend: str, label: str | None, *, anyway: bool) -> "GpuInfo":
 def _chosen(gpus: "tuple[GpuInfo, ...]", label: str | None) -> "GpuInfo":
     found = [gpu for gpu in gpus if label in {None, gpu.gpu}]
     if not gpus:
-        raise BackendUnavailableError("the driver sees no GPU")
+        raise BackendUnavailableError("the driver reports no GPU")
     if len(found) != 1:
         labels = ", ".join(gpu.gpu for gpu in gpus)
         raise ConfigError([f"--gpu: name one of {labels}"])
@@ -160,7 +150,7 @@ def _chosen(gpus: "tuple[GpuInfo, ...]", label: str | None) -> "GpuInfo":
 
 
 def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
-    """Who uses the GPU, as far as the driver says; None if nobody is seen."""
+    """What uses the GPU, as the driver reports; None if nothing does."""
     from chopperd.devices.base import ListsProcesses
     from chopperd.model.devices import ReadScope
 
@@ -176,20 +166,13 @@ def _use_of(backend: "DeviceBackend", gpu: "GpuInfo") -> str | None:
     return None
 
 
-# The load of a self-test as a child process, and what it says.
-
-
-def run_load(command: Sequence[str], told: Callable[["Begin"], None]) -> "LoadLog":
-    """Run the load to its end; what it said. However this is left, the child has ended.
-
-    Args:
-        command: Starts it.
-        told: Called as each phase begins.
+def run_load(command: Sequence[str], on_begin: Callable[["Begin"], object]) -> "LoadLog":
+    """Run the load process to its end and return its log; `on_begin` is called at each phase.
 
     Raises:
         BackendUnavailableError: It could not run, or ended early; says why.
     """
-    from chopperd.selftest.protocol import log_of
+    from chopperd.selftest.protocol import Begin, decoded, log_of
 
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -197,17 +180,11 @@ def run_load(command: Sequence[str], told: Callable[["Begin"], None]) -> "LoadLo
         raise BackendUnavailableError(f"no load: can't run {command[0]}: {error}") from error
     with process:
         try:
-            return log_of(_said(process, told))
+            messages: list[Said] = []
+            for line in process.stdout or ():
+                messages.append(decoded(line))
+                if isinstance(messages[-1], Begin):
+                    on_begin(messages[-1])
+            return log_of(messages)
         finally:
             process.terminate()
-
-
-def _said(process: "subprocess.Popen[str]", told: Callable[["Begin"], None]) -> "list[Said]":
-    from chopperd.selftest.protocol import Begin, decoded
-
-    said = []
-    for line in process.stdout or ():
-        said.append(decoded(line))
-        if isinstance(said[-1], Begin):
-            told(said[-1])
-    return said

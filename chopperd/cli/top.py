@@ -27,25 +27,32 @@ _STDERR: Final = 2
 
 @contextmanager
 def quit_key() -> Iterator[Callable[[], bool]]:
-    """Tells, whenever called, whether `q` or Escape was pressed; leaves the terminal as it was.
+    """Whether `q` or Escape was pressed since the last call; restores the terminal afterwards.
 
-    Where standard input is no terminal nothing is ever pressed.
+    Always False if standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         yield lambda: False
         return
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
-    tty.setcbreak(fd)  # keys come at once and are not shown; Ctrl-C still interrupts
+    tty.setcbreak(fd)  # keys arrive at once and are not shown; Ctrl-C still interrupts
+
+    def is_quit() -> bool:
+        if not select.select([fd], [], [], 0)[0]:
+            return False
+        pressed = os.read(fd, _READ_BYTES)  # empty if the terminal has gone
+        return not pressed or not _QUIT.isdisjoint(pressed)
+
     try:
-        yield lambda: _quits(fd)
+        yield is_quit
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drops what this process and those that it starts meanwhile write to standard error."""
+    """Drops standard error of this process and of those that it starts during the block."""
     sys.stderr.flush()
     before, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDERR)
@@ -58,30 +65,20 @@ def quiet_stderr() -> Iterator[None]:
         os.close(before)
 
 
-def _quits(fd: int) -> bool:
-    """Whether what was pressed since the last look ends the page, or the terminal has gone."""
-    if not select.select([fd], [], [], 0)[0]:
-        return False
-    pressed = os.read(fd, _READ_BYTES)
-    return not pressed or not _QUIT.isdisjoint(pressed)
-
-
-# Sampling of the command's own, for a page of the node where no agent is asked.
-
 SIMULATED: Final = "simulated"
 _CONDITIONS: Final = {
     SupervisorState.RUNNING: SamplerCondition.RUNNING,
     SupervisorState.DOWN: SamplerCondition.HUNG,
 }
 _HZ: Final = 10.0
-_LOOK_EVERY_NS: Final = 500 * NS_PER_MS
+_SNAPSHOT_EVERY_NS: Final = 500 * NS_PER_MS
 _STOP_S: Final = 2.0
 
 
 def own_snapshots(
     config: Config, backend: str, clock: Clock | None = None
 ) -> Generator[NodeSnapshot]:
-    """The node twice a second, until closed; no sampler is left then.
+    """Snapshots of the node, twice a second, by a sampler that ends when this is closed.
 
     Raises:
         BackendUnavailableError: The back end can't be used; says why.
@@ -90,7 +87,7 @@ def own_snapshots(
     settings = SamplerSettings(
         hz=_HZ,
         slow_hz=config.sampling.slow_hz,
-        # Somebody is watching, as under `record`; there is no driver to spare in a simulation.
+        # As under `record`; a simulation has no driver whose time must be limited.
         budget_ratio=1.0 if backend == SIMULATED else config.sampling.record_driver_budget_ratio,
     )
     node = LiveNode(
@@ -106,18 +103,15 @@ def own_snapshots(
         while True:
             supervisor.poll()
             node.follow(supervisor.ring)
-            yield node.snapshot(_live(supervisor))
-            clock.sleep_until(clock.mono_ns() + _LOOK_EVERY_NS)
+            sampler = SamplerLive(
+                condition=_CONDITIONS.get(supervisor.state, SamplerCondition.RESTARTING),
+                pid=supervisor.pid,
+                restart_count=supervisor.restart_count,
+                abandoned_pids=supervisor.left_pids,
+            )
+            yield node.snapshot(sampler)
+            clock.sleep_until(clock.mono_ns() + _SNAPSHOT_EVERY_NS)
     finally:
         node.follow(None)
         supervisor.stop(_STOP_S)
         supervisor.close()
-
-
-def _live(supervisor: SamplerSupervisor) -> SamplerLive:
-    return SamplerLive(
-        condition=_CONDITIONS.get(supervisor.state, SamplerCondition.RESTARTING),
-        pid=supervisor.pid,
-        restart_count=supervisor.restart_count,
-        abandoned_pids=supervisor.left_pids,
-    )

@@ -1,1 +1,1 @@
-"""Asking the agent of this node: where it answers, and what it says as typed values."""
+"""A client of this node's agent: where it answers, and its answers as typed values."""

@@ -1,4 +1,4 @@
-"""The agent as a program asks it: one method a question, answers as typed values."""
+"""The client of this node's agent: one method for each request, answers as typed values."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,22 +26,17 @@ _PAGE_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class AgentClient:
-    """The agent of this node.
+    """Requests to the agent of this node.
 
-    Every question may end in `AgentUnreachableError` or `AgentRefusedError`, whose text is one
-    line for a person.
-
-    Attributes:
-        api: Where its API answers.
-        exposition: Where its metrics are had.
+    Any request may raise `AgentUnreachableError` or `AgentRefusedError`, with one line for people.
     """
 
     api: Transport
-    exposition: Transport
+    exposition: Transport  # the metrics
 
     @staticmethod
     def of(config: Config) -> "AgentClient":
-        """The agent where this configuration has it."""
+        """The agent at its configured addresses."""
         api = api_endpoints(config)
         return AgentClient(
             api=Transport(api, token=read_token(config.api.token_file)),
@@ -49,11 +44,11 @@ class AgentClient:
         )
 
     def status(self) -> models.Status:
-        """The agent itself."""
+        """The status of the agent."""
         return self.status_and_json()[0]
 
     def status_and_json(self) -> tuple[models.Status, bytes]:
-        """The agent itself, also as it wrote it."""
+        """The status of the agent, parsed and as JSON."""
         body = self.api.fetch(f"{_API}/status", accept=_JSON)
         return _decoded(body, models.Status), body
 
@@ -66,10 +61,10 @@ class AgentClient:
         return models.snapshot_of(self.status(), self.gpus())
 
     def snapshots(self) -> Generator[NodeSnapshot]:
-        """The agent and its GPUs as each of its snapshots is taken.
+        """The agent and its GPUs at each of its snapshots.
 
         Raises:
-            AgentUnreachableError: It ended meanwhile.
+            AgentUnreachableError: It has ended.
         """
         with self.api.opened(f"{_API}/stream", accept="text/event-stream") as events:
             try:
@@ -82,19 +77,10 @@ class AgentClient:
 
     def report_latest(self, job: str | None = None) -> ReportDocument:
         """The report on the newest capture, of a job or of any, with its kernel families."""
-        query = {"job": job, "include": "families"}
-        return _decoded(
-            self.api.fetch(f"{_API}/report/latest", query, accept=_JSON), ReportDocument
-        )
+        return self._get("/report/latest", ReportDocument, {"job": job, "include": "families"})
 
     def steps(self, query: StepQuery, *, limit: int, cursor: str | None = None) -> models.Steps:
-        """Step rows, newest first.
-
-        Args:
-            query: Which; its `step` is not looked at.
-            limit: Most rows of a page.
-            cursor: Where a page before said to go on.
-        """
+        """A page of step rows, newest first; `cursor` is that of the previous page."""
         asked = {
             "job": query.job,
             "run": query.run,
@@ -105,7 +91,7 @@ class AgentClient:
             "limit": limit,
             "cursor": cursor,
         }
-        return _decoded(self.api.fetch(f"{_API}/steps", asked, accept=_JSON), models.Steps)
+        return self._get("/steps", models.Steps, asked)
 
     def last_steps(self, query: StepQuery, count: int) -> tuple[Row, ...]:
         """All rows of the last `count` steps that match, oldest first."""
@@ -121,7 +107,7 @@ class AgentClient:
         return tuple(
             row
             for key in reversed(wanted)
-            for row in sorted(found, key=_place)
+            for row in sorted(found, key=_order)
             if _step_key(row) == key
         )
 
@@ -134,11 +120,11 @@ class AgentClient:
         return self._get("/jobs", models.Jobs).jobs
 
     def drops(self, *, gpu: str | None, limit: int) -> tuple[GpuDrop, ...]:
-        """Drops of busy clocks, newest first; only of one GPU where it is named."""
+        """Drops of busy clocks, newest first; of one GPU only if `gpu` is given."""
         return self._get("/drops", models.Drops, {"gpu": gpu, "limit": limit}).drops
 
     def metrics(self) -> str:
-        """What Prometheus gets."""
+        """The metrics for Prometheus."""
         return self.exposition.fetch("/metrics").decode()
 
     def _get(
@@ -151,7 +137,7 @@ def _decoded(body: bytes, answer: type[Answer]) -> Answer:
     try:
         return msgspec.json.decode(body, type=answer)
     except msgspec.MsgspecError as error:
-        message = f"what answers is no chopperd agent of this version: {error}"
+        message = f"the answer is not from a chopperd agent of this version: {error}"
         raise AgentUnreachableError(message) from error
 
 
@@ -164,6 +150,6 @@ def _step_key(row: Row) -> tuple[str | None, str | None, int | None]:
     return row.job, row.run, row.step
 
 
-def _place(row: Row) -> tuple[int, int]:
+def _order(row: Row) -> tuple[int, int]:
     """The order of rows inside a step: by rank, then by device; unknown first."""
     return (-1 if row.rank is None else row.rank, -1 if row.device is None else row.device)

@@ -1,7 +1,7 @@
-"""Requests to the agent: the first place that answers is asked; refusals become errors.
+"""HTTP requests to the agent at its first address that answers; refusals become errors.
 
-An agent of this node may answer on Unix sockets, then on loopback TCP. The token that makes its
-bearer an administrator is sent only to who can read it anyway.
+An agent of this node may answer on Unix sockets, then on loopback TCP. The administrators' token is
+sent only to a server whose user can read the token's file.
 """
 
 import os
@@ -25,7 +25,7 @@ from chopperd.errors import AgentRefusedError, AgentUnreachableError
 
 SOCKET_NAME: Final = "api.sock"
 _HOST: Final = "localhost"
-#: Where to knock for a server that listens on every address.
+#: Where to connect to a server that listens on every address.
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _LISTENING: Final = "0A"
 _ROOT_UID: Final = 0
@@ -43,7 +43,7 @@ class SocketEndpoint:
     path: Path
 
     def __str__(self) -> str:
-        """As people write it."""
+        """The path."""
         return str(self.path)
 
     def connect(self, timeout_s: float) -> HTTPConnection:
@@ -52,12 +52,19 @@ class SocketEndpoint:
         Raises:
             OSError: Nothing listens there, or this user may not connect.
         """
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            opened.settimeout(timeout_s)
+            opened.connect(str(self.path))
+        except OSError:
+            opened.close()
+            raise
         connection = HTTPConnection(_HOST, timeout=timeout_s)
-        connection.sock = _connected_socket(self.path, timeout_s)
+        connection.sock = opened
         return connection
 
     def server_uids(self) -> frozenset[int]:
-        """The user who may make a socket in that folder: its owner; empty if that is anyone."""
+        """The user who may make a socket in that folder: its owner; empty if anyone may."""
         try:
             folder = self.path.parent.stat()
         except OSError:
@@ -74,7 +81,7 @@ class TcpEndpoint:
     port: int
 
     def __str__(self) -> str:
-        """As people and configurations write it."""
+        """As in the configuration."""
         shown = f"[{self.address}]" if ":" in self.address else self.address
         return f"{shown}:{self.port}"
 
@@ -89,7 +96,7 @@ class TcpEndpoint:
         return connection
 
     def server_uids(self) -> frozenset[int]:
-        """The users who listen on this port: anyone may, where no agent does."""
+        """The users who listen on this port: without an agent, anyone may."""
         return frozenset(_uids_listening_on(self.port))
 
 
@@ -97,18 +104,18 @@ Endpoint: TypeAlias = SocketEndpoint | TcpEndpoint
 
 
 def api_endpoints(config: Config) -> tuple[Endpoint, ...]:
-    """Where the API may answer, best first."""
+    """The possible addresses of the API, best first."""
     sockets = (SocketEndpoint(folder / SOCKET_NAME) for folder in readable_runtime_folders(config))
     return (*sockets, *_tcp_endpoints(config.api.listen))
 
 
 def metrics_endpoints(config: Config) -> tuple[Endpoint, ...]:
-    """Where the metrics may answer."""
+    """The possible addresses of the metrics listener."""
     return _tcp_endpoints(config.metrics.listen)
 
 
 def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
-    """Where to find what listens as configured; none for "nowhere", or a port not known before."""
+    """The address of a configured listener; none if it is off, or its port is not fixed."""
     address, _, port = listen.rpartition(":")
     bare = address.removeprefix("[").removesuffix("]")
     if not port or int(port) == 0:
@@ -116,19 +123,8 @@ def _tcp_endpoints(listen: str) -> tuple[TcpEndpoint, ...]:
     return (TcpEndpoint(_LOOPBACK.get(bare, bare), int(port)),)
 
 
-def _connected_socket(path: Path, timeout_s: float) -> socket.socket:
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        opened.settimeout(timeout_s)
-        opened.connect(str(path))
-    except OSError:
-        opened.close()
-        raise
-    return opened
-
-
 def _uids_listening_on(port: int) -> Iterator[int]:
-    """Whose sockets listen on a port of this machine, at any address.
+    """The users whose sockets listen on a port of this machine, at any address.
 
     Source: Linux, proc(5) `/proc/net/tcp`.
     """
@@ -144,12 +140,7 @@ def _uids_listening_on(port: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token, and who can read the file that it comes from.
-
-    Attributes:
-        text: The token.
-        owner_uid, group_gid, mode: Of the file.
-    """
+    """A token, and the owner, group and mode of its file."""
 
     text: str = field(repr=False)
     owner_uid: int
@@ -157,7 +148,7 @@ class Token:
     mode: int
 
     def is_known_to(self, uids: Iterable[int]) -> bool:
-        """Whether all of some users, one at least, can read the file by themselves."""
+        """Whether all of these users, at least one, can read the file themselves."""
         known = [self._can_read(uid) for uid in uids]
         return bool(known) and all(known)
 
@@ -169,7 +160,7 @@ class Token:
 
 
 def read_token(path: str | None) -> Token | None:
-    """The token in a file, if there is one that this user may read."""
+    """The token in a file; None if there is none or this user may not read it."""
     if path is None:
         return None
     try:
@@ -183,7 +174,7 @@ def read_token(path: str | None) -> Token | None:
 
 
 class _Problem(msgspec.Struct):
-    """What is used of an RFC 9457 problem."""
+    """The fields that are used of an RFC 9457 problem."""
 
     title: str = ""
     detail: str = ""
@@ -191,17 +182,12 @@ class _Problem(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How the agent is reached.
+    """How the agent is reached."""
 
-    Attributes:
-        endpoints: Where it may answer, best first.
-        token: Makes its bearer an admin; None if there is none. Only sent to who knows it.
-        timeout_s: Longest wait to connect, and for each part of an answer.
-    """
-
-    endpoints: Sequence[Endpoint]
+    endpoints: Sequence[Endpoint]  # best first
+    #: Of administrators; sent only to servers that can read it themselves.
     token: Token | None = None
-    timeout_s: float = 5.0
+    timeout_s: float = 5.0  # longest wait to connect, and for each part of an answer
 
     def fetch(
         self, path: str, query: Query | None = None, *, method: str = "GET", accept: str = "*/*"
@@ -210,13 +196,14 @@ class Transport:
 
         Raises:
             AgentUnreachableError: Nobody answers.
-            AgentRefusedError: The agent says why not.
+            AgentRefusedError: The agent refuses; says why.
         """
         with self.opened(path, query, method=method, accept=accept) as response:
             try:
                 return response.read()
             except (OSError, HTTPException) as error:
-                raise AgentUnreachableError(f"the agent broke off: {_reason(error)}") from error
+                message = f"the agent ended the connection: {_reason(error)}"
+                raise AgentUnreachableError(message) from error
 
     @contextmanager
     def opened(
@@ -226,7 +213,7 @@ class Transport:
 
         Raises:
             AgentUnreachableError: Nobody answers.
-            AgentRefusedError: The agent says why not.
+            AgentRefusedError: The agent refuses; says why.
         """
         endpoint, connection = self._connect()
         with closing(connection):
@@ -236,7 +223,7 @@ class Transport:
                 )
                 response = connection.getresponse()
             except (OSError, HTTPException) as error:
-                message = f"what listens at {endpoint} does not answer: {_reason(error)}"
+                message = f"the server at {endpoint} does not answer: {_reason(error)}"
                 raise AgentUnreachableError(message) from error
             with response:
                 if response.status >= _FIRST_FAILURE:
@@ -272,7 +259,7 @@ def _reason(error: Exception) -> str:
 
 
 def _refusal(response: HTTPResponse) -> str:
-    """Why the agent refuses, in its own words where it has any."""
+    """Why the agent refuses, by its problem document if it sent one."""
     try:
         problem = msgspec.json.decode(response.read(_PROBLEM_BYTES), type=_Problem)
     except (msgspec.MsgspecError, OSError, HTTPException):

@@ -1,4 +1,4 @@
-"""What values a key of the configuration takes, and how that is said to people."""
+"""The values that a key of the configuration may have, and their description for people."""
 
 import re
 import warnings
@@ -19,16 +19,11 @@ _LAST_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What values a key takes.
+    """The values that a key may have."""
 
-    Attributes:
-        type: Their type with its limits, as msgspec checks them.
-        allowed: The allowed values, for people.
-        is_allowed: Whether a value of that type is one; none is one that it fails on.
-    """
-
-    type: Any
-    allowed: str
+    type: Any  # their type with its limits, as msgspec checks them
+    allowed: str  # the allowed values, for people
+    #: whether a value of that type is one; none is one that it fails on
     is_allowed: Callable[[Any], bool] = lambda _value: True
 
     def accepts(self, value: object) -> bool:
@@ -40,7 +35,7 @@ class Kind:
             return False
 
     def why_not(self, value: object) -> str:
-        """What is wrong with a value that is not allowed, to be put behind the key's name."""
+        """What is wrong with a value, as a text that follows the key's name."""
         return f" = {value!r} is not allowed: {self.allowed}"
 
 
@@ -67,7 +62,7 @@ def choice(*options: str) -> Kind:
 
 
 def listed(each: Kind) -> Kind:
-    """A list, every entry of which is of one kind."""
+    """A list with entries of one kind."""
     return Kind(
         list[each.type],  # type: ignore[name-defined]
         f"a list, each entry {each.allowed}",
@@ -81,19 +76,17 @@ def per_model(each: Kind) -> Kind:
 
 
 def _is_listen(value: str) -> bool:
-    """Whether it is a numeric address and a port, or empty."""
+    """Whether it is an IPv4 address or an IPv6 one in brackets, and a port; or empty."""
+    if value == "":
+        return True
     address, _, port = value.rpartition(":")
-    return value == "" or (_is_ip(address) and port.isdecimal() and int(port) <= _LAST_PORT)
-
-
-def _is_ip(text: str) -> bool:
-    """Whether it is an IPv4 address, or an IPv6 address in brackets."""
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    return (ip_address(bare).version == 6) is (bare != text)
+    bare = address[1:-1] if address.startswith("[") and address.endswith("]") else address
+    is_ip = (ip_address(bare).version == 6) is (bare != address)
+    return is_ip and port.isdecimal() and int(port) <= _LAST_PORT
 
 
 FLAG: Final = Kind(bool, "true or false")
-#: Of a folder, or of a file in one.
+#: Path of a folder or a file.
 FOLDER: Final = Kind(Annotated[str, Meta(pattern="^/")], "an absolute path")
 NAME: Final = Kind(Annotated[str, Meta(pattern=r"\S")], "a name in quotes")
 LISTEN: Final = Kind(
@@ -109,12 +102,8 @@ DEVICE_MAPS: Final = Kind(
 )
 
 
-# A site's own kernel classes in the configuration: which rules are taken, and why others are not.
-#
-# What the rules are good for is in `traces.class_table`, which this does not know.
-
 LONGEST_PATTERN: Final = 200
-#: With so few, and names cut to 256 characters, a slow expression takes about a second a name.
+#: With so few, and names cut to 256 characters, the slowest expressions take about 1 s for a name.
 MOST_REPETITIONS: Final = 3
 
 _CLASSES: Final = tuple(each.label for each in KERNEL_CLASSES)
@@ -128,7 +117,7 @@ _TOKEN: Final = re.compile(
 
 
 class _ClassRules(Kind):
-    """A list of tables `{class, pattern}`; patterns known to take forever are refused."""
+    """A list of tables `{class, pattern}`, the rules of `traces.classes`, without slow patterns."""
 
     def why_not(self, value: object) -> str:
         """What is wrong with the first rule that is not allowed."""
@@ -139,9 +128,9 @@ class _ClassRules(Kind):
 
 
 def _why_not(entry: object) -> str | None:
-    """What is wrong with one rule; None if nothing is."""
+    """What is wrong with a rule; None if it is valid."""
     if not isinstance(entry, dict) or entry.keys() != _KEYS:
-        return f"{entry!r} does not have class and pattern, and nothing else"
+        return f"{entry!r} must have class and pattern, and nothing else"
     if entry["class"] not in _CLASSES:
         return f"class {entry['class']!r} is none of {' | '.join(_CLASSES)}"
     why = _why_no_pattern(entry["pattern"])
@@ -149,24 +138,24 @@ def _why_not(entry: object) -> str | None:
 
 
 def _why_no_pattern(pattern: object) -> str | None:
-    """What is wrong with a pattern; None if nothing is."""
+    """What is wrong with a pattern; None if it is valid."""
     if not isinstance(pattern, str) or not pattern:
-        return "is no text"
+        return "is not a text"
     if len(pattern) > LONGEST_PATTERN:
         return f"has more than {LONGEST_PATTERN} characters"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # what Python will read in another way one day
+            warnings.simplefilter("error")  # syntax that Python will interpret differently later
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError, Warning) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a regular expression: {error}"
     return _why_slow(pattern)
 
 
 def _why_slow(pattern: str) -> str | None:
-    """Why an expression may take very long on a name that it does not fit; None if no reason is.
+    """Why an expression may take very long on a name that it does not match; None if it does not.
 
-    A repeated group can double the time with every character. Where only single characters are
+    A repeated group can double the time with every character. If only single characters are
     repeated, it grows with the name's length to the power of the number of repetitions.
     """
     repetitions = 0

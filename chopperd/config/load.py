@@ -1,16 +1,14 @@
-"""The configuration: defaults, then a TOML file, then the environment; all problems at once.
+"""Loading the configuration: defaults, then a TOML file, then the environment.
 
-A key's variable is `CHOPPERD_<SECTION>__<KEY>`; its text is read as a TOML value where it is one,
-else as a string.
+A key's variable is `CHOPPERD_<SECTION>__<KEY>`; its text is a TOML value, else a string.
 """
 
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -25,13 +23,8 @@ _SEPARATOR: Final = "__"
 _BY_KEY: Final[Mapping[str, Setting]] = {setting.key: setting for setting in SETTINGS}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    """A value as someone gave it; `readings` are what its text may mean, best first."""
-
-    key: str
-    readings: tuple[object, ...]
-    origin: str
+#: Key, possible values of its text (best first), and origin.
+_Given: TypeAlias = tuple[str, tuple[object, ...], str]
 
 
 def load_config(
@@ -50,19 +43,23 @@ def load_config(
     values = {setting.key: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, DEFAULT_ORIGIN)
     variables = os.environ if environment is None else environment
-    for given in (*_from_file(path, problems), *_from_environment(variables)):
-        setting = _BY_KEY.get(given.key)
+    for key, candidates, origin in (*_from_file(path, problems), *_from_environment(variables)):
+        setting = _BY_KEY.get(key)
         if setting is None:
-            problems.append(f"{given.origin}: {_unknown_key(given.key)}")
+            problems.append(f"{origin}: {_unknown_key(key)}")
             continue
-        accepted = [reading for reading in given.readings if setting.kind.accepts(reading)]
-        if not accepted:
-            problems.append(_not_allowed(given, setting))
-            continue
-        values[given.key], origins[given.key] = accepted[0], given.origin
+        accepted = [value for value in candidates if setting.kind.accepts(value)]
+        if accepted:
+            values[key], origins[key] = accepted[0], origin
+        else:
+            problems.append(f"{origin}: {key}{setting.kind.why_not(candidates[0])}")
     if problems:
         raise ConfigError(problems)
-    return msgspec.convert({**_nested(values), "origins": origins}, Config)
+    sections: dict[str, dict[str, object]] = {}
+    for key, value in values.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return msgspec.convert({**sections, "origins": origins}, Config)
 
 
 def effective(config: Config) -> Iterator[tuple[Setting, object, str]]:
@@ -82,14 +79,14 @@ def _from_file(file: Path | None, problems: list[str]) -> Iterator[_Given]:
         return
     for section, content in _parsed(file, problems).items():
         if not isinstance(content, dict):
-            problems.append(f"{file}: {section} stands outside a section such as [sampling]")
+            problems.append(f"{file}: {section} is outside of a section such as [sampling]")
             continue
         for name, value in content.items():
-            yield _Given(key=f"{section}.{name}", readings=(value,), origin=str(file))
+            yield f"{section}.{name}", (value,), str(file)
 
 
 def _parsed(file: Path, problems: list[str]) -> dict[str, object]:
-    """The file's content; empty, with the problem noted, where there is none to use."""
+    """The file's content; empty, with the problem added, if it can't be used."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,11 +105,11 @@ def _from_environment(variables: Mapping[str, str]) -> Iterator[_Given]:
     for name, text in sorted(variables.items()):
         if name.startswith(_PREFIX) and _SEPARATOR in name:
             key = name.removeprefix(_PREFIX).lower().replace(_SEPARATOR, ".", 1)
-            yield _Given(key=key, readings=_readings(text), origin=name)
+            yield key, _candidates(text), name
 
 
-def _readings(text: str) -> tuple[object, ...]:
-    """The text as a TOML value, if it is one, and as it stands."""
+def _candidates(text: str) -> tuple[object, ...]:
+    """The text as a TOML value, if it is one, and as a string."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -124,15 +121,3 @@ def _unknown_key(key: str) -> str:
     nearest = get_close_matches(key, _BY_KEY, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else f"known are: {', '.join(_BY_KEY)}"
     return f"unknown key {key}; {hint}"
-
-
-def _not_allowed(given: _Given, setting: Setting) -> str:
-    return f"{given.origin}: {given.key}{setting.kind.why_not(given.readings[0])}"
-
-
-def _nested(values: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    sections: dict[str, dict[str, object]] = {}
-    for key, value in values.items():
-        section, name = key.split(".")
-        sections.setdefault(section, {})[name] = value
-    return sections

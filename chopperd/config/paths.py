@@ -1,7 +1,8 @@
-"""Where state and sockets are on this node, what the node is called, and what systemd passes on."""
+"""Paths of state and sockets, the node's name, and systemd's variables."""
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,18 +10,16 @@ from typing import Final
 from chopperd.config.sections import Config
 from chopperd.errors import ConfigError
 
-# Where state and sockets are kept: as configured, else the system's place, else the user's.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemPlaces:
-    """The folders of an agent that runs for the whole machine."""
+class SystemPaths:
+    """The folders of a system-wide agent."""
 
     state: Path = Path("/var/lib/chopperd")
     runtime: Path = Path("/run/chopperd")
 
 
-SYSTEM_PLACES: Final = SystemPlaces()
+SYSTEM_PATHS: Final = SystemPaths()
 #: Folder of the flight recorder in the state folder.
 RECORDER_FOLDER: Final = "recorder"
 _NAME: Final = "chopperd"
@@ -29,20 +28,16 @@ _NAME: Final = "chopperd"
 def state_folder(
     config: Config,
     environment: Mapping[str, str] | None = None,
-    system: SystemPlaces = SYSTEM_PLACES,
+    system: SystemPaths = SYSTEM_PATHS,
 ) -> Path:
-    """Where an agent started now keeps its state; it need not exist.
+    """The state folder of an agent started now; it need not exist.
 
-    `paths.state` where it is set; the system's place for root, or where it exists and may be
-    written to; else `$XDG_STATE_HOME/chopperd`, by default under `~/.local/state`.
-
-    Args:
-        config: The configuration.
-        environment: Variables; None takes those of this process.
-        system: The system's places.
+    `paths.state` if set; the system's folder for root, or if it can be written to; else
+    `$XDG_STATE_HOME/chopperd`, by default under `~/.local/state`. Environment None is the
+    process's own.
 
     Raises:
-        ConfigError: It would be the user's, who has no home.
+        ConfigError: It would be in the home of a user without one.
     """
     if config.paths.state is not None:
         return Path(config.paths.state)
@@ -52,15 +47,15 @@ def state_folder(
 def runtime_folder(
     config: Config,
     environment: Mapping[str, str] | None = None,
-    system: SystemPlaces = SYSTEM_PLACES,
+    system: SystemPaths = SYSTEM_PATHS,
 ) -> Path:
-    """Where an agent started now keeps its socket and pause file; it need not exist.
+    """The folder of socket and pause file of an agent started now; it need not exist.
 
-    As `state_folder`, of `paths.runtime` and `$XDG_RUNTIME_DIR/chopperd`; without that variable it
-    is a folder of the user's state: one in a place that all may write to could be another's.
+    As `state_folder`, by `paths.runtime` and `$XDG_RUNTIME_DIR/chopperd`; without that variable in
+    the user's state folder, since others could own a folder where all may write.
 
     Raises:
-        ConfigError: It would be the user's, who has no home.
+        ConfigError: It would be in the home of a user without one.
     """
     if config.paths.runtime is not None:
         return Path(config.paths.runtime)
@@ -70,46 +65,40 @@ def runtime_folder(
 def readable_state_folders(
     config: Config,
     environment: Mapping[str, str] | None = None,
-    system: SystemPlaces = SYSTEM_PLACES,
+    system: SystemPaths = SYSTEM_PATHS,
 ) -> tuple[Path, ...]:
-    """The folders in which an agent's state may be found by who reads it, best first.
+    """Readable folders with the state of an agent, best first.
 
-    Only those that exist and may be read: `paths.state` where it is set, else the system's and the
-    user's.
+    `paths.state` if set, else the system's and the user's, if they exist and may be read.
     """
-    configured = config.paths.state
-    own = _if_any(_own_state, environment)
-    places = (system.state, *own) if configured is None else (Path(configured),)
-    return tuple(place for place in places if _may_read(place))
+    return _readable(config.paths.state, system.state, _own_state, environment)
 
 
 def readable_runtime_folders(
     config: Config,
     environment: Mapping[str, str] | None = None,
-    system: SystemPlaces = SYSTEM_PLACES,
+    system: SystemPaths = SYSTEM_PATHS,
 ) -> tuple[Path, ...]:
-    """The folders in which an agent's socket may be found by its clients, best first.
-
-    As `readable_state_folders`, of `paths.runtime`.
-    """
-    configured = config.paths.runtime
-    own = _if_any(_own_runtime, environment)
-    places = (system.runtime, *own) if configured is None else (Path(configured),)
-    return tuple(place for place in places if _may_read(place))
+    """Readable folders with the socket of an agent, as `readable_state_folders`."""
+    return _readable(config.paths.runtime, system.runtime, _own_runtime, environment)
 
 
 def _variables(environment: Mapping[str, str] | None) -> Mapping[str, str]:
     return os.environ if environment is None else environment
 
 
-def _if_any(
-    own: Callable[[Mapping[str, str]], Path], environment: Mapping[str, str] | None
+def _readable(
+    configured: str | None,
+    system: Path,
+    own: Callable[[Mapping[str, str]], Path],
+    environment: Mapping[str, str] | None,
 ) -> tuple[Path, ...]:
-    """The user's folder; none for a user without a home."""
-    try:
-        return (own(_variables(environment)),)
-    except ConfigError:
-        return ()
+    """The configured folder, or the system's and the user's, in which files can be opened."""
+    folders = [system] if configured is None else [Path(configured)]
+    if configured is None:
+        with suppress(ConfigError):  # a user without a home
+            folders.append(own(_variables(environment)))
+    return tuple(each for each in folders if os.access(each, os.X_OK) and each.is_dir())
 
 
 def _own_state(variables: Mapping[str, str]) -> Path:
@@ -123,7 +112,7 @@ def _home(variables: Mapping[str, str]) -> Path:
         return Path(variables["HOME"])
     try:
         return Path.home()
-    except RuntimeError as error:  # a user that the machine has no name for, as in containers
+    except RuntimeError as error:  # a user without a name, as in containers
         problem = "paths.state and paths.runtime: must be set, as this user has no home folder"
         raise ConfigError([problem]) from error
 
@@ -135,7 +124,7 @@ def _own_runtime(variables: Mapping[str, str]) -> Path:
 
 
 def _is_absolute(variables: Mapping[str, str], name: str) -> bool:
-    """Whether the variable names a folder; the XDG specification has relative ones ignored."""
+    """Whether the variable has an absolute path; the XDG specification ignores relative ones."""
     return Path(variables.get(name, "")).is_absolute()
 
 
@@ -143,44 +132,26 @@ def _may_use(folder: Path) -> bool:
     return os.geteuid() == 0 or (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))
 
 
-def _may_read(folder: Path) -> bool:
-    """Whether files in it can be opened by their names."""
-    return os.access(folder, os.X_OK) and folder.is_dir()
-
-
-# What this node is called.
-
-
 def node_name(config: Config) -> str:
     """The node's name in reports, metrics and samples: configured, else the host's."""
     return config.node.name or os.uname().nodename
 
 
-# What the service manager that started this process says in the environment.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
-    """How to reach systemd, where it started this process.
+    """systemd's settings for this process."""
 
-    Attributes:
-        notify_address: Socket for status messages ("@" first: an abstract one); None without one.
-        watchdog_s: How often it wants a sign of life; None where it does not.
-    """
-
+    #: socket for status messages ("@" first: an abstract one); None without one
     notify_address: str | None = None
-    watchdog_s: float | None = None
+    watchdog_s: float | None = None  # how often it wants a sign of life; None where it does not
 
 
 def service_manager(environment: Mapping[str, str] | None = None) -> ServiceManager:
-    """What this process was told.
+    """Systemd's settings in the environment (None: the process's own).
 
     Source: sd_notify(3), sd_watchdog_enabled(3): `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
-
-    Args:
-        environment: Variables; None takes those of this process.
     """
-    variables = os.environ if environment is None else environment
+    variables = _variables(environment)
     period = variables.get("WATCHDOG_USEC", "")
     is_ours = variables.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     return ServiceManager(

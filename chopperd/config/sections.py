@@ -1,4 +1,4 @@
-"""The configuration as the program uses it: one dataclass a section."""
+"""The configuration as the program uses it: one dataclass for each section."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import msgspec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """`[node]`: what this node is called; None takes the host's name, in a pod the pod's."""
+    """`[node]`: name of this node; None for the host's name, in a pod the pod's."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathsConfig:
-    """`[paths]`: where state and sockets are; None takes the system's place, or the user's."""
+    """`[paths]`: folders of state and sockets; None for the system's, or the user's."""
 
     state: str | None
     runtime: str | None
@@ -24,7 +24,7 @@ class PathsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """`[sampling]`: how often the GPUs are read, and what the reading may cost."""
+    """`[sampling]`: how often the GPUs are read, and what that may cost."""
 
     backend: str
     hz: float
@@ -43,7 +43,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestConfig:
-    """`[ingest]`: which traces are taken in, and how large they may be."""
+    """`[ingest]`: which traces are accepted, and how large they may be."""
 
     max_stored_bytes: int
     max_decompressed_bytes: int
@@ -66,7 +66,7 @@ class AnalysisConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """`[store]`: how much of steps and reports is kept, and how much disk is left to others."""
+    """`[store]`: limits of stored steps and reports, and the disk space that must stay free."""
 
     max_bytes: int
     max_days: float
@@ -75,7 +75,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderConfig:
-    """`[recorder]`: how many samples the flight recorder keeps."""
+    """`[recorder]`: limits of the samples that the flight recorder stores."""
 
     max_bytes: int
     max_days: float
@@ -83,7 +83,7 @@ class RecorderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """`[metrics]`: where Prometheus scrapes, and how much."""
+    """`[metrics]`: address and extent of the metrics for Prometheus."""
 
     listen: str
     profile: Literal["minimal", "standard", "full"]
@@ -91,7 +91,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConfig:
-    """`[api]`: who may ask the agent, and where."""
+    """`[api]`: address of the API, and who may use it."""
 
     listen: str
     admin_group: str
@@ -108,7 +108,7 @@ class HealthConfig:
 
 
 class ClassSetting(msgspec.Struct, frozen=True, kw_only=True, rename={"kernel_class": "class"}):
-    """A rule of `traces.classes`: the class of the kernels in whose name a pattern is found."""
+    """A rule of `traces.classes`: the class of kernels whose name matches a pattern."""
 
     kernel_class: str
     pattern: str
@@ -125,10 +125,7 @@ class TracesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceConfig:
-    """`[reference]`: the clock that losses are measured against, where the driver's is not it.
-
-    A model's own goes before the one for all.
-    """
+    """`[reference]`: reference clock of losses, if not the driver's; a model's comes first."""
 
     sm_clock_mhz: float | None
     limit_mhz: float | None
@@ -137,14 +134,14 @@ class ReferenceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
-    """`[privacy]`: what may be shown; names of kernels and modules reveal architectures."""
+    """`[privacy]`: whether names of kernels and modules, which reveal architectures, are shown."""
 
     names: Literal["full", "hashed", "classes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The whole configuration; `origins` says for each key ("sampling.hz") where it was set."""
+    """The whole configuration; `origins` is where each key ("sampling.hz") was set."""
 
     node: NodeConfig
     paths: PathsConfig

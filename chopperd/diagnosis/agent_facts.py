@@ -1,4 +1,4 @@
-"""Facts of the agent and of what its settings name: folders, addresses, its socket."""
+"""Facts about the agent and its configured folders, addresses and socket."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,48 +22,42 @@ _CONNECT_S: Final = 1.0
 
 
 def folders_of(config: Config) -> tuple[Folder, ...]:
-    """The folders that an agent started now by this user would have."""
-    return (
-        _folder("state", "paths.state", lambda: state_folder(config), config.store.min_free_ratio),
-        _with_socket(_folder("runtime", "paths.runtime", lambda: runtime_folder(config), 0.0)),
-    )
+    """The state and runtime folders of an agent started now by this user."""
+    state = _folder("state", lambda: state_folder(config))
+    runtime = _folder("runtime", lambda: runtime_folder(config))
+    socket = Path(runtime.path) / SOCKET_NAME
+    if runtime.problem is None and len(os.fsencode(socket)) > LONGEST_SOCKET_PATH_BYTES:
+        runtime = replace(runtime, problem="its path is too long for a socket")
+    elif runtime.problem is None and os.path.lexists(socket) and not socket.is_socket():
+        runtime = replace(runtime, problem=f"{SOCKET_NAME} in it is not a socket")
+    return replace(state, least_free_ratio=config.store.min_free_ratio), runtime
 
 
 def listeners_of(config: Config) -> tuple[Listener, ...]:
-    """The addresses that the agent listens on; none where any free port will do."""
+    """The configured addresses with a fixed port."""
     wanted = (("metrics.listen", config.metrics.listen), ("api.listen", config.api.listen))
     return tuple(
         Listener(key=key, address=address, is_taken=is_in_use(address))
         for key, address in wanted
-        if _port(address)
+        if int(address.rpartition(":")[2] or 0)
     )
 
 
 def agent_of(config: Config) -> Agent:
-    """The agent of this node, as it answers now."""
+    """The agent of this node, asked now."""
     try:
         client = AgentClient.of(config)
-    except ConfigError as error:
-        return Agent(own_version=__version__, refusal=str(error))
-    try:
-        said = client.status()
-    except AgentRefusedError as error:
+        status = client.status()
+    except (ConfigError, AgentRefusedError) as error:
         return Agent(own_version=__version__, refusal=str(error))
     except AgentUnreachableError as error:
         is_there = _answers(client.api.endpoints)
         return Agent(own_version=__version__, refusal=str(error) if is_there else None)
-    return Agent(
-        own_version=__version__,
-        version=said.version,
-        trouble=said.trouble,
-    )
+    return Agent(own_version=__version__, version=status.version, problem=status.trouble)
 
 
 def pause_of(config: Config) -> Pause | None:
-    """What the pause file says; None where there is none. One that is over is the agent's to end.
-
-    It may be a folder, and need not be readable: that it is there is enough.
-    """
+    """The pause by the pause file, even if over; None without one. It need not be readable."""
     try:
         path = runtime_folder(config) / FILE_NAME
     except ConfigError:
@@ -76,60 +70,34 @@ def pause_of(config: Config) -> Pause | None:
         return parsed_pause("")
 
 
-def _folder(what: str, key: str, place: Callable[[], Path], least_free_ratio: float) -> Folder:
+def _folder(what: str, path_of: Callable[[], Path]) -> Folder:
+    key = f"paths.{what}"
     try:
-        path = place()
+        path = path_of()
     except ConfigError as error:
-        return Folder(what=what, key=key, path="(none)", trouble=str(error))
+        return Folder(what=what, key=key, path="(none)", problem=str(error))
+    existing = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    problem = None
+    if not existing.is_dir():
+        problem = f"{existing} is not a folder"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        is_there = existing == path
+        problem = "this user may not write to it" if is_there else f"can't be made in {existing}"
     return Folder(
-        what=what,
-        key=key,
-        path=str(path),
-        trouble=_trouble(path),
-        free_ratio=_free_ratio(path),
-        least_free_ratio=least_free_ratio,
+        what=what, key=key, path=str(path), problem=problem, free_ratio=_free_ratio(existing)
     )
-
-
-def _with_socket(runtime: Folder) -> Folder:
-    """The runtime folder, judged also by whether the agent's socket can be made in it."""
-    path = Path(runtime.path) / SOCKET_NAME
-    trouble = runtime.trouble
-    if trouble is None and len(os.fsencode(path)) > LONGEST_SOCKET_PATH_BYTES:
-        trouble = "too long a path for a socket in it"
-    elif trouble is None and os.path.lexists(path) and not path.is_socket():
-        trouble = f"{SOCKET_NAME} in it is no socket"
-    return replace(runtime, trouble=trouble)
-
-
-def _existing(path: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
-    return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
-
-
-def _trouble(path: Path) -> str | None:
-    place = _existing(path)
-    if not place.is_dir():
-        return f"{place} is no folder"
-    if os.access(place, os.W_OK | os.X_OK):
-        return None
-    return "this user may not write there" if place == path else f"can't be made in {place}"
 
 
 def _free_ratio(path: Path) -> float | None:
     try:
-        disk = os.statvfs(_existing(path))
+        disk = os.statvfs(path)
     except OSError:
         return None
     return disk.f_bavail / disk.f_blocks if disk.f_blocks else None
 
 
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2] or 0)
-
-
 def _answers(endpoints: Sequence[Endpoint]) -> bool:
-    """Whether anything takes a connection where an agent would."""
+    """Whether anything accepts a connection at an agent's address."""
     for endpoint in endpoints:
         try:
             endpoint.connect(_CONNECT_S).close()

@@ -1,7 +1,7 @@
-"""Looking at what of AMD's may hang or end the process that looks, in a process of its own.
+"""Probe AMD's metrics files and library in a separate process, as they may hang or end it.
 
-Reading a block of metrics asks the GPU's firmware; importing AMD's binding loads its library. That
-process writes a line of JSON for each, the binding last.
+Reading a block of metrics asks the GPU's firmware; importing AMD's binding loads its library. The
+process writes one line of JSON for each card, then one for the binding.
 """
 
 import re
@@ -26,18 +26,14 @@ _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+)\.(\d+)")
 
 
 def look_lines(sysfs: Path = _SYSFS) -> Iterator[bytes]:
-    """What the process writes, line by line.
-
-    Args:
-        sysfs: The root of sysfs.
-    """
+    """The process's output, line by line; `sysfs` is the root of sysfs."""
     for card in cards(sysfs):
         yield msgspec.json.encode(_metrics(card.pci_bus_id, card.metrics))
     yield msgspec.json.encode(amd_smi())
 
 
 def amd_smi() -> AmdSmi:
-    """AMD SMI's binding and library, loaded into this process; nothing of them is called."""
+    """AMD SMI's binding and library, loaded into this process without calling any function."""
     try:
         binding = import_binding()
     except BackendUnavailableError as error:
@@ -54,7 +50,7 @@ def amd_smi() -> AmdSmi:
 
 
 def look_of(output: bytes) -> tuple[Line, ...]:
-    """What those lines say, also where the process ended in the middle of one."""
+    """The lines of the process, without one that it could not finish."""
     return tuple(line for line in map(_decoded, output.split(b"\n")) if line is not None)
 
 
@@ -72,7 +68,7 @@ def _metrics(pci_bus_id: str, path: Path) -> CardMetrics:
 
 
 def _library_file(binding: Binding) -> str:
-    """The file that is loaded, whose name holds its version; else what the binding calls it."""
+    """The loaded file, whose name has its version; else the path that the binding names."""
     mapped = (line.rpartition(" ")[2] for line in _MAPS.read_text().splitlines())
     return next((path for path in mapped if _FILE_NAME in path), binding.library_path)
 

@@ -1,18 +1,16 @@
-"""All checks of `chopperd doctor`, in the order in which their findings are read."""
+"""All checks of `chopperd doctor` in the order of its output; here those of agent and node."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from chopperd.diagnosis import amd_checks, driver_checks
-from chopperd.diagnosis.facts import Facts, Folder, Listener
+from chopperd.diagnosis.facts import Facts
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
 from chopperd.report.text.inventory import process_words
 from chopperd.units import NS_PER_MS, NS_PER_S
 
-# What the agent needs on this node besides GPUs: settings, folders, addresses, a true clock.
-
-#: What a slew may do, and reads that were interrupted; more is a step.
+#: Largest rate of a slew, and allowance for interrupted reads; more is a step.
 #: Source: adjtimex(2), the kernel's largest correction of frequency.
 _SLEW_RATIO: Final = 500e-6
 _UNEVEN_NS: Final = NS_PER_MS
@@ -27,55 +25,50 @@ def configuration(facts: Facts) -> Iterator[Finding]:
 
 
 def folders(facts: Facts) -> Iterator[Finding]:
-    """Whether the agent's folders can be written to, and have room."""
-    return map(_folder, facts.folders)
-
-
-def _folder(folder: Folder) -> Finding:
-    check = f"{folder.what} folder"
-    if folder.trouble is not None:
-        fix = f"let this user write there, or set {folder.key}"
-        return problem(check, f"{folder.path}: {folder.trouble}", fix)
-    free = folder.free_ratio
-    if free is not None and free < folder.least_free_ratio:
-        text = f"{folder.path}: {100 * free:.1f} % of its disk is free"
-        fix = f"make room, or set {folder.key}; nothing is kept below store.min_free_ratio"
-        return problem(check, text, fix)
-    room = "" if free is None else f", {100 * free:.0f} % of its disk free"
-    return ok(check, f"{folder.path} can be written to{room}")
+    """Whether the agent's folders can be written to, and have free space."""
+    for each in facts.folders:
+        check, free = f"{each.what} folder", each.free_ratio
+        if each.problem is not None:
+            fix = f"let this user write there, or set {each.key}"
+            yield problem(check, f"{each.path}: {each.problem}", fix)
+        elif free is not None and free < each.least_free_ratio:
+            text = f"{each.path}: {100 * free:.1f} % of its disk is free"
+            fix = f"free some, or set {each.key}; nothing is stored below store.min_free_ratio"
+            yield problem(check, text, fix)
+        else:
+            room = "" if free is None else f", {100 * free:.0f} % of its disk free"
+            yield ok(check, f"{each.path} can be written to{room}")
 
 
 def listeners(facts: Facts) -> Iterator[Finding]:
     """Whether the agent's addresses are free, or the agent's."""
-    return (_listener(each, facts) for each in facts.listeners)
-
-
-def _listener(listener: Listener, facts: Facts) -> Finding:
-    check, address = listener.key, listener.address
-    if not listener.is_taken:
-        return ok(check, f"{address} is free")
-    if facts.agent.version is not None:
-        return ok(check, f"{address} is in use, and an agent runs; `ss -ltnp` names the program")
-    fix = f"stop it (`ss -ltnp` names it), or set {listener.key}"
-    return problem(check, f"another program listens at {address}", fix)
+    for each in facts.listeners:
+        if not each.is_taken:
+            yield ok(each.key, f"{each.address} is free")
+        elif facts.agent.version is not None:
+            text = f"{each.address} is in use, and an agent runs; `ss -ltnp` names the program"
+            yield ok(each.key, text)
+        else:
+            fix = f"stop it (`ss -ltnp` names it), or set {each.key}"
+            yield problem(each.key, f"another program listens at {each.address}", fix)
 
 
 def agent(facts: Facts) -> Iterator[Finding]:
-    """Whether an agent runs here, of this version, and is well."""
+    """Whether a healthy agent of this version runs here."""
     check, found = "agent", facts.agent
     if found.refusal is not None:
-        fix = "see `journalctl -u chopperd`, or ask as another user"
-        yield problem(check, f"something is there but gives no answer: {found.refusal}", fix)
+        fix = "see `journalctl -u chopperd`, or try as another user"
+        yield problem(check, f"something listens but gives no answer: {found.refusal}", fix)
     elif found.version is None:
         yield ok(check, "none runs; `chopperd run` starts one")
-    elif found.trouble is not None:
-        text = f"{found.version} runs and is not well: {found.trouble}"
+    elif found.problem is not None:
+        text = f"{found.version} runs and is not healthy: {found.problem}"
         yield problem(check, text, "see `chopperd status` and its log")
     elif found.version != found.own_version:
         text = f"{found.version} runs, and this is {found.own_version}"
         yield problem(check, text, "restart the agent")
     else:
-        yield ok(check, f"{found.version} runs and is well")
+        yield ok(check, f"{found.version} runs and is healthy")
 
 
 def pause(facts: Facts) -> Iterator[Finding]:
@@ -86,28 +79,25 @@ def pause(facts: Facts) -> Iterator[Finding]:
 
 
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Whether the wall clock runs evenly: traces are laid on it."""
+    """Whether the wall clock, which traces are aligned by, runs evenly."""
     check, now = "clock", facts.clocks
     if abs(now.step_ns) > _UNEVEN_NS + _SLEW_RATIO * now.watched_ns:
         step = f"{now.step_ns / NS_PER_MS:.1f} ms in {now.watched_ns / NS_PER_S:.1f} s"
-        fix = "let NTP slew it and not step it; reports of this time are flagged"
-        yield problem(check, f"the wall clock moved by {step} against the steady one", fix)
+        fix = "let NTP slew it and not step it; reports on this time are flagged"
+        yield problem(check, f"the wall clock moved by {step} against the monotonic clock", fix)
         return
     source = f"; clock source {now.source}" if now.source else ""
     text = f"the wall clock runs evenly{source}"
     if now.synchronised:
-        yield ok(check, f"{text}, kept by NTP or its like")
+        yield ok(check, f"{text}, synchronised by NTP or PTP")
     else:
-        why = "its NTP state is not known"
-        if now.synchronised is False:
-            why = "the kernel is not told that NTP keeps it"
+        is_known = now.synchronised is not None
+        why = "by the kernel it is not synchronised" if is_known else "its NTP state is not known"
         fix = "fine on one node; across nodes run NTP or PTP (chrony: rtcsync)"
         yield unknown(check, f"{text}; {why}", fix)
 
 
-# Who else is on this node: the container around us, and other programs that read GPUs.
-
-#: Programs that read GPUs all the time, by the names that their processes have.
+#: Programs that read GPUs continuously, and the names of their processes.
 #: Source: each project's packaging.
 _READERS: Final[Mapping[str, frozenset[str]]] = {
     "DCGM": frozenset({"nv-hostengine"}),
@@ -129,12 +119,12 @@ _READERS: Final[Mapping[str, frozenset[str]]] = {
     "amdgpu_top": frozenset({"amdgpu_top"}),
 }
 _DCGM: Final = ("DCGM", "dcgm-exporter")
-#: Those that can be set to read counters of AMD's profiler.
+#: Those that can be configured to read counters of AMD's profiler.
 #: Source: `ProfilerMetrics` in ROCm/device-metrics-exporter pull request 516; what RDC asks of
 #: rocprofiler, in ROCm/rocm-systems pull request 1592.
 _AMD_PROFILING: Final = ("AMD device-metrics-exporter", "RDC")
-#: Those that call ROCm SMI, or AMD SMI, which grew out of it: it holds a lock in /dev/shm around
-#: calls for a GPU, and a program that ends within one leaves it held.
+#: Those that call ROCm SMI or its successor AMD SMI: it holds a lock in /dev/shm during calls for
+#: a GPU, and a program that ends during one leaves it locked.
 #: Source: ROCm/rocm_smi_lib pull request 33, issue 88.
 _AMD_SMI_READERS: Final = (
     *_AMD_PROFILING,
@@ -145,15 +135,15 @@ _AMD_SMI_READERS: Final = (
     "Zeus",
 )
 _AMD_BACKENDS: Final = frozenset({"amdgpu", "amdsmi"})
-#: From Hopper on DCGM reads its profiling fields by other hardware than the profiler uses.
+#: From Hopper on DCGM and the profiler use different hardware counters.
 #: Source: NVIDIA/DCGM issues 56 and 62.
 _SINCE_HOPPER: Final = re.compile(r"\b(?:G?H100|G?H200|GH\d+|H20|H800|G?B\d{3}|RTX PRO \d+)\b")
-#: Linux keeps so many characters of a process's name.
+#: Linux truncates a process's name to this length.
 _COMM_LENGTH: Final = 15
 
 
 def container(facts: Facts) -> Iterator[Finding]:
-    """Whether this is a container: what is said of permissions is then of it."""
+    """Whether this is a container: permissions are then the container's."""
     inside = facts.container
     if inside.evidence is None:
         yield ok("container", "none: this is the host")
@@ -170,7 +160,7 @@ def container(facts: Facts) -> Iterator[Finding]:
 
 
 def job_processes(facts: Facts) -> Iterator[Finding]:
-    """Whether traces can find their GPUs by the processes of their jobs."""
+    """Whether traces can be mapped to GPUs by the processes of their jobs."""
     seen = facts.driver.inventory
     if seen is None or seen.processes is None or seen.simulated:
         return
@@ -181,7 +171,7 @@ def job_processes(facts: Facts) -> Iterator[Finding]:
         return
     fix = (
         "run it in the host's pid namespace (`--pid=host`, hostPID) to map traces by process; else "
-        "the hook, a UUID or MIG device in the trace, the signal or a device map tells the GPU"
+        "they are mapped by the hook, a UUID or MIG device in the trace, the signal or a device map"
     )
     yield unknown("processes", text, fix)
 
@@ -190,17 +180,17 @@ def readers(facts: Facts) -> Iterator[Finding]:
     """Which other programs read the GPUs."""
     found = _found(facts)
     if not found and not facts.sees_host:
-        yield unknown("other agents", "only processes of this container are seen from here")
+        yield unknown("other agents", "only processes of this container are visible")
         return
     if not found:
         yield ok("other agents", "none that reads GPUs")
         return
     named = ", ".join(f"{name} (pid {pids[0]})" for name, pids in found.items())
-    yield ok("other agents", f"{named}: driver calls of theirs and ours wait for each other")
+    yield ok("other agents", f"{named}: their driver calls and ours delay each other")
 
 
 def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
-    """Whether DCGM may keep the profiler of jobs from the GPU's counters."""
+    """Whether DCGM may block the GPU's counters for the profiler of jobs."""
     running = [name for name in _DCGM if name in _found(facts)]
     seen = facts.driver.inventory
     if not running or seen is None or seen.backend != "nvml":
@@ -210,51 +200,51 @@ def dcgm_profiling(facts: Facts) -> Iterator[Finding]:
     if not older:
         yield ok(check, "no conflict: since Hopper they use different counters")
         return
-    text = f"on {', '.join(older)} only one of them has the counters; whether DCGM does is not seen"
-    fix = "leave DCGM_FI_PROF_* out, or `dcgmi profp --pause` while jobs are traced"
+    text = f"on {', '.join(older)} only one can use the counters; whether DCGM does is not known"
+    fix = "remove DCGM_FI_PROF_* fields, or run `dcgmi profp --pause` while jobs are traced"
     yield unknown(check, text, fix)
 
 
 def amd_profiling(facts: Facts) -> Iterator[Finding]:
-    """Whether an agent of AMD's may hold counters that a job's profiler needs."""
+    """Whether an agent of AMD's may block counters that a job's profiler needs."""
     running = [name for name in _AMD_PROFILING if name in _found(facts)]
     seen = facts.driver.inventory
     if not running or seen is None or seen.backend not in _AMD_BACKENDS:
         return
-    text = f"{', '.join(running)} can read the profiler's counters; whether it does is not seen"
-    fix = "leave its profiler's metrics out while jobs are traced with counters"
+    text = f"{', '.join(running)} can read the profiler's counters; whether it does is not known"
+    fix = "switch its profiler metrics off while jobs are traced with counters"
     yield unknown("AMD agents and profiler", text, fix)
 
 
 def amd_smi_lock(facts: Facts) -> Iterator[Finding]:
-    """Whether other programs may make our calls of AMD SMI wait."""
+    """Whether other programs may delay our calls of AMD SMI."""
     others = [name for name in _AMD_SMI_READERS if name in _found(facts)]
     seen = facts.driver.inventory
     if others and seen is not None and seen.backend == "amdsmi":
-        text = f"{', '.join(others)} and chopperd may wait for one lock, kept in /dev/shm"
+        text = f"{', '.join(others)} and chopperd share one lock in /dev/shm"
         fix = "`--backend amdgpu` takes no lock: it reads the kernel's files"
         yield unknown("AMD SMI's lock", text, fix)
 
 
 def kineto(facts: Facts) -> Iterator[Finding]:
-    """Whether the socket by which jobs are asked for traces is another daemon's."""
+    """Whether another daemon holds the socket for trace requests to jobs."""
     if not facts.kineto_taken:
         return
     check, holder = "Kineto socket", facts.kineto_holder
     daemons = _found(facts).get("dynolog", [])
     if holder is None and len(daemons) == 1:
         holder = f"pid {daemons[0]} (dynolog)"
-    text = f"{holder or 'a program of another user'} holds @dynolog, by which jobs are asked"
+    text = f"{holder or 'a program of another user'} holds @dynolog, the socket for trace requests"
     waiting = [pid for pid in daemons if not (holder or "").startswith(f"pid {pid} ")]
     if waiting and holder is not None:
-        text = f"{text}; pid {waiting[0]} (dynolog) can't have it"
-        yield problem(check, text, "run one Kineto daemon a node")
+        text = f"{text}; pid {waiting[0]} (dynolog) can't open it"
+        yield problem(check, text, "run one Kineto daemon per node")
         return
-    yield unknown(check, text, "let it write the traces that it triggers into the agent's inbox")
+    yield unknown(check, text, "let its traces be written into the agent's inbox")
 
 
 def _found(facts: Facts) -> dict[str, list[int]]:
-    """The pids of known programs that run, by the program."""
+    """The pids of running programs that read GPUs, by program."""
     found: dict[str, list[int]] = {}
     for process in facts.processes:
         for program, names in _READERS.items():
@@ -263,9 +253,7 @@ def _found(facts: Facts) -> dict[str, list[int]]:
     return found
 
 
-Check: TypeAlias = Callable[[Facts], Iterator[Finding]]
-
-CHECKS: Final[tuple[Check, ...]] = (
+CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     container,
     driver_checks.hardware,
     driver_checks.kernel_module,
@@ -296,5 +284,5 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
-    """What all checks make of these facts."""
+    """The findings of all checks."""
     return tuple(finding for check in CHECKS for finding in check(facts))

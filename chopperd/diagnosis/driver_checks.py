@@ -1,4 +1,4 @@
-"""What stands between us and the GPUs: hardware, library, kernel module, device files, MIG."""
+"""Checks for NVIDIA's GPUs: hardware, library, kernel module, device files, MIG, reads."""
 
 import errno
 import re
@@ -10,8 +10,6 @@ from chopperd.diagnosis.facts import DeviceNode, Facts
 from chopperd.diagnosis.findings import Finding, ok, problem, unknown
 from chopperd.model.devices import Inventory
 
-# Device files that are closed to this user: what keeps him out, and the fix.
-
 _GROUP_READ_WRITE: Final = 0o060
 _MOST_NAMED: Final = 4
 
@@ -19,16 +17,19 @@ _MOST_NAMED: Final = 4
 def refusals(
     check: str, facts: Facts, nodes: Iterable[DeviceNode], *, is_needed: bool, open_by: str
 ) -> Iterator[Finding]:
-    """A finding for all files that one fix opens.
+    """One finding for all device files that this user may not open for the same reason.
 
     Args:
-        check: What is looked at.
+        check: Name of the check.
         facts: All facts.
-        nodes: The files, each closed to this user.
-        is_needed: Whether anything is missing without them; else they are others' GPUs.
-        open_by: What opens files that not even their group may use.
+        nodes: The files.
+        is_needed: Whether GPUs can't be read without them.
+        open_by: The fix for files that their group may not use either.
     """
-    for group in _by_reason(nodes):
+    groups: dict[tuple[int, str, int], list[DeviceNode]] = {}
+    for node in nodes:
+        groups.setdefault((node.errno, node.group, node.mode), []).append(node)
+    for group in groups.values():
         text, fix = _refusal(facts, group[0], named([node.path for node in group]), open_by)
         if fix is None or not is_needed:
             yield unknown(check, text, fix)
@@ -37,21 +38,14 @@ def refusals(
 
 
 def named(names: list[str]) -> str:
-    """The first few of many names."""
+    """The names, or the first few and the number of the rest."""
     more = len(names) - _MOST_NAMED
     shown = ", ".join(names[:_MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _by_reason(nodes: Iterable[DeviceNode]) -> list[list[DeviceNode]]:
-    groups: dict[tuple[int, str, int], list[DeviceNode]] = {}
-    for node in nodes:
-        groups.setdefault((node.errno, node.group, node.mode), []).append(node)
-    return list(groups.values())
-
-
 def _refusal(facts: Facts, node: DeviceNode, paths: str, open_by: str) -> tuple[str, str | None]:
-    """What keeps the user out, and the fix."""
+    """Why the user may not open the files, and the fix."""
     if node.errno == errno.EPERM:
         fix = "DeviceAllow=char-* rw in its unit"
         if facts.container.evidence is not None:
@@ -60,8 +54,8 @@ def _refusal(facts: Facts, node: DeviceNode, paths: str, open_by: str) -> tuple[
     if node.errno != errno.EACCES:
         return f"{paths} can't be used: {errno.errorcode.get(node.errno, str(node.errno))}", None
     is_group_s = node.mode & _GROUP_READ_WRITE == _GROUP_READ_WRITE
-    fix = f"usermod -a -G {node.group} USER, and log in anew" if is_group_s else open_by
-    return f"{paths}: mode {node.mode:04o} keeps this user out", fix
+    fix = f"usermod -a -G {node.group} USER, and log in again" if is_group_s else open_by
+    return f"{paths}: mode {node.mode:04o} denies access to this user", fix
 
 
 _GPU_NODE: Final = re.compile(r"/dev/nvidia\d+")
@@ -71,7 +65,7 @@ _CONTROL_NODE: Final = "/dev/nvidiactl"
 _MODULE_VERSION: Final = re.compile(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _LIBRARY_VERSION: Final = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _OPEN_BY: Final = "NVreg_DeviceFileMode=0666 for the module nvidia (modprobe.d)"
-_HANG_FIX: Final = "look in dmesg (Xid, amdgpu); reset the GPU or reboot; no kill -9"
+_HANG_FIX: Final = "see dmesg (Xid, amdgpu); reset the GPU or reboot; no kill -9"
 
 
 def hardware(facts: Facts) -> Iterator[Finding]:
@@ -85,16 +79,16 @@ def hardware(facts: Facts) -> Iterator[Finding]:
     if found:
         yield ok(check, f"{' and '.join(found)} on the PCI bus")
     elif facts.driver.inventory is not None:
-        yield ok(check, "none seen on the PCI bus, and none needed: the back end reads GPUs")
+        yield ok(check, "none on the PCI bus, but the back end reads GPUs")
     elif counts.nvidia_count is None:
-        yield unknown(check, "the PCI bus can't be seen from here")
+        yield unknown(check, "the PCI bus can't be read from here")
     else:
         text = "no NVIDIA or AMD GPU on the PCI bus"
         yield problem(check, text, "run on a node that has one; `--backend simulated` needs none")
 
 
 def binding(facts: Facts) -> Iterator[Finding]:
-    """Whether Python's side of NVML is installed."""
+    """Whether the Python binding of NVML is installed."""
     if facts.binding:
         yield ok("NVML binding", "installed")
     elif _has_nvidia(facts):
@@ -102,14 +96,14 @@ def binding(facts: Facts) -> Iterator[Finding]:
 
 
 def library(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's library loads, and which file that is."""
+    """Whether NVIDIA's library loads, and from which file."""
     check, loaded = "driver library", facts.driver.library
     if loaded is None and facts.driver.stuck_pids:
-        yield unknown(check, "not looked at: earlier looks still hang in the driver")
+        yield unknown(check, "not loaded: earlier probes still hang in the driver")
     elif loaded is None:
-        yield unknown(check, "the process that was to load it ended before it did")
+        yield unknown(check, "the process that loads it ended before it did")
     elif loaded.path is not None and "/stubs/" in loaded.path:
-        fix = "take CUDA's folder `stubs` out of LD_LIBRARY_PATH"
+        fix = "remove CUDA's folder `stubs` from LD_LIBRARY_PATH"
         yield problem(check, f"{loaded.path} is the toolkit's stub, which reads no GPU", fix)
     elif loaded.path is not None:
         yield ok(check, loaded.path)
@@ -120,7 +114,7 @@ def library(facts: Facts) -> Iterator[Finding]:
 
 def _library_fix(facts: Facts) -> str:
     if facts.container.evidence is None:
-        return "install the driver's user-space libraries, of the kernel module's version"
+        return "install the driver's user-space libraries in the kernel module's version"
     given = facts.container.driver_capabilities
     if given is not None and not {"utility", "all"} & set(given.split(",")):
         return f"start the container with NVIDIA_DRIVER_CAPABILITIES={given},utility"
@@ -131,7 +125,7 @@ def _library_fix(facts: Facts) -> str:
 
 
 def kernel_module(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's kernel module is loaded, and of the library's version."""
+    """Whether NVIDIA's kernel module is loaded and has the library's version."""
     check = "kernel module"
     if not _has_nvidia(facts):
         return
@@ -146,34 +140,34 @@ def kernel_module(facts: Facts) -> Iterator[Finding]:
     elif of_library is None or of_library == version:
         yield ok(check, f"NVIDIA {version}")
     else:
-        yield _mismatch(check, facts, f"NVIDIA {version}, but the library is of {of_library}")
+        yield _mismatch(check, facts, f"NVIDIA {version}, but the library is {of_library}")
 
 
 def _unloaded(check: str, facts: Facts) -> Finding:
     if _is_read(facts):
         return unknown(check, "no /proc/driver/nvidia/version, yet the GPUs are read")
-    fix = "modprobe nvidia; where that fails, dmesg says why (nouveau, Secure Boot, headers)"
+    fix = "modprobe nvidia; if that fails, dmesg says why (nouveau, Secure Boot, headers)"
     return problem(check, "NVIDIA's is not loaded: no /proc/driver/nvidia/version", fix)
 
 
 def _mismatch(check: str, facts: Facts, text: str) -> Finding:
     if _is_read(facts):
         return unknown(check, f"{text}, yet the GPUs are read")
-    fix = "reboot, or stop what uses the GPUs and reload the module (modprobe -r nvidia_uvm nvidia)"
+    fix = "reboot, or stop all users of the GPUs and reload it (modprobe -r nvidia_uvm nvidia)"
     if facts.container.evidence is not None:
         fix = "restart the container: the driver was replaced under it; else reboot the node"
     return problem(check, text, fix)
 
 
 def device_files(facts: Facts) -> Iterator[Finding]:
-    """Whether NVIDIA's device files are there and may be used."""
+    """Whether NVIDIA's device files exist and may be used."""
     check = "device files"
     if not _has_nvidia(facts):
         return
     nodes = [node for node in facts.nodes if node.path.startswith("/dev/nvidia")]
     gpus = [node for node in nodes if _GPU_NODE.fullmatch(node.path)]
     if not gpus or all(node.path != _CONTROL_NODE for node in nodes):
-        yield _missing(check, facts, _CONTROL_NODE if gpus else "/dev/nvidia0 and its like")
+        yield _missing(check, facts, _CONTROL_NODE if gpus else "/dev/nvidia0 or another GPU's")
         return
     refused = [node for node in nodes if node.errno]
     yield from refusals(check, facts, refused, is_needed=not _is_read(facts), open_by=_OPEN_BY)
@@ -181,14 +175,14 @@ def device_files(facts: Facts) -> Iterator[Finding]:
     is_short = expected is not None and len(gpus) < expected
     if is_short and facts.container.evidence is None:
         text = f"for {len(gpus)} of {expected} GPUs only"
-        yield problem(check, text, "nvidia-modprobe -c N for each that lacks one; see dmesg")
+        yield problem(check, text, "nvidia-modprobe -c N for each missing file; see dmesg")
     elif not refused:
         part = f" (of {expected} in the machine)" if is_short else ""
         yield ok(check, f"{_CONTROL_NODE} and {len(gpus)} GPUs{part}, open to this user")
 
 
 def mig(facts: Facts) -> Iterator[Finding]:
-    """Whether the parts of MIG GPUs may be asked; nothing where there are none."""
+    """Whether the parts of MIG GPUs may be read; nothing without MIG."""
     if not facts.mig:
         return
     check = "MIG"
@@ -199,34 +193,30 @@ def mig(facts: Facts) -> Iterator[Finding]:
     fix = "nvidia-modprobe -f makes their files"
     if facts.container.evidence is not None:
         fix = "give the container their files under /dev/nvidia-caps"
-    text = f"no access to {named(closed)}: the memory of these parts stays unknown"
-    yield problem(check, text, fix)
+    yield problem(check, f"no access to {named(closed)}: their memory is not known", fix)
 
 
 def gpus(facts: Facts) -> Iterator[Finding]:
-    """What came of reading the GPUs."""
+    """Whether the GPUs can be read."""
     check, probe = "GPUs", facts.driver
     if probe.stuck_pids:
-        text = f"not asked: processes {_pids(probe.stuck_pids)} of earlier looks still hang in it"
+        pids = named([str(pid) for pid in probe.stuck_pids])
+        text = f"not read: processes {pids} of earlier probes still hang in the driver"
         yield problem(check, text, _HANG_FIX)
         return
     if probe.hung_s is not None:
-        left = "" if probe.hung_pid is None else f"; process {probe.hung_pid} is left alone in it"
+        left = "" if probe.hung_pid is None else f"; process {probe.hung_pid} still hangs in it"
         text = f"the driver gave no answer in {probe.hung_s:g} s{left}"
         yield problem(check, text, _HANG_FIX)
         return
     if probe.inventory is None:
-        text = probe.error or "the process that reads them ended without a word"
+        text = probe.error or "the process that reads them ended without an answer"
         yield problem(check, text, "see the other lines; `chopperd devices` tries again")
         return
     if probe.hung_pid is not None:
-        text = f"process {probe.hung_pid} is left alone in a driver call that does not return"
+        text = f"process {probe.hung_pid} hangs in a driver call that does not return"
         yield problem(check, text, _HANG_FIX)
     yield from _read(check, facts, probe.inventory)
-
-
-def _pids(pids: tuple[int, ...]) -> str:
-    return named([str(pid) for pid in pids])
 
 
 def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
@@ -234,7 +224,7 @@ def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
     yield from (problem(check, each, "see dmesg (Xid); reset the GPU") for each in failed)
     whole = sum(entry.info.parent is None for entry in found.gpus)
     expected = facts.hardware.nvidia_count or 0
-    # In a container it is a choice.
+    # A container may be given some of them only.
     if found.backend == "nvml" and whole < expected and facts.container.evidence is None:
         text = f"{whole} of {expected} NVIDIA GPUs answer"
         yield problem(check, text, "see dmesg for the others (Xid, fallen off the bus)")
@@ -250,7 +240,7 @@ def _read(check: str, facts: Facts, found: Inventory) -> Iterator[Finding]:
 
 
 def _has_nvidia(facts: Facts) -> bool:
-    """Whether anything speaks for an NVIDIA GPU here."""
+    """Whether there is a sign of an NVIDIA GPU."""
     loaded = facts.driver.library
     return bool(
         facts.hardware.nvidia_count
@@ -261,7 +251,7 @@ def _has_nvidia(facts: Facts) -> bool:
 
 
 def _is_read(facts: Facts) -> bool:
-    """Whether some GPU is read through NVML: what seems to be missing is then not needed."""
+    """Whether a GPU is read through NVML: missing parts are then not needed."""
     found = facts.driver.inventory
     return (
         found is not None
@@ -273,16 +263,14 @@ def _is_read(facts: Facts) -> bool:
 def _missing(check: str, facts: Facts, path: str) -> Finding:
     if _is_read(facts):
         return unknown(check, f"no {path}, yet the GPUs are read")
-    return problem(check, f"no {path}", _missing_nodes_fix(facts))
-
-
-def _missing_nodes_fix(facts: Facts) -> str:
+    requested = facts.container.visible_devices
     if facts.container.evidence is None:
-        return "nvidia-modprobe -c 0 makes them; enable nvidia-persistenced to have them at boot"
-    asked = facts.container.visible_devices
-    if asked in {None, "", "void", "none"}:
-        return "start the container with `--gpus all` (NVIDIA_VISIBLE_DEVICES=all)"
-    return f"NVIDIA_VISIBLE_DEVICES={asked} gives none: start the container with NVIDIA's runtime"
+        fix = "nvidia-modprobe -c 0 makes them; enable nvidia-persistenced to have them at boot"
+    elif requested in {None, "", "void", "none"}:
+        fix = "start the container with `--gpus all` (NVIDIA_VISIBLE_DEVICES=all)"
+    else:
+        fix = f"NVIDIA_VISIBLE_DEVICES={requested} gives none: start it with NVIDIA's runtime"
+    return problem(check, f"no {path}", fix)
 
 
 def _version(pattern: re.Pattern[str], text: str) -> str | None:

@@ -1,6 +1,6 @@
-"""The facts that the checks judge, as data: whoever gathers them judges nothing.
+"""Facts about the machine, as data: gathered by some modules, judged by the checks.
 
-Texts of files are as they stand there; None is "not there, or not readable".
+Texts of files are unchanged; None means "not there, or not readable".
 """
 
 from dataclasses import dataclass, field
@@ -10,88 +10,54 @@ import msgspec
 from chopperd.model.devices import Inventory
 from chopperd.model.live import Pause
 
-# Facts of AMD's GPUs, of their driver and of AMD SMI, as data.
-
 
 class CardMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
-    """What a card's file `gpu_metrics` gave when it was read.
-
-    Attributes:
-        pci_bus_id: The card.
-        version: Of the block, where it is known ("v1.8").
-        error: Why nothing can be taken from it, for people.
-    """
+    """Result of reading the file `gpu_metrics` of a card."""
 
     pci_bus_id: str
-    version: str | None = None
-    error: str | None = None
+    version: str | None = None  # of the block, if it is a known one ("v1.8")
+    error: str | None = None  # why nothing can be read from it
 
 
 class AmdSmi(msgspec.Struct, frozen=True, kw_only=True, tag="amd_smi"):
-    """AMD SMI as a process of its own loaded it; nothing of it is called.
+    """AMD SMI as loaded by a separate process, which calls none of its functions."""
 
-    Attributes:
-        binding: Version of the Python binding; None where it says none, or none loads.
-        folder: Where the binding lies; None where none loads.
-        library: The file of the library that it loaded.
-        fits: Whether they were made for each other; None where the file's name does not say.
-        error: Why none loads, for people.
-    """
-
-    binding: str | None = None
-    folder: str | None = None
-    library: str | None = None
-    fits: bool | None = None
-    error: str | None = None
+    binding: str | None = None  # version of the Python binding; None if it has none
+    folder: str | None = None  # of the binding; None if none loads
+    library: str | None = None  # the library's file
+    fits: bool | None = None  # whether they match; None if the file's name has no version
+    error: str | None = None  # why none loads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdCard:
-    """A card that the driver `amdgpu` runs.
-
-    Attributes:
-        pci_bus_id: Where it is.
-        compute_mode: How its dies are split ("SPX", "CPX"); None where that can't be.
-        memory_mode: How its memory is ("NPS1").
-        parts_count: As how many GPUs the compute driver lists it.
-        is_virtual: Whether it is a virtual function (SR-IOV).
-    """
+    """A card that the driver `amdgpu` runs."""
 
     pci_bus_id: str
-    compute_mode: str | None = None
-    memory_mode: str | None = None
-    parts_count: int = 1
-    is_virtual: bool = False
+    compute_mode: str | None = None  # how its dies are split ("SPX", "CPX"); None if they can't be
+    memory_mode: str | None = None  # "NPS1"
+    parts_count: int = 1  # GPUs that the compute driver lists for it
+    is_virtual: bool = False  # a virtual function (SR-IOV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amd:
-    """All that was seen of AMD's.
+    """AMD's driver, cards and library."""
 
-    Attributes:
-        is_loaded: Whether the kernel module `amdgpu` is loaded, or part of the kernel.
-        module_version: Its version, where it is not the kernel's own.
-        kernel: The kernel's version.
-        cards: The cards that it runs, by PCI address.
-        metrics: What came of reading each; it lacks those that gave no answer.
-        smi: AMD SMI; None where it was not looked for, or that process ended before it said.
-        was_asked: Whether a process was started for the last two.
-        hung_pid: That process, where it would not end.
-    """
-
-    is_loaded: bool = False
-    module_version: str | None = None
-    kernel: str | None = None
-    cards: tuple[AmdCard, ...] = ()
+    is_loaded: bool = False  # the kernel module `amdgpu`, or its code in the kernel
+    module_version: str | None = None  # None for the kernel's own module
+    kernel: str | None = None  # the kernel's version
+    cards: tuple[AmdCard, ...] = ()  # by PCI address
+    #: Read, with AMD SMI, by a separate process: without cards that did not answer.
     metrics: tuple[CardMetrics, ...] = ()
-    smi: AmdSmi | None = None
-    was_asked: bool = False
-    hung_pid: int | None = None
+    smi: AmdSmi | None = None  # None also if the process ended or hung before
+    was_asked: bool = False  # whether that process was started
+    hung_pid: int | None = None  # that process, if it could not be ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """GPUs on the PCI bus, by maker; None where the bus can't be seen."""
+    """GPUs on the PCI bus, by maker; None if the bus can't be read."""
 
     nvidia_count: int | None = None
     amd_count: int | None = None
@@ -99,166 +65,99 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A driver library as a process of its own loaded it.
+    """A driver library as loaded by a separate process."""
 
-    Attributes:
-        name: As the loader is asked for it.
-        path: The file that it found; None where it did not load.
-        error: Why it did not load, in the loader's words.
-    """
-
-    name: str
-    path: str | None = None
-    error: str | None = None
+    name: str  # as given to the loader
+    path: str | None = None  # the file that was loaded; None if none was
+    error: str | None = None  # the loader's message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverProbe:
-    """What came of opening a back end in a process of its own.
+    """Result of opening a back end in a separate process."""
 
-    Attributes:
-        backend: Its name, as asked for ("auto").
-        library: NVIDIA's library; None where the process ended before it said.
-        inventory: The GPUs that it read.
-        error: Why there are none, for people.
-        hung_pid: The process, where it would not end, with an answer or without.
-        stuck_pids: Processes of earlier looks that still hang: too many to start another.
-        hung_s: How long it was waited for, where it gave no answer in time.
-    """
-
-    backend: str
-    library: Library | None = None
+    backend: str  # as requested ("auto")
+    library: Library | None = None  # NVIDIA's; None if the process ended before it was loaded
     inventory: Inventory | None = None
-    error: str | None = None
-    hung_pid: int | None = None
-    stuck_pids: tuple[int, ...] = ()
-    hung_s: float | None = None
+    error: str | None = None  # why there is no inventory
+    hung_pid: int | None = None  # the process if it could not be ended, also after an answer
+    stuck_pids: tuple[int, ...] = ()  # earlier probes that still hang: too many for another
+    hung_s: float | None = None  # how long it was waited for without an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device file.
-
-    Attributes:
-        path: Where it is.
-        mode: Its permission bits.
-        group: Name of the group that owns it; its number where it has no name.
-        errno: Why this user may not read and write it; 0 if he may. Source: access(2), which asks
-            the device cgroup as well and, unlike open(2), wakes no driver.
-    """
+    """A device file."""
 
     path: str
-    mode: int
-    group: str
+    mode: int  # permission bits
+    group: str  # name of its group, or its number if it has no name
+    #: Why this user may not read and write it; 0 if allowed. Source: access(2), which includes
+    #: the device cgroup and, unlike open(2), wakes no driver.
     errno: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A part of a MIG GPU that a process needs a device file for.
+    """A part of a MIG GPU that a process needs a device file for."""
 
-    Attributes:
-        name: Its path under the driver's capabilities ("gpu0/mig/gi1").
-        node: Its device file; None where that is missing.
-    """
-
-    name: str
-    node: DeviceNode | None
+    name: str  # its path under the driver's capabilities ("gpu0/mig/gi1")
+    node: DeviceNode | None  # None if missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What says that this is a container, and what NVIDIA's toolkit was asked to put into it.
+    """Signs of a container, and what NVIDIA's toolkit was asked to put into it."""
 
-    Attributes:
-        evidence: What says so; None on a host.
-        visible_devices: `NVIDIA_VISIBLE_DEVICES`.
-        driver_capabilities: `NVIDIA_DRIVER_CAPABILITIES`.
-    """
-
-    evidence: str | None = None
-    visible_devices: str | None = None
-    driver_capabilities: str | None = None
+    evidence: str | None = None  # None on a host
+    visible_devices: str | None = None  # `NVIDIA_VISIBLE_DEVICES`
+    driver_capabilities: str | None = None  # `NVIDIA_DRIVER_CAPABILITIES`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A folder of the agent's.
+    """A folder that an agent started by this user would use."""
 
-    Attributes:
-        what: "state" or "runtime".
-        key: The key of the configuration that sets it.
-        path: Where an agent of this user would have it.
-        trouble: Why it could not be used there; None if it could.
-        free_ratio: Share of its disk that is free.
-        least_free_ratio: Share that the configuration leaves to others.
-    """
-
-    what: str
-    key: str
+    what: str  # "state" or "runtime"
+    key: str  # of the configuration
     path: str
-    trouble: str | None = None
-    free_ratio: float | None = None
-    least_free_ratio: float = 0.0
+    problem: str | None = None  # why it can't be used; None if it can
+    free_ratio: float | None = None  # free share of its disk
+    least_free_ratio: float = 0.0  # share that the configuration leaves free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """An address that the agent listens on.
+    """An address that the agent listens on."""
 
-    Attributes:
-        key: The key of the configuration that sets it.
-        address: As it stands there.
-        is_taken: Whether something listens there now.
-    """
-
-    key: str
+    key: str  # of the configuration
     address: str
     is_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The agent of this node, as it answers.
+    """The agent of this node."""
 
-    Attributes:
-        version: Its version; None if none answers.
-        own_version: The version of this program.
-        trouble: Why it is not well, by its own account.
-        refusal: Why it, or what listens in its place, gave no answer, though something is there.
-    """
-
-    own_version: str
-    version: str | None = None
-    trouble: str | None = None
-    refusal: str | None = None
+    own_version: str  # of this program
+    version: str | None = None  # of the agent; None if none answers
+    problem: str | None = None  # why it is not healthy, as it reports
+    refusal: str | None = None  # why there is no answer although something listens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """How the machine's clocks behave.
+    """Behaviour of the machine's clocks."""
 
-    Attributes:
-        step_ns: By how much REALTIME moved against MONOTONIC while we watched.
-        watched_ns: How long that was.
-        synchronised: Whether the kernel says that something keeps the time right; None: not asked.
-        source: The kernel's clock source ("tsc").
-    """
-
-    step_ns: int
+    step_ns: int  # movement of REALTIME against MONOTONIC during `watched_ns`
     watched_ns: int
-    synchronised: bool | None = None
-    source: str | None = None
+    synchronised: bool | None = None  # by the kernel's NTP state; None if unknown
+    source: str | None = None  # the kernel's clock source ("tsc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A running process.
-
-    Attributes:
-        pid: Its pid, as seen from here.
-        names: What it goes by: its name, and the file names of program and script.
-    """
+    """A running process; `names` are its name and the file names of its program and script."""
 
     pid: int
     names: frozenset[str]
@@ -266,26 +165,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that the checks look at.
+    """All input of the checks."""
 
-    Attributes:
-        problems: What is wrong with the configuration.
-        binding: Whether the NVML binding is installed.
-        kernel_module: `/proc/driver/nvidia/version`.
-        amd: What was seen of AMD's.
-        nodes: Device files of GPUs.
-        sees_host: Whether the processes are the whole machine's, not a container's alone.
-        kineto_taken: Whether something holds the socket by which jobs are asked for traces.
-        kineto_holder: What that is, where this user can see it.
-    """
-
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # of the configuration
     hardware: Hardware = field(default_factory=Hardware)
     driver: DriverProbe
-    binding: bool = True
-    kernel_module: str | None = None
+    binding: bool = True  # whether the NVML binding is installed
+    kernel_module: str | None = None  # `/proc/driver/nvidia/version`
     amd: Amd = field(default_factory=Amd)
-    nodes: tuple[DeviceNode, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()  # device files of GPUs
     mig: tuple[MigInstance, ...] = ()
     container: Container = field(default_factory=Container)
     folders: tuple[Folder, ...] = ()
@@ -294,6 +182,6 @@ class Facts:
     pause: Pause | None = None
     clocks: Clocks
     processes: tuple[Process, ...] = ()
-    sees_host: bool = True
-    kineto_taken: bool = False
-    kineto_holder: str | None = None
+    sees_host: bool = True  # whether `processes` are those of the host, not of a container only
+    kineto_taken: bool = False  # whether the socket for trace requests to jobs is in use
+    kineto_holder: str | None = None  # by whom, if visible to this user

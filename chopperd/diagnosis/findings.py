@@ -1,6 +1,6 @@
-"""What a look at the machine found: a line each, with what to do about it."""
+"""The findings of `chopperd doctor`, each with its fix, as a page and as JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ from chopperd.report.text.wording import plural
 
 
 class Verdict(StrEnum):
-    """How what was looked at stands; `UNKNOWN`: it could not be told, which is no problem yet."""
+    """The result of a check; `UNKNOWN`: no clear result, which is not a problem yet."""
 
     OK = "ok"
     PROBLEM = "problem"
@@ -22,60 +22,48 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check, in words for people."""
 
-    Attributes:
-        check: Which, in a word or two: "driver library".
-        verdict: How it stands.
-        text: What was found, for people.
-        fix: What to do about it; None where there is nothing to do.
-    """
-
-    check: str
+    check: str  # name: "driver library"
     verdict: Verdict
     text: str
-    fix: str | None = None
+    fix: str | None = None  # None if there is nothing to do
 
 
 def ok(check: str, text: str) -> Finding:
-    """It stands as it should."""
+    """A finding without a problem."""
     return Finding(check=check, verdict=Verdict.OK, text=text)
 
 
 def problem(check: str, text: str, fix: str) -> Finding:
-    """It does not; there is something to do."""
+    """A problem and its fix."""
     return Finding(check=check, verdict=Verdict.PROBLEM, text=text, fix=fix)
 
 
 def unknown(check: str, text: str, fix: str | None = None) -> Finding:
-    """It could not be told."""
+    """A check without a clear result."""
     return Finding(check=check, verdict=Verdict.UNKNOWN, text=text, fix=fix)
-
-
-# What `chopperd doctor` found, for people and for programs.
 
 
 def encode_findings(findings: Sequence[Finding]) -> bytes:
     """The findings as indented JSON: `{"ok": ..., "findings": [...]}`."""
-    document = {"ok": not _problems(findings), "findings": findings}
+    document = {"ok": not problem_count(findings), "findings": findings}
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def diagnosis_page(findings: Sequence[Finding]) -> Group:
-    """A line a finding and, below each that has one, the fix; then how many problems there are."""
-    columns = ("<", "<", "<")
-    problems = _problems(findings)
-    summary = f"{plural(len(problems), 'problem')} found" if problems else "no problem found"
-    body = table("DOCTOR", columns, _rows(findings), header=False)
+    """One line for each finding, followed by its fix if it has one; then the number of problems."""
+    rows: list[tuple[str, str, str]] = []
+    for each in findings:
+        rows.append((each.verdict.value, each.check, each.text))
+        if each.fix is not None:
+            rows.append(("", "", f"-> {each.fix}"))
+    count = problem_count(findings)
+    summary = f"{plural(count, 'problem')} found" if count else "no problem found"
+    body = table("DOCTOR", ("<", "<", "<"), rows, header=False)
     return Group(body, "", Text(summary, style="bold"))
 
 
-def _rows(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str]]:
-    for each in findings:
-        yield each.verdict.value, each.check, each.text
-        if each.fix is not None:
-            yield "", "", f"-> {each.fix}"
-
-
-def _problems(findings: Sequence[Finding]) -> list[Finding]:
-    return [each for each in findings if each.verdict is Verdict.PROBLEM]
+def problem_count(findings: Sequence[Finding]) -> int:
+    """How many findings are problems."""
+    return sum(each.verdict is Verdict.PROBLEM for each in findings)

@@ -1,10 +1,10 @@
-"""Facts of the machine, read from its file tree; nothing of the driver is called or opened."""
+"""Facts about the machine, read from its file tree; no driver is called or opened."""
 
 import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from grp import getgrgid
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -25,7 +25,7 @@ from chopperd.model.devices import ProcessView
 
 Access: TypeAlias = Callable[[Path], int]
 
-#: Of the files that programs of GPUs open; `nvidia-uvm` and `nvidia-modeset` are not ours.
+#: Device files that reading GPUs needs: not `nvidia-uvm` and `nvidia-modeset`.
 _NODES: Final = ("dev/nvidiactl", "dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*")
 _NVIDIA: Final = "0x10de"
 _AMD: Final = "0x1002"
@@ -35,7 +35,7 @@ _MIG_INSTANCES: Final = ("gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
 _MINOR: Final = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
 _CONTAINER_MARKS: Final = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io")
 _CONTAINER_GROUP: Final = re.compile(r"docker|kubepods|containerd|libpod|/lxc")
-#: As `/proc/net/unix` writes the abstract name, with and without its final NUL.
+#: The abstract name in `/proc/net/unix`, with and without its final NUL.
 _KINETO_NAMES: Final = frozenset({"@dynolog", "@dynolog@"})
 _INTERPRETER: Final = re.compile(r"python[\d.]*|bash|sh")
 _FIRST_PROCESSES: Final = frozenset({"systemd", "init"})
@@ -45,9 +45,9 @@ _FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def access_errno(path: Path) -> int:
-    """Why this user may not read and write a file; 0 if he may.
+    """Error number if this user may not read and write a file; 0 if allowed.
 
-    Source: access(2). It tells EPERM (device cgroup) from EACCES (mode), which `os.access` doesn't.
+    Source: access(2): EPERM (device cgroup) or EACCES (mode), which `os.access` doesn't return.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     denied = libc.access(os.fsencode(path), os.R_OK | os.W_OK)
@@ -55,12 +55,7 @@ def access_errno(path: Path) -> int:
 
 
 class Machine:
-    """What the file tree says.
-
-    Args:
-        root: Where the tree begins.
-        access: Says why a file can't be used.
-    """
+    """Facts in the file tree under `root`; `access` gives the error number of using a file."""
 
     def __init__(self, root: Path = Path("/"), access: Access = access_errno) -> None:
         self._root = root
@@ -68,14 +63,13 @@ class Machine:
         self._access = access
 
     def kernel_module(self) -> str | None:
-        """What NVIDIA's module says of its version."""
+        """The version file of NVIDIA's kernel module."""
         return _text(self._proc / "driver/nvidia/version")
 
     def clock_source(self) -> str | None:
         """The kernel's clock source."""
         folder = self._root / "sys/devices/system/clocksource/clocksource0"
-        text = _text(folder / "current_clocksource")
-        return text.strip() if text else None
+        return (_text(folder / "current_clocksource") or "").strip() or None
 
     def hardware(self) -> Hardware:
         """GPUs on the PCI bus."""
@@ -101,8 +95,9 @@ class Machine:
         )
 
     def container(self) -> Container:
-        """What says that this is a container."""
-        variables = dict(_variables(self._proc / "self/environ"))
+        """Signs of a container."""
+        entries = (_text(self._proc / "self/environ") or "").split("\0")
+        variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
         return Container(
             evidence=self._container_evidence(),
             visible_devices=variables.get("NVIDIA_VISIBLE_DEVICES"),
@@ -110,18 +105,18 @@ class Machine:
         )
 
     def processes(self) -> tuple[Process, ...]:
-        """All processes that can be seen from here."""
+        """All visible processes."""
         folders = sorted(self._proc.glob("[0-9]*"), key=lambda folder: int(folder.name))
         return tuple(Process(pid=int(each.name), names=_process_names(each)) for each in folders)
 
     def sees_host(self) -> bool:
-        """Whether the machine's first process is seen from here: in most containers it is not."""
+        """Whether the machine's first process is visible: in most containers it is not."""
         return (_text(self._proc / "1/comm") or "").strip() in _FIRST_PROCESSES
 
     def process_view(self, listed: Collection[int] | None) -> ProcessView:
-        """What is seen of the processes that a driver lists, by looking; None: it does not say.
+        """Visibility of the processes that a driver lists; `listed` None: it lists none.
 
-        Where it lists none, the environment of the first process stands for those of others.
+        Without any, the environment of the first process is tested instead.
         """
         seen = [pid for pid in listed or () if (self._proc / str(pid) / "stat").exists()]
         try:
@@ -136,7 +131,7 @@ class Machine:
         )
 
     def kineto(self) -> tuple[bool, str | None]:
-        """Whether the Kineto daemon's abstract socket is taken, and by whom, where that shows."""
+        """Whether the Kineto daemon's abstract socket is in use, and by whom if visible."""
         table = _text(self._proc / "net/unix") or ""
         columns = [line.split() for line in table.splitlines()[1:]]
         inodes = [int(cells[6]) for cells in columns if cells[7:8] and cells[7] in _KINETO_NAMES]
@@ -160,7 +155,7 @@ class Machine:
             return None
         path = self._root / f"dev/nvidia-caps/nvidia-cap{minor[1]}"
         node = self._node(path)
-        # These are opened for reading only.
+        # Capabilities are opened for reading only.
         is_readable = node is not None and node.errno == errno.EACCES and os.access(path, os.R_OK)
         if node is None or not is_readable:
             return node
@@ -178,7 +173,7 @@ class Machine:
 
 
 def is_synchronised() -> bool | None:
-    """Whether the kernel says that something keeps its time right; None if it does not say.
+    """Whether the kernel's clock is synchronised (NTP); None if the kernel does not answer.
 
     Source: adjtimex(2) in its reading mode: TIME_ERROR (5) is "not synchronised".
     """
@@ -195,7 +190,7 @@ def _text(path: Path) -> str | None:
 
 
 def _vendor(device: Path) -> str | None:
-    """The maker of a PCI device that is a GPU; None if it is none."""
+    """The vendor id of a PCI device; None if it is not a GPU."""
     kind = _text(device / "class") or ""
     return (_text(device / "vendor") or "").strip() if kind.startswith(_GPU_CLASSES) else None
 
@@ -207,15 +202,8 @@ def _group(gid: int) -> str:
         return str(gid)
 
 
-def _variables(file: Path) -> Iterator[tuple[str, str]]:
-    for entry in (_text(file) or "").split("\0"):
-        name, equals, value = entry.partition("=")
-        if equals:
-            yield name, value
-
-
 def _process_names(folder: Path) -> frozenset[str]:
-    """What a process goes by: its name, its program, and the script where that is interpreted."""
+    """Names of a process: its own, its program's, and its script's if interpreted."""
     name = (_text(folder / "comm") or "").strip()
     program, *others = (_text(folder / "cmdline") or "").split("\0")
     names = {name, program.rpartition("/")[2]}
@@ -226,25 +214,18 @@ def _process_names(folder: Path) -> frozenset[str]:
 
 
 def _holder_of(inodes: Collection[int], proc: Path) -> str | None:
-    """Who holds one of these sockets, for people: "pid 12 (name)"; None if that can't be told."""
+    """The process with one of these sockets open: "pid 12 (name)"; None if none is visible."""
     links = {f"socket:[{inode}]" for inode in inodes}
     for process in proc.glob("[0-9]*") if links else ():
-        if _holds(process, links):
+        try:
+            is_holder = any(str(each.readlink()) in links for each in (process / "fd").iterdir())
+        except OSError:  # another user's, or it has ended
+            continue
+        if is_holder:
             return f"pid {process.name} ({program_name(int(process.name), proc)})"
     return None
 
 
-def _holds(process: Path, links: Collection[str]) -> bool:
-    """Whether a process that we may look into holds one of the files."""
-    try:
-        return any(str(each.readlink()) in links for each in (process / "fd").iterdir())
-    except OSError:
-        return False
-
-
-# Facts of AMD's driver, read from its file tree; no file of it that asks a GPU is opened.
-
-_ROOT: Final = Path("/")
 #: Virtual functions of MI210, MI300X, MI308X, MI325X, MI350X and MI355X.
 #: Source: the rule `amd-vgpu` of AMD's GPU operator.
 _VIRTUAL_DEVICES: Final = frozenset(
@@ -252,12 +233,8 @@ _VIRTUAL_DEVICES: Final = frozenset(
 )
 
 
-def amd_of(root: Path = _ROOT) -> Amd:
-    """What the file tree says of AMD's GPUs.
-
-    Args:
-        root: Where the tree begins.
-    """
+def amd_of(root: Path) -> Amd:
+    """Facts about AMD's driver in the file tree; no file that asks a GPU is opened."""
     module = root / "sys/module/amdgpu"
     return Amd(
         is_loaded=module.is_dir(),

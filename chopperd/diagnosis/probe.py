@@ -1,7 +1,7 @@
-"""Looking at the GPUs in a process of its own, since a driver call may never return.
+"""Probe the GPUs in a separate process, since a driver call may never return.
 
-That process writes two lines of JSON: the driver library as it loaded, then what came of reading
-the GPUs. What is missing says how far it came.
+The process writes two lines of JSON: the loaded driver library, then the GPUs as they were read.
+Missing lines show how far it came.
 """
 
 import ctypes
@@ -24,11 +24,9 @@ from chopperd.diagnosis.machine import Machine
 from chopperd.errors import BackendUnavailableError, ChopperdError, ConfigError, DeviceError
 from chopperd.model.devices import GpuInfo, GpuProcess, Inventory, InventoryEntry, ReadScope
 
-# One look at every GPU of a back end.
-
 _BUFFERED: Final = ("power_w", "sm_clock_mhz")
-#: How long the first GPU that hangs is waited for, and all later ones together: with the start of
-#: the back end it has to fit into the time that the process is given (20 s, or 60 s with probes).
+#: Timeout of the first GPU that hangs, and of all later ones together: with the start of the back
+#: end they must fit into the time limit of the process (20 s, or 60 s with probes).
 _READ_S: Final = 2.0
 _LATER_READS_S: Final = 6.0
 _PROBE_S: Final = 10.0
@@ -41,25 +39,25 @@ def survey(
     """The GPUs of a back end, each read once; one that fails or hangs does not hide the others.
 
     Args:
-        backend: Reads them.
-        calls_count: How often each call is made to learn what it gives and costs; 0: not at all.
-        calls: Makes the calls; to be waited for before the back end is closed.
+        backend: The back end.
+        calls_count: How often each call is made to measure its time and result; 0: not at all.
+        calls: Makes the calls; must be waited for before the back end is closed.
 
     Raises:
         BackendUnavailableError: There is no GPU.
     """
     infos = backend.devices()
     if not infos:
-        raise BackendUnavailableError(f"{backend.name}: the driver sees no GPU")
-    look = _Look(backend, calls or TimedCalls("its calls"), calls_count, len(infos))
-    entries = tuple(look.entry(info) for info in infos)
+        raise BackendUnavailableError(f"{backend.name}: the driver reports no GPU")
+    reader = _SurveyReader(backend, calls or TimedCalls("its calls"), calls_count, len(infos))
+    entries = tuple(reader.entry(info) for info in infos)
     return Inventory(
         backend=backend.name, driver=backend.driver, simulated=backend.simulated, gpus=entries
     )
 
 
-class _Look:
-    """Looks at one GPU after the other."""
+class _SurveyReader:
+    """Reads one GPU after the other, with a timeout each."""
 
     def __init__(
         self, backend: DeviceBackend, calls: TimedCalls, calls_count: int, gpus_count: int
@@ -72,25 +70,25 @@ class _Look:
         self._hung_indices: set[int] = set()
 
     def entry(self, info: GpuInfo) -> InventoryEntry:
-        """What came of one GPU."""
+        """A GPU and its values, or the error."""
         if info.index in self._hung_indices:  # a part of a card that hangs
-            return InventoryEntry(info=info, error="not asked: the calls on its card do not return")
+            return InventoryEntry(info=info, error="not read: the calls on its card do not return")
         read = partial(self._backend.read, info, ReadScope.FULL)
         try:
             entry = InventoryEntry(info=info, reading=self._calls.answer(read, self._read_patience))
         except (DeviceError, CallsHangError) as error:
-            return InventoryEntry(info=info, error=self._told(info, error))
+            return InventoryEntry(info=info, error=self._noted(info, error))
         entry = replace(entry, processes=self._processes(info))
         if not self._calls_count or not isinstance(self._backend, ProbesFields):
             return entry
         probe = partial(_probed, self._backend, entry, self._calls_count)
         try:
             return self._calls.answer(probe, self._probe_patience)
-        except (DeviceError, CallsHangError) as error:  # what was read stays
-            return replace(entry, error=self._told(info, error))
+        except (DeviceError, CallsHangError) as error:  # the values read before remain
+            return replace(entry, error=self._noted(info, error))
 
     def _processes(self, info: GpuInfo) -> tuple[GpuProcess, ...] | None:
-        """The processes on a GPU; None where the driver does not say."""
+        """The processes on a GPU; None if the driver does not report them."""
         if not isinstance(self._backend, ListsProcesses):
             return None
         try:
@@ -98,7 +96,7 @@ class _Look:
         except (DeviceError, CallsHangError):
             return None
 
-    def _told(self, info: GpuInfo, error: Exception) -> str:
+    def _noted(self, info: GpuInfo, error: Exception) -> str:
         if isinstance(error, CallsHangError):
             self._hung_indices.add(info.index)
         return str(error)
@@ -106,12 +104,9 @@ class _Look:
 
 def _probed(backend: ProbesFields, entry: InventoryEntry, calls_count: int) -> InventoryEntry:
     probes = backend.probe(entry.info, calls_count)
-    return replace(entry, probes=probes, buffered_period_ns=_buffered(backend, entry.info))
-
-
-def _buffered(backend: ProbesFields, info: GpuInfo) -> Mapping[str, int]:
-    periods_ns = {name: backend.buffered_period_ns(info, name) for name in _BUFFERED}
-    return {name: period_ns for name, period_ns in periods_ns.items() if period_ns is not None}
+    periods_ns = {name: backend.buffered_period_ns(entry.info, name) for name in _BUFFERED}
+    known_ns = {name: period_ns for name, period_ns in periods_ns.items() if period_ns is not None}
+    return replace(entry, probes=probes, buffered_period_ns=known_ns)
 
 
 T = TypeVar("T")
@@ -131,12 +126,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
-    """What the process writes, line by line.
-
-    Args:
-        backend: The back end to open.
-        calls_count: As for `survey`.
-    """
+    """The process's output, line by line; `calls_count` as for `survey`."""
     yield msgspec.json.encode(loaded_library(LIBRARY_NAME))
     calls = TimedCalls("its calls")
     try:
@@ -145,17 +135,17 @@ def probe_lines(backend: str, calls_count: int) -> Iterator[bytes]:
             stack.callback(calls.wait)
             found = survey(opened, calls_count=calls_count, calls=calls)
             pids = {one.pid for gpu in found.gpus for one in gpu.processes or ()}
-            says = any(gpu.processes is not None for gpu in found.gpus)
-            view = Machine().process_view(pids if says else None)
+            is_listed = any(gpu.processes is not None for gpu in found.gpus)
+            view = Machine().process_view(pids if is_listed else None)
             found = replace(found, chosen=choice.reason, processes=view)
-            # Before the end, which waits for what hangs.
+            # Before the stack ends, which waits for hanging calls.
             yield msgspec.json.encode(Outcome(inventory=found))
     except ChopperdError as error:
         yield msgspec.json.encode(Outcome(error=str(error), exit_code=error.exit_code))
 
 
 def loaded_library(name: str, maps: Path = _MAPS) -> Library:
-    """A library, loaded into this process; nothing of it is called."""
+    """A library, loaded into this process without calling any function."""
     try:
         ctypes.CDLL(name)
     except OSError as error:
@@ -166,12 +156,12 @@ def loaded_library(name: str, maps: Path = _MAPS) -> Library:
 
 
 def is_whole(output: bytes) -> bool:
-    """Whether all lines are there, although the process may not have ended."""
+    """Whether all lines are there, although the process may still run."""
     return output.count(b"\n") >= _LINES_COUNT
 
 
 def probe_of(backend: str, output: bytes) -> DriverProbe:
-    """What those lines say, also where the process ended in the middle of one."""
+    """The result in the lines, also if the process ended before the last."""
     library, outcome = _parsed(output)
     return DriverProbe(
         backend=backend,
@@ -182,17 +172,17 @@ def probe_of(backend: str, output: bytes) -> DriverProbe:
 
 
 def inventory_of(output: bytes) -> Inventory:
-    """The GPUs that those lines hold.
+    """The GPUs in the lines.
 
     Raises:
-        ConfigError: No back end has the name that was asked for.
+        ConfigError: No back end has the requested name.
         BackendUnavailableError: There are none; says why.
     """
     _, outcome = _parsed(output)
     if outcome is not None and outcome.inventory is not None:
         return outcome.inventory
     if outcome is None or outcome.error is None:
-        raise BackendUnavailableError("the process that reads the GPUs ended without a word")
+        raise BackendUnavailableError("the process that reads the GPUs ended without an answer")
     if outcome.exit_code == ConfigError.exit_code:
         raise ConfigError([outcome.error])
     raise BackendUnavailableError(outcome.error)
@@ -211,23 +201,21 @@ def _decoded(line: bytes, kind: type[T]) -> T | None:
         return None
 
 
-# Processes of earlier looks at the driver that were left alone in it, and are in it still.
-
 _PROC: Final = Path("/proc")
 #: `_probe`, and `_probe_amd`.
 _ARGUMENTS: Final = b"\0-m\0chopperd\0_probe"
-#: Place of `starttime`, in clock ticks since boot, among the fields of `stat` after the name.
+#: Index of `starttime`, in clock ticks since boot, among the fields of `stat` after the name.
 _START_FIELD: Final = 19
 
 
 def left_probes(older_than_s: float, proc: Path = _PROC) -> tuple[int, ...]:
-    """Those of this user, lowest number first.
+    """Pids of this user's earlier probes that still hang in a driver, rising.
 
-    Who started one waits for a limited time only, so that age alone tells that it was left.
+    A probe is waited for only so long: an older one was abandoned.
 
     Args:
-        older_than_s: More than what any of them is waited for.
-        proc: Where processes are seen.
+        older_than_s: More than the time limit of any probe.
+        proc: The proc file system.
 
     Source: proc(5): `uptime`, and `starttime` of `stat`.
     """
@@ -247,11 +235,9 @@ def _is_left(folder: Path, before_s: float) -> bool:
     return int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK") < before_s
 
 
-# nvidia-smi's own numbers beside ours, from one call of it.
-
-#: Its fields, in the order of the query, each with the field of ours that it is and the factor
-#: from its unit. `power.draw` is a mean of 1 s since Ampere; `memory.used` is without the reserve.
-#: Source: `nvidia-smi --help-query-gpu`; all are there since driver 450.
+#: Fields of nvidia-smi in the order of the query, with our name and the factor from its unit.
+#: `power.draw` is a mean of 1 s since Ampere; `memory.used` is without the reserve.
+#: Source: `nvidia-smi --help-query-gpu`; all exist since driver 450.
 _FIELDS: Final[Mapping[str, tuple[str, float]]] = {
     "clocks.sm": ("sm_clock_mhz", 1.0),
     "clocks.mem": ("mem_clock_mhz", 1.0),
@@ -272,8 +258,7 @@ _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 def numbers_of(text: str) -> dict[str, dict[str, float]]:
     """The fields of each GPU in our units, by its UUID, from the answer to `QUERY`.
 
-    What is no number ("[N/A]", "[Not Supported]", "[GPU is lost]") is left out, and so are lines
-    that are not of this form.
+    Texts ("[N/A]", "[Not Supported]", "[GPU is lost]") and lines of another form are left out.
     """
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
@@ -288,11 +273,7 @@ def numbers_of(text: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def beside(inventory: Inventory, numbers: Mapping[str, Mapping[str, float]]) -> Inventory:
-    """The inventory with nvidia-smi's numbers at the GPUs that it knows."""
-    return replace(
-        inventory,
-        gpus=tuple(
-            replace(entry, nvidia_smi=numbers.get(entry.info.uuid)) for entry in inventory.gpus
-        ),
-    )
+def with_smi_numbers(inventory: Inventory, numbers: Mapping[str, Mapping[str, float]]) -> Inventory:
+    """The inventory with nvidia-smi's numbers, by UUID, added to its GPUs."""
+    gpus = (replace(entry, nvidia_smi=numbers.get(entry.info.uuid)) for entry in inventory.gpus)
+    return replace(inventory, gpus=tuple(gpus))

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what there is, and the text that is scraped."""
+"""Metrics for Prometheus: their catalogue, and the scraped text."""

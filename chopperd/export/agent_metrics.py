@@ -8,25 +8,24 @@ from chopperd.export.metric import (
     ExportState,
     Label,
     Point,
-    Profile,
-    Read,
+    Source,
     View,
-    metric,
+    full,
+    minimal,
     per_gpu,
     per_gpu_by,
     per_node,
     per_node_by,
+    standard,
 )
 from chopperd.model.devices import ReadScope
 from chopperd.model.live import GpuLive, GuardedPart, NodeSnapshot, ProcessLive
 from chopperd.sampling.memory.layout import Pace
 from chopperd.units import seconds_from_ns
 
-_M, _S = Profile.MINIMAL, Profile.STANDARD
-
 BACKEND: Final = Label("backend")
 VERSION: Final = Label("version")
-#: Driver calls that are part of sampling, by how much they read, and those that are not.
+#: Driver calls: of sampling, by how much they read; and others.
 _RARE: Final = "rare"
 CALL: Final = Label("call", (*(scope.value for scope in ReadScope), _RARE))
 BOUND: Final = Label("bound", ("low", "high"))
@@ -77,7 +76,7 @@ def _faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
 
 
 def _outcomes(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    """From 0 on, so that the first trace of an outcome is seen as an increase."""
+    """With zeros, so that the first trace of an outcome is visible as an increase."""
     return {**dict.fromkeys(OUTCOME.values or (), 0), **snapshot.analysis.outcomes}
 
 
@@ -90,272 +89,186 @@ def _troubles(snapshot: NodeSnapshot) -> Mapping[str, float]:
 
 
 def _outlived_faults(snapshot: NodeSnapshot) -> Mapping[str, float]:
-    """From 0 on, so that the first fault of a part is seen as an increase."""
+    """With zeros, so that the first fault of a part is visible as an increase."""
     return {part.value: snapshot.faults.get(part, 0) for part in GuardedPart}
 
 
-def _per_process(value: Callable[[ProcessLive], float]) -> Read:
+def _per_process(value: Callable[[ProcessLive], float]) -> Source:
     return per_node_by(
-        lambda snapshot: {role: value(process) for role, process in snapshot.processes.items()}
+        ROLE,
+        lambda snapshot: {role: value(process) for role, process in snapshot.processes.items()},
     )
 
 
-def _own(value: Callable[[ExportState], float]) -> Read:
+def _own(value: Callable[[ExportState], float]) -> Source:
     """A figure of the exporter itself."""
-    return lambda view: [] if view.state is None else [((), value(view.state))]
+    return Source(lambda view: [] if view.state is None else [((), value(view.state))])
 
 
 AGENT_METRICS: Final = (
-    metric(
+    minimal(
         "agent_build_info",
-        "",
-        _M,
         "The program's version; always 1",
-        lambda view: [((view.snapshot.version,), 1.0)],
-        VERSION,
+        Source(lambda view: [((view.snapshot.version,), 1.0)], (VERSION,)),
     ),
-    metric(
+    minimal(
         "agent_backend_up",
-        "",
-        _M,
         "Whether any GPU is read through the back end, 1 or 0",
-        _backend_up,
-        BACKEND,
+        Source(_backend_up, (BACKEND,)),
     ),
-    metric(
+    minimal(
         "agent_simulated",
-        "",
-        _M,
         "Whether the figures come from a simulation, 1 or 0",
         per_node(lambda snapshot: float(snapshot.simulated)),
     ),
-    metric(
+    minimal(
         "agent_paused",
-        "",
-        _M,
-        "Whether somebody has paused the agent, 1 or 0",
+        "Whether the agent is paused, 1 or 0",
         per_node(lambda snapshot: float(snapshot.pause is not None)),
     ),
-    metric(
+    standard(
         "agent_start_time_seconds",
-        "seconds",
-        _S,
         "When the agent started, Unix time",
         per_node(lambda snapshot: seconds_from_ns(snapshot.started_unix_ns)),
     ),
-    metric(
+    minimal(
         "agent_snapshot_timestamp_seconds",
-        "seconds",
-        _M,
-        "When these figures were put together, Unix time",
+        "Time of the snapshot that these metrics are from, Unix time",
         per_node(lambda snapshot: seconds_from_ns(snapshot.taken_unix_ns)),
     ),
-    metric(
+    minimal(
         "agent_ticks_total",
-        "",
-        _M,
         "Reads of GPUs that were made",
         per_node(lambda snapshot: sum(gpu.ticks_count for gpu in snapshot.gpus)),
     ),
-    metric(
+    minimal(
         "agent_missed_ticks_total",
-        "",
-        _M,
         "Reads of GPUs that were due and not made",
         per_node(lambda snapshot: sum(gpu.missed_count for gpu in snapshot.gpus)),
     ),
-    metric(
+    standard(
         "agent_kept_rate_hertz",
-        "hertz",
-        _S,
-        "Reads a second that are kept; the pace says why where those are not the ones asked for",
+        "Achieved reads a second; agent_pace is why they differ from the configured rate",
         per_gpu(lambda gpu: gpu.kept_hz),
-        GPU,
     ),
-    metric(
+    full(
         "agent_pace",
-        "",
-        Profile.FULL,
-        "Why a GPU is read at the rate kept, 1 for the reason that holds",
-        per_gpu_by(_paces),
-        GPU,
-        PACE,
+        "Why a GPU is read at its present rate, 1 for the reason that applies",
+        per_gpu_by(PACE, _paces),
     ),
-    metric(
+    standard(
         "agent_driver_seconds_total",
-        "seconds",
-        _S,
         "Time in driver calls, all GPUs; call: clock and limits, everything, or no sampling",
-        per_node_by(_driver_s),
-        CALL,
+        per_node_by(CALL, _driver_s),
     ),
-    metric(
+    standard(
         "agent_step_time_ratio",
-        "ratio",
-        _S,
         "Time of a marked step with sampling over that without; absent until it is measured",
         per_node(lambda snapshot: snapshot.self_test.step_time_ratio),
     ),
-    metric(
+    standard(
         "agent_step_time_bound_ratio",
-        "ratio",
-        _S,
         "Ends of the 95 % interval of the step time ratio",
-        per_node_by(_step_time_bounds),
-        BOUND,
+        per_node_by(BOUND, _step_time_bounds),
     ),
-    metric(
+    minimal(
         "agent_driver_call_hung_seconds",
-        "seconds",
-        _M,
         "Age of a driver call that does not return; absent where none hangs",
-        _hung,
-        GPU,
-        CALL,
+        Source(_hung, (GPU, CALL)),
     ),
-    metric(
+    standard(
         "agent_errors_total",
-        "",
-        _S,
-        "Reads of GPUs that failed, GPUs that were lost, and impossible values that were left out",
-        per_node_by(_faults),
-        FAULT,
+        "Failed reads of GPUs, lost GPUs, and impossible values that were discarded",
+        per_node_by(FAULT, _faults),
     ),
-    metric(
+    minimal(
         "agent_restarts_total",
-        "",
-        _M,
         "Sampler processes that were replaced",
         per_node(lambda snapshot: snapshot.sampler.restart_count),
     ),
-    metric(
+    standard(
         "agent_abandoned_processes",
-        "",
-        _S,
-        "Sampler processes that hang in a driver and were left alone",
+        "Sampler processes that hang in a driver and were abandoned",
         per_node(lambda snapshot: len(snapshot.sampler.abandoned_pids)),
     ),
-    metric(
+    standard(
         "agent_lost_samples_total",
-        "",
-        _S,
-        "Samples that the flight recorder could not keep",
+        "Samples that the flight recorder could not store",
         per_node(lambda snapshot: snapshot.archive.lost_samples),
     ),
-    metric(
+    standard(
         "agent_damaged_chunks_total",
-        "",
-        _S,
-        "Chunks of the flight recorder that were passed over as damaged",
+        "Damaged chunks of the flight recorder, which were skipped",
         per_node(lambda snapshot: snapshot.archive.damaged_chunks),
     ),
-    metric(
+    standard(
         "agent_recorder_bytes",
-        "bytes",
-        _S,
         "Disk that the flight recorder takes",
         per_node(lambda snapshot: snapshot.archive.bytes),
     ),
-    metric(
+    standard(
         "agent_store_bytes",
-        "bytes",
-        _S,
         "Disk that the store of steps and reports takes",
         per_node(lambda snapshot: snapshot.store.bytes),
     ),
-    metric(
+    standard(
         "agent_store_memory_rows",
-        "",
-        _S,
-        "Rows of the store that are in memory only, as they could not be written",
+        "Rows of the store in memory only, because they could not be written",
         per_node(lambda snapshot: snapshot.store.in_memory),
     ),
-    metric(
+    standard(
         "agent_spool_bytes",
-        "bytes",
-        _S,
-        "Disk that traces take which wait or are kept",
+        "Disk that pending and retained traces take",
         per_node(lambda snapshot: snapshot.analysis.spool_bytes),
     ),
-    metric(
+    standard(
         "agent_waiting_traces",
-        "",
-        _S,
         "Traces that wait to be analysed",
         per_node(lambda snapshot: snapshot.analysis.waiting),
     ),
-    metric(
+    standard(
         "agent_traces_total",
-        "",
-        _S,
-        "Traces that were taken in, by what became of them",
-        per_node_by(_outcomes),
-        OUTCOME,
+        "Traces that the agent received, by outcome",
+        per_node_by(OUTCOME, _outcomes),
     ),
-    metric(
+    standard(
         "agent_trouble",
-        "",
-        _S,
-        "Whether a part of the agent is in trouble, 1 or 0; its status says why",
-        per_node_by(_troubles),
-        PART,
+        "Whether a part of the agent has a problem, 1 or 0; the agent's status says why",
+        per_node_by(PART, _troubles),
     ),
-    metric(
+    standard(
         "agent_faults_total",
-        "",
-        _S,
-        "Unexpected faults that a part of the agent outlived; its log shows them",
-        per_node_by(_outlived_faults),
-        PART,
+        "Unexpected errors that a part of the agent survived; its log shows them",
+        per_node_by(PART, _outlived_faults),
     ),
-    metric(
+    standard(
         "agent_process_cpu_seconds_total",
-        "seconds",
-        _S,
         "CPU time of the agent's processes, with those replaced since",
         _per_process(lambda process: process.cpu_s),
-        ROLE,
     ),
-    metric(
+    standard(
         "agent_process_resident_bytes",
-        "bytes",
-        _S,
         "Resident memory of the agent's processes",
         _per_process(lambda process: process.resident_bytes),
-        ROLE,
     ),
-    metric(
+    standard(
         "agent_process_open_fds",
-        "",
-        _S,
         "Open files of the agent's processes",
         _per_process(lambda process: process.open_fds),
-        ROLE,
     ),
-    metric(
+    standard(
         "agent_process_threads",
-        "",
-        _S,
         "Threads of the agent's processes",
         _per_process(lambda process: process.threads),
-        ROLE,
     ),
 )
 
-#: Read last, as they are about all the others.
+#: Read last, since they are about all the others.
 EXPORT_METRICS: Final = (
-    metric(
-        "agent_series",
-        "",
-        _M,
-        "Series in this scrape",
-        _own(lambda state: state.series_count),
-    ),
-    metric(
+    minimal("agent_series", "Series in this scrape", _own(lambda state: state.series_count)),
+    minimal(
         "agent_render_errors_total",
-        "",
-        _M,
-        "Metrics or points that could not be rendered and were left out, since the start",
+        "Metrics or points left out because they could not be rendered, since the start",
         _own(lambda state: state.render_errors_count),
     ),
 )

@@ -1,4 +1,4 @@
-"""The one table of all metrics: what is scraped, documented and drawn comes from here."""
+"""The one table of all metrics, for scrapes, documentation and dashboards."""
 
 from typing import Final
 
@@ -13,10 +13,10 @@ _PROFILES: Final = {profile.label: profile for profile in Profile}
 
 
 def profile_named(name: str) -> Profile:
-    """The profile with a name of the configuration."""
+    """The profile with this name in the configuration."""
     return _PROFILES[name]
 
 
 def metrics_of(profile: Profile) -> tuple[Metric, ...]:
-    """The metrics that a profile holds, in their order."""
+    """The metrics of a profile, in their order."""
     return tuple(metric for metric in CATALOGUE if metric.profile <= profile)

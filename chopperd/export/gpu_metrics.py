@@ -7,26 +7,25 @@ from chopperd.export.metric import (
     GPU,
     Label,
     Point,
-    Profile,
+    Source,
     View,
-    metric,
+    full,
+    minimal,
     per_gpu,
     per_gpu_by,
     per_traced,
     per_traced_by,
+    standard,
 )
 from chopperd.model.devices import MEMORY_SOURCES, GpuInfo
 from chopperd.model.kinds import CAUSES, KERNEL_CLASSES, Cause
 from chopperd.model.live import GpuLive, LiveTotals
 from chopperd.units import hertz_from_megahertz, seconds_from_ns
 
-# The metrics of a GPU from live sampling.
-
-_M, _S, _F = Profile.MINIMAL, Profile.STANDARD, Profile.FULL
 _NO_TOTALS: Final = LiveTotals()
 
 CAUSE: Final = Label("cause", tuple(cause.label for cause in CAUSES))
-#: What a driver can count time under: AMD's counts too little work, and what it does not explain.
+#: Causes that a driver can count time of; AMD's also counts too little work, and no known cause.
 LIMIT: Final = Label(
     "cause",
     tuple(cause.label for cause in CAUSES if cause is not Cause.UNKNOWN),
@@ -34,7 +33,7 @@ LIMIT: Final = Label(
 #: Upper edges of the clock buckets as ratios of the highest SM clock.
 BUCKET: Final = Label("bucket", (*(f"{tenth / 10:.1f}" for tenth in range(1, 11)), "+Inf"))
 SENSOR: Final = Label("sensor", ("gpu", "memory"))
-#: A way to tell the memory that only a back end of another package knows.
+#: A source of memory figures that only a back end of another package knows.
 _OTHER: Final = "other"
 _INFO_LABELS: Final = (
     GPU,
@@ -57,7 +56,7 @@ def _seconds(time_ns: int | None) -> float | None:
 
 
 def _up(view: View) -> Iterable[Point]:
-    """The one series that stays when a GPU goes."""
+    """The one series of a GPU that remains when it is lost."""
     return [((gpu.info.gpu,), float(gpu.up)) for gpu in view.snapshot.gpus]
 
 
@@ -71,7 +70,7 @@ def _info(view: View) -> Iterable[Point]:
 
 
 def _memory_source(info: GpuInfo) -> str:
-    """One of the label's values; empty where it is not known."""
+    """One of the label's values; empty if unknown."""
     source = info.memory_source or ""
     return source if source in ("", *MEMORY_SOURCES) else _OTHER
 
@@ -94,245 +93,149 @@ def _temperatures(gpu: GpuLive) -> dict[str, float]:
 
 
 GPU_METRICS: Final = (
-    metric("gpu_up", "", _M, "Whether the GPU answers, 1 or 0; all else of it goes at 0", _up, GPU),
-    metric(
-        "gpu_info",
-        "",
-        _M,
-        "What the GPU is; parent: of a part (MIG) the card, whose clock and power it has; always 1",
-        _info,
-        *_INFO_LABELS,
+    minimal(
+        "gpu_up", "Whether the GPU answers, 1 or 0; at 0 its other series end", Source(_up, (GPU,))
     ),
-    metric(
+    minimal(
+        "gpu_info",
+        "Identity of the GPU; parent: the card of a part (MIG), which has its clock; always 1",
+        Source(_info, _INFO_LABELS),
+    ),
+    minimal(
         "gpu_sm_clock_hertz",
-        "hertz",
-        _M,
         "Newest SM clock (AMD: GFX clock of the governing die); for means divide sm_cycles by "
         "sampled_seconds",
         per_gpu(lambda gpu: _hertz(gpu.reading.sm_clock_mhz)),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_sm_clock_reference_hertz",
-        "hertz",
-        _M,
-        "Highest SM clock by the driver, which live losses are measured against",
+        "Highest SM clock by the driver, the reference of live losses",
         per_gpu(lambda gpu: _hertz(gpu.info.sm_clock_max_mhz)),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_sm_cycles_total",
-        "cycles",
-        _M,
         "SM cycles over sampled time: the integral of the clock",
         per_gpu(lambda gpu: _totals(gpu).sm_cycles),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_sampled_seconds_total",
-        "seconds",
-        _M,
-        "Time between samples close enough to know the clock",
+        "Time between samples that are close enough for the clock to be known",
         per_gpu(lambda gpu: _totals(gpu).sampled_s),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_busy_seconds_total",
-        "seconds",
-        _M,
-        "Time that the GPU reported itself busy, communication and waiting included",
+        "Time that the GPU reported itself busy, including communication and waiting",
         per_gpu(lambda gpu: _totals(gpu).busy_s),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_busy_sm_cycles_total",
-        "cycles",
-        _M,
         "SM cycles over busy time with known clock",
         per_gpu(lambda gpu: _totals(gpu).busy_sm_cycles),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_busy_sampled_seconds_total",
-        "seconds",
-        _M,
         "Busy time with known clock",
         per_gpu(lambda gpu: _totals(gpu).busy_sampled_s),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_dvfs_lost_live_seconds_total",
-        "seconds",
-        _S,
         "Busy time lost against the reference clock, by cause: a ceiling, mostly physics",
-        per_gpu_by(lambda gpu: _by_cause(_totals(gpu).lost_s)),
-        GPU,
-        CAUSE,
+        per_gpu_by(CAUSE, lambda gpu: _by_cause(_totals(gpu).lost_s)),
     ),
-    metric(
+    minimal(
         "gpu_excess_live_seconds_total",
-        "seconds",
-        _M,
         "Busy time lost against the median busy clock of at least four GPUs of the same model, "
-        "over 10 s windows: an upper figure, as peers that wait do so at high clocks (times the "
+        "over 10 s windows: an upper bound, as waiting peers have high clocks (times the "
         "share of compute where a recent capture knows it); absent while fewer are busy",
         per_gpu(lambda gpu: gpu.excess_s),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_clock_limited_seconds_total",
-        "seconds",
-        _S,
-        "Time under each limit (AMD: also of too little work, and for no told reason) by the "
+        "Time under each limit (AMD: also for too little work and for no reported reason) by the "
         "driver's own counters; may overlap",
-        per_gpu_by(lambda gpu: _by_cause(_totals(gpu).limited_s)),
-        GPU,
-        LIMIT,
+        per_gpu_by(LIMIT, lambda gpu: _by_cause(_totals(gpu).limited_s)),
     ),
-    metric(
+    full(
         "gpu_clock_residency_seconds_total",
-        "seconds",
-        _F,
         "Sampled time by SM clock; bucket: upper edge as a ratio of the reference clock, the "
         "lower edge is the bucket before",
-        per_gpu_by(_residency),
-        GPU,
-        BUCKET,
+        per_gpu_by(BUCKET, _residency),
     ),
-    metric(
+    full(
         "gpu_clock_drops_total",
-        "",
-        _F,
         "Drops of the busy clock below its median of the minute before, counted at their onset",
         per_gpu(lambda gpu: gpu.drops.count if gpu.drops else None),
-        GPU,
     ),
-    metric(
+    full(
         "gpu_clock_drop_seconds_total",
-        "seconds",
-        _F,
         "Time in drops of the busy clock, counted when each has ended",
         per_gpu(lambda gpu: gpu.drops.length_s if gpu.drops else None),
-        GPU,
     ),
-    metric(
+    full(
         "gpu_clock_drop_lost_seconds_total",
-        "seconds",
-        _F,
         "Busy time lost in drops against the clock before them, counted when each has ended",
         per_gpu(lambda gpu: gpu.drops.lost_s if gpu.drops else None),
-        GPU,
     ),
-    metric(
+    full(
         "gpu_xcd_clock_spread_hertz",
-        "hertz",
-        _F,
         "Of a GPU that runs several compute dies (AMD: XCDs), the highest less the lowest of their "
         "mean clocks over the last 2 s; sm_clock is that of the lowest",
         per_gpu(lambda gpu: _hertz(gpu.dies.spread_mhz) if gpu.dies else None),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_mem_clock_hertz",
-        "hertz",
-        _S,
         "Newest memory clock",
         per_gpu(lambda gpu: _hertz(gpu.reading.mem_clock_mhz)),
-        GPU,
     ),
-    metric(
-        "gpu_power_watts",
-        "watts",
-        _M,
-        "Newest board power",
-        per_gpu(lambda gpu: gpu.reading.power_w),
-        GPU,
-    ),
-    metric(
+    minimal("gpu_power_watts", "Newest board power", per_gpu(lambda gpu: gpu.reading.power_w)),
+    minimal(
         "gpu_power_limit_watts",
-        "watts",
-        _M,
-        "Enforced power limit; where the driver gives it at the start only, that one",
+        "Enforced power limit; the value at the start if the driver reports it only once",
         per_gpu(lambda gpu: gpu.reading.power_limit_w),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_power_limit_default_watts",
-        "watts",
-        _S,
         "Default power limit",
         per_gpu(lambda gpu: gpu.info.power_limit_default_w),
-        GPU,
     ),
-    metric(
+    minimal(
         "gpu_energy_joules_total",
-        "joules",
-        _M,
         "Energy by the driver's counter since the agent started",
         per_gpu(lambda gpu: _totals(gpu).energy_j),
-        GPU,
     ),
-    metric(
-        "gpu_temperature_celsius",
-        "celsius",
-        _M,
-        "Newest temperature",
-        per_gpu_by(_temperatures),
-        GPU,
-        SENSOR,
-    ),
-    metric(
+    minimal("gpu_temperature_celsius", "Newest temperature", per_gpu_by(SENSOR, _temperatures)),
+    full(
         "gpu_temperature_slowdown_celsius",
-        "celsius",
-        _F,
         "Temperature of the GPU at which its hardware slows down",
         per_gpu(lambda gpu: gpu.info.temperature_slowdown_c),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_memory_used_bytes",
-        "bytes",
-        _S,
-        "Device memory in use; gpu_info says by what source",
+        "Device memory in use; gpu_info has its source",
         per_gpu(lambda gpu: gpu.reading.memory_used_bytes),
-        GPU,
     ),
-    metric(
+    full(
         "gpu_memory_reserved_bytes",
-        "bytes",
-        _F,
-        "Device memory that the driver keeps for itself; absent where it is part of what is in use",
+        "Device memory reserved by the driver; absent if it is included in the memory in use",
         per_gpu(lambda gpu: gpu.reading.memory_reserved_bytes),
-        GPU,
     ),
-    metric(
-        "gpu_memory_size_bytes",
-        "bytes",
-        _S,
-        "Device memory",
-        per_gpu(lambda gpu: gpu.info.memory_size_bytes),
-        GPU,
+    standard(
+        "gpu_memory_size_bytes", "Device memory", per_gpu(lambda gpu: gpu.info.memory_size_bytes)
     ),
-    metric(
+    standard(
         "gpu_activity_ratio",
-        "ratio",
-        _S,
         "Share of time that the GPU reported itself busy, newest reading",
         per_gpu(lambda gpu: gpu.reading.activity_ratio),
-        GPU,
     ),
-    metric(
+    standard(
         "gpu_last_sample_timestamp_seconds",
-        "seconds",
-        _S,
         "When the newest sample was taken, Unix time",
         per_gpu(lambda gpu: _seconds(gpu.last_sample_unix_ns)),
-        GPU,
     ),
 )
 
 
-# The metrics of a GPU from captures: sums over the agent's lifetime, shown while one is recent.
+# Metrics from captures are sums over the agent's lifetime, exported while one is recent.
 
 ROW: Final = Label(
     "row",
@@ -354,50 +257,31 @@ ROW: Final = Label(
 CLASS: Final = Label("class", tuple(kind.label for kind in KERNEL_CLASSES))
 
 TRACED_METRICS: Final = (
-    metric(
+    standard(
         "traced_window_seconds_total",
-        "seconds",
-        Profile.STANDARD,
-        "Traced time by where it went; the rows sum to the traced time",
-        per_traced_by(lambda traced: traced.window_s),
-        GPU,
-        ROW,
+        "Traced time by row of the breakdown; the rows sum to the traced time",
+        per_traced_by(ROW, lambda traced: traced.window_s),
     ),
-    metric(
+    standard(
         "traced_lost_seconds_total",
-        "seconds",
-        Profile.STANDARD,
         "Traced compute time lost against the reference clock, by cause: a ceiling",
         per_traced_by(
-            lambda traced: {cause.label: lost_s for cause, lost_s in traced.lost_s.items()}
+            CAUSE, lambda traced: {cause.label: lost_s for cause, lost_s in traced.lost_s.items()}
         ),
-        GPU,
-        CAUSE,
     ),
-    metric(
+    full(
         "traced_kernel_seconds_total",
-        "seconds",
-        Profile.FULL,
-        "Traced kernel time by class; kernels side by side count each",
-        per_traced_by(lambda traced: traced.kernel_s),
-        GPU,
-        CLASS,
+        "Traced kernel time by class; concurrent kernels all count",
+        per_traced_by(CLASS, lambda traced: traced.kernel_s),
     ),
-    metric(
+    full(
         "traced_kernel_lost_seconds_total",
-        "seconds",
-        Profile.FULL,
         "Traced kernel time lost against the reference clock, by class, where the clock is known",
-        per_traced_by(lambda traced: traced.kernel_lost_s),
-        GPU,
-        CLASS,
+        per_traced_by(CLASS, lambda traced: traced.kernel_lost_s),
     ),
-    metric(
+    standard(
         "traced_last_capture_timestamp_seconds",
-        "seconds",
-        Profile.STANDARD,
-        "When the newest capture ended, Unix time; traced series go 15 min later",
+        "When the newest capture ended, Unix time; traced series end 15 min later",
         per_traced(lambda traced: seconds_from_ns(traced.last_capture_unix_ns)),
-        GPU,
     ),
 )

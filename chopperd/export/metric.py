@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chopperd.model.live import GpuLive, NodeSnapshot, TracedTotals
 
-#: Label values in the order of the metric's labels, and the value; None is unknown: no series.
+#: Label values in the order of the metric's labels, and the value; None: unknown, no series.
 Point: TypeAlias = tuple[tuple[str, ...], float | None]
 
 
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Profile(IntEnum):
-    """Which metrics are exported; each profile holds the ones before it."""
+    """Which metrics are exported; each profile includes the ones before it."""
 
     MINIMAL = 1
     STANDARD = 2
@@ -34,18 +34,22 @@ class Profile(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label and the closed set of its values; None: told by the node (a GPU, a version)."""
+    """A label and its closed set of values; None for an open set (GPUs, versions)."""
 
     name: str
     values: tuple[str, ...] | None = None
 
 
 GPU: Final = Label("gpu")
+#: Base units that names end in.
+_UNITS: Final = frozenset(
+    {"bytes", "celsius", "cycles", "hertz", "joules", "ratio", "seconds", "watts"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """What the exporter knows of itself while it renders."""
+    """Figures of the exporter itself while it renders."""
 
     series_count: int
     render_errors_count: int
@@ -53,7 +57,7 @@ class ExportState:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What metrics are read from; `state` is there for the exporter's own, which come last."""
+    """What metrics are read from; `state` is given to the exporter's own metrics only."""
 
     snapshot: NodeSnapshot
     state: ExportState | None = None
@@ -62,26 +66,23 @@ class View:
 Read: TypeAlias = Callable[[View], Iterable[Point]]
 
 
+class Source(NamedTuple):
+    """How the points of a metric are read, and its labels in order."""
+
+    read: Read
+    labels: tuple[Label, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Whole name, with `_total` or `_info` where the kind has it.
-        kind: How it behaves.
-        unit: Base unit as in the name; empty for counts and states.
-        help: What it says, in one line.
-        labels: Its labels in order.
-        profile: The smallest profile that holds it.
-        read: Its points in a snapshot.
-    """
-
-    name: str
+    name: str  # whole, with `_total` or `_info` where the kind has it
     kind: Kind
-    unit: str
-    help: str
+    unit: str  # base unit as in the name; empty for counts and states
+    help: str  # one line, without the unit
     labels: tuple[Label, ...]
-    profile: Profile
+    profile: Profile  # the smallest that includes it
     read: Read
 
     @property
@@ -95,72 +96,89 @@ class Metric:
         return f"{self.help} ({self.unit})." if self.unit else f"{self.help}."
 
 
-def metric(
-    name: str, unit: str, profile: Profile, help_text: str, read: Read, *labels: Label
-) -> Metric:
-    """A row of the catalogue; its kind is told by the suffix of its name.
+def minimal(name: str, help_text: str, source: Source) -> Metric:
+    """A metric of all profiles."""
+    return metric(Profile.MINIMAL, name, help_text, source)
 
-    Args:
-        name: Without the prefix that all share.
-        unit: Base unit as in the name.
-        profile: The smallest profile that holds it.
-        help_text: What it says, in one line without the unit.
-        read: Its points in a snapshot.
-        *labels: Its labels in order.
-    """
-    kinds = {"_total": Kind.COUNTER, "_info": Kind.INFO}
-    suffix = f"_{name.rpartition('_')[2]}"
+
+def standard(name: str, help_text: str, source: Source) -> Metric:
+    """A metric of the profiles standard and full."""
+    return metric(Profile.STANDARD, name, help_text, source)
+
+
+def full(name: str, help_text: str, source: Source) -> Metric:
+    """A metric of the profile full."""
+    return metric(Profile.FULL, name, help_text, source)
+
+
+def metric(profile: Profile, name: str, help_text: str, source: Source) -> Metric:
+    """A row of the catalogue; `name` is without the common prefix, and gives kind and unit."""
+    stem = name.removesuffix("_total")
+    kind = Kind.COUNTER if stem != name else Kind.INFO if name.endswith("_info") else Kind.GAUGE
+    last_word = stem.rpartition("_")[2]
     return Metric(
         name=f"chopperd_{name}",
-        kind=kinds.get(suffix, Kind.GAUGE),
-        unit=unit,
+        kind=kind,
+        unit=last_word if last_word in _UNITS else "",
         help=help_text,
-        labels=labels,
+        labels=source.labels,
         profile=profile,
-        read=read,
+        read=source.read,
     )
 
 
-def per_node(value: Callable[[NodeSnapshot], float | None]) -> Read:
+def per_node(value: Callable[[NodeSnapshot], float | None]) -> Source:
     """One point of the whole node."""
-    return lambda view: [((), value(view.snapshot))]
+    return Source(lambda view: [((), value(view.snapshot))])
 
 
-def per_node_by(values: Callable[[NodeSnapshot], Mapping[str, float | None]]) -> Read:
-    """A point for each value of one label."""
-    return lambda view: [((key,), value) for key, value in values(view.snapshot).items()]
+def per_node_by(
+    label: Label, values: Callable[[NodeSnapshot], Mapping[str, float | None]]
+) -> Source:
+    """One point for each value of a label."""
+    return Source(
+        lambda view: [((key,), value) for key, value in values(view.snapshot).items()], (label,)
+    )
 
 
-def per_gpu(value: Callable[[GpuLive], float | None]) -> Read:
-    """A point for each GPU that is up: all of what a GPU has goes when it goes."""
-    return lambda view: [((gpu.info.gpu,), value(gpu)) for gpu in view.snapshot.gpus if gpu.up]
+def per_gpu(value: Callable[[GpuLive], float | None]) -> Source:
+    """One point for each GPU that is up."""
+    return Source(
+        lambda view: [((gpu.info.gpu,), value(gpu)) for gpu in view.snapshot.gpus if gpu.up], (GPU,)
+    )
 
 
-def per_gpu_by(values: Callable[[GpuLive], Mapping[str, float]]) -> Read:
-    """A point for each GPU that is up and each value of one label."""
-    return lambda view: [
-        ((gpu.info.gpu, key), value)
-        for gpu in view.snapshot.gpus
-        if gpu.up
-        for key, value in values(gpu).items()
-    ]
+def per_gpu_by(label: Label, values: Callable[[GpuLive], Mapping[str, float]]) -> Source:
+    """One point for each GPU that is up and each value of a label."""
+    return Source(
+        lambda view: [
+            ((gpu.info.gpu, key), value)
+            for gpu in view.snapshot.gpus
+            if gpu.up
+            for key, value in values(gpu).items()
+        ],
+        (GPU, label),
+    )
 
 
-def per_traced(value: Callable[[TracedTotals], float]) -> Read:
-    """A point for each GPU that is up and was traced recently."""
-    return lambda view: [((gpu,), value(sums)) for gpu, sums in _traced(view.snapshot)]
+def per_traced(value: Callable[[TracedTotals], float]) -> Source:
+    """One point for each GPU that is up and was traced recently."""
+    return Source(lambda view: [((gpu,), value(sums)) for gpu, sums in _traced(view)], (GPU,))
 
 
-def per_traced_by(values: Callable[[TracedTotals], Mapping[str, float]]) -> Read:
-    """A point for each GPU that is up and was traced recently, and each value of one label."""
-    return lambda view: [
-        ((gpu, key), value)
-        for gpu, sums in _traced(view.snapshot)
-        for key, value in values(sums).items()
-    ]
+def per_traced_by(label: Label, values: Callable[[TracedTotals], Mapping[str, float]]) -> Source:
+    """One point for each GPU that is up and was traced recently, and each value of a label."""
+    return Source(
+        lambda view: [
+            ((gpu, key), value)
+            for gpu, sums in _traced(view)
+            for key, value in values(sums).items()
+        ],
+        (GPU, label),
+    )
 
 
-def _traced(snapshot: NodeSnapshot) -> Iterable[tuple[str, TracedTotals]]:
-    for gpu in snapshot.gpus:
-        if gpu.up and gpu.info.gpu in snapshot.traced:
-            yield gpu.info.gpu, snapshot.traced[gpu.info.gpu]
+def _traced(view: View) -> Iterable[tuple[str, TracedTotals]]:
+    for gpu in view.snapshot.gpus:
+        if gpu.up and gpu.info.gpu in view.snapshot.traced:
+            yield gpu.info.gpu, view.snapshot.traced[gpu.info.gpu]

@@ -1,4 +1,4 @@
-"""The scraped text: a snapshot as metric families, and those as bytes in the format asked for."""
+"""The scraped text: a snapshot as metric families, rendered in the requested format."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,17 +22,11 @@ from chopperd.model.live import NodeSnapshot
 from chopperd.model.services import SnapshotSource
 from chopperd.units import NS_PER_S
 
-# The collector that turns a snapshot into metric families for the Prometheus client library.
-
 logger = logging.getLogger(__name__)
 
 
 class FaultCount:
-    """Faults in rendering since the start; the first of each metric is logged.
-
-    Attributes:
-        count: How many there were.
-    """
+    """The count of rendering faults since the start; the first of each metric is logged."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,15 +41,10 @@ class FaultCount:
 
 
 class SnapshotCollector(Collector):
-    """The metric families of one snapshot. A fault in one metric costs that metric only.
+    """The metric families of one snapshot, without a metric that fails.
 
-    What is unknown has no series, and a metric without series is left out whole.
-
-    Args:
-        snapshot: What is exported.
-        metrics: The metrics to export.
-        own_metrics: Those about the exporter itself, which come last.
-        faults: Where faults are counted.
+    Unknown values have no series, and metrics without series are left out. Metrics about the
+    exporter itself (`own_metrics`) come last.
     """
 
     def __init__(
@@ -82,7 +71,7 @@ class SnapshotCollector(Collector):
         yield from (self._family(metric, view) for metric in self._own_metrics)
 
     def _family(self, metric: Metric, view: View) -> Family:
-        """One metric; without samples if nothing of it is known, or if it can't be read."""
+        """One metric; without samples if its values are unknown or can't be read."""
         family = Family(metric.family_name, metric.documentation, metric.kind.value, metric.unit)
         try:
             for key, value in self._points(metric, view):
@@ -94,7 +83,7 @@ class SnapshotCollector(Collector):
         return family
 
     def _points(self, metric: Metric, view: View) -> Iterator[tuple[tuple[str, ...], float]]:
-        """What may be exported of a metric: known, finite, with labels of their sets, once."""
+        """The points of a metric that are known, finite, with allowed labels, and not repeated."""
         seen: set[tuple[str, ...]] = set()
         for key, value in metric.read(view):
             if value is None or not isfinite(value):
@@ -103,7 +92,7 @@ class SnapshotCollector(Collector):
                 self._faults.add(metric.name, f"labels {key} are repeated, or not of their set")
                 continue
             seen.add(key)
-            "".join(key).encode()  # what can't be written is found here, not while all is written
+            "".join(key).encode()  # fail here, for this metric only, not when all are written
             yield key, float(value)
 
 
@@ -115,11 +104,8 @@ def _is_allowed(metric: Metric, key: tuple[str, ...]) -> bool:
     )
 
 
-# Which text format a scraper is given, by the `Accept` header that it sends.
-
-
 class TextFormat(StrEnum):
-    """A format; the value is its content type."""
+    """A text format; the value is its content type."""
 
     PLAIN = "text/plain; version=0.0.4; charset=utf-8"
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -131,7 +117,7 @@ _PLAIN_TYPES: Final = frozenset({"text/plain", "text/*", "*/*"})
 
 
 def text_format(accept: str | None) -> TextFormat:
-    """OpenMetrics if the header puts it before or beside plain text; plain text for all else."""
+    """OpenMetrics if the `Accept` header prefers it or ranks it equal; else plain text."""
     best = {TextFormat.PLAIN: 0.0, TextFormat.OPENMETRICS: 0.0}
     for entry in (accept or "").split(","):
         media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
@@ -153,24 +139,17 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-# Metric families as text, byte for byte as the client library writes them, but sooner.
-#
-# The library checks and escapes each name of each series anew, which took most of a scrape's time;
-# here names are those of the catalogue, which its tests hold to the rules.
+# Families are rendered byte for byte as by the client library, but faster: the library checks and
+# escapes each name of each series again, while the catalogue's names are checked by its tests.
 
 _number: Final[Callable[[float], str]] = floatToGoString
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-#: What the text format, which knows neither, makes of a counter's and an info's name and type.
+#: Suffix and type of counters and infos in the plain text format, which knows neither.
 _PLAIN_HEADS: Final = {"counter": ("_total", "counter"), "info": ("_info", "gauge")}
 
 
 def exposition_text(families: Iterable[Family], wanted: TextFormat) -> str:
-    """The families in a format.
-
-    Args:
-        families: With valid names, and documentation that needs no escape.
-        wanted: The format.
-    """
+    """The families in a format; they have valid names, and documentation without escapes."""
     head = _openmetrics_head if wanted is TextFormat.OPENMETRICS else _plain_head
     lines: list[str] = []
     for family in families:
@@ -203,29 +182,22 @@ def _sample_line(sample: Sample) -> str:
     return f"{sample.name}{{{labels}}} {_number(sample.value)}"
 
 
-# The text that is scraped: made once for a snapshot and format, whoever asks and how often.
-
-#: A snapshot older than this stands for now no more: whoever takes them is stuck.
+#: A snapshot older than this is stale: the thread that takes them hangs.
 STALE_NS: Final = 5 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Exposition:
-    """What a scrape is answered with."""
+    """The answer to a scrape."""
 
     body: bytes
     content_type: str
 
 
 class MetricsText:
-    """The metrics of the newest snapshot as text. Any thread may ask; nothing is waited for.
+    """The metrics of the newest snapshot as text, rendered once for each snapshot and format.
 
-    A snapshot that has grown old is exported with no GPU up, so that nothing stale looks fresh.
-
-    Args:
-        snapshots: Where snapshots come from.
-        profile: Which metrics.
-        clock: Tells how old a snapshot is.
+    For any thread, without waiting. A stale snapshot is exported with no GPU up.
     """
 
     def __init__(self, snapshots: SnapshotSource, profile: Profile, clock: Clock) -> None:
@@ -241,7 +213,7 @@ class MetricsText:
         self._rendered: dict[TextFormat, Exposition] = {}
 
     def exposition(self, accept: str | None = None) -> Exposition:
-        """The metrics now, in the format that the `Accept` header asks for."""
+        """The metrics now, in the format that the `Accept` header requests."""
         wanted = text_format(accept)
         with self._lock:
             shown = self._renewed()
@@ -250,7 +222,7 @@ class MetricsText:
             return self._rendered[wanted]
 
     def _renewed(self) -> NodeSnapshot:
-        """The snapshot to show; what was rendered is forgotten if it is another, or has aged."""
+        """The snapshot to export; drops rendered texts if it is a new one or became stale."""
         snapshot = self._snapshots.latest()
         is_stale = self._clock.mono_ns() - snapshot.taken_mono_ns > STALE_NS
         if snapshot is not self._source or is_stale != self._source_is_stale:

@@ -61,7 +61,7 @@ def test_without_an_agent_one_line_says_what_to_do(
     (line,) = captured.err.splitlines()
     assert line.startswith(f"chopperd: no agent answers at {tmp_path / 'api.sock'} (no such")
     assert "start one with `chopperd run`" in line
-    assert line.endswith(", or name trace files") is (command == "report")
+    assert line.endswith(", or give trace files") is (command == "report")
 
 
 @pytest.mark.usefixtures("agent")

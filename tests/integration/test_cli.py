@@ -167,8 +167,8 @@ def test_ranks_of_files_reach_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ("x.json", "'x.json' is not FILE=N"),
         ("x.json=a", "'x.json=a' is not FILE=N"),
-        ("z.json=1", "'z.json': no trace has that name"),
-        ("x.json=1", "'x.json': several traces have that name: say the whole path"),
+        ("z.json=1", "'z.json': no trace has that name; give its whole path"),
+        ("x.json=1", "'x.json': several traces have that name; give its whole path"),
     ],
 )
 def test_a_rank_of_no_trace_is_a_usage_error(
@@ -182,7 +182,7 @@ def test_a_rank_of_no_trace_is_a_usage_error(
 def test_an_unknown_time_zone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["report", "x.json", "--tz", "Mars/Olympus"]) == 2
     assert complaints(capsys) == [
-        "chopperd: --tz: 'Mars/Olympus' is no time zone such as Europe/Berlin"
+        "chopperd: --tz: 'Mars/Olympus' is not a time zone such as Europe/Berlin"
     ]
     assert cli.run(["report", "x.json", "--tz", "utc"]) == 0
 

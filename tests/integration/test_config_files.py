@@ -32,7 +32,7 @@ def test_a_file_overrides_defaults_and_a_variable_overrides_the_file(tmp_path: P
 def test_problems_of_file_and_environment_are_reported_together(tmp_path: Path) -> None:
     path = written(tmp_path, "hz = 5\n[sampling]\nhz = -1\n[sampel]\nhz = 5\n")
     assert problems_of(path, {"CHOPPERD_PRIVACY__NAMES": "x"}) == [
-        f"{path}: hz stands outside a section such as [sampling]",
+        f"{path}: hz is outside of a section such as [sampling]",
         f"{path}: sampling.hz = -1 is not allowed: a number from 0.1 to 1000 Hz",
         f"{path}: unknown key sampel.hz; did you mean sampling.hz?",
         "CHOPPERD_PRIVACY__NAMES: privacy.names = 'x' is not allowed: full | hashed | classes",

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from chopperd.cli.demo import Demonstration, Play, demo_config
+from chopperd.cli.demo import Demonstration, demo_config
 from chopperd.clock import SystemClock
 from chopperd.config.load import load_config
 from chopperd.config.sections import Config
@@ -72,8 +72,9 @@ class Stage:
         spec = SimulationSpec(start_unix_ns=SystemClock().unix_ns())
         self.shown: list[ReportDocument] = []
         self.stopped = threading.Event()
-        play = Play(spec=spec, seconds=0.5, stays=stays)
-        self.demonstration = Demonstration(play, config(folder), self.shown.append)
+        self.demonstration = Demonstration(
+            spec, config(folder), self.shown.append, seconds=0.5, stays=stays
+        )
 
     def play(self) -> None:
         """Play to the end, as beside an agent that stops when it is told."""

@@ -7,7 +7,7 @@ import pytest
 
 from chopperd.config.load import load_config
 from chopperd.config.paths import (
-    SystemPlaces,
+    SystemPaths,
     readable_runtime_folders,
     readable_state_folders,
     runtime_folder,
@@ -23,9 +23,9 @@ def config(**paths: Path) -> Config:
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> SystemPlaces:
+def system(tmp_path: Path) -> SystemPaths:
     """The system's places, which do not exist."""
-    return SystemPlaces(state=tmp_path / "var", runtime=tmp_path / "run")
+    return SystemPaths(state=tmp_path / "var", runtime=tmp_path / "run")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_what_is_configured_wins(system: SystemPlaces, tmp_path: Path) -> None:
+def test_what_is_configured_wins(system: SystemPaths, tmp_path: Path) -> None:
     given = config(state=tmp_path / "a", runtime=tmp_path / "b")
     assert state_folder(given, {}, system) == tmp_path / "a"
     assert runtime_folder(given, {}, system) == tmp_path / "b"
@@ -48,14 +48,14 @@ def test_what_is_configured_wins(system: SystemPlaces, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("root")
 def test_root_takes_the_systems_places_also_where_they_are_yet_to_be_made(
-    system: SystemPlaces,
+    system: SystemPaths,
 ) -> None:
     assert state_folder(config(), {}, system) == system.state
     assert runtime_folder(config(), {}, system) == system.runtime
 
 
 @pytest.mark.usefixtures("user")
-def test_a_user_takes_the_systems_places_where_they_may_be_written(system: SystemPlaces) -> None:
+def test_a_user_takes_the_systems_places_where_they_may_be_written(system: SystemPaths) -> None:
     system.state.mkdir()
     system.runtime.mkdir()
     assert state_folder(config(), {}, system) == system.state
@@ -63,7 +63,7 @@ def test_a_user_takes_the_systems_places_where_they_may_be_written(system: Syste
 
 
 @pytest.mark.usefixtures("user")
-def test_a_user_without_them_takes_his_own(system: SystemPlaces) -> None:
+def test_a_user_without_them_takes_his_own(system: SystemPaths) -> None:
     variables = {"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "HOME": "/home/u"}
     assert state_folder(config(), variables, system) == Path("/s/chopperd")
     assert runtime_folder(config(), variables, system) == Path("/r/chopperd")
@@ -72,7 +72,7 @@ def test_a_user_without_them_takes_his_own(system: SystemPlaces) -> None:
 @pytest.mark.usefixtures("user")
 @pytest.mark.parametrize("unusable", [{}, {"XDG_STATE_HOME": "s", "XDG_RUNTIME_DIR": ""}])
 def test_variables_that_are_not_set_or_relative_are_passed_over(
-    system: SystemPlaces, unusable: dict[str, str]
+    system: SystemPaths, unusable: dict[str, str]
 ) -> None:
     variables = {"HOME": "/home/u", **unusable}
     own = Path("/home/u/.local/state/chopperd")
@@ -80,7 +80,7 @@ def test_variables_that_are_not_set_or_relative_are_passed_over(
     assert runtime_folder(config(), variables, system) == own / "run"
 
 
-def test_readers_look_where_something_is_system_first(system: SystemPlaces, tmp_path: Path) -> None:
+def test_readers_look_where_something_is_system_first(system: SystemPaths, tmp_path: Path) -> None:
     variables = {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     own = tmp_path / "chopperd"
     assert readable_state_folders(config(), variables, system) == ()
@@ -93,7 +93,7 @@ def test_readers_look_where_something_is_system_first(system: SystemPlaces, tmp_
 
 
 def test_readers_of_a_configured_place_look_nowhere_else(
-    system: SystemPlaces, tmp_path: Path
+    system: SystemPaths, tmp_path: Path
 ) -> None:
     system.state.mkdir()
     system.runtime.mkdir()
@@ -107,7 +107,7 @@ def test_readers_of_a_configured_place_look_nowhere_else(
 
 @pytest.mark.usefixtures("user")
 def test_a_user_without_a_home_is_told_what_to_set_and_finds_what_the_system_has(
-    system: SystemPlaces, monkeypatch: pytest.MonkeyPatch
+    system: SystemPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that runs under a number that has no name."""
     monkeypatch.delenv("HOME", raising=False)

@@ -263,9 +263,9 @@ def test_the_suffix_of_the_output_chooses_the_form(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["-o", "r.json", "--format", "csv"], "is json by its suffix, --format says csv"),
-        (["-o", "r.csv.gz", "--format", "text"], "is csv by its suffix, --format says text"),
-        (["-o", "r.xlsx"], ".xlsx names no form; end in .txt, .json, .csv, .parquet or say"),
+        (["-o", "r.json", "--format", "csv"], "is json by its suffix, but --format is csv"),
+        (["-o", "r.csv.gz", "--format", "text"], "is csv by its suffix, but --format is text"),
+        (["-o", "r.xlsx"], ".xlsx is no known format; use .txt, .json, .csv, .parquet or"),
     ],
 )
 def test_a_suffix_that_contradicts_the_form_is_a_usage_error(

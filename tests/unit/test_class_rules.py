@@ -47,22 +47,23 @@ def test_every_class_may_be_given(each: KernelClass) -> None:
     ("text", "why"),
     [
         ("5", ' = 5 is not allowed: a list of {class = "comm", pattern = "regular expression"}'),
-        ("[5]", ", rule 1: 5 does not have class and pattern, and nothing else"),
+        ("[5]", ", rule 1: 5 must have class and pattern, and nothing else"),
         (
             "[{class = 'comm'}]",
-            ", rule 1: {'class': 'comm'} does not have class and pattern, and nothing else",
+            ", rule 1: {'class': 'comm'} must have class and pattern, and nothing else",
         ),
         ("[{class = 'gem', pattern = 'x'}]", f", rule 1: class 'gem' {NONE_OF_ALL}"),
         ("[{class = ['gemm'], pattern = 'x'}]", f", rule 1: class ['gemm'] {NONE_OF_ALL}"),
         (
             "[{class = 'comm', pattern = '[[a]'}]",
-            ", rule 1: pattern '[[a]' is no regular expression: Possible nested set at position 1",
+            ", rule 1: pattern '[[a]' is not a regular expression: Possible nested set at"
+            " position 1",
         ),
-        ("[{class = 'comm', pattern = 5}]", ", rule 1: pattern 5 is no text"),
-        ("[{class = 'comm', pattern = ''}]", ", rule 1: pattern '' is no text"),
+        ("[{class = 'comm', pattern = 5}]", ", rule 1: pattern 5 is not a text"),
+        ("[{class = 'comm', pattern = ''}]", ", rule 1: pattern '' is not a text"),
         (
             "[{class = 'comm', pattern = 'x'}, {class = 'comm', pattern = 'a('}]",
-            ", rule 2: pattern 'a(' is no regular expression: missing ), unterminated subpattern"
+            ", rule 2: pattern 'a(' is not a regular expression: missing ), unterminated subpattern"
             " at position 1",
         ),
         (

@@ -17,9 +17,9 @@ PATIENT_S = 10.0
 
 @contextmanager
 def serving(
-    app: ASGIApp, sockets: Sequence[socket.socket], patience_s: float = IMPATIENT_S
+    app: ASGIApp, sockets: Sequence[socket.socket], timeout_s: float = IMPATIENT_S
 ) -> Iterator[Listener]:
-    listener = Listener(app, sockets, "api", patience_s=patience_s)
+    listener = Listener(app, sockets, "api", timeout_s=timeout_s)
     listener.start()
     try:
         yield listener

@@ -191,7 +191,7 @@ def test_steps_are_asked_for_as_the_query_says(agent: FakeAgent, api: Starlette)
 
 def test_a_cursor_from_elsewhere_is_refused(api: Starlette) -> None:
     problem = check_problem(ask(api, "GET", f"{V1}/steps?cursor=made-up", uid=0), 400)
-    assert problem["errors"] == [{"parameter": "cursor", "detail": "is none that a page gave"}]
+    assert problem["errors"] == [{"parameter": "cursor", "detail": "is not the cursor of a page"}]
 
 
 def test_a_step_of_two_jobs_is_ambiguous(api: Starlette) -> None:

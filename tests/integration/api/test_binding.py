@@ -78,7 +78,7 @@ def test_a_living_agents_socket_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match="is in the way: it is no socket"):
+    with pytest.raises(ConfigError, match="exists and is not a socket"):
         bind_unix(path)
     assert path.read_text() == "mine"
 

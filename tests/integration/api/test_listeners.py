@@ -386,7 +386,7 @@ def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
     request = head("POST", "/api/v1/traces", *headers) + b"0\r\n\r\n" + smuggled
     answer = exchange(tcp, request)
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"exclude one another" in answer
+    assert b"exclude each other" in answer
     assert answer.count(b"HTTP/1.1 ") == 1
 
 

@@ -170,7 +170,7 @@ def test_traces_and_metrics_are_asked_where_they_are(tmp_path: Path) -> None:
 
 def test_what_is_no_agent_is_said_to_be_none(agent: FakeAgent, client: AgentClient) -> None:
     agent.replies = {f"{API}/status": Reply(body=b"<html>")}
-    with pytest.raises(AgentUnreachableError, match="no chopperd agent of this version"):
+    with pytest.raises(AgentUnreachableError, match="not from a chopperd agent of this version"):
         client.status()
 
 

@@ -142,7 +142,7 @@ def test_a_refusal_is_one_line_in_the_agents_own_words() -> None:
 
 def test_an_answer_that_breaks_off_is_an_error() -> None:
     agent = FakeAgent({"/a": Reply(body=b"half", cut_bytes=4)})
-    with serving(agent) as port, pytest.raises(AgentUnreachableError, match="broke off"):
+    with serving(agent) as port, pytest.raises(AgentUnreachableError, match="ended the connection"):
         Transport([TcpEndpoint("127.0.0.1", port)]).fetch("/a")
 
 
@@ -165,7 +165,7 @@ def test_what_speaks_no_http_is_named() -> None:
 
     with (
         raw_server(garbage) as endpoint,
-        pytest.raises(AgentUnreachableError, match=f"what listens at {endpoint} does not answer"),
+        pytest.raises(AgentUnreachableError, match=f"the server at {endpoint} does not answer"),
     ):
         Transport([endpoint]).fetch("/a")
 

@@ -26,8 +26,8 @@ def config(tmp_path: Path, **others: str) -> Config:
 
 def test_folders_that_are_not_there_yet_can_be_made(tmp_path: Path) -> None:
     state, runtime = agent_facts.folders_of(config(tmp_path))
-    assert (state.path, state.trouble) == (str(tmp_path / "state"), None)
-    assert (runtime.path, runtime.trouble) == (str(tmp_path), None)
+    assert (state.path, state.problem) == (str(tmp_path / "state"), None)
+    assert (runtime.path, runtime.problem) == (str(tmp_path), None)
     assert state.free_ratio is not None
     assert 0 < state.free_ratio < 1
     assert state.least_free_ratio == 0.05
@@ -37,24 +37,24 @@ def test_folders_that_are_not_there_yet_can_be_made(tmp_path: Path) -> None:
 def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     state, _ = agent_facts.folders_of(config(tmp_path))
-    assert state.trouble == f"{tmp_path / 'state'} is no folder"
+    assert state.problem == f"{tmp_path / 'state'} is not a folder"
 
 
 def test_what_is_in_the_way_of_the_socket_is_named(tmp_path: Path) -> None:
     (tmp_path / "api.sock").write_text("")
     _, runtime = agent_facts.folders_of(config(tmp_path))
-    assert runtime.trouble == "api.sock in it is no socket"
+    assert runtime.problem == "api.sock in it is not a socket"
     far = tmp_path / ("x" * 100)
     _, runtime = agent_facts.folders_of(config(tmp_path, CHOPPERD_PATHS__RUNTIME=str(far)))
-    assert runtime.trouble == "too long a path for a socket in it"
+    assert runtime.problem == "its path is too long for a socket"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_of_another_user_is_told_from_one_that_can_t_be_made(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     state, runtime = agent_facts.folders_of(config(tmp_path))
-    assert state.trouble == f"can't be made in {tmp_path}"
-    assert runtime.trouble == "this user may not write there"
+    assert state.problem == f"can't be made in {tmp_path}"
+    assert runtime.problem == "this user may not write to it"
     tmp_path.chmod(0o755)
 
 
@@ -80,7 +80,7 @@ def test_an_agent_says_its_version_trouble_and_process(tmp_path: Path) -> None:
     fake = FakeAgent({"/api/v1/status": as_json(api_answers.status("the loop stalls"))})
     with serving(fake, tmp_path / "api.sock"):
         found = agent_facts.agent_of(config(tmp_path))
-    assert (found.version, found.trouble) == ("1.2.3", "the loop stalls")
+    assert (found.version, found.problem) == ("1.2.3", "the loop stalls")
 
 
 @pytest.mark.parametrize("reply", [problem(403, "not for you"), as_json({"other": "program"})])

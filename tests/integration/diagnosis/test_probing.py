@@ -125,7 +125,7 @@ def test_errors_come_over_as_they_are(driver: Scenario) -> None:
 
 def test_a_process_that_ends_early_is_no_inventory() -> None:
     for output in (b"", b"{}\n", b'{"name":"x","path":null,"error":null}\n{"inv', b"\xff\n\xff"):
-        with pytest.raises(BackendUnavailableError, match="without a word"):
+        with pytest.raises(BackendUnavailableError, match="without an answer"):
             inventory_of(output)
     probe = probe_of("auto", b'{"name":"x","path":"/y","error":null}\n')
     assert probe.library is not None
@@ -199,7 +199,7 @@ def test_a_process_that_answered_and_will_not_end_is_named_and_left(
 def test_two_looks_that_still_hang_keep_from_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chopperd.diagnosis.probe.left_probes", lambda _: (7, 8))
     assert probed("nvml").stuck_pids == (7, 8)
-    with pytest.raises(BackendUnavailableError, match="processes 7, 8 of earlier looks"):
+    with pytest.raises(BackendUnavailableError, match="processes 7, 8 of earlier probes"):
         surveyed("nvml")
     assert probed("simulated").inventory is not None
     monkeypatch.setattr("chopperd.diagnosis.probe.left_probes", lambda _: (7,))

@@ -26,7 +26,7 @@ def test_each_problem_of_the_configuration_is_one() -> None:
 
 
 def test_a_folder_that_can_t_be_written_to_names_its_key() -> None:
-    folder = Folder(what="state", key="paths.state", path="/x", trouble="can't be made in /")
+    folder = Folder(what="state", key="paths.state", path="/x", problem="can't be made in /")
     found = only(checks.folders, replace(HEALTHY, folders=(folder,)))
     assert (found.check, found.verdict) == ("state folder", Verdict.PROBLEM)
     assert found.text == "/x: can't be made in /"
@@ -65,9 +65,9 @@ def test_an_address_is_free_in_use_with_an_agent_or_in_the_way(
     ("agent", "verdict", "text"),
     [
         (Agent(own_version="1"), Verdict.OK, "none runs"),
-        (Agent(own_version="1", version="1"), Verdict.OK, "1 runs and is well"),
+        (Agent(own_version="1", version="1"), Verdict.OK, "1 runs and is healthy"),
         (Agent(own_version="2", version="1"), Verdict.PROBLEM, "1 runs, and this is 2"),
-        (Agent(own_version="1", version="1", trouble="loop stalls"), Verdict.PROBLEM, "loop"),
+        (Agent(own_version="1", version="1", problem="loop stalls"), Verdict.PROBLEM, "loop"),
         (Agent(own_version="1", refusal="HTTP 403"), Verdict.PROBLEM, "no answer: HTTP 403"),
     ],
 )

@@ -95,7 +95,7 @@ def test_missing_and_closed_device_files_are_problems_where_nothing_is_read() ->
     found = only(amd_checks.device_files, replace(facts, nodes=closed))
     assert (found.verdict, found.fix) == (
         Verdict.PROBLEM,
-        "usermod -a -G render USER, and log in anew",
+        "usermod -a -G render USER, and log in again",
     )
     root_s = (node("/dev/kfd", EACCES, 0o600), node("/dev/dri/renderD128", EACCES, 0o600))
     found = only(amd_checks.device_files, replace(facts, nodes=root_s))
@@ -132,7 +132,7 @@ def test_a_card_that_gives_no_answer_is_named_beside_one_that_does() -> None:
     assert (well.verdict, well.text) == (Verdict.OK, "v1.8, of 1 of 2 cards")
     assert (silent.verdict, silent.text) == (Verdict.PROBLEM, "no answer from 0000:22:00.0")
     _, left = amd_checks.metrics(replace(facts, amd=replace(facts.amd, hung_pid=7)))
-    assert left.text.endswith("; process 7 is left alone in it")
+    assert left.text.endswith("; process 7 still hangs in it")
 
 
 def test_cards_that_were_not_asked_have_no_finding() -> None:
@@ -166,14 +166,14 @@ def test_parts_that_the_device_cgroup_hides_are_told() -> None:
     card = replace(amd_card(12), compute_mode="DPX", parts_count=1)
     split, hidden = amd_checks.partitions(amd_node("amdgpu", replace(AMD, cards=(card,))))
     assert (split.verdict, hidden.verdict) == (Verdict.OK, Verdict.UNKNOWN)
-    assert hidden.text.startswith("the parts of 0000:0c:00.0 can't be seen")
+    assert hidden.text.startswith("the parts of 0000:0c:00.0 are hidden")
 
 
 @pytest.mark.parametrize(
     ("smi", "text", "fix"),
     [
         (AmdSmi(error="AMD's binding is found nowhere"), "found nowhere", "amd-smi-lib"),
-        (msgspec.structs.replace(SMI, fits=False), "not made for each other", "ROCM_PATH"),
+        (msgspec.structs.replace(SMI, fits=False), "their versions do not match", "ROCM_PATH"),
     ],
 )
 def test_amd_smi_that_can_t_be_used_matters_only_where_nothing_else_reads(

@@ -108,7 +108,7 @@ def test_the_kernel_module_s_version_is_read_from_its_forms(text: str) -> None:
     """The three forms that drivers write, with one version put into each."""
     facts = replace(UNREAD, kernel_module=text)
     found = only(list(driver_checks.kernel_module(facts)))
-    assert found.text == "NVIDIA 535.54.03, but the library is of 595.45.04"
+    assert found.text == "NVIDIA 535.54.03, but the library is 595.45.04"
     assert fix_of(found).startswith("reboot, or stop what uses the GPUs and reload the module")
     inside = only(list(driver_checks.kernel_module(replace(facts, container=DOCKER))))
     assert fix_of(inside).startswith("restart the container")
@@ -160,8 +160,8 @@ def test_a_mode_that_keeps_the_user_out_names_the_group_that_lets_him_in() -> No
         node("/dev/nvidia1", EACCES, 0o600, "root"),
     )
     first, second = driver_checks.device_files(replace(UNREAD, nodes=nodes))
-    assert first.text == "/dev/nvidia0: mode 0660 keeps this user out"
-    assert fix_of(first) == "usermod -a -G video USER, and log in anew"
+    assert first.text == "/dev/nvidia0: mode 0660 denies access to this user"
+    assert fix_of(first) == "usermod -a -G video USER, and log in again"
     assert "NVreg_DeviceFileMode" in fix_of(second)
 
 
@@ -206,13 +206,13 @@ def test_a_mig_part_without_its_file_is_named() -> None:
 def test_a_driver_that_hangs_is_not_to_be_killed() -> None:
     driver = DriverProbe(backend="auto", library=LIBRARY, hung_s=20.0, hung_pid=4711)
     found = only(list(driver_checks.gpus(replace(HEALTHY, driver=driver))))
-    assert found.text == "the driver gave no answer in 20 s; process 4711 is left alone in it"
+    assert found.text == "the driver gave no answer in 20 s; process 4711 still hangs in it"
     assert "no kill -9" in fix_of(found)
 
 
 def test_a_process_that_is_left_after_its_answer_stands_beside_the_gpus() -> None:
     left, rest = driver_checks.gpus(replace(HEALTHY, driver=replace(PROBE, hung_pid=4711)))
-    assert left.text == "process 4711 is left alone in a driver call that does not return"
+    assert left.text == "process 4711 hangs in a driver call that does not return"
     assert "no kill -9" in fix_of(left)
     assert rest.verdict is Verdict.OK
 
@@ -221,7 +221,7 @@ def test_looks_that_still_hang_are_named() -> None:
     facts = replace(HEALTHY, driver=DriverProbe(backend="auto", stuck_pids=(7, 8)))
     found = only(list(driver_checks.gpus(facts)))
     assert found.verdict is Verdict.PROBLEM
-    assert found.text == "not asked: processes 7, 8 of earlier looks still hang in it"
+    assert found.text == "not read: processes 7, 8 of earlier probes still hang in the driver"
     assert "no kill -9" in fix_of(found)
     assert only(list(driver_checks.library(facts))).verdict is Verdict.UNKNOWN
 
@@ -255,7 +255,7 @@ def test_parts_of_a_card_are_not_taken_for_gpus() -> None:
 
 def test_without_a_word_from_the_process_that_is_said() -> None:
     facts = replace(HEALTHY, driver=DriverProbe(backend="auto"))
-    assert "ended without a word" in only(list(driver_checks.gpus(facts))).text
+    assert "ended without an answer" in only(list(driver_checks.gpus(facts))).text
 
 
 def test_a_missing_binding_is_a_problem_where_a_gpu_waits_for_it() -> None:

@@ -97,7 +97,7 @@ def test_two_daemons_on_the_kineto_socket_are_a_conflict() -> None:
     facts = replace(running("dynolog"), kineto_taken=True, kineto_holder="pid 7 (other)")
     found = only(checks.kineto, facts)
     assert found.verdict is Verdict.PROBLEM
-    assert found.text.endswith("pid 100 (dynolog) can't have it")
+    assert found.text.endswith("pid 100 (dynolog) can't open it")
     both = replace(running("dynolog", "dynolog"), kineto_taken=True)
     holder = replace(both, kineto_holder="pid 101 (dynolog)")
     assert "pid 100 (dynolog) can't" in only(checks.kineto, holder).text

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chopperd.diagnosis.probe import QUERY, beside, numbers_of
+from chopperd.diagnosis.probe import QUERY, numbers_of, with_smi_numbers
 from tests.unit.diagnosis.facts import entry, inventory
 
 FIELDS = QUERY[0].removeprefix("--query-gpu=").split(",")
@@ -49,7 +49,7 @@ def test_no_answer_breaks_the_reading_of_it(text: str) -> None:
 
 def test_gpus_that_it_does_not_know_stay_without_numbers() -> None:
     numbers = {"GPU-1": {"sm_clock_mhz": 5.0}}
-    found = beside(inventory(entry(0), entry(1)), numbers)
+    found = with_smi_numbers(inventory(entry(0), entry(1)), numbers)
     assert [each.nvidia_smi for each in found.gpus] == [None, {"sm_clock_mhz": 5.0}]
 
 

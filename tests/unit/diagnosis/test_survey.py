@@ -48,7 +48,7 @@ def test_a_lost_device_does_not_hide_the_others() -> None:
 
 
 def test_a_driver_without_gpus_is_no_usable_back_end() -> None:
-    with pytest.raises(BackendUnavailableError, match="fake: the driver sees no GPU"):
+    with pytest.raises(BackendUnavailableError, match="fake: the driver reports no GPU"):
         survey(Driver(count=0))
 
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from chopperd.export.catalogue import CATALOGUE
-from chopperd.export.metric import Kind, Label, Metric, Profile, View, metric
+from chopperd.export.metric import Kind, Label, Metric, Profile, Source, View, metric
 from chopperd.export.rendering import (
     FaultCount,
     MetricsText,
@@ -427,7 +427,9 @@ def test_a_snapshot_that_has_grown_old_shows_no_gpu_up() -> None:
 
 
 def test_a_row_of_the_catalogue_is_told_by_its_name() -> None:
-    made: Metric = metric("gpu_x_total", "", Profile.FULL, "X", lambda _view: [], Label("gpu"))
+    made: Metric = metric(
+        Profile.FULL, "gpu_x_total", "X", Source(lambda _view: [], (Label("gpu"),))
+    )
     assert (made.name, made.kind, made.family_name) == (
         "chopperd_gpu_x_total",
         Kind.COUNTER,
