@@ -1,4 +1,4 @@
-"""Starting the agent, whose usual command line is parsed without the libraries of the others."""
+"""Starting the agent and its own processes, without the libraries of the other commands."""
 
 import logging
 import os
@@ -27,6 +27,12 @@ def run_agent(options: AgentOptions) -> int:
     from chopperd.config.load import DEFAULT_PATH, load_config
 
     return Agent(load_config(options.config or DEFAULT_PATH), backend=options.backend).run()
+
+
+def own_command(name: str, *arguments: str) -> list[str]:
+    """The command line of a hidden command."""
+    # -P: the working directory must not shadow a module of ours.
+    return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
 
 
 def leave(status: int) -> NoReturn:

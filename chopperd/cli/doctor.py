@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from chopperd.cli import options
+from chopperd.cli.agent import own_command
 from chopperd.cli.output import complain, print_page, write
-from chopperd.cli.own import own_command
 from chopperd.clock import SystemClock
 from chopperd.config.load import DEFAULT_PATH, effective, load_config
 from chopperd.errors import BackendUnavailableError, ConfigError

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from chopperd.cli.agent import own_command
 from chopperd.cli.output import write
 from chopperd.clock import Clock, SystemClock
 from chopperd.errors import ConfigError
@@ -23,12 +24,6 @@ def run(name: str, arguments: Sequence[str]) -> int:
         raise ConfigError([f"no command {name}"])
     configure_logging("warning", as_json=False)
     return _PROCESSES[name](arguments)
-
-
-def own_command(name: str, *arguments: str) -> list[str]:
-    """The command line of a hidden command."""
-    # -P: the working directory must not shadow a module of ours.
-    return [sys.executable, "-P", "-m", "chopperd", name, *arguments]
 
 
 def _values(arguments: Sequence[str], required: Sequence[str], *others: str) -> dict[str, str]:

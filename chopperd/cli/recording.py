@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from chopperd.cli.agent import own_command
 from chopperd.cli.output import complain
-from chopperd.cli.own import own_command
 from chopperd.clock import SystemClock
 from chopperd.config.paths import RECORDER_FOLDER, readable_state_folders
 from chopperd.config.sections import Config

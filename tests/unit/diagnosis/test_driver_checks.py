@@ -109,7 +109,7 @@ def test_the_kernel_module_s_version_is_read_from_its_forms(text: str) -> None:
     facts = replace(UNREAD, kernel_module=text)
     found = only(list(driver_checks.kernel_module(facts)))
     assert found.text == "NVIDIA 535.54.03, but the library is 595.45.04"
-    assert fix_of(found).startswith("reboot, or stop what uses the GPUs and reload the module")
+    assert fix_of(found).startswith("reboot, or stop all users of the GPUs and reload it")
     inside = only(list(driver_checks.kernel_module(replace(facts, container=DOCKER))))
     assert fix_of(inside).startswith("restart the container")
 
