@@ -68,7 +68,7 @@ def print_report(
         return
     import gzip
 
-    from chopperd.store.whole_files import replaced_file
+    from chopperd.store.disk import replaced_file
 
     with replaced_file(output) as file:
         file.write(gzip.compress(data, mtime=0) if output.suffix == ".gz" else data)

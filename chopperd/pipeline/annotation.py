@@ -24,7 +24,7 @@ from chopperd.report.forms.counter_tracks import (
     counter_events,
     counter_tracks,
 )
-from chopperd.store.whole_files import PRIVATE, replaced_file
+from chopperd.store.disk import PRIVATE, replaced_file
 from chopperd.traces.native.scanner import scanner_library
 from chopperd.traces.read.annotate import Annotator, device_pids
 from chopperd.traces.read.source import TraceSource

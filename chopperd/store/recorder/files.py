@@ -21,7 +21,7 @@ from chopperd.store.recorder.frames import (
     read_payload,
     scanned,
 )
-from chopperd.store.whole_files import AppendFile
+from chopperd.store.disk import AppendFile
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

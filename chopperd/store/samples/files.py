@@ -50,7 +50,7 @@ from chopperd.store.samples.parquet import (
 )
 from chopperd.store.samples.plain_csv import parsed_plain
 from chopperd.store.samples.text_table import TextTable
-from chopperd.store.whole_files import replaced_file
+from chopperd.store.disk import replaced_file
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 #: Detector and reader of other monitors' files; the last takes what is left.
