@@ -197,8 +197,7 @@ class Parts:
 
     def _open_store(self) -> None:
         from chopperd.agent.storage import StoreKeeper
-        from chopperd.store.captures.capture_store import CaptureStore
-        from chopperd.store.captures.retention import StoreLimits
+        from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
 
         context, settings = self._context, self._context.config.store
         limits = StoreLimits(

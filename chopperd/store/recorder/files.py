@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.errors import StoreError
+from chopperd.store.disk import AppendFile
 from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.recorder.frames import (
     FrameKind,
@@ -21,7 +22,6 @@ from chopperd.store.recorder.frames import (
     read_payload,
     scanned,
 )
-from chopperd.store.disk import AppendFile
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)

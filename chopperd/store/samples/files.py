@@ -20,24 +20,24 @@ from chopperd.model.arrays import Int64s
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.kinds import Cause
 from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
-from chopperd.store.samples.amd_smi import looks_like_amd_smi, parsed_amd_smi
+from chopperd.store.disk import replaced_file
 from chopperd.store.samples.columns import (
     DIES,
+    HEADER_MARK,
     REQUIRED_COLUMNS,
     SampleColumns,
-    cause_bits,
-    written_columns,
-)
-from chopperd.store.samples.header import (
-    HEADER_MARK,
     SampleHeader,
+    cause_bits,
     header_line,
     own_samples,
     parsed_header,
+    written_columns,
 )
 from chopperd.store.samples.monitors import (
+    looks_like_amd_smi,
     looks_like_dcgmi,
     looks_like_json,
+    parsed_amd_smi,
     parsed_dcgmi,
     parsed_prometheus,
 )
@@ -50,7 +50,6 @@ from chopperd.store.samples.parquet import (
 )
 from chopperd.store.samples.plain_csv import parsed_plain
 from chopperd.store.samples.text_table import TextTable
-from chopperd.store.disk import replaced_file
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 #: Detector and reader of other monitors' files; the last takes what is left.

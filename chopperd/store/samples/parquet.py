@@ -16,10 +16,13 @@ from chopperd.store.samples.columns import (
     DIES,
     REQUIRED_COLUMNS,
     SampleColumns,
+    SampleHeader,
     cause_bits,
+    header_line,
+    own_samples,
+    parsed_header,
     written_columns,
 )
-from chopperd.store.samples.header import SampleHeader, header_line, own_samples, parsed_header
 
 if TYPE_CHECKING:
     import pyarrow

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import StepQuery
+from chopperd.store.captures.capture_store import StoreLimits
 from chopperd.store.captures.database import RETRY_NS
-from chopperd.store.captures.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, store_capture

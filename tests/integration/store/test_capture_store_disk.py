@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
 from chopperd.store.captures.database import RETRY_NS, Database
-from chopperd.store.captures.retention import StoreLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, put_document, store_capture, store_late

@@ -16,8 +16,7 @@ from chopperd.model.captures import (
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
-from chopperd.store.captures.capture_store import CaptureStore
-from chopperd.store.captures.retention import StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import classes_of, family, row, single_gpu

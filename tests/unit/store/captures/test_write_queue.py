@@ -2,8 +2,7 @@ import logging
 
 import pytest
 
-from chopperd.store.captures.database import Database, RefusedError
-from chopperd.store.captures.write_queue import WriteQueue
+from chopperd.store.captures.database import Database, RefusedError, WriteQueue
 from tests.fakes.clock import ScriptedClock
 
 

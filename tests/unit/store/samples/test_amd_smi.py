@@ -6,7 +6,7 @@ import pytest
 from chopperd.errors import StoreError
 from chopperd.model.devices import Vendor
 from chopperd.model.kinds import Cause
-from chopperd.store.samples.amd_smi import looks_like_amd_smi, parsed_amd_smi
+from chopperd.store.samples.monitors import looks_like_amd_smi, parsed_amd_smi
 
 PROMPT = "'CTRL' + 'C' to stop watching output:\n"
 HEADER = (
