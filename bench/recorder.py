@@ -18,8 +18,8 @@ from chopperd.model.arrays import Float64s
 from chopperd.sampling.memory.layout import Records
 from chopperd.simulation.node import SimulatedNode
 from chopperd.simulation.presets import SimulationSpec
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.chunk import Origin
-from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
@@ -35,7 +35,7 @@ MOST_READ_S: Final = 1.0
 READ_NS: Final = 600 * NS_PER_S
 BEGIN_MONO_NS: Final = 1_000 * NS_PER_S
 OFFSET_NS: Final = START_UNIX_NS - BEGIN_MONO_NS
-_UNLIMITED: Final = RecorderLimits(max_bytes=2**40, max_days=3_650, min_free_ratio=0)
+_UNLIMITED: Final = DiskLimits(max_bytes=2**40, max_days=3_650, min_free_ratio=0)
 
 
 def simulated_records(node: SimulatedNode, seconds: int) -> dict[int, Records]:

@@ -25,7 +25,8 @@ from chopperd.model.captures import (
 )
 from chopperd.model.report import ReportDocument
 from chopperd.model.run import RunIdentity
-from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.disk import DiskLimits
 from chopperd.units import NS_PER_S
 from tests.unit.report.documents import eight_gpus
 
@@ -35,7 +36,7 @@ MADE: Final = 20
 JOBS: Final = 10
 SPACING_NS: Final = 60 * NS_PER_S
 ADMIN: Final = Viewer(uid=0, is_admin=True)
-LIMITS: Final = StoreLimits(max_bytes=2**40, max_days=14, min_free_ratio=0.0)
+LIMITS: Final = DiskLimits(max_bytes=2**40, max_days=14, min_free_ratio=0.0)
 
 _COPY_STEPS: Final = """
     INSERT INTO steps SELECT capture - :shift_ms, order_unix_ns - :shift, timed, step, rank, device,

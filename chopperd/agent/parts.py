@@ -197,10 +197,10 @@ class Parts:
 
     def _open_store(self) -> None:
         from chopperd.agent.storage import StoreKeeper
-        from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
+        from chopperd.store.captures.capture_store import CaptureStore
 
         context, settings = self._context, self._context.config.store
-        limits = StoreLimits(
+        limits = DiskLimits(
             max_bytes=settings.max_bytes,
             max_days=settings.max_days,
             min_free_ratio=settings.min_free_ratio,
@@ -216,11 +216,11 @@ class Parts:
 
     def _start_archive(self) -> None:
         from chopperd.agent.storage import ArchiveThread
-        from chopperd.store.recorder.files import RecorderLimits
+        from chopperd.store.disk import DiskLimits
         from chopperd.store.recorder.writer import FlightRecorder
 
         context, config = self._context, self._context.config
-        limits = RecorderLimits(
+        limits = DiskLimits(
             max_bytes=config.recorder.max_bytes,
             max_days=config.recorder.max_days,
             min_free_ratio=config.store.min_free_ratio,

@@ -1,13 +1,16 @@
-"""Files that are replaced whole, or grow by whole pieces, even if their writer is killed."""
+"""Writing to disk: whole files, even if the writer is killed, and limits of what is stored."""
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from chopperd.errors import StoreError
+from chopperd.units import NS_PER_S
 
 #: Readable by its owner only.
 PRIVATE: Final = 0o600
@@ -15,6 +18,30 @@ _SHARED: Final = 0o666
 _BUFFER_BYTES: Final = 1 << 20
 #: Anyone may read the samples: they hold nothing about jobs.
 _MODE: Final = 0o644
+_NS_PER_DAY: Final = 86_400 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskLimits:
+    """How much is retained: bytes of all files, days, and the share of the disk left free."""
+
+    max_bytes: int
+    max_days: float
+    min_free_ratio: float
+
+    def oldest_unix_ns(self, now_unix_ns: int) -> int:
+        """What is older than this Unix time is deleted."""
+        return now_unix_ns - round(self.max_days * _NS_PER_DAY)
+
+
+def missing_bytes(folder: Path, min_free_ratio: float) -> int:
+    """Bytes to free on the disk of a folder until so large a share of it is free; 0 if it is.
+
+    Raises:
+        OSError: The free space can't be read.
+    """
+    usage = shutil.disk_usage(folder)
+    return max(0, round(min_free_ratio * usage.total) - usage.free)
 
 
 @contextmanager

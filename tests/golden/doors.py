@@ -15,7 +15,7 @@ from chopperd.api.app import build_api
 from chopperd.cli import main
 from chopperd.report.forms.schema import encode_schema
 from chopperd.store.captures.capture_store import CaptureStore
-from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.store.samples.files import read_samples, write_samples
 from tests.exposition import rendered
@@ -103,7 +103,7 @@ def rewritten_samples(source: Path, folder: Path) -> Mapping[str, Path]:
 def recorder_folder(folder: Path) -> Path:
     """A flight recorder's folder: 150 seconds of two GPUs, and what is in the journal yet."""
     clock = ScriptedClock(mono_ns=5_000_000_000, unix_ns=1_800_000_005_000_000_000)
-    limits = RecorderLimits(max_bytes=2**30, max_days=7, min_free_ratio=0)
+    limits = DiskLimits(max_bytes=2**30, max_days=7, min_free_ratio=0)
     recorder = FlightRecorder(folder, limits, clock)
     Feed(recorder, clock).seconds(150)
     return folder

@@ -14,8 +14,8 @@ from chopperd.cli.recording import samples_to_join
 from chopperd.config.load import load_config
 from chopperd.errors import StoreError
 from chopperd.model.samples import SampleSet
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.chunk import Origin
-from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.store.samples.files import write_samples
 from chopperd.units import NS_PER_S, NS_PER_US
@@ -23,7 +23,7 @@ from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import cut, records_of, triples_every_second
 from tests.fakes.simulated_job import SimulatedJob, play
 
-ROOMY = RecorderLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
+ROOMY = DiskLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
 #: Unix time less MONOTONIC.
 OFFSET_NS = 1_789_999_000 * NS_PER_S
 

@@ -4,7 +4,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,155 +28,32 @@ from chopperd.store.captures import queries, rows
 from chopperd.store.captures.database import LOG_BYTES, QUEUE_BYTES, Database, WriteQueue
 from chopperd.store.captures.filing import file_trace, filed_captures
 from chopperd.store.captures.rows import document_of, packed, write_document
-from chopperd.units import NS_PER_S
+from chopperd.store.disk import DiskLimits
 
-# Retention by age, by size, and by the free space of the disk.
+logger = logging.getLogger(__name__)
 
-_NS_PER_DAY: Final = 86_400 * NS_PER_S
-#: Of one transaction: its log has to fit into the log's reserve on a full disk.
+#: The file's log takes at most this part of the limit.
+_LOG_PARTS: Final = 8
+#: Memory that a drop takes while it waits to be written.
+_DROP_BYTES: Final = 2048
+#: Deleted in one transaction, whose log has to fit into the log's reserve on a full disk.
 _CAPTURES_AT_ONCE: Final = 16
-#: For size, of so many captures one at a time, so that not much more goes than must.
+#: For size, one of each so many captures at a time, so that few more are deleted than needed.
 _CAPTURES_FOR_ONE: Final = 64
 _FOR_EVER: Final = 2**63 - 1
 _TRACES_AT_ONCE: Final = 500
 _PAGES_AT_ONCE: Final = 500
-#: Most of a store that is in memory by choice.
+#: Largest store in memory, where that was chosen.
 _MEMORY_BYTES: Final = 64 * 2**20
-#: What is pruned for size is pruned a little below it.
+#: A store that is too large is pruned to a little less than its limit.
 _TARGET_RATIO: Final = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreLimits:
-    """How much is retained.
-
-    Attributes:
-        max_bytes: Size of the file and its log.
-        max_days: Since a capture's last trace, or a trace, came.
-        min_free_ratio: Share of the disk that is left free.
-    """
-
-    max_bytes: int
-    max_days: float
-    min_free_ratio: float
-
-
-def prune(database: Database, limits: StoreLimits, now_unix_ns: int) -> list[int]:
-    """Delete what is too old or too much, oldest captures first; ids of those deleted.
-
-    The newest capture is never deleted for size. Free space goes back to the disk.
-    """
-    oldest_unix_ns = now_unix_ns - round(limits.max_days * _NS_PER_DAY)
-    pruned = _prune_old(database, oldest_unix_ns)
-    most_bytes = _most_bytes(database, limits)
-    while database.used_bytes() > most_bytes:
-        batch = database.make_room(_drop_captures)
-        if not batch and not database.make_room(_drop_traces):
-            break
-        pruned += batch or []
-    _give_back(database)
-    return pruned
-
-
-def is_too_large(database: Database, limits: StoreLimits) -> bool:
-    """Whether there is more than may be kept."""
-    if database.is_memory:
-        return database.used_bytes() > _most_bytes(database, limits)
-    return database.size_bytes() > limits.max_bytes
-
-
-def _most_bytes(database: Database, limits: StoreLimits) -> int:
-    """How much of the database may be in use; less than now where the disk lacks room."""
-    if database.is_memory:
-        return min(limits.max_bytes, _MEMORY_BYTES)
-    most_bytes = limits.max_bytes
-    if database.size_bytes() > limits.max_bytes:
-        most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
-    if missing_bytes := database.missing_bytes():
-        most_bytes = min(most_bytes, database.used_bytes() - missing_bytes)
-    return max(most_bytes, 0)
-
-
-def _give_back(database: Database) -> None:
-    left, before = database.give_back(_PAGES_AT_ONCE), -1
-    while left and left != before:
-        left, before = database.give_back(_PAGES_AT_ONCE), left
-
-
-def _prune_old(database: Database, oldest_unix_ns: int) -> list[int]:
-    def old_captures(db: sqlite3.Connection) -> list[int]:
-        return _drop_captures(db, before_unix_ns=oldest_unix_ns)
-
-    def old_traces(db: sqlite3.Connection) -> int:
-        return _drop_traces(db, before_unix_ns=oldest_unix_ns)
-
-    pruned: list[int] = []
-    while batch := database.make_room(old_captures):
-        pruned += batch
-    while database.make_room(old_traces):
-        pass
-    database.make_room(lambda db: rows.prune_drops(db, oldest_unix_ns))
-    return pruned
-
-
-def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> list[int]:
-    """The oldest few captures, taken out; all but the newest, or all from before a time."""
-    most = _CAPTURES_AT_ONCE
-    if before_unix_ns == _FOR_EVER:
-        count = db.execute("SELECT count(*) FROM captures").fetchone()[0]
-        most = min(most, 1 + count // _CAPTURES_FOR_ONE, max(count - 1, 0))
-    found = db.execute(
-        "SELECT id FROM captures WHERE changed_unix_ns < ? ORDER BY changed_unix_ns, id LIMIT ?",
-        (before_unix_ns, most),
-    ).fetchall()
-    for table in ("reports", "documents", "steps", "totals"):
-        db.executemany(f"DELETE FROM {table} WHERE capture = ?", found)
-    db.executemany("UPDATE traces SET capture = NULL WHERE capture = ?", found)
-    db.executemany("DELETE FROM captures WHERE id = ?", found)
-    return [capture for (capture,) in found]
-
-
-def _drop_traces(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
-    """The oldest traces that are done with and in no capture, taken out; how many."""
-    return db.execute(
-        """
-        DELETE FROM traces WHERE id IN (
-            SELECT id FROM traces
-            WHERE received_unix_ns < ? AND capture IS NULL AND state NOT IN ('queued', 'spooled')
-            ORDER BY received_unix_ns LIMIT ?
-        )
-        """,
-        (before_unix_ns, _TRACES_AT_ONCE),
-    ).rowcount
-
-
-logger = logging.getLogger(__name__)
-
-#: The file's log takes at most one part of so many.
-_LOG_PARTS: Final = 8
-#: Memory that a drop takes while it waits to be written.
-_DROP_BYTES: Final = 2048
-
-_PUT_TRACE: Final = """
-    INSERT INTO traces (
-        id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns,
-        finished_unix_ns, rank, run
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO UPDATE SET
-        name = excluded.name, job = COALESCE(excluded.job, job),
-        owner_uid = excluded.owner_uid, state = excluded.state, reason = excluded.reason,
-        stored_bytes = excluded.stored_bytes, received_unix_ns = excluded.received_unix_ns,
-        finished_unix_ns = excluded.finished_unix_ns,
-        rank = COALESCE(excluded.rank, rank), run = COALESCE(excluded.run, run)
-"""
 
 
 class CaptureStore:
     """Traces, captures, steps, families and drops in a database file.
 
     While the disk refuses changes they wait in memory, within a bound; answers come from the file.
-
-    It is a `model.services.StepSource` and `DropSource`. All methods may be called from any
+    Implements `model.services.StepSource` and `DropSource`. All methods may be called from any
     thread; `live` never waits for the disk.
     """
 
@@ -184,7 +61,7 @@ class CaptureStore:
         self,
         database: Database,
         *,
-        limits: StoreLimits,
+        limits: DiskLimits,
         clock: Clock,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
@@ -201,13 +78,13 @@ class CaptureStore:
         self._count()
 
     @classmethod
-    def open(cls, path: Path | None, *, limits: StoreLimits, clock: Clock) -> "CaptureStore":
-        """Open the store in a file, made if it is missing; no fault of the file makes this fail.
+    def open(cls, path: Path | None, *, limits: DiskLimits, clock: Clock) -> "CaptureStore":
+        """Open the store in a file, created if missing; a damaged file does not make this fail.
 
         Args:
             path: The file; None for memory.
-            limits: How much is kept.
-            clock: Tells the time.
+            limits: How much is retained.
+            clock: Of times and of retries.
         """
         database = Database(
             path,
@@ -218,12 +95,12 @@ class CaptureStore:
         return cls(database, limits=limits, clock=clock)
 
     def close(self) -> None:
-        """Write what can be written and close the file; nothing may be called after."""
+        """Write what can be written and close the file; no method may be called afterwards."""
         self._queue.close()
         self._database.close()
 
     def known(self, trace_id: str) -> TraceEntry | None:
-        """A trace of any owner by its id; None if it never came or was deleted."""
+        """A trace of any owner by its id; None if it never arrived or was deleted."""
         return self._database.read(lambda db: queries.trace_entry(db, trace_id))
 
     def waiting(self) -> tuple[TraceEntry, ...]:
@@ -235,24 +112,18 @@ class CaptureStore:
 
         Job, rank and run stay as they are where the entry has none.
         """
-
-        def put(db: sqlite3.Connection) -> bool:
-            is_new = queries.trace_entry(db, entry.id) is None
-            db.execute(_PUT_TRACE, _trace_values(entry))
-            return is_new
-
-        is_new = self._queue.put(lambda: self._database.write(put))
+        is_new = self._queue.put(lambda: self._database.write(lambda db: rows.put_trace(db, entry)))
         self._renew(added_traces=int(is_new or False))
 
     def file_analysed(self, trace: AnalysedTrace) -> tuple[Filed, ...]:
-        """Put a trace into the capture that it belongs to; its state is left as it is.
+        """Put a trace into the capture that it belongs to; its state does not change.
 
         Traces of one owner and run that overlap in time form one capture, those without an anchor
         another, of at most `filing.MAX_TRACES`. Filing a trace again replaces its report.
 
         Returns:
-            The capture, then others that changed by it, each with its reports; empty where the disk
-            refuses: `take_filed` gives them later.
+            The capture, then others that changed with it, each with its reports; empty where the
+            disk refuses: `take_filed` returns them later.
         """
         now_unix_ns = self._clock.unix_ns()
 
@@ -270,7 +141,7 @@ class CaptureStore:
     def take_filed(self) -> tuple[tuple[AnalysedTrace, ...], tuple[Filed, ...]]:
         """Traces that were filed after they had waited for the disk, and the captures they changed.
 
-        Each is given once; the traces come without their reports.
+        Each is returned once; the traces come without their reports.
         """
         with self._late_lock:
             traces, captures = tuple(self._late_traces), tuple(self._late_captures)
@@ -281,7 +152,7 @@ class CaptureStore:
         return traces, self._database.read(lambda db: filed_captures(db, captures))
 
     def put_document(self, capture_id: int, document: ReportDocument) -> None:
-        """Store a capture's document, its steps and families replacing those that were there.
+        """Store a capture's document; its steps and families replace those stored before.
 
         Durable on return, unless `live` reports that the disk refuses. For a capture that no longer
         exists nothing is stored, which is logged.
@@ -294,7 +165,7 @@ class CaptureStore:
                     lambda db: write_document(db, capture_id, document, body) if document else 0
                 )
             except LookupError:
-                logger.warning("a report came for a capture that is not in the store any more")
+                logger.warning("a report arrived for a capture that is no longer in the store")
                 return 0
 
         added_steps = self._queue.put(
@@ -304,7 +175,7 @@ class CaptureStore:
             size_bytes=len(body),
         )
         self._renew(added_steps=added_steps or 0)
-        if is_too_large(self._database, self._limits):
+        if _is_too_large(self._database, self._limits):
             self.prune()
 
     def put_drops(self, drops: Sequence[GpuDrop]) -> None:
@@ -331,7 +202,7 @@ class CaptureStore:
         """Step rows that match, newest first.
 
         Raises:
-            ValueError: The cursor is none that a page gave.
+            ValueError: The cursor is not from a page.
         """
         return self._database.read(
             lambda db: queries.step_page(db, query, viewer, max(limit, 1), cursor)
@@ -346,7 +217,7 @@ class CaptureStore:
         return self._database.read(lambda db: queries.step_kernels(db, step, query, viewer))
 
     def latest_document(self, job: str | None, viewer: Viewer) -> ReportDocument | None:
-        """The report on the newest capture (of a job); None if there is none to be seen."""
+        """The report on the newest capture (of a job); None if there is none the viewer may see."""
         return self._database.read(lambda db: queries.newest_document(db, job, viewer))
 
     def traces(self, viewer: Viewer, *, limit: int) -> tuple[TraceEntry, ...]:
@@ -354,7 +225,7 @@ class CaptureStore:
         return self._database.read(lambda db: queries.trace_entries(db, viewer, limit))
 
     def trace(self, trace_id: str, viewer: Viewer) -> TraceEntry | None:
-        """One trace; None if there is none to be seen."""
+        """One trace; None if there is none the viewer may see."""
         entry = self.known(trace_id)
         return entry if entry is not None and viewer.may_see(entry.owner_uid) else None
 
@@ -364,12 +235,12 @@ class CaptureStore:
             return self._live
 
     def prune(self) -> None:
-        """Give up what is too old or too much, and try the disk again where it refused."""
+        """Delete what is too old or too much, and try the disk again where it refused."""
         self._queue.flush()
-        pruned = prune(self._database, self._limits, self._clock.unix_ns())
-        if pruned:
+        deleted_count = _prune(self._database, self._limits, self._clock.unix_ns())
+        if deleted_count:
             self._queue.flush(at_once=True)
-            logger.info("%d captures were given up for age or room", len(pruned))
+            logger.info("%d captures were deleted for age or size", deleted_count)
         self._count()
 
     def _note_late(self, trace: AnalysedTrace, filed: Sequence[Filed]) -> None:
@@ -378,12 +249,12 @@ class CaptureStore:
             self._late_captures.update(dict.fromkeys(each.entry.id for each in filed))
 
     def _count(self) -> None:
-        """Renew `live` with a full count."""
+        """Update `live` by a full count."""
         steps, traces = self._database.read(queries.counts)
         self._show(steps, traces)
 
     def _renew(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
-        """Renew what `live` gives after a change; a full count only after a refusal or a loss."""
+        """Update `live` after a change; by a full count only after a refusal or a loss."""
         before, database = self.live(), self._database
         if database.trouble or before.trouble or database.losses != before.set_aside:
             self._count()
@@ -405,17 +276,77 @@ class CaptureStore:
             self._live = live
 
 
-def _trace_values(entry: TraceEntry) -> tuple[object, ...]:
-    return (
-        entry.id,
-        entry.name,
-        entry.job,
-        entry.owner_uid,
-        entry.state.value,
-        entry.reason,
-        entry.stored_bytes,
-        entry.received_unix_ns,
-        entry.finished_unix_ns,
-        entry.rank,
-        entry.run,
-    )
+# Retention by age, size and free space of the disk.
+
+
+def _prune(database: Database, limits: DiskLimits, now_unix_ns: int) -> int:
+    """Delete what is too old or too much, oldest captures first; how many captures.
+
+    The newest capture is never deleted for size. Free space goes back to the disk.
+    """
+    oldest_unix_ns = limits.oldest_unix_ns(now_unix_ns)
+    deleted_count = 0
+    while count := database.make_room(lambda db: _drop_captures(db, oldest_unix_ns)):
+        deleted_count += count
+    while database.make_room(lambda db: _drop_traces(db, oldest_unix_ns)):
+        pass
+    database.make_room(lambda db: rows.prune_drops(db, oldest_unix_ns))
+    most_bytes = _most_bytes(database, limits)
+    while database.used_bytes() > most_bytes:
+        count = database.make_room(_drop_captures)
+        if not count and not database.make_room(_drop_traces):
+            break
+        deleted_count += count or 0
+    left, before = database.give_back(_PAGES_AT_ONCE), -1
+    while left and left != before:
+        left, before = database.give_back(_PAGES_AT_ONCE), left
+    return deleted_count
+
+
+def _is_too_large(database: Database, limits: DiskLimits) -> bool:
+    if database.is_memory:
+        return database.used_bytes() > _most_bytes(database, limits)
+    return database.size_bytes() > limits.max_bytes
+
+
+def _most_bytes(database: Database, limits: DiskLimits) -> int:
+    """How much of the database may be in use; less than now where the disk lacks room."""
+    if database.is_memory:
+        return min(limits.max_bytes, _MEMORY_BYTES)
+    most_bytes = limits.max_bytes
+    if database.size_bytes() > limits.max_bytes:
+        most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
+    if missing := database.missing_bytes():
+        most_bytes = min(most_bytes, database.used_bytes() - missing)
+    return max(most_bytes, 0)
+
+
+def _drop_captures(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
+    """Delete the oldest few captures but the newest one, or those from before a time; how many."""
+    most = _CAPTURES_AT_ONCE
+    if before_unix_ns == _FOR_EVER:
+        count = db.execute("SELECT count(*) FROM captures").fetchone()[0]
+        most = min(most, 1 + count // _CAPTURES_FOR_ONE, max(count - 1, 0))
+    found = db.execute(
+        "SELECT id FROM captures WHERE changed_unix_ns < ? ORDER BY changed_unix_ns, id LIMIT ?",
+        (before_unix_ns, most),
+    ).fetchall()
+    for table in ("reports", "documents", "steps", "totals"):
+        db.executemany(f"DELETE FROM {table} WHERE capture = ?", found)
+    db.executemany("UPDATE traces SET capture = NULL WHERE capture = ?", found)
+    db.executemany("DELETE FROM captures WHERE id = ?", found)
+    return len(found)
+
+
+def _drop_traces(db: sqlite3.Connection, before_unix_ns: int = _FOR_EVER) -> int:
+    """Delete the oldest finished traces that are in no capture; how many."""
+    return db.execute(
+        """
+        DELETE FROM traces WHERE id IN (
+            SELECT id FROM traces
+            WHERE received_unix_ns < ? AND capture IS NULL AND state NOT IN ('queued', 'spooled')
+            ORDER BY received_unix_ns LIMIT ?
+        )
+        """,
+        (before_unix_ns, _TRACES_AT_ONCE),
+    ).rowcount

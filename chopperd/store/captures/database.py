@@ -1,28 +1,27 @@
-"""The store's database: one connection to its file, a lock, and its state while the disk refuses.
+"""The store's database: a connection to its file, and the changes that wait while it refuses.
 
-What the tables mean is not known here; `write_queue` retries the changes that were refused.
+Knows nothing of the tables.
 """
 
 import logging
-import shutil
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from chopperd.clock import Clock
 from chopperd.errors import StoreError
-from chopperd.store.captures.disk_file import DiskFile, Trouble, trouble_of
+from chopperd.store.captures.disk_file import DiskFile, is_damage, is_refusal
 from chopperd.store.captures.schema import (
     MIGRATIONS,
     Migration,
     UnusableFileError,
     stored_bytes,
 )
+from chopperd.store.disk import missing_bytes
 from chopperd.units import NS_PER_S
 
 logger = logging.getLogger(__name__)
@@ -90,14 +89,13 @@ class Database:
                 return 0
 
     def missing_bytes(self) -> int:
-        """How much of the disk would have to be given back to stay above the floor."""
+        """Bytes to free until the disk has its free share."""
         if self._file.path is None:
             return 0
         try:
-            usage = shutil.disk_usage(self._file.path.parent)
+            return missing_bytes(self._file.path.parent, self._min_free_ratio)
         except OSError:
             return 0  # a problem of the folder appears when it is written to
-        return max(0, round(self._min_free_ratio * usage.total) - usage.free)
 
     def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run a query of one or several statements, between which nothing changes.
@@ -226,10 +224,9 @@ class Database:
     def _handle(self, error: sqlite3.Error) -> None:
         """Replace a damaged file, or refuse changes for a while; re-raise a bug."""
         self._undo()
-        trouble = trouble_of(error)
-        if trouble is None or not self._file.is_open:
+        if not self._file.is_open or not (is_damage(error) or is_refusal(error)):
             raise error
-        if trouble is Trouble.REFUSED:
+        if is_refusal(error):
             self._refuse(str(error))
             return
         try:
@@ -252,13 +249,6 @@ QUEUE_BYTES: Final = 64 * 2**20
 _WRITE_BYTES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    write: Callable[[], object]
-    rows: int
-    size_bytes: int
-
-
 class WriteQueue:
     """Writes to a database, in their order, each made at once or when the disk takes it again.
 
@@ -277,7 +267,7 @@ class WriteQueue:
         self._database = database
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[Callable[[], object], int, int]] = deque()
         self._rows = 0
         self._size_bytes = 0
         self._dropped_before = 0
@@ -309,7 +299,7 @@ class WriteQueue:
                 with suppress(RefusedError):
                     return write()
             size_bytes += _WRITE_BYTES
-            self._waiting.append(_Waiting(write=later or write, rows=rows, size_bytes=size_bytes))
+            self._waiting.append((later or write, rows, size_bytes))
             self._rows += rows
             self._size_bytes += size_bytes
             while self._size_bytes > self._limit_bytes:
@@ -340,7 +330,7 @@ class WriteQueue:
         """Make the writes that wait; whether none is left."""
         while self._waiting:
             try:
-                self._waiting[0].write()
+                self._waiting[0][0]()
             except RefusedError:
                 return False
             except Exception:  # one that can never be made must not hold up the others
@@ -354,9 +344,9 @@ class WriteQueue:
         return True
 
     def _take_oldest(self) -> None:
-        oldest = self._waiting.popleft()
-        self._rows -= oldest.rows
-        self._size_bytes -= oldest.size_bytes
+        _, rows, size_bytes = self._waiting.popleft()
+        self._rows -= rows
+        self._size_bytes -= size_bytes
 
     def _drop_oldest(self) -> None:
         self._take_oldest()

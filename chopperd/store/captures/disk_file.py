@@ -4,7 +4,6 @@ import logging
 import os
 import sqlite3
 from collections.abc import Sequence
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -29,38 +28,36 @@ _CHECK_S: Final = 2.0
 _PAGE_BYTES: Final = 4096
 
 
-class Trouble(Enum):
-    """`DAMAGED`: the file is no sound database. `REFUSED`: it can't be written or read now."""
-
-    DAMAGED = auto()
-    REFUSED = auto()
-
-
-#: By primary result code. Source: sqlite3.h, "Result Codes".
-_TROUBLE_BY_CODE: Final = {
-    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
-    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
-    sqlite3.SQLITE_FULL: Trouble.REFUSED,
-    sqlite3.SQLITE_IOERR: Trouble.REFUSED,
-    sqlite3.SQLITE_READONLY: Trouble.REFUSED,
-    sqlite3.SQLITE_CANTOPEN: Trouble.REFUSED,
-    sqlite3.SQLITE_BUSY: Trouble.REFUSED,
-    sqlite3.SQLITE_LOCKED: Trouble.REFUSED,
-    sqlite3.SQLITE_PERM: Trouble.REFUSED,
-    sqlite3.SQLITE_AUTH: Trouble.REFUSED,
-    sqlite3.SQLITE_PROTOCOL: Trouble.REFUSED,
-    sqlite3.SQLITE_NOLFS: Trouble.REFUSED,
-}
+#: Primary result codes of a damaged file, and of one that can't be written or read now.
+#: Source: sqlite3.h, "Result Codes".
+_DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_REFUSAL: Final = frozenset(
+    {
+        *(
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_CANTOPEN,
+        ),
+        *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
+        *(sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOLFS),
+    }
+)
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
-    """Whether an error means a damaged file or a refusing disk; None if neither."""
-    if isinstance(error, DamagedError):
-        return Trouble.DAMAGED
-    if isinstance(error, OSError):
-        return Trouble.REFUSED
+def is_damage(error: BaseException) -> bool:
+    """Whether an error means that the file is not a sound database."""
+    return isinstance(error, DamagedError) or _code_of(error) in _DAMAGE
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error means that the file can't be written or read now."""
+    return isinstance(error, OSError) or _code_of(error) in _REFUSAL
+
+
+def _code_of(error: BaseException) -> int | None:
     code = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else _TROUBLE_BY_CODE.get(code & 0xFF)
+    return None if code is None else code & 0xFF
 
 
 class DiskFile:
@@ -139,7 +136,7 @@ class DiskFile:
         try:
             self._open_checked()
         except (OSError, UnusableFileError, sqlite3.Error) as error:
-            if trouble_of(error) is Trouble.REFUSED:
+            if is_refusal(error):
                 self.close()
                 raise
             self.replace(error)
@@ -235,8 +232,7 @@ class DiskFile:
             check_ours(self._connection, len(self._migrations))
             self._prepare()
         except (OSError, sqlite3.Error) as error:
-            refused = trouble_of(error) is Trouble.REFUSED
-            if not refused or self.log_size_bytes() or not path.is_file():
+            if not is_refusal(error) or self.log_size_bytes() or not path.is_file():
                 raise
             self.close()
             self._connection = _connected(f"{path.absolute().as_uri()}?mode=ro&immutable=1")

@@ -20,17 +20,13 @@ from chopperd.model.captures import (
 )
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
-from chopperd.store.captures.rows import document_of, row_of
+from chopperd.store.captures.rows import FIND_TRACES, document_of, row_of, trace_of
 
 #: A step number may occur in every capture; only the newest so many rows are read.
 _MOST_CANDIDATES: Final = 20_000
 #: Documents that this version can't read are skipped, up to so many.
 _MOST_DOCUMENTS: Final = 8
 
-_TRACE_COLUMNS: Final = (
-    "id, name, job, owner_uid, state, reason, stored_bytes, received_unix_ns, finished_unix_ns, "
-    "rank, run, capture"
-)
 #: What orders rows: newest first, then (of rows without a time of their own) the last step. It is
 #: made of a row's own values, so a page stays valid while rows come or are rewritten.
 KEY_COLUMNS: Final = ("order_unix_ns", "step", "rank", "device", "twin", "capture")
@@ -52,7 +48,7 @@ def key_of(cursor: str) -> Key:
     """The row's key in a cursor.
 
     Raises:
-        ValueError: It is none that `cursor_of` made.
+        ValueError: The cursor is not from `cursor_of`.
     """
     if len(cursor) > _LONGEST:
         raise ValueError(_REFUSAL)
@@ -64,25 +60,27 @@ def key_of(cursor: str) -> Key:
 
 
 class Conditions:
-    """Conditions that all must hold, and the values in them."""
+    """Conditions of a query, to begin with that the viewer may see a row, and their values."""
 
-    def __init__(self) -> None:
+    def __init__(self, viewer: Viewer) -> None:
         self._parts: list[str] = []
         self.values: list[object] = []
+        if not viewer.is_admin:  # no owner equals a user that is not known
+            self.add("owner_uid = ?", viewer.uid)
 
     def add(self, sql: str, *values: object) -> None:
         """Restrict further."""
         self._parts.append(sql)
         self.values.extend(values)
 
-    def see(self, viewer: Viewer) -> None:
-        """Restrict to what a viewer may see; nothing is owned by a user that is not known."""
-        if not viewer.is_admin:
-            self.add("owner_uid = ?", viewer.uid)
+    def among(self, column: str, values: Iterable[int]) -> None:
+        """Restrict to rows with one of several values."""
+        listed = f"[{','.join(map(str, values))}]"
+        self.add(f"{column} IN (SELECT value FROM json_each(?))", listed)
 
     @property
     def sql(self) -> str:
-        """A WHERE clause, or nothing."""
+        """The WHERE clause; empty without conditions."""
         return f" WHERE {' AND '.join(self._parts)}" if self._parts else ""
 
 
@@ -92,7 +90,7 @@ def step_page(
     """Rows that match, newest first, after the cursor's row.
 
     Raises:
-        ValueError: The cursor is none that a page gave.
+        ValueError: The cursor is not from a page.
     """
     where = _matching(query, viewer)
     if cursor is not None:
@@ -116,23 +114,19 @@ def step_rows(
     """Rows of one step on all devices, by job, run, rank and device.
 
     Its ranks may have come in several captures. Where two captures hold it for the same rank and
-    device, they saw two executions of it, and only the newer one is given, whole.
+    device, the step ran twice, and only the newer run of it is returned, whole.
     """
-    captures = _captures_of(connection, step, query, viewer)
-    return tuple(
-        _rows(body for _, _, _, body in _step_bodies(connection, captures, step, query, viewer))
-    )
+    found = _step_bodies(connection, step, query, viewer)
+    return tuple(_rows(body for *_, body in found))
 
 
 def step_kernels(
     connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> tuple[DeviceKernels, ...]:
     """Kernels of the devices that ran a step, over the captures that hold it."""
-    captures = _captures_of(connection, step, query, viewer)
-    wanted = {key[:3] for key in _step_bodies(connection, captures, step, query, viewer)}
-    where = Conditions()
-    where.see(viewer)
-    where.add(*_among("capture", captures))
+    wanted = {key[:3] for key in _step_bodies(connection, step, query, viewer)}
+    where = Conditions(viewer)
+    where.among("capture", {capture for capture, _, _ in wanted})
     found = connection.execute(
         f"SELECT capture, rank, device, job, run, body FROM totals JOIN "
         f"(SELECT id, job, run FROM captures) ON id = capture{where.sql} "
@@ -160,8 +154,7 @@ def newest_document(
     connection: sqlite3.Connection, job: str | None, viewer: Viewer
 ) -> ReportDocument | None:
     """The document of the newest capture that has one, all of whose traces may be seen."""
-    where = Conditions()
-    where.see(viewer)
+    where = Conditions(viewer)
     if job is not None:
         where.add("job = ?", job)
     found = connection.execute(
@@ -174,8 +167,7 @@ def newest_document(
 
 def job_entries(connection: sqlite3.Connection, viewer: Viewer) -> tuple[JobEntry, ...]:
     """Jobs that traces came from, newest first."""
-    where = Conditions()
-    where.see(viewer)
+    where = Conditions(viewer)
     found = connection.execute(
         f"""
         SELECT job, run, count(*), count(DISTINCT capture),
@@ -193,31 +185,27 @@ def trace_entries(
     connection: sqlite3.Connection, viewer: Viewer, limit: int
 ) -> tuple[TraceEntry, ...]:
     """Traces, newest first."""
-    where = Conditions()
-    where.see(viewer)
+    where = Conditions(viewer)
     found = connection.execute(
-        f"SELECT {_TRACE_COLUMNS} FROM traces{where.sql} "
-        "ORDER BY received_unix_ns DESC, id DESC LIMIT ?",
+        f"{FIND_TRACES}{where.sql} ORDER BY received_unix_ns DESC, id DESC LIMIT ?",
         (*where.values, limit),
     )
-    return tuple(_trace(row) for row in found)
+    return tuple(trace_of(row) for row in found)
 
 
 def trace_entry(connection: sqlite3.Connection, trace_id: str) -> TraceEntry | None:
     """One trace of any owner."""
-    found = connection.execute(
-        f"SELECT {_TRACE_COLUMNS} FROM traces WHERE id = ?", (trace_id,)
-    ).fetchone()
-    return None if found is None else _trace(found)
+    found = connection.execute(f"{FIND_TRACES} WHERE id = ?", (trace_id,)).fetchone()
+    return None if found is None else trace_of(found)
 
 
 def waiting_traces(connection: sqlite3.Connection) -> tuple[TraceEntry, ...]:
     """Traces that are still to be analysed, oldest first."""
     found = connection.execute(
-        f"SELECT {_TRACE_COLUMNS} FROM traces WHERE state IN (?, ?) ORDER BY received_unix_ns, id",
+        f"{FIND_TRACES} WHERE state IN (?, ?) ORDER BY received_unix_ns, id",
         (TraceState.QUEUED.value, TraceState.SPOOLED.value),
     )
-    return tuple(_trace(row) for row in found)
+    return tuple(trace_of(row) for row in found)
 
 
 def counts(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -229,8 +217,7 @@ def counts(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _matching(query: StepQuery, viewer: Viewer) -> Conditions:
-    where = Conditions()
-    where.see(viewer)
+    where = Conditions(viewer)
     for column in ("job", "run", "rank", "gpu", "step"):
         if (value := getattr(query, column)) is not None:
             where.add(f"{column} = ?", value)
@@ -265,25 +252,17 @@ def _captures_of(
 
 
 def _step_bodies(
-    connection: sqlite3.Connection,
-    captures: list[int],
-    step: int,
-    query: StepQuery,
-    viewer: Viewer,
+    connection: sqlite3.Connection, step: int, query: StepQuery, viewer: Viewer
 ) -> Iterator[tuple[int, int, int, bytes]]:
+    """Capture, rank, device and body of a step's rows, in the captures of `_captures_of`."""
     where = _matching(query, viewer)
     where.add("+step = ?", step)
-    where.add(*_among("capture", captures))
+    where.among("capture", _captures_of(connection, step, query, viewer))
     yield from connection.execute(
         f"SELECT capture, rank, device, body FROM steps{where.sql} "
         "ORDER BY job, run, rank, device, twin, capture",
         where.values,
     )
-
-
-def _among(column: str, values: Iterable[int]) -> tuple[str, str]:
-    listed = f"[{','.join(map(str, values))}]"
-    return f"{column} IN (SELECT value FROM json_each(?))", listed
 
 
 def _rows(bodies: Iterable[bytes]) -> Iterator[Row]:
@@ -300,10 +279,3 @@ def _job(job: str | None, runs: list[tuple[str, str | None, int, int, int, int]]
         first_unix_ns=min(first),
         last_unix_ns=max(last),
     )
-
-
-def _trace(row: tuple[object, ...]) -> TraceEntry:
-    names = _TRACE_COLUMNS.split(", ")
-    values = dict(zip(names, row, strict=True))
-    values["state"] = TraceState(str(values["state"]))
-    return TraceEntry(**values)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Rows and their stored bodies: a capture's document, steps and totals; reports; drops."""
+"""Rows as stored: traces; a capture's document, steps and totals; reports; drops."""
 
 import logging
 import sqlite3
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from chopperd.model.captures import DropQuery, DropState, GpuDrop
+from chopperd.model.captures import DropQuery, DropState, GpuDrop, TraceEntry, TraceState
 from chopperd.model.report import ReportDocument, without_parts
 from chopperd.model.report_rows import Row
 from chopperd.units import NS_PER_S
@@ -22,6 +22,24 @@ UNKNOWN: Final = -1
 
 _STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOTALS: Final = "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
+#: Fields of a `TraceEntry` in columns of the same name; `filing` sets the one of its capture.
+_OF_TRACE: Final = (
+    *("id", "name", "job", "owner_uid", "state", "reason", "stored_bytes"),
+    *("received_unix_ns", "finished_unix_ns", "rank", "run"),
+)
+_TRACE_COLUMNS: Final = (*_OF_TRACE, "capture")
+FIND_TRACES: Final = f"SELECT {', '.join(_TRACE_COLUMNS)} FROM traces"
+_KNOWN_BY_TRACE: Final = ("job", "rank", "run")
+_PUT_TRACE: Final = (
+    f"INSERT INTO traces ({', '.join(_OF_TRACE)}) VALUES ({', '.join('?' * len(_OF_TRACE))})"
+    " ON CONFLICT (id) DO UPDATE SET "
+    + ", ".join(
+        f"{name} = COALESCE(excluded.{name}, {name})"
+        if name in _KNOWN_BY_TRACE
+        else f"{name} = excluded.{name}"
+        for name in _OF_TRACE
+    )
+)
 _LEVEL: Final = 6
 _ENCODER: Final = msgspec.json.Encoder()
 _ROWS: Final = msgspec.json.Decoder(Row)
@@ -30,18 +48,27 @@ _FAULTS: Final = (zlib.error, msgspec.DecodeError)
 #: Most drops stored, the newest ones.
 MAX_DROPS: Final = 10_000
 
-_PUT: Final = "INSERT OR REPLACE INTO drops VALUES (?, ?, ?, ?, ?)"
-_decoder: Final = msgspec.msgpack.Decoder(GpuDrop)
+_PUT_DROP: Final = "INSERT OR REPLACE INTO drops VALUES (?, ?, ?, ?, ?)"
+_DROPS: Final = msgspec.msgpack.Decoder(GpuDrop)
+
+
+def put_trace(db: sqlite3.Connection, entry: TraceEntry) -> bool:
+    """Store a trace or its new state, not an unknown job, rank or run; whether it is new."""
+    is_new = db.execute("SELECT 1 FROM traces WHERE id = ?", (entry.id,)).fetchone() is None
+    db.execute(_PUT_TRACE, [getattr(entry, name) for name in _OF_TRACE])
+    return is_new
+
+
+def trace_of(row: Sequence[object]) -> TraceEntry:
+    """The trace in a row of `FIND_TRACES`."""
+    values = dict(zip(_TRACE_COLUMNS, row, strict=True))
+    values["state"] = TraceState(str(values["state"]))
+    return TraceEntry(**values)  # type: ignore[arg-type]
 
 
 def packed(value: Row | ReportDocument) -> bytes:
     """A row or document as stored."""
     return zlib.compress(_ENCODER.encode(value), _LEVEL)
-
-
-def packed_step(row: Row, job: str | None, run: str | None) -> bytes:
-    """A step's row as stored: without its parts, with the job and run that it is found by."""
-    return packed(replace(without_parts(row), job=job, run=run))
 
 
 def packed_report(report: bytes) -> bytes:
@@ -74,7 +101,7 @@ def document_of(body: bytes) -> ReportDocument | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Capture:
-    """What rows take from their capture."""
+    """A capture's columns that its rows repeat."""
 
     id: int
     job: str | None
@@ -97,7 +124,7 @@ def known(number: int | None) -> int:
 def write_document(
     db: sqlite3.Connection, capture_id: int, document: ReportDocument, body: bytes
 ) -> int:
-    """Replace a capture's rows by those of its document; how many steps more it has.
+    """Replace a capture's rows by those of its document; how many more steps it has now.
 
     Raises:
         LookupError: There is no such capture.
@@ -140,7 +167,7 @@ def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:
 
 
 def _step_rows(capture: _Capture, rows: Sequence[Row]) -> list[tuple[object, ...]]:
-    """Of rows with the same step, rank and device (two traces claim one rank) each is a twin."""
+    """The steps' rows; those with the same step, rank and device are numbered as twins."""
     twins: Counter[tuple[int, int, int]] = Counter()
     made = []
     for row in rows:
@@ -158,9 +185,10 @@ def _step_row(
         start_unix_ns = row.marker_start_unix_ns
     timed = start_unix_ns is not None
     order_unix_ns = start_unix_ns if timed else capture.made_unix_ns
-    body = packed_step(row, capture.job, capture.run)
-    places = (capture.job, capture.run, row.gpu, capture.owner_of(row))
-    return (capture.id, order_unix_ns, int(timed), *key, twin, *places, body)
+    # The body has no parts, and the job and run that it is found by.
+    body = packed(replace(without_parts(row), job=capture.job, run=capture.run))
+    found_by = (capture.job, capture.run, row.gpu, capture.owner_of(row))
+    return (capture.id, order_unix_ns, int(timed), *key, twin, *found_by, body)
 
 
 def _totals_row(capture: _Capture, row: Row) -> tuple[object, ...]:
@@ -174,13 +202,13 @@ def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:
         (each.uuid, each.begin_unix_ns, each.gpu, each.end_unix_ns, msgspec.msgpack.encode(each))
         for each in drops
     ]
-    db.executemany(_PUT, rows)
+    db.executemany(_PUT_DROP, rows)
 
 
 def interrupt_open(db: sqlite3.Connection) -> None:
-    """End open drops where they were last seen."""
+    """End open drops at the last time that they were seen."""
     found = db.execute("SELECT body FROM drops WHERE end_unix_ns IS NULL").fetchall()
-    put_drops(db, [_interrupted(_decoder.decode(body)) for (body,) in found])
+    put_drops(db, [_interrupted(_DROPS.decode(body)) for (body,) in found])
 
 
 def _interrupted(drop: GpuDrop) -> GpuDrop:
@@ -205,7 +233,7 @@ def found_drops(db: sqlite3.Connection, query: DropQuery, limit: int) -> tuple[G
             "limit": limit,
         },
     )
-    return tuple(_decoder.decode(body) for (body,) in found)
+    return tuple(_DROPS.decode(body) for (body,) in found)
 
 
 def prune_drops(db: sqlite3.Connection, oldest_unix_ns: int, most: int = MAX_DROPS) -> int:

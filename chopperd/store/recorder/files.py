@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from chopperd.errors import StoreError
-from chopperd.store.disk import AppendFile
+from chopperd.store.disk import AppendFile, DiskLimits, missing_bytes
 from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.recorder.frames import (
     FrameKind,
@@ -29,26 +29,10 @@ logger = logging.getLogger(__name__)
 JOURNAL: Final = "journal.rec"
 LOCK: Final = "lock"
 _NAME: Final = re.compile(r"samples-(\d{8,})\.rec")
-_NS_PER_DAY: Final = 86_400 * NS_PER_S
 #: A file is ended after so long, or when it is so large a share of all.
 _LONGEST_FILE_NS: Final = 3600 * NS_PER_S
 _LARGEST_FILE_SHARE: Final = 1 / 64
 _LEAST_FILE_BYTES: Final = 32 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderLimits:
-    """How much the flight recorder may store.
-
-    Attributes:
-        max_bytes: Of all its files.
-        max_days: Age of the oldest file's end.
-        min_free_ratio: Share of the disk below which its files do not grow any more in sum.
-    """
-
-    max_bytes: int
-    max_days: float
-    min_free_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +68,7 @@ class SampleFiles:
         OSError: The folder can't be read.
     """
 
-    def __init__(self, folder: Path, limits: RecorderLimits) -> None:
+    def __init__(self, folder: Path, limits: DiskLimits) -> None:
         self._folder = folder
         self._limits = limits
         self._kept = [_read_file(number, path) for number, path in kept_paths(folder)]
@@ -160,7 +144,7 @@ class SampleFiles:
         Raises:
             OSError: One can't be deleted.
         """
-        before_ns = now_unix_ns - round(self._limits.max_days * _NS_PER_DAY)
+        before_ns = self._limits.oldest_unix_ns(now_unix_ns)
         while len(self._kept) > 1 and (self._kept[0].end_unix_ns or 0) < before_ns:
             self._delete_oldest()
 
@@ -172,8 +156,7 @@ class SampleFiles:
 
     def _allowed_bytes(self, other_bytes: int) -> int:
         """Most bytes by the free share of the disk; below the floor, the present size."""
-        disk = os.statvfs(self._folder)
-        if disk.f_bavail >= self._limits.min_free_ratio * disk.f_blocks:
+        if not missing_bytes(self._folder, self._limits.min_free_ratio):
             self._ceiling_bytes = None
             return self._limits.max_bytes
         if self._ceiling_bytes is None:

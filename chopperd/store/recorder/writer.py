@@ -19,6 +19,7 @@ from chopperd.errors import StoreError
 from chopperd.model.live import ArchiveLive
 from chopperd.model.samples import ProcessRow
 from chopperd.sampling.memory.layout import Records
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.chunk import (
     Origin,
     SampleChunk,
@@ -26,14 +27,7 @@ from chopperd.store.recorder.chunk import (
     in_stored_resolution,
     merged,
 )
-from chopperd.store.recorder.files import (
-    JOURNAL,
-    LOCK,
-    Journal,
-    RecorderLimits,
-    SampleFiles,
-    chunk_frame,
-)
+from chopperd.store.recorder.files import JOURNAL, LOCK, Journal, SampleFiles, chunk_frame
 from chopperd.units import NS_PER_S, TimeTriple
 
 logger = logging.getLogger(__name__)
@@ -82,7 +76,7 @@ class FlightRecorder:
         clock: Tells the time.
     """
 
-    def __init__(self, folder: Path, limits: RecorderLimits, clock: Clock) -> None:
+    def __init__(self, folder: Path, limits: DiskLimits, clock: Clock) -> None:
         self._folder, self._limits, self._clock = folder, limits, clock
         self._files: _Files | None = None
         self._waiting: list[SampleChunk] = []
@@ -279,7 +273,7 @@ class FlightRecorder:
             self._files = None
 
 
-def _opened(folder: Path, limits: RecorderLimits) -> _Files:
+def _opened(folder: Path, limits: DiskLimits) -> _Files:
     """The files of a folder, which is made if there is none.
 
     Raises:

@@ -11,8 +11,9 @@ from chopperd.config.load import load_config
 from chopperd.ingest.service import IngestService, new_ingest, worker_command
 from chopperd.model.captures import TraceEntry, TraceState, Viewer
 from chopperd.model.report import ReportDocument
-from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.rows import document_of
+from chopperd.store.disk import DiskLimits
 from chopperd.units import NS_PER_S
 from tests.waiting import wait_for
 
@@ -64,7 +65,7 @@ class Node:
         given = {"ingest__settle_s": 0.1, **settings}
         environment = {f"CHOPPERD_{k.upper()}": str(v) for k, v in given.items()}
         config = load_config(None, environment)
-        limits = StoreLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
+        limits = DiskLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
         self.store = CaptureStore.open(state / "store.sqlite", limits=limits, clock=CLOCK)
         own = [*worker_command(config.analysis.memory_max_bytes), "--in-foreground"]
         self.service: IngestService = new_ingest(

@@ -15,7 +15,7 @@ from chopperd.model.samples import SampleSet
 from chopperd.sampling.memory.layout import RingDescription
 from chopperd.sampling.memory.ring import RingWriter, grown
 from chopperd.sampling.memory.ring_reader import RingReader
-from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_MS, NS_PER_S
@@ -23,7 +23,7 @@ from tests.fakes.samples import gpu_info
 from tests.waiting import wait_for
 
 CLOCK = SystemClock()
-ROOMY = RecorderLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
+ROOMY = DiskLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
 CAPACITY = 100
 
 

@@ -16,8 +16,8 @@ from chopperd.model.report import ReportDocument
 from chopperd.model.samples import SampleSet
 from chopperd.pipeline.reports import ReportOptions, report_files
 from chopperd.report.build.clocked_device import JoinOptions
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.chunk import Origin
-from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
@@ -34,7 +34,7 @@ def record(samples: SampleSet, folder: Path) -> None:
     less_ns = int(samples.gpus[0].t_unix_ns[0]) - 1000 * NS_PER_S
     begin_ns = min(int(each.t_unix_ns[0]) for each in samples.gpus) - less_ns
     end_ns = max(int(each.t_unix_ns[-1]) for each in samples.gpus) - less_ns
-    limits = RecorderLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
+    limits = DiskLimits(max_bytes=64 * MIB, max_days=1e6, min_free_ratio=0.0)
     recorder = FlightRecorder(folder, limits, CLOCK)
     origin = Origin(
         gpus=tuple(each.gpu for each in samples.gpus),

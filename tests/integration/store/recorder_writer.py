@@ -7,8 +7,8 @@ which pass at once.
 import sys
 from pathlib import Path
 
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder import writer
-from chopperd.store.recorder.files import RecorderLimits
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
@@ -19,7 +19,7 @@ def main() -> None:
     folder, begin_s, every_s = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     writer._CHUNK_NS = every_s * NS_PER_S  # type: ignore[misc]
     clock = ScriptedClock(mono_ns=begin_s * NS_PER_S, unix_ns=(10**9 + begin_s) * NS_PER_S)
-    limits = RecorderLimits(max_bytes=2**30, max_days=7, min_free_ratio=0)
+    limits = DiskLimits(max_bytes=2**30, max_days=7, min_free_ratio=0)
     feed = Feed(FlightRecorder(folder, limits, clock), clock)
     while True:
         feed.seconds(1)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import StepQuery
-from chopperd.store.captures.capture_store import StoreLimits
 from chopperd.store.captures.database import RETRY_NS
+from chopperd.store.disk import DiskLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, store_capture
@@ -97,7 +97,7 @@ def test_whatever_was_acknowledged_outlives_kill_9(tmp_path: Path, delay_capture
 def test_a_store_stays_within_its_size_and_gives_space_back(tmp_path: Path) -> None:
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
     path = tmp_path / "store.sqlite"
-    limits = StoreLimits(max_bytes=MIB, max_days=14, min_free_ratio=0)
+    limits = DiskLimits(max_bytes=MIB, max_days=14, min_free_ratio=0)
     with closing(opened(path, clock, limits)) as store:
         largest = 0
         for number in range(16):

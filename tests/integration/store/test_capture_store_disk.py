@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from chopperd.model.captures import TraceState
-from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
 from chopperd.store.captures.database import RETRY_NS, Database
+from chopperd.store.disk import DiskLimits
 from tests.fakes.clock import ScriptedClock
 from tests.integration.store.stored import check_whole, steps_of
 from tests.integration.store.storing import ROWS, put_document, store_capture, store_late
@@ -161,7 +162,7 @@ def test_a_trace_that_waits_for_a_full_disk_joins_captures_of_the_disk_later(
 @needs_root
 def test_below_the_floor_of_free_space_the_oldest_captures_make_room(small_disk: Path) -> None:
     clock = ScriptedClock(unix_ns=NOW_UNIX_NS)
-    limits = StoreLimits(max_bytes=2 * MIB, max_days=14, min_free_ratio=0.5)
+    limits = DiskLimits(max_bytes=2 * MIB, max_days=14, min_free_ratio=0.5)
     with closing(opened(small_disk / "store.sqlite", clock, limits)) as store:
         number = 0
         while store.live().trouble is None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chopperd.model.samples import SampleSet
-from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S, TimeTriple
@@ -18,7 +18,7 @@ from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed, clock_mhz_at, origin, second_of_records
 
 MIB = 2**20
-ROOMY = RecorderLimits(max_bytes=64 * MIB, max_days=7, min_free_ratio=0)
+ROOMY = DiskLimits(max_bytes=64 * MIB, max_days=7, min_free_ratio=0)
 ALL_TIME = (0, 2**62)
 START_UNIX_NS = 1_800_000_000 * NS_PER_S
 
@@ -40,7 +40,7 @@ def feed(folder: Path, clock: ScriptedClock) -> Iterator[Feed]:
     feed.recorder.close()
 
 
-def successor(feed: Feed, limits: RecorderLimits = ROOMY) -> Feed:
+def successor(feed: Feed, limits: DiskLimits = ROOMY) -> Feed:
     """The recorder of the next process, over the same folder and clock."""
     feed.recorder.close()
     feed.recorder = FlightRecorder(feed.recorder.folder, limits, feed.clock)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed, origin, second_of_records
 
-ROOMY = RecorderLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
+ROOMY = DiskLimits(max_bytes=2**26, max_days=7, min_free_ratio=0)
 START_UNIX_NS = 1_800_000_000 * NS_PER_S
 ALL_TIME = (0, 2**62)
 CHUNKS = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chopperd.store.recorder.files import RecorderLimits
+from chopperd.store.disk import DiskLimits
 from chopperd.store.recorder.reader import RecordedSamples
 from chopperd.store.recorder.writer import FlightRecorder
 from chopperd.units import NS_PER_S
@@ -17,7 +17,7 @@ from tests.fakes.clock import ScriptedClock
 from tests.fakes.recorded import Feed
 
 MIB = 2**20
-ROOMY = RecorderLimits(max_bytes=64 * MIB, max_days=7, min_free_ratio=0)
+ROOMY = DiskLimits(max_bytes=64 * MIB, max_days=7, min_free_ratio=0)
 ALL_TIME = (0, 2**62)
 
 
@@ -39,7 +39,7 @@ def remounted(place: Path, options: str, *, first: bool = False) -> int:
     return subprocess.run(command, check=False, capture_output=True).returncode
 
 
-def recorder_on(folder: Path, limits: RecorderLimits = ROOMY) -> Feed:
+def recorder_on(folder: Path, limits: DiskLimits = ROOMY) -> Feed:
     clock = ScriptedClock()
     return Feed(FlightRecorder(folder, limits, clock), clock)
 

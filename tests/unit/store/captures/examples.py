@@ -16,7 +16,8 @@ from chopperd.model.captures import (
 from chopperd.model.report import ReportDocument
 from chopperd.model.report_rows import Row
 from chopperd.model.run import RunIdentity
-from chopperd.store.captures.capture_store import CaptureStore, StoreLimits
+from chopperd.store.captures.capture_store import CaptureStore
+from chopperd.store.disk import DiskLimits
 from chopperd.units import NS_PER_S
 from tests.fakes.clock import ScriptedClock
 from tests.unit.report.documents import classes_of, family, row, single_gpu
@@ -26,13 +27,13 @@ NOW_UNIX_NS = 1_800_000_000 * NS_PER_S
 ADMIN = Viewer(uid=0, is_admin=True)
 ALICE, BOB = Viewer(uid=1000, is_admin=False), Viewer(uid=1001, is_admin=False)
 EVERYTHING = StepQuery()
-LIMITS = StoreLimits(max_bytes=64 * 2**20, max_days=14.0, min_free_ratio=0.0)
+LIMITS = DiskLimits(max_bytes=64 * 2**20, max_days=14.0, min_free_ratio=0.0)
 
 
 def opened(
     path: Path | None = None,
     clock: ScriptedClock | None = None,
-    limits: StoreLimits = LIMITS,
+    limits: DiskLimits = LIMITS,
 ) -> CaptureStore:
     return CaptureStore.open(path, limits=limits, clock=clock or ScriptedClock())
 

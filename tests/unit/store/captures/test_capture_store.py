@@ -162,7 +162,7 @@ def test_a_document_for_a_capture_that_is_gone_is_said_in_the_log_only(
 ) -> None:
     store = opened()
     store.put_document(1, document([step_row(1)]))
-    assert "not in the store any more" in caplog.text
+    assert "no longer in the store" in caplog.text
     assert all_steps(store) == []
 
 
