@@ -198,6 +198,7 @@ class Parts:
     def _open_store(self) -> None:
         from chopperd.agent.storage import StoreKeeper
         from chopperd.store.captures.capture_store import CaptureStore
+        from chopperd.store.disk import DiskLimits
 
         context, settings = self._context, self._context.config.store
         limits = DiskLimits(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo
-from chopperd.model.kinds import Cause
+from chopperd.model.kinds import CAUSES, Cause
 from chopperd.units import TimeTriple
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ VALUE_COLUMNS: Final = (
     "memory_used_bytes",
     "activity_ratio",
 )
+
+#: In files, the column of each cause's cumulative counter.
+LIMITED_COLUMNS: Final = {cause: f"limited_{cause.label}_ns" for cause in CAUSES}
 
 #: Variables of a process's environment that say which GPUs it sees, and in which order.
 VISIBLE_NAMES: Final = (

@@ -14,6 +14,7 @@ from chopperd.clock import Clock
 from chopperd.correlate.clock.governing import reported_dies
 from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
+from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.kinds import CAUSES
 from chopperd.model.report import Note
@@ -186,23 +187,29 @@ class Recorder:
 
 
 def gpu_samples(gpu: GpuInfo, records: Records, triples: Sequence[TimeTriple]) -> GpuSamples:
-    """Records of one GPU as samples in Unix time.
+    """Records of one GPU as samples in Unix time; arguments as for `in_unix_time`."""
+    return samples_at(gpu, *in_unix_time(records, triples))
 
-    Where the wall clock was set back while recording, rows whose time was already passed are left
-    out, so that times rise strictly.
+
+def in_unix_time(records: Records, triples: Sequence[TimeTriple]) -> tuple[Records, Int64s]:
+    """Records and their Unix times in ns, which rise strictly.
+
+    Where the wall clock was set back, records whose time was already passed are left out.
 
     Args:
-        gpu: Whose records they are.
         records: (n,) of `RECORD`, rising in time.
         triples: At least one, where there are records.
     """
-    if len(records):
-        t_unix_ns = unix_from_mono(records["t_mono_ns"], triples)
-        passed_ns = np.maximum.accumulate(t_unix_ns)
-        rises = np.concatenate([[True], t_unix_ns[1:] > passed_ns[:-1]])
-        records, t_unix_ns = records[rises], t_unix_ns[rises]
-    else:
-        t_unix_ns = np.zeros(0, np.int64)
+    if not len(records):
+        return records, np.zeros(0, np.int64)
+    t_unix_ns = unix_from_mono(records["t_mono_ns"], triples)
+    passed_ns = np.maximum.accumulate(t_unix_ns)
+    rises = np.concatenate([[True], t_unix_ns[1:] > passed_ns[:-1]])
+    return records[rises], t_unix_ns[rises]
+
+
+def samples_at(gpu: GpuInfo, records: Records, t_unix_ns: Int64s) -> GpuSamples:
+    """Records of one GPU, (n,) of `RECORD`, as samples at (n,) Unix times."""
     limited_ns = records["limited_ns"]
     has_dies = bool((records["die_clocks_mhz"] != NO_DIE).any())
     return GpuSamples(

@@ -1,6 +1,6 @@
 """Self-contained chunks of a node's samples, as bytes and back."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Final
@@ -12,8 +12,7 @@ from chopperd.correlate.timebase import unix_from_mono
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import MOST_DIES, GpuInfo
-from chopperd.model.kinds import CAUSES
-from chopperd.model.samples import VALUE_COLUMNS, ProcessRow
+from chopperd.model.samples import LIMITED_COLUMNS, VALUE_COLUMNS, ProcessRow
 from chopperd.sampling.memory.layout import NO_DIE, RECORD, Records
 from chopperd.sampling.process_table import merged_processes
 from chopperd.store.recorder.codec import (
@@ -26,19 +25,15 @@ from chopperd.store.recorder.codec import (
 from chopperd.units import NS_PER_S, NS_PER_US, TimeTriple
 
 _TRIPLE_NAMES: Final = ("mono_ns", "unix_less_mono_ns", "boot_less_mono_ns")
-#: By die. What a die is above the sample's own clock takes fewer bits than its clock.
-_NAMES: Final = tuple(f"die_{die}_above_mhz" for die in range(MOST_DIES))
+#: By die: how much its clock is above the sample's own, which takes fewer bits than the clock.
+_DIE_NAMES: Final = tuple(f"die_{die}_above_mhz" for die in range(MOST_DIES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where samples come from.
+    """Where samples come from: the GPU of each slot, and more as in `SampleSet`.
 
-    Attributes:
-        gpus: GPU of each slot.
-        backend, driver, simulated, node: As in `SampleSet`.
-        asked_hz: Rate that was asked for.
-        boot_id: Which start of the machine the MONOTONIC times count from.
+    `boot_id` is the start of the machine that MONOTONIC times count from.
     """
 
     gpus: tuple[GpuInfo, ...]
@@ -60,13 +55,11 @@ class SampleChunk:
     """Samples of all GPUs over some time.
 
     Attributes:
-        origin: Where they come from.
-        records: (n,) of `RECORD` by slot, in whole us, times strictly rising; not all slots
-            need be there.
+        records: (n,) of `RECORD` by slot, in whole us, times strictly rising; slots may be missing.
         triples: Clock triples, rising; where there are records, at least one, and one at or
             before the first of them if it is known.
-        lost_count: Samples that are known to be missing here.
-        processes: Who held the GPUs about that time.
+        lost_count: Samples of that time that are known to be missing.
+        processes: Processes that held the GPUs about that time.
     """
 
     origin: Origin
@@ -124,16 +117,21 @@ def in_stored_resolution(records: Records, after_mono_ns: int) -> Records:
 def merged(chunks: Sequence[SampleChunk]) -> SampleChunk:
     """Chunks of one origin, in order of time, as one."""
     slots = sorted({slot for chunk in chunks for slot in chunk.records})
-    by_time = {triple.mono_ns: triple for chunk in chunks for triple in chunk.triples}
     return SampleChunk(
         origin=chunks[0].origin,
         records={
             slot: joined([c.records[slot] for c in chunks if slot in c.records]) for slot in slots
         },
-        triples=tuple(by_time[mono_ns] for mono_ns in sorted(by_time)),
+        triples=rising_triples(chunks),
         lost_count=sum(chunk.lost_count for chunk in chunks),
         processes=merged_processes(row for chunk in chunks for row in chunk.processes),
     )
+
+
+def rising_triples(chunks: Iterable[SampleChunk]) -> tuple[TimeTriple, ...]:
+    """The clock triples of several chunks, each once, rising."""
+    by_time = {triple.mono_ns: triple for chunk in chunks for triple in chunk.triples}
+    return tuple(by_time[mono_ns] for mono_ns in sorted(by_time))
 
 
 def joined(parts: Collection[Records]) -> Records:
@@ -147,7 +145,7 @@ def joined(parts: Collection[Records]) -> Records:
 
 
 def encoded_chunk(chunk: SampleChunk, *, quick: bool = False) -> bytes:
-    """The chunk as bytes; quickly, for soon after, or in as few as can be."""
+    """The chunk as bytes: made quickly, or as few as possible."""
     rows = joined(chunk.records.values())
     payload = _Payload(
         origin=compressed(msgspec.msgpack.encode(chunk.origin)),
@@ -165,7 +163,7 @@ def decoded_chunk(data: bytes) -> SampleChunk:
     """The chunk from the bytes of `encoded_chunk`.
 
     Raises:
-        StoreError: The bytes are others.
+        StoreError: The bytes are damaged.
     """
     try:
         payload = msgspec.msgpack.decode(data, type=_Payload)
@@ -208,7 +206,7 @@ def _table(rows: Records) -> bytes:
 
 
 def _rows_of_table(data: bytes) -> Records:
-    """The records of `_table`; fields that another version laid out otherwise are left out."""
+    """The records of `_table`, without fields that another version laid out differently."""
     table = np.load(BytesIO(expanded(data)), allow_pickle=False)
     if table.dtype == RECORD:
         rows: Records = table
@@ -226,8 +224,8 @@ def _rows_of_table(data: bytes) -> Records:
 def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
     """The columns of records by their stored names.
 
-    Reads fall at random points of their periods: the time is stored as number of the period,
-    which rises by ones, and time within it, which is all that can't be told beforehand.
+    Reads fall at random points of their periods: the time is stored as the number of the period,
+    which rises by ones, and the time within it, which alone can't be predicted.
     """
     t_ns: Int64s = rows["t_mono_ns"]
     columns: dict[str, Column] = {
@@ -238,23 +236,23 @@ def _columns(rows: Records, period_ns: int) -> dict[str, Column]:
     }
     for name in VALUE_COLUMNS:
         columns[name] = rows[name]
-    for cause in CAUSES:
+    for cause, name in LIMITED_COLUMNS.items():
         if not np.isnan(limited_ns := rows["limited_ns"][:, cause]).all():
-            columns[f"limited_{cause.label}_ns"] = limited_ns
+            columns[name] = limited_ns
     return columns | die_columns(rows)
 
 
 def _rows(columns: Mapping[str, Column], period_ns: int) -> Records:
-    """The records of stored columns; what has no column was not reported."""
+    """The records of stored columns; without its column a value was not reported."""
     rows: Records = np.zeros(len(columns["period"]), RECORD)
     rows["t_mono_ns"] = columns["period"] * period_ns + columns["within_period_ns"]
     rows["span_ns"] = columns["span_ns"]
     rows["causes"] = columns["causes"]
     for name in VALUE_COLUMNS:
         rows[name] = columns.get(name, np.nan)
-    for cause in CAUSES:
-        rows["limited_ns"][:, cause] = columns.get(f"limited_{cause.label}_ns", np.nan)
-    put_dies(rows, columns)
+    for cause, name in LIMITED_COLUMNS.items():
+        rows["limited_ns"][:, cause] = columns.get(name, np.nan)
+    _put_dies(rows, columns)
     return rows
 
 
@@ -275,16 +273,16 @@ def die_columns(rows: Records) -> dict[str, Column]:
     own_mhz = _own_mhz(rows["sm_clock_mhz"])
     return {
         name: np.where(is_there[:, die], clocks_mhz[:, die] - own_mhz, np.nan)
-        for die, name in enumerate(_NAMES)
+        for die, name in enumerate(_DIE_NAMES)
         if is_there[:, die].any()
     }
 
 
-def put_dies(rows: Records, columns: Mapping[str, Column]) -> None:
-    """Put the clocks of dies from their columns into records whose own clocks are there already."""
+def _put_dies(rows: Records, columns: Mapping[str, Column]) -> None:
+    """Fill in the clocks of dies from their columns, in records with their own clocks."""
     rows["die_clocks_mhz"] = NO_DIE
     own_mhz = _own_mhz(rows["sm_clock_mhz"])
-    for die, name in enumerate(_NAMES):
+    for die, name in enumerate(_DIE_NAMES):
         if name in columns:
             known = ~np.isnan(columns[name])
             rows["die_clocks_mhz"][known, die] = columns[name][known] + own_mhz[known]

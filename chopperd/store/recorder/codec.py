@@ -1,8 +1,8 @@
-"""Lossless compression of columns of numbers; what a column means is not known here.
+"""Lossless compression of columns of numbers.
 
-A column becomes whole numbers (readings are decimal fractions of few digits), those their offsets
-from the least or from the one before, whichever are smaller, divided by what divides all of them.
-Equal bytes of neighbouring rows are then next to each other and are compressed by deflate.
+A column becomes whole numbers (readings are decimal fractions of few digits), these become offsets
+from the least or from the one before, whichever are smaller, divided by their common factor. Equal
+bytes of neighbouring rows are then adjacent, and deflate compresses them.
 """
 
 import struct
@@ -45,7 +45,7 @@ def expanded(data: bytes) -> bytes:
     """Decompress the bytes of `compressed`.
 
     Raises:
-        StoreError: The bytes are others.
+        StoreError: The bytes are damaged.
     """
     try:
         plain: bytes = isal_zlib.decompress(data)
@@ -55,27 +55,16 @@ def expanded(data: bytes) -> bytes:
 
 
 class _Coding(msgspec.Struct, array_like=True):
-    """How one column was made small.
-
-    Attributes:
-        name: The column.
-        is_float: Whether it is float64, else int64.
-        gaps: Index of the mask of its NaN; `_NO_GAPS` without any.
-        scale: What floats were multiplied by; `_BITS`.
-        first: The first (of differences) or least (of offsets) number.
-        factor: What all of them were divided by.
-        is_difference: Whether they are differences of neighbours, else offsets.
-        width: Bytes of each number; 0: all are zero.
-    """
+    """How one column was coded."""
 
     name: str
-    is_float: bool
-    gaps: int
-    scale: int
-    first: int
-    factor: int
-    is_difference: bool
-    width: int
+    is_float: bool  # else int64
+    gaps: int  # index of the mask of its NaN; `_NO_GAPS` without any
+    scale: int  # what floats were multiplied by; `_BITS`
+    first: int  # the first (of differences) or least (of offsets) number
+    factor: int  # what all numbers were divided by
+    is_difference: bool  # of neighbours, else offsets
+    width: int  # bytes of each number; 0: all are zero
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -105,7 +94,7 @@ def decoded_columns(data: bytes) -> dict[str, Column]:
     """The columns from the bytes of `encoded_columns`, in their order.
 
     Raises:
-        StoreError: The bytes are others.
+        StoreError: The bytes are damaged.
     """
     try:
         plain = memoryview(expanded(data))
@@ -187,7 +176,7 @@ def _offsets(whole: Int64s) -> tuple[int, int, bool, _Words]:
 
 
 def _cost(numbers: _Words) -> float:
-    """What the numbers carry, roughly, in bits."""
+    """Roughly how many bits the numbers need."""
     return float(np.log2(numbers.astype(np.float64) + 1.0).sum())
 
 

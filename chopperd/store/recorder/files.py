@@ -1,4 +1,4 @@
-"""The flight recorder's folder: its files, their room on disk, and which of them go first.
+"""The flight recorder's folder: its files, their size, and deletion of the oldest.
 
 `samples-NUMBER.rec` hold the samples in order of time; `journal.rec` holds the last minute.
 """
@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,8 @@ from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_ch
 from chopperd.store.recorder.frames import (
     FrameKind,
     encoded_frame,
+    ended_span_ns,
     file_span_ns,
-    is_ended,
     read_payload,
     scanned,
 )
@@ -35,9 +35,9 @@ _LARGEST_FILE_SHARE: Final = 1 / 64
 _LEAST_FILE_BYTES: Final = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptFile:
-    """A file of samples; times are None where it holds none yet, or none that can be read."""
+@dataclass(slots=True, kw_only=True)
+class SampleFile:
+    """A file of samples; times are None while it holds none, or none that can be read."""
 
     number: int
     path: Path
@@ -46,7 +46,7 @@ class KeptFile:
     end_unix_ns: int | None = None
 
 
-def kept_paths(folder: Path) -> list[tuple[int, Path]]:
+def sample_paths(folder: Path) -> list[tuple[int, Path]]:
     """Number and path of the files of samples, oldest first.
 
     Raises:
@@ -58,7 +58,7 @@ def kept_paths(folder: Path) -> list[tuple[int, Path]]:
 
 
 class SampleFiles:
-    """The files of samples as their one writer sees them.
+    """The files of samples, for their only writer.
 
     Args:
         folder: Where they are; exists.
@@ -71,7 +71,7 @@ class SampleFiles:
     def __init__(self, folder: Path, limits: DiskLimits) -> None:
         self._folder = folder
         self._limits = limits
-        self._kept = [_read_file(number, path) for number, path in kept_paths(folder)]
+        self._files = [_read_file(number, path) for number, path in sample_paths(folder)]
         self._open: AppendFile | None = None
         self._newest_is_ended = False
         self._next_number = 1
@@ -81,43 +81,40 @@ class SampleFiles:
     @property
     def size_bytes(self) -> int:
         """Of all files."""
-        return sum(file.size_bytes for file in self._kept)
+        return sum(file.size_bytes for file in self._files)
 
     @property
     def oldest_unix_ns(self) -> int | None:
         """The first time in any file; None if there is none."""
-        begins = [f.begin_unix_ns for f in self._kept if f.begin_unix_ns is not None]
+        begins = [f.begin_unix_ns for f in self._files if f.begin_unix_ns is not None]
         return min(begins, default=None)
 
     @property
     def disk_is_nearly_full(self) -> bool:
-        """Whether so little of the disk is free that the files do not grow any more."""
+        """Whether so little of the disk is free that the files no longer grow."""
         return self._ceiling_bytes is not None
 
     def append(self, frame: bytes, span_ns: tuple[int, int], other_bytes: int) -> None:
         """Add a frame that holds samples of a time; it is on disk afterwards.
 
         Args:
-            frame: What to add.
+            frame: The frame.
             span_ns: Unix times of its first and last sample.
-            other_bytes: What other files of the recorder take.
+            other_bytes: Size of the recorder's other files.
 
         Raises:
             StoreError: There is no room, and nothing to delete.
             OSError: It can't be written; nothing of it is stored.
         """
-        begin_ns, end_ns = span_ns
-        self._end_what_is_full(begin_ns, len(frame))
+        self._end_what_is_full(span_ns[0], len(frame))
         self.make_room(len(frame), other_bytes)
         file = self._open or self._new_file()
         file.append(frame)
-        last = self._kept[-1]
-        self._kept[-1] = replace(
-            last,
-            size_bytes=file.size_bytes,
-            begin_unix_ns=_least(last.begin_unix_ns, begin_ns),
-            end_unix_ns=max(end_ns, last.end_unix_ns or end_ns),
-        )
+        last = self._files[-1]
+        last.size_bytes = file.size_bytes
+        known_ns = (t_ns for t_ns in (last.begin_unix_ns, last.end_unix_ns) if t_ns is not None)
+        times_ns = (*span_ns, *known_ns)
+        last.begin_unix_ns, last.end_unix_ns = min(times_ns), max(times_ns)
         file.sync()
 
     def make_room(self, more_bytes: int, other_bytes: int) -> None:
@@ -125,17 +122,17 @@ class SampleFiles:
 
         Args:
             more_bytes: What is to be written.
-            other_bytes: What other files of the recorder take.
+            other_bytes: Size of the recorder's other files.
 
         Raises:
             StoreError: There is none, and nothing to delete.
-            OSError: The free space can't be read, or a file not be deleted.
+            OSError: The free space can't be read, or a file can't be deleted.
         """
         limit_bytes = min(self._limits.max_bytes, self._allowed_bytes(other_bytes))
         while self.size_bytes + other_bytes + more_bytes > limit_bytes:
-            if len(self._kept) <= (not self._newest_is_ended):
+            if len(self._files) <= (not self._newest_is_ended):
                 full = "the disk is nearly full" if self.disk_is_nearly_full else "no room"
-                raise StoreError(f"{full}: samples are not kept")
+                raise StoreError(f"{full}: samples are not stored")
             self._delete_oldest()
 
     def delete_old(self, now_unix_ns: int) -> None:
@@ -145,7 +142,7 @@ class SampleFiles:
             OSError: One can't be deleted.
         """
         before_ns = self._limits.oldest_unix_ns(now_unix_ns)
-        while len(self._kept) > 1 and (self._kept[0].end_unix_ns or 0) < before_ns:
+        while len(self._files) > 1 and (self._files[0].end_unix_ns or 0) < before_ns:
             self._delete_oldest()
 
     def close(self) -> None:
@@ -155,7 +152,7 @@ class SampleFiles:
             self._open = None
 
     def _allowed_bytes(self, other_bytes: int) -> int:
-        """Most bytes by the free share of the disk; below the floor, the present size."""
+        """Largest size by the disk's free share: where that is missing, the present size."""
         if not missing_bytes(self._folder, self._limits.min_free_ratio):
             self._ceiling_bytes = None
             return self._limits.max_bytes
@@ -164,26 +161,26 @@ class SampleFiles:
         return self._ceiling_bytes
 
     def _end_what_is_full(self, begin_ns: int, more_bytes: int) -> None:
-        """End the file being written if the next frame belongs into a new one."""
-        if self._open is None and self._kept and not self._newest_is_ended:
-            self._go_on_with_newest()
+        """End the file being written if the next frame belongs in a new one."""
+        if self._open is None and self._files and not self._newest_is_ended:
+            self._continue_newest()
         if self._open is not None and self._is_full(self._open, begin_ns, more_bytes):
             self._end_file(self._open)
 
     def _new_file(self) -> AppendFile:
-        number = max(self._next_number, *(file.number + 1 for file in self._kept[-1:]), 0)
+        number = max(self._next_number, *(file.number + 1 for file in self._files[-1:]), 0)
         path = self._folder / f"samples-{number:08d}.rec"
         self._open = AppendFile(path, is_new=True)
         self._newest_is_ended = False
         self._next_number = number + 1
-        self._kept.append(KeptFile(number=number, path=path))
+        self._files.append(SampleFile(number=number, path=path))
         return self._open
 
-    def _go_on_with_newest(self) -> None:
-        """Open the file that an earlier writer did not end; an unfinished frame is cut off."""
-        file = AppendFile(self._kept[-1].path)
+    def _continue_newest(self) -> None:
+        """Open the file that an earlier writer did not end, without an incomplete last frame."""
+        file = AppendFile(self._files[-1].path)
         try:
-            if is_ended(file.fd):
+            if ended_span_ns(file.fd) is not None:
                 self._newest_is_ended = True
                 file.close()
                 return
@@ -197,7 +194,7 @@ class SampleFiles:
         self._open = file
 
     def _is_full(self, file: AppendFile, begin_ns: int, more_bytes: int) -> bool:
-        last = self._kept[-1]
+        last = self._files[-1]
         largest = max(self._limits.max_bytes * _LARGEST_FILE_SHARE, _LEAST_FILE_BYTES)
         started_ns = begin_ns if last.begin_unix_ns is None else last.begin_unix_ns
         is_long = abs(begin_ns - started_ns) >= _LONGEST_FILE_NS
@@ -206,29 +203,23 @@ class SampleFiles:
 
     def _end_file(self, file: AppendFile) -> None:
         """Close a file for good, with its span in a last frame; readers scan one without."""
-        last = self._kept[-1]
+        last = self._files[-1]
         if not file.spoiled and last.begin_unix_ns is not None and last.end_unix_ns is not None:
             with suppress(OSError):
-                file.append(
-                    encoded_frame(
-                        FrameKind.END,
-                        b"",
-                        begin_unix_ns=last.begin_unix_ns,
-                        end_unix_ns=last.end_unix_ns,
-                    )
-                )
-        self._kept[-1] = replace(last, size_bytes=file.size_bytes)
+                span = {"begin_unix_ns": last.begin_unix_ns, "end_unix_ns": last.end_unix_ns}
+                file.append(encoded_frame(FrameKind.END, b"", **span))
+        last.size_bytes = file.size_bytes
         self._newest_is_ended = True
         self.close()
 
     def _delete_oldest(self) -> None:
-        oldest = self._kept[0]
+        oldest = self._files[0]
         oldest.path.unlink(missing_ok=True)
-        del self._kept[0]
+        del self._files[0]
         logger.debug("deleted %s, the oldest of the flight recorder", oldest.path)
 
 
-def _read_file(number: int, path: Path) -> KeptFile:
+def _read_file(number: int, path: Path) -> SampleFile:
     """A file as it is on disk; one that can't be read holds nothing."""
     span_ns, size_bytes = None, 0
     with suppress(OSError):
@@ -239,27 +230,19 @@ def _read_file(number: int, path: Path) -> KeptFile:
         finally:
             os.close(fd)
     begin_ns, end_ns = span_ns or (None, None)
-    return KeptFile(
-        number=number,
-        path=path,
-        size_bytes=size_bytes,
-        begin_unix_ns=begin_ns,
-        end_unix_ns=end_ns,
+    return SampleFile(
+        number=number, path=path, size_bytes=size_bytes, begin_unix_ns=begin_ns, end_unix_ns=end_ns
     )
 
 
-def _least(known: int | None, other: int) -> int:
-    return other if known is None else min(known, other)
-
-
 class Journal:
-    """A file of chunks that are not in the files of samples yet.
+    """A file of chunks that are not yet in the files of samples.
 
     Args:
         path: The file; made if there is none.
 
     Raises:
-        OSError: It can't be opened, or an unfinished frame not be cut off.
+        OSError: It can't be opened, or an incomplete last frame can't be cut off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -279,7 +262,7 @@ class Journal:
         return self._file.size_bytes
 
     def left_over(self) -> tuple[list[SampleChunk], int]:
-        """The chunks that were in it when it was opened, and how many more are damaged."""
+        """The chunks that it held when opened, and how many more are damaged."""
         chunks, damaged_count = [], len(self._scan.damaged_offsets)
         for frame in self._scan.frames:
             try:

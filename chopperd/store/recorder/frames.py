@@ -1,8 +1,8 @@
 """Frames of the flight recorder's files; reading resumes at the next frame after damage.
 
-A frame is a header with a check sum of its own, so that its length can be trusted, and a payload.
-A frame that ends beyond the file is being written, or its writer was killed: no damage. Bytes that
-are no frame are skipped up to the next header.
+A frame is a header with a checksum of its own, so that its length can be trusted, and a payload.
+A frame that ends beyond the file is being written, or its writer was killed: that is not damage.
+Other bytes are skipped up to the next header.
 """
 
 import os
@@ -15,17 +15,14 @@ from typing import Final
 
 _MAGIC: Final = b"\x93chopper"
 _VERSION: Final = 1
-#: Magic, version, kind, payload bytes, payload check sum, begin and end; then its own check sum.
+#: Magic, version, kind, payload's size and checksum, begin and end; then the header's checksum.
 _FIELDS: Final = Struct("<8sHHIIqq")
 _CHECK: Final = Struct("<I")
 HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 
 
 class FrameKind(IntEnum):
-    """What a frame holds.
-
-    `SAMPLES`: samples of a time. `END`: nothing; it ends a file, and its times are the file's.
-    """
+    """What a frame holds: samples, or nothing: it ends a file, and its times are the file's."""
 
     SAMPLES = 1
     END = 2
@@ -33,13 +30,9 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A frame found in a file.
+    """A frame in a file; `offset` is that of its payload.
 
-    Attributes:
-        kind: A `FrameKind`, or what a later version wrote.
-        offset: Where the payload begins.
-        payload_bytes, check: Its length and check sum.
-        begin_unix_ns, end_unix_ns: First and last time in it.
+    `kind` is a `FrameKind` or, where a later version wrote the frame, another number.
     """
 
     kind: int
@@ -54,19 +47,12 @@ class Frame:
         """Where the frame ends."""
         return self.offset + self.payload_bytes
 
-    def touches(self, from_unix_ns: int, to_unix_ns: int) -> bool:
-        """Whether it may hold something of `[from, to)`."""
-        return self.begin_unix_ns < to_unix_ns and self.end_unix_ns >= from_unix_ns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What is in a file.
+    """The whole frames of a file in order, with payloads unread, and the offsets of other bytes.
 
-    Attributes:
-        frames: The whole ones, in order; payloads are not read.
-        damaged_offsets: Offsets of bytes that are no frame.
-        whole_bytes: Where the first frame begins that is not whole; the file's size if all are.
+    `whole_bytes` is the offset of the first incomplete frame; the file's size without one.
     """
 
     frames: tuple[Frame, ...]
@@ -119,20 +105,16 @@ def scanned(fd: int) -> Scan:
 
 
 def file_span_ns(fd: int) -> tuple[int, int] | None:
-    """First and last time in a file; None if it holds none.
+    """First and last time in a file, which is scanned if it has not ended; None if it is empty."""
+    return ended_span_ns(fd) or scanned(fd).span_ns
 
-    An ended file has its span in its last frame; others are scanned.
-    """
+
+def ended_span_ns(fd: int) -> tuple[int, int] | None:
+    """First and last time in a file that has ended; None of one that may grow."""
     last = _frame_at(fd, max(os.fstat(fd).st_size - HEADER_BYTES, 0))
-    if last is not None and last.kind == FrameKind.END:
-        return last.begin_unix_ns, last.end_unix_ns
-    return scanned(fd).span_ns
-
-
-def is_ended(fd: int) -> bool:
-    """Whether nothing is to be added to a file."""
-    last = _frame_at(fd, max(os.fstat(fd).st_size - HEADER_BYTES, 0))
-    return last is not None and last.kind == FrameKind.END
+    if last is None or last.kind != FrameKind.END:
+        return None
+    return last.begin_unix_ns, last.end_unix_ns
 
 
 def read_payload(fd: int, frame: Frame) -> bytes | None:

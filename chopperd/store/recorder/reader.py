@@ -1,34 +1,36 @@
 """The flight recorder's reader: the samples of a time, also while another process writes them."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
 
-from chopperd.correlate.clock.governing import reported_dies
 from chopperd.errors import StoreError
-from chopperd.model.arrays import Float64s, Int64s
+from chopperd.model.arrays import Int64s
 from chopperd.model.devices import GpuInfo
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
+from chopperd.model.samples import GpuSamples, ProcessRow, SampleSet
 from chopperd.sampling.memory.layout import Records
 from chopperd.sampling.process_table import merged_processes
-from chopperd.sampling.recording import gpu_samples
-from chopperd.store.recorder.chunk import Origin, SampleChunk, decoded_chunk, identity, joined
-from chopperd.store.recorder.files import JOURNAL, kept_paths
+from chopperd.sampling.recording import in_unix_time, samples_at
+from chopperd.store.recorder.chunk import (
+    Origin,
+    SampleChunk,
+    decoded_chunk,
+    identity,
+    joined,
+    rising_triples,
+)
+from chopperd.store.recorder.files import JOURNAL, sample_paths
 from chopperd.store.recorder.frames import Frame, FrameKind, file_span_ns, read_payload, scanned
 from chopperd.store.samples.columns import label_order
-from chopperd.units import NS_PER_S, TimeTriple
+from chopperd.units import NS_PER_S
 
 #: Clock triples this far beyond a time still tie its first and last samples to Unix time.
 _MARGIN_NS: Final = 2 * NS_PER_S
-_COLUMNS: Final[Mapping[str, type]] = {
-    **dict.fromkeys(("t_unix_ns", "read_span_ns", "causes"), np.int64),
-    **dict.fromkeys(VALUE_COLUMNS, np.float64),
-}
 Made = TypeVar("Made")
 
 
@@ -63,7 +65,7 @@ class ChunkFiles:
         journal = self._folder / JOURNAL
         chunks = self._read(journal, self._of_file) or []
         self.newest = self._read(journal, _last_origin)
-        paths = [path for _, path in kept_paths(self._folder)]
+        paths = [path for _, path in sample_paths(self._folder)]
         for path in paths:
             chunks.extend(self._read(path, self._of_file) or [])
         for path in reversed(paths):
@@ -71,19 +73,18 @@ class ChunkFiles:
         return chunks
 
     def _of_file(self, fd: int, path: Path) -> list[SampleChunk]:
-        if not self._is_wanted(file_span_ns(fd)):
+        span_ns = file_span_ns(fd)
+        if span_ns is not None and not self._is_wanted(*span_ns):  # without: damaged, or empty
             return []
         scan = scanned(fd)
         self.damaged.update((path.name, offset) for offset in scan.damaged_offsets)
-        wanted = [f for f in scan.frames if f.touches(self._from_unix_ns, self._to_unix_ns)]
-        chunks = [self._decoded(path, fd, frame) for frame in wanted]
+        frames = (f for f in scan.frames if self._is_wanted(f.begin_unix_ns, f.end_unix_ns))
+        chunks = (self._decoded(path, fd, frame) for frame in frames)
         return [chunk for chunk in chunks if chunk is not None]
 
-    def _is_wanted(self, span_ns: tuple[int, int] | None) -> bool:
-        """Whether a file may hold something; one of which nothing is known is damaged or empty."""
-        if span_ns is None:
-            return True
-        return span_ns[0] < self._to_unix_ns and span_ns[1] >= self._from_unix_ns
+    def _is_wanted(self, begin_unix_ns: int, end_unix_ns: int) -> bool:
+        """Whether a file or frame of a time may hold samples of the wanted time."""
+        return begin_unix_ns < self._to_unix_ns and end_unix_ns >= self._from_unix_ns
 
     def _decoded(self, path: Path, fd: int, frame: Frame) -> SampleChunk | None:
         """The chunk of a frame; None if it has none, or none that can be read."""
@@ -192,26 +193,12 @@ class RecordedSamples:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Boot:
-    """What was sampled between two starts of the machine: its times share one MONOTONIC.
+    """What was sampled between two starts of the machine: its times share one MONOTONIC."""
 
-    Attributes:
-        chunks: In order of time.
-        triples: All clock triples, rising.
-    """
-
-    chunks: tuple[SampleChunk, ...]
-    triples: tuple[TimeTriple, ...]
-
-    @staticmethod
-    def of(chunks: Sequence[SampleChunk]) -> "_Boot":
-        """The boot that some chunks, in any order, belong to."""
-        by_time = {triple.mono_ns: triple for chunk in chunks for triple in chunk.triples}
-        return _Boot(
-            chunks=tuple(sorted(chunks, key=_last_mono_ns)),
-            triples=tuple(by_time[mono_ns] for mono_ns in sorted(by_time)),
-        )
+    def __init__(self, chunks: Iterable[SampleChunk]) -> None:
+        self.chunks = sorted(chunks, key=lambda chunk: chunk.triples[-1].mono_ns)
+        self.triples = rising_triples(self.chunks)
 
     @property
     def row_count(self) -> int:
@@ -237,24 +224,18 @@ class _Boot:
         for chunk in self.chunks:
             yield from (gpu for gpu in chunk.origin.gpus if identity(gpu) == key)
 
-    def records(self, key: str) -> Records | None:
-        """All records of a GPU, rising in time, each once; None if there are none."""
+    def records(self, key: str) -> Records:
+        """All records of a GPU, rising in time, each once."""
         parts = [
             records
             for chunk in self.chunks
             for slot, records in chunk.records.items()
             if identity(chunk.origin.gpus[slot]) == key
         ]
-        if not parts:
-            return None
         rows = joined(parts)
         _, first = np.unique(rows["t_mono_ns"], return_index=True)
         records: Records = rows[first]
         return records
-
-
-def _last_mono_ns(chunk: SampleChunk) -> int:
-    return chunk.triples[-1].mono_ns if chunk.triples else 0
 
 
 def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
@@ -263,7 +244,7 @@ def _by_boot(chunks: Sequence[SampleChunk]) -> list[_Boot]:
     for chunk in chunks:
         if chunk.triples and chunk.row_count:
             groups.setdefault(chunk.origin.boot_id, []).append(chunk)
-    return sorted(map(_Boot.of, groups.values()), key=lambda boot: boot.triples[-1].unix_ns)
+    return sorted(map(_Boot, groups.values()), key=lambda boot: boot.triples[-1].unix_ns)
 
 
 def _labels(boots: Sequence[_Boot], newest: Origin | None) -> dict[str, str]:
@@ -295,62 +276,31 @@ def _of_gpu(
         # The samples do not hold which of several was in force when.
         power_limit_w=limits_w.pop() if len(limits_w) == 1 else None,
     )
-    parts = [
-        gpu_samples(info, records, boot.triples)
-        for boot in boots
-        if (records := boot.records(key)) is not None
-    ]
-    t_unix_ns = np.concatenate([np.zeros(0, np.int64), *(part.t_unix_ns for part in parts)])
     begin_ns, end_ns = span_unix_ns
-    inside = np.flatnonzero((t_unix_ns >= begin_ns) & (t_unix_ns < end_ns))
-    passed_ns = np.maximum.accumulate(np.concatenate([[begin_ns - 1], t_unix_ns[inside]]))
-    return _rows_of(info, parts, inside[t_unix_ns[inside] > passed_ns[:-1]])
-
-
-def _rows_of(info: GpuInfo, parts: Sequence[GpuSamples], rows: Int64s) -> GpuSamples:
-    """Some rows of several samples of a GPU put one after the other."""
-    columns = {
-        name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])[rows]
-        for name, dtype in _COLUMNS.items()
-    }
-    limited = {
-        cause: np.concatenate([p.limited_ns.get(cause, np.full(len(p), np.nan)) for p in parts])
-        for cause in sorted({cause for part in parts for cause in part.limited_ns})
-    }
-    return GpuSamples(
-        gpu=info,
-        limited_ns={c: v[rows] for c, v in limited.items() if not np.isnan(v[rows]).all()},
-        die_clocks_mhz=_dies_of(parts, rows),
-        **columns,
-    )
-
-
-def _dies_of(parts: Sequence[GpuSamples], rows: Int64s) -> Float64s | None:
-    """The clocks of dies in some rows of several samples; None where there are none."""
-    counts = [0 if part.die_clocks_mhz is None else part.die_clocks_mhz.shape[1] for part in parts]
-    if not any(counts):
-        return None
-    clocks_mhz = np.full((sum(map(len, parts)), max(counts)), np.nan)
-    begin = 0
-    for part, count in zip(parts, counts, strict=True):
-        if part.die_clocks_mhz is not None:
-            clocks_mhz[begin : begin + len(part), :count] = part.die_clocks_mhz
-        begin += len(part)
-    return reported_dies(clocks_mhz[rows])
+    parts: list[Records] = []
+    times: list[Int64s] = [np.full(1, begin_ns - 1)]
+    for boot in boots:
+        records, t_unix_ns = in_unix_time(boot.records(key), boot.triples)
+        inside = (t_unix_ns >= begin_ns) & (t_unix_ns < end_ns)
+        parts.append(records[inside])
+        times.append(t_unix_ns[inside])
+    t_unix_ns = np.concatenate(times)
+    rises = t_unix_ns[1:] > np.maximum.accumulate(t_unix_ns)[:-1]
+    return samples_at(info, joined(parts)[rises], t_unix_ns[1:][rises])
 
 
 def _notes(boots: Sequence[_Boot], files: ChunkFiles) -> Iterator[Note]:
     """Notes on samples that are missing, damaged or unreadable."""
     lost_count = sum(chunk.lost_count for boot in boots for chunk in boot.chunks)
     if lost_count:
-        text = f"{lost_count} samples of about that time were lost before they were kept"
+        text = f"{lost_count} samples of about that time were lost before they were stored"
         yield Note(code="samples_lost", text=text)
     if files.damaged:
-        text = f"{len(files.damaged)} damaged pieces of the recorded samples were passed over"
+        text = f"{len(files.damaged)} damaged pieces of the recorded samples were skipped"
         yield Note(code="samples_damaged", text=text)
     if files.unreadable:
         text = f"{len(files.unreadable)} files of recorded samples may not be read"
         yield Note(code="samples_unreadable", text=text)
     if len(boots) > 1:
-        text = f"the machine was started anew within the samples ({len(boots)} boots)"
+        text = f"the machine was restarted within the samples ({len(boots)} boots)"
         yield Note(code="several_boots", text=text)

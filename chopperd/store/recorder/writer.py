@@ -55,11 +55,11 @@ class _Files:
 
     lock_fd: int
     journal: Journal
-    kept: SampleFiles
+    samples: SampleFiles
 
     def close(self) -> None:
         self.journal.close()
-        self.kept.close()
+        self.samples.close()
         os.close(self.lock_fd)
 
 
@@ -184,7 +184,7 @@ class FlightRecorder:
         finally:
             if self._chunk_is_due():
                 self._write_chunks()
-        self._ready().kept.delete_old(self._clock.unix_ns())
+        self._ready().samples.delete_old(self._clock.unix_ns())
 
     def _ready(self) -> _Files:
         """The open files; chunks that an earlier writer left in the journal wait first."""
@@ -205,7 +205,7 @@ class FlightRecorder:
         files = self._ready()
         for group in _groups(self._waiting[self._journaled_count :], _FRAME_ROWS):
             frame, _ = chunk_frame(merged(group), quick=True)
-            files.kept.make_room(len(frame), files.journal.size_bytes)
+            files.samples.make_room(len(frame), files.journal.size_bytes)
             files.journal.append(frame)
             self._journaled_count += len(group)
 
@@ -226,7 +226,7 @@ class FlightRecorder:
         self._retry_mono_ns = self._clock.mono_ns() + _RETRY_NS
         for group in list(_groups(self._waiting, _CHUNK_ROWS)):
             frame, span_ns = chunk_frame(merged(group), quick=False)
-            files.kept.append(frame, span_ns, files.journal.size_bytes)
+            files.samples.append(frame, span_ns, files.journal.size_bytes)
             del self._waiting[: len(group)]
             self._waiting_rows -= _row_count(group)
             self._journaled_count = max(self._journaled_count - len(group), 0)
@@ -243,14 +243,14 @@ class FlightRecorder:
 
     def _publish(self, trouble: str | None) -> None:
         if trouble and not self._live.trouble:
-            logger.warning("samples can't be kept for now: %s", trouble)
+            logger.warning("samples can't be stored for now: %s", trouble)
         elif self._live.trouble and not trouble:
-            logger.warning("samples are kept again in %s", self._folder)
+            logger.warning("samples are stored again in %s", self._folder)
         size_bytes, damaged_count = self._live.bytes, self._damaged_count
         if (files := self._files) is not None:
-            size_bytes = files.journal.size_bytes + files.kept.size_bytes
-            damaged_count += files.kept.damaged_count
-            if trouble is None and files.kept.disk_is_nearly_full:
+            size_bytes = files.journal.size_bytes + files.samples.size_bytes
+            damaged_count += files.samples.damaged_count
+            if trouble is None and files.samples.disk_is_nearly_full:
                 trouble = _NEARLY_FULL
         self._live = ArchiveLive(
             bytes=size_bytes,
@@ -261,14 +261,14 @@ class FlightRecorder:
         )
 
     def _oldest_unix_ns(self) -> int | None:
-        kept_ns = None if self._files is None else self._files.kept.oldest_unix_ns
+        kept_ns = None if self._files is None else self._files.samples.oldest_unix_ns
         if kept_ns is None and self._waiting:
             return self._waiting[0].span_ns()[0]
         return kept_ns
 
     def _close_files(self) -> None:
         if self._files is not None:
-            self._damaged_count += self._files.kept.damaged_count
+            self._damaged_count += self._files.samples.damaged_count
             self._files.close()
             self._files = None
 
@@ -289,7 +289,7 @@ def _opened(folder: Path, limits: DiskLimits) -> _Files:
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise StoreError(f"another process keeps samples in {folder}") from error
+            raise StoreError(f"another process writes samples to {folder}") from error
         journal = Journal(folder / JOURNAL)
         undo.callback(journal.close)
         files = _Files(lock_fd, journal, SampleFiles(folder, limits))

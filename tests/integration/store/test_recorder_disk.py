@@ -180,7 +180,7 @@ def test_below_the_floor_with_nothing_to_delete_nothing_is_kept(disk: Path) -> N
     folder = disk / "recorder"
     feed = recorder_on(folder, replace(ROOMY, min_free_ratio=0.2))
     feed.seconds(20, hz=1_000)
-    assert trouble(feed) == "the disk is nearly full: samples are not kept"
+    assert trouble(feed) == "the disk is nearly full: samples are not stored"
     assert feed.recorder.live.lost_samples == 20 * 2_000 - 30_000
     assert rows_read(folder) == 0
     filler.unlink()
