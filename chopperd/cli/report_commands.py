@@ -77,7 +77,7 @@ def _check_output(output: Path | None) -> None:
     if not output.parent.is_dir():
         raise ConfigError([f"-o: there is no folder {output.parent}"])
     if output.suffix == ".parquet":
-        from chopperd.store.samples.parquet import check_parquet
+        from chopperd.store.samples.files import check_parquet
 
         check_parquet()
 

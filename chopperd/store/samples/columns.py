@@ -1,8 +1,8 @@
-"""Rows of all GPUs as columns, from and to one `GpuSamples` a GPU: what all forms share."""
+"""Samples of all GPUs as columns, from and to one `GpuSamples` a GPU; headers of our own files."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -21,13 +21,23 @@ from chopperd.model.plausible import (
     Bounds,
 )
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, ProcessRow, SampleSet
+from chopperd.model.samples import (
+    LIMITED_COLUMNS,
+    VALUE_COLUMNS,
+    GpuSamples,
+    ProcessRow,
+    SampleSet,
+)
 from chopperd.sampling.process_table import merged_processes
 from chopperd.units import TimeTriple
 
 REQUIRED_COLUMNS: Final = ("t_unix_ns", "gpu", "sm_clock_mhz")
-_REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
+#: Columns of numbers, by their names in our files.
+FLOAT_COLUMNS: Final = (*VALUE_COLUMNS, *LIMITED_COLUMNS.values())
 DIES: Final = "die_clocks_mhz"
+_BOUNDS: Final = {**SAMPLE_BOUNDS, **dict.fromkeys(LIMITED_COLUMNS.values(), LIMITED_NS)}
+_LIMITED_BY_NAME: Final = {name: cause for cause, name in LIMITED_COLUMNS.items()}
+_REPORTED_BY_LABEL: Final = {cause.label: cause for cause in REPORTED_CAUSES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +47,7 @@ class SampleColumns:
     Attributes:
         labels: (n,) Label of the GPU.
         t_unix_ns, read_span_ns, causes: (n,) int64 as in `GpuSamples`.
-        values: (n,) float64 for each of `VALUE_COLUMNS`.
-        limited_ns: (n,) float64 for each cause with a column.
+        floats: (n,) float64 for each of `FLOAT_COLUMNS` that was reported, the SM clock always.
         die_clocks_mhz: (n, dies) float64, NaN where absent; None without the column.
     """
 
@@ -46,8 +55,7 @@ class SampleColumns:
     t_unix_ns: Int64s
     read_span_ns: Int64s
     causes: Int64s
-    values: Mapping[str, Float64s]
-    limited_ns: Mapping[Cause, Float64s] = field(default_factory=dict)
+    floats: Mapping[str, Float64s]
     die_clocks_mhz: Float64s | None = None
 
 
@@ -78,26 +86,16 @@ def divided_by_gpu(
 
 
 def _plausible(columns: SampleColumns, dropped: Counter[str]) -> SampleColumns:
-    """The columns with NaN for what is outside of its bounds, counted by column."""
+    """The columns with NaN for values outside of their bounds, which are counted by column."""
     dies_mhz = columns.die_clocks_mhz
-    values = dict(columns.values)
+    floats = dict(columns.floats)
     if dies_mhz is not None:
         # A clock of 0 is then that of a die which is off.
-        off = (values["sm_clock_mhz"] == 0) & ~np.isnan(dies_mhz).all(axis=1)
-        values["sm_clock_mhz"] = np.where(off, np.nan, values["sm_clock_mhz"])
-        dies_mhz = _inside(dies_mhz, DIE_CLOCK_MHZ, "die_clocks_mhz", dropped)
-    return replace(
-        columns,
-        values={
-            name: _inside(column, SAMPLE_BOUNDS[name], name, dropped)
-            for name, column in values.items()
-        },
-        limited_ns={
-            cause: _inside(column, LIMITED_NS, f"limited_{cause.label}_ns", dropped)
-            for cause, column in columns.limited_ns.items()
-        },
-        die_clocks_mhz=dies_mhz,
-    )
+        off = (floats["sm_clock_mhz"] == 0) & ~np.isnan(dies_mhz).all(axis=1)
+        floats["sm_clock_mhz"] = np.where(off, np.nan, floats["sm_clock_mhz"])
+        dies_mhz = _inside(dies_mhz, DIE_CLOCK_MHZ, DIES, dropped)
+    floats = {name: _inside(each, _BOUNDS[name], name, dropped) for name, each in floats.items()}
+    return replace(columns, floats=floats, die_clocks_mhz=dies_mhz)
 
 
 def _inside(column: Float64s, bounds: Bounds, name: str, dropped: Counter[str]) -> Float64s:
@@ -129,47 +127,33 @@ def _dropped_notes(dropped: Mapping[str, int]) -> tuple[Note, ...]:
 
 
 def columns_in_turn(parts: Sequence[SampleColumns]) -> SampleColumns:
-    """The samples of several recordings as one, in their order.
-
-    Args:
-        parts: At least one.
-    """
+    """The samples of several recordings, at least one, as one, in their order."""
     if len(parts) == 1:
         return parts[0]
-    causes = dict.fromkeys(cause for part in parts for cause in part.limited_ns)
     dies = [part.die_clocks_mhz for part in parts]
+    no_dies = [np.full((len(part.labels), MOST_DIES), np.nan) for part in parts]
     return SampleColumns(
         labels=[label for part in parts for label in part.labels],
-        t_unix_ns=joined([part.t_unix_ns for part in parts], np.int64),
-        read_span_ns=joined([part.read_span_ns for part in parts], np.int64),
-        causes=joined([part.causes for part in parts], np.int64),
-        values={
-            name: joined([p.values[name] for p in parts], np.float64) for name in VALUE_COLUMNS
-        },
-        limited_ns={
-            cause: joined([p.limited_ns.get(cause, _absent(p)) for p in parts], np.float64)
-            for cause in causes
+        t_unix_ns=np.concatenate([part.t_unix_ns for part in parts]),
+        read_span_ns=np.concatenate([part.read_span_ns for part in parts]),
+        causes=np.concatenate([part.causes for part in parts]),
+        floats={
+            name: np.concatenate(
+                [p.floats.get(name, np.full(len(p.labels), np.nan)) for p in parts]
+            )
+            for name in dict.fromkeys(name for part in parts for name in part.floats)
         },
         die_clocks_mhz=None
         if all(each is None for each in dies)
-        else np.concatenate(
-            [
-                np.full((len(part.labels), MOST_DIES), np.nan) if each is None else each
-                for part, each in zip(parts, dies, strict=True)
-            ]
-        ),
+        else np.concatenate([n if d is None else d for d, n in zip(dies, no_dies, strict=True)]),
     )
-
-
-def _absent(part: SampleColumns) -> Float64s:
-    return np.full(len(part.labels), np.nan)
 
 
 def infos_in_turn(parts: Sequence[Mapping[str, GpuInfo]], path: str) -> dict[str, GpuInfo]:
     """The GPUs of several recordings in one file, by label; the first description of each counts.
 
     Raises:
-        StoreError: A label is one GPU's in one recording and another's in the next.
+        StoreError: A label names different GPUs in two recordings.
     """
     found: dict[str, GpuInfo] = {}
     for nth, part in enumerate(parts, 1):
@@ -213,20 +197,16 @@ def written_columns(
         "t_unix_ns": joined([gpu.t_unix_ns for gpu in gpus], np.int64),
         "gpu": np.array([gpu.gpu.gpu for gpu in gpus for _ in range(len(gpu))], object),
     }
-    for name in VALUE_COLUMNS:
-        values = joined([getattr(gpu, name) for gpu in gpus], np.float64)
-        if name == "sm_clock_mhz" or not np.isnan(values).all():
+    for name in FLOAT_COLUMNS:
+        values = joined([_floats(gpu, name) for gpu in gpus], np.float64)
+        if name in REQUIRED_COLUMNS or not np.isnan(values).all():
             columns[name] = values
-    for cause in Cause:
-        if any(cause in gpu.limited_ns for gpu in gpus):
-            parts = [gpu.limited_ns.get(cause, np.full(len(gpu), np.nan)) for gpu in gpus]
-            if not np.isnan(values := joined(parts, np.float64)).all():
-                columns[f"limited_{cause.label}_ns"] = values
     if any(gpu.die_clocks_mhz is not None for gpu in gpus):
         columns[DIES] = np.fromiter((cell for gpu in gpus for cell in die_cells(gpu)), object)
     causes = joined([gpu.causes for gpu in gpus], np.int64)
     if (causes != Cause.UNKNOWN.bit).any():
-        columns["cause"] = np.array(cause_texts(causes), object)
+        codes, rows = np.unique(causes, return_inverse=True)
+        columns["cause"] = np.array([_labels(bits) for bits in codes.tolist()], object)[rows]
     spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)
     if spans.any():
         columns["read_span_ns"] = spans
@@ -235,17 +215,21 @@ def written_columns(
 
 
 def joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
-    """The parts one after another, none of them giving an empty array."""
+    """The parts one after another; an empty array of no parts."""
     return np.concatenate([np.empty(0, dtype), *parts])
 
 
-def cause_texts(causes: Int64s) -> list[str]:
-    """The labels in each bit set, joined by `+`."""
-    text_of = {
-        bits: "+".join(cause.label for cause in Cause if bits & cause.bit)
-        for bits in np.unique(causes).tolist()
-    }
-    return [text_of[bits] for bits in causes.tolist()]
+def _floats(gpu: GpuSamples, name: str) -> Float64s:
+    """A column of `FLOAT_COLUMNS`."""
+    if name in VALUE_COLUMNS:
+        column: Float64s = getattr(gpu, name)
+        return column
+    return gpu.limited_ns.get(_LIMITED_BY_NAME[name], np.full(len(gpu), np.nan))
+
+
+def _labels(causes: int) -> str:
+    """The labels in a bit set, joined by `+`."""
+    return "+".join(cause.label for cause in Cause if causes & cause.bit)
 
 
 def _unnamed(label: str) -> GpuInfo:
@@ -258,16 +242,20 @@ def _unnamed(label: str) -> GpuInfo:
 def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
     rows = rows[np.argsort(columns.t_unix_ns[rows], kind="stable")]
     rows = rows[np.diff(columns.t_unix_ns[rows], prepend=np.iinfo(np.int64).min // 2) > 0]
-    limited = {cause: values[rows] for cause, values in columns.limited_ns.items()}
-    dies_mhz = columns.die_clocks_mhz
+    found = {name: column[rows] for name, column in columns.floats.items()}
+    absent, dies_mhz = np.full(len(rows), np.nan), columns.die_clocks_mhz
     return GpuSamples(
         gpu=info,
         t_unix_ns=columns.t_unix_ns[rows],
         read_span_ns=columns.read_span_ns[rows],
         causes=columns.causes[rows],
-        limited_ns={cause: v for cause, v in limited.items() if not np.isnan(v).all()},
+        limited_ns={
+            cause: found[name]
+            for cause, name in LIMITED_COLUMNS.items()
+            if name in found and not np.isnan(found[name]).all()
+        },
         die_clocks_mhz=None if dies_mhz is None else reported_dies(dies_mhz[rows]),
-        **{name: columns.values[name][rows] for name in VALUE_COLUMNS},
+        **{name: found.get(name, absent) for name in VALUE_COLUMNS},
     )
 
 
@@ -278,7 +266,7 @@ _VERSION: Final = "1"
 
 
 class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A GPU as the header names it; the fields mean what they mean in `GpuInfo`."""
+    """A GPU in the header; fields as in `GpuInfo`."""
 
     index: int
     gpu: str | None = None
@@ -301,9 +289,17 @@ class GpuEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     parent: str | None = None
     kfd_node: int | None = None
 
+    def info(self) -> GpuInfo:
+        """The GPU; without a label its index is its label."""
+        fields = msgspec.structs.asdict(self)
+        fields["gpu"] = self.gpu if self.gpu is not None else str(self.index)
+        is_known = self.vendor in [vendor.value for vendor in Vendor]
+        fields["vendor"] = Vendor(self.vendor) if is_known else Vendor.OTHER
+        return GpuInfo(**fields)
+
 
 class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A process as the header names it; the fields mean what they mean in `ProcessRow`.
+    """A process in the header; fields as in `ProcessRow`.
 
     `gpus` may be a list of labels or UUIDs, `visible` the text of CUDA_VISIBLE_DEVICES alone.
     """
@@ -348,17 +344,13 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     triples: list[tuple[int, int, int]] = []
     processes: list[ProcessEntry] = []
 
-    def rows(self) -> tuple[ProcessRow, ...]:
-        """The processes."""
-        return tuple(entry.row() for entry in self.processes)
-
     def infos(self, path: str) -> dict[str, GpuInfo]:
         """The GPUs by label, in the order of the file.
 
         Raises:
             StoreError: A label occurs twice.
         """
-        infos = [_info(entry) for entry in self.gpus]
+        infos = [entry.info() for entry in self.gpus]
         by_label = {info.gpu: info for info in infos}
         if len(by_label) != len(infos):
             raise StoreError(f"{path}: line 1: a GPU is named twice")
@@ -368,7 +360,7 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 def header_line(samples: SampleSet) -> str:
     """The first line for a set of samples, without line end."""
     header = SampleHeader(
-        gpus=[_fields(gpu.gpu) for gpu in samples.gpus],
+        gpus=[msgspec.convert(gpu.gpu, GpuEntry, from_attributes=True) for gpu in samples.gpus],
         hz=samples.asked_hz,
         started_unix_ns=samples.started_unix_ns,
         simulated=samples.simulated,
@@ -387,7 +379,7 @@ def header_line(samples: SampleSet) -> str:
 
 
 def parsed_header(line: str, path: str) -> SampleHeader:
-    """The header in a first line; keys that this version does not know are skipped.
+    """The header in a first line, without keys that this version does not know.
 
     Raises:
         StoreError: Another version of the format, or JSON of another shape.
@@ -405,7 +397,7 @@ def own_samples(recordings: Sequence[tuple[SampleHeader, SampleColumns]], path: 
     """The samples of one or several recordings in a file of our own format, in their order.
 
     Raises:
-        StoreError: They are of several nodes, or a label is of several GPUs.
+        StoreError: They are of several nodes, or a label names several GPUs.
     """
     headers = [header for header, _ in recordings]
     first = headers[0]
@@ -422,28 +414,12 @@ def own_samples(recordings: Sequence[tuple[SampleHeader, SampleColumns]], path: 
         driver=first.driver,
         node=first.node,
         # The monotonic clocks of several recordings may be of several boots.
-        triples=_triples(first) if len(headers) == 1 else (),
-        processes=merged_processes(row for header in headers for row in header.rows()),
+        triples=tuple(
+            TimeTriple(unix_ns=unix_ns, mono_ns=mono_ns, boot_ns=boot_ns)
+            for unix_ns, mono_ns, boot_ns in sorted(first.triples, key=lambda triple: triple[1])
+            if len(headers) == 1
+        ),
+        processes=merged_processes(each.row() for header in headers for each in header.processes),
         source=path,
         notes=(*dict.fromkeys(note for header in headers for note in header.notes), *dropped),
     )
-
-
-def _triples(header: SampleHeader) -> tuple[TimeTriple, ...]:
-    """The clock triples, rising."""
-    return tuple(
-        TimeTriple(unix_ns=unix_ns, mono_ns=mono_ns, boot_ns=boot_ns)
-        for unix_ns, mono_ns, boot_ns in sorted(header.triples, key=lambda triple: triple[1])
-    )
-
-
-def _fields(info: GpuInfo) -> GpuEntry:
-    return msgspec.convert(info, GpuEntry, from_attributes=True)
-
-
-def _info(entry: GpuEntry) -> GpuInfo:
-    known = {vendor.value for vendor in Vendor}
-    fields = msgspec.structs.asdict(entry)
-    fields["gpu"] = entry.gpu if entry.gpu is not None else str(entry.index)
-    fields["vendor"] = Vendor(entry.vendor) if entry.vendor in known else Vendor.OTHER
-    return GpuInfo(**fields)

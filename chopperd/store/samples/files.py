@@ -1,4 +1,4 @@
-"""Sample files: reads our own, bare CSV, `nvidia-smi` and `amd-smi` output; writes our own.
+"""Sample files: reads our own, CSV, and those of other monitors; writes our own.
 
 The format is a first line `# chopperd-samples/1 {json}` and then CSV, one row a sample; or the same
 columns as Parquet, with that line in the metadata.
@@ -7,22 +7,24 @@ columns as Parquet, with that line in the metadata.
 import gzip
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
+from io import BytesIO
 from math import isnan
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chopperd.errors import StoreError
-from chopperd.model.arrays import Int64s
+from chopperd.errors import ConfigError, StoreError
+from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import MOST_DIES
 from chopperd.model.kinds import Cause
-from chopperd.model.samples import VALUE_COLUMNS, GpuSamples, SampleSet
+from chopperd.model.samples import GpuSamples, SampleSet
 from chopperd.store.disk import replaced_file
 from chopperd.store.samples.columns import (
     DIES,
+    FLOAT_COLUMNS,
     HEADER_MARK,
     REQUIRED_COLUMNS,
     SampleColumns,
@@ -42,15 +44,16 @@ from chopperd.store.samples.monitors import (
     parsed_prometheus,
 )
 from chopperd.store.samples.nvidia_smi import looks_like_smi, parsed_smi
-from chopperd.store.samples.parquet import (
-    PARQUET,
-    is_parquet,
-    parquet_of,
-    read_parquet_samples,
-)
 from chopperd.store.samples.plain_csv import parsed_plain
-from chopperd.store.samples.text_table import TextTable
+from chopperd.store.samples.text_table import TextTable, parts_of_log
 
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Suffix of Parquet files.
+PARQUET: Final = ".parquet"
+_PARQUET_MAGIC: Final = b"PAR1"
+_HEADER_KEY: Final = b"chopperd-samples"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 #: Detector and reader of other monitors' files; the last takes what is left.
 _OTHERS: Final = (
@@ -80,15 +83,15 @@ def read_samples(
         StoreError: The file can't be read or is none of these; names the line.
         ConfigError: pyarrow, which Parquet takes, is not installed.
     """
-    if is_parquet(path):
-        return read_parquet_samples(path)
+    if _is_parquet(path):
+        return _parquet_samples(path)
     data = _data(path)
     if not data.strip():
         raise StoreError(f"{path}: the file is empty")
     line = data.partition(b"\n")[0].decode()
     if line.startswith(HEADER_MARK) or {*REQUIRED_COLUMNS} <= {*_names(line)}:
-        parts = [_recording(part, line, path) for part, line in _recordings(data)]
-        return own_samples(parts, str(path))
+        parts = parts_of_log(data, HEADER_MARK, _is_header)
+        return own_samples([_recording(part, at, path) for part, at in parts], str(path))
     if looks_like_amd_smi(data):
         return parsed_amd_smi(data, path=str(path))
     if smi_fields or looks_like_smi(line):
@@ -107,7 +110,7 @@ def write_samples(path: Path, samples: SampleSet) -> None:
         ConfigError: pyarrow, which Parquet takes, is not installed.
     """
     with replaced_file(path) as file:
-        file.write(parquet_of(samples) if path.suffix == PARQUET else _text_of(samples, path))
+        file.write(_parquet_of(samples) if path.suffix == PARQUET else _text_of(samples, path))
 
 
 def _text_of(samples: SampleSet, path: Path) -> bytes:
@@ -140,15 +143,6 @@ def _data(path: Path) -> bytes:
     return data.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
 
 
-def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The parts of a file, each from a first line on, with the line that it begins at."""
-    starts = [0]
-    while (found := data.find(b"\n" + HEADER_MARK.encode(), starts[-1])) >= 0:
-        starts.append(found + 1)
-    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-        yield data[start:end], data.count(b"\n", 0, start) + 1
-
-
 def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, SampleColumns]:
     """One recording: its header, if it has one, and its samples."""
     header = SampleHeader()
@@ -164,35 +158,26 @@ def _recording(data: bytes, line: int, path: Path) -> tuple[SampleHeader, Sample
     return header, _columns(TextTable(rest, names, path=str(path), first_line=line + 1))
 
 
+def _is_header(line: str) -> bool:
+    return line.startswith(HEADER_MARK)
+
+
 def _names(line: str) -> list[str]:
     return [name.strip().strip('"') for name in line.split(",")]
 
 
-def _columns(table: TextTable) -> SampleColumns:
-    limited = {cause: f"limited_{cause.label}_ns" for cause in Cause}
-    spans, has_dies = "read_span_ns", DIES in table.names
+def _columns(table: "TextTable | ParquetTable") -> SampleColumns:
+    """The samples in a table; without their column, causes are unknown and reads have no length."""
+    names, unknown = table.names, np.full(len(table), Cause.UNKNOWN.bit)
+    spans_ns, causes = np.zeros(len(table), np.int64), "cause"
     return SampleColumns(
         labels=table.cells("gpu"),
         t_unix_ns=table.int64s("t_unix_ns"),
-        read_span_ns=table.int64s(spans) if spans in table.names else _filled(table, 0),
-        causes=_causes(table),
-        values={name: table.floats(name) for name in VALUE_COLUMNS},
-        limited_ns={
-            cause: table.floats(name) for cause, name in limited.items() if name in table.names
-        },
-        die_clocks_mhz=table.joined_floats(DIES, MOST_DIES) if has_dies else None,
+        read_span_ns=table.int64s("read_span_ns") if "read_span_ns" in names else spans_ns,
+        causes=np.array(table.parsed(causes, cause_bits), np.int64) if causes in names else unknown,
+        floats={name: table.floats(name) for name in FLOAT_COLUMNS if name in names},
+        die_clocks_mhz=table.joined_floats(DIES, MOST_DIES) if DIES in names else None,
     )
-
-
-def _filled(table: TextTable, value: int) -> Int64s:
-    return np.full(len(table), value, dtype=np.int64)
-
-
-def _causes(table: TextTable) -> Int64s:
-    """The bit sets of the `cause` column; without the column, nothing is known of causes."""
-    if "cause" not in table.names:
-        return _filled(table, Cause.UNKNOWN.bit)
-    return np.array(table.parsed("cause", cause_bits), dtype=np.int64)
 
 
 def _die_cells(gpu: GpuSamples) -> list[str]:
@@ -209,3 +194,143 @@ def _die_cells(gpu: GpuSamples) -> list[str]:
 def _number(value: float) -> str:
     """The shortest text that reads back as the same number; empty for NaN."""
     return "" if isnan(value) else repr(value).removesuffix(".0")
+
+
+# Parquet.
+
+
+def check_parquet() -> None:
+    """See that Parquet can be read and written here.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # noqa: F401, PLC0415 - pyarrow is an extra, and takes long to import
+    except ImportError as error:
+        raise ConfigError(["Parquet needs pyarrow: pip install 'chopperd[analysis]'"]) from error
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether a file begins as Parquet does; False for one that can't be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError:
+        return False
+
+
+def _parquet_of(samples: SampleSet) -> bytes:
+    """The file with these samples, rows in order of time.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    check_parquet()
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    def array(name: str, column: np.ndarray) -> "pyarrow.Array":
+        if column.dtype != object:
+            return pa.array(column, from_pandas=True)  # NaN as null
+        return pa.array(column.tolist(), pa.list_(pa.float64()) if name == DIES else pa.string())
+
+    written = written_columns(samples, _die_lists)
+    columns = {name: array(name, column) for name, column in written.items()}
+    table = pa.table(columns).replace_schema_metadata({_HEADER_KEY: header_line(samples).encode()})
+    file = BytesIO()
+    parquet.write_table(table, file, compression="zstd")
+    return file.getvalue()
+
+
+def _parquet_samples(path: Path) -> SampleSet:
+    """The samples in a Parquet file of ours, or of another program with the same columns.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        StoreError: The file can't be read, or holds something else.
+    """
+    check_parquet()
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    try:
+        table = ParquetTable(parquet.read_table(path), str(path))
+        missing = [name for name in REQUIRED_COLUMNS if name not in table.names]
+        if missing:
+            raise StoreError(f"{path}: no column {missing[0]}; not a sample file")
+        columns = _columns(table)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path}: not a sample file: {reason}") from error
+    header = SampleHeader() if table.header is None else parsed_header(table.header, str(path))
+    return own_samples([(header, columns)], str(path))
+
+
+class ParquetTable:
+    """Cells by column, as in a `TextTable`.
+
+    Methods raise ValueError or pyarrow's errors for columns of another type.
+    """
+
+    def __init__(self, table: "pyarrow.Table", path: str) -> None:
+        self.names: tuple[str, ...] = tuple(table.column_names)
+        line = (table.schema.metadata or {}).get(_HEADER_KEY)
+        self.header: str | None = None if line is None else line.decode()
+        self._table = table
+        self._path = path
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._table.num_rows)
+
+    def cells(self, name: str) -> list[str]:
+        """A column as text; every row must have a value."""
+        texts: list[str] = self._full(name).cast("string").to_pylist()
+        return texts
+
+    def parsed(self, name: str, convert: Callable[[str], int]) -> list[int]:
+        """The converted texts of a column; a row without one is that of an unknown cause."""
+        texts = self._table.column(name).to_pylist()
+        values = {text: convert(text) for text in set(texts) if text is not None}
+        return [values.get(text, Cause.UNKNOWN.bit) for text in texts]
+
+    def int64s(self, name: str) -> Int64s:
+        """A column as (rows,) int64; every row must have a value."""
+        values: Int64s = self._full(name).cast("int64").to_numpy()
+        return values
+
+    def floats(self, name: str) -> Float64s:
+        """A column as (rows,) float64; NaN where it has no finite value."""
+        values: Float64s = self._table.column(name).cast("float64").to_numpy().copy()
+        values[np.isinf(values)] = np.nan
+        return values
+
+    def joined_floats(self, name: str, most: int) -> Float64s:
+        """A column of lists as (rows, most) float64, NaN where absent.
+
+        Raises:
+            StoreError: A list has more than `most` numbers.
+        """
+        table = np.full((len(self), most), np.nan)
+        for row, cell in enumerate(self._table.column(name).to_pylist()):
+            values = cell or []
+            if len(values) > most:
+                raise StoreError(f"{self._path}: {name} holds more than {most} numbers")
+            table[row, : len(values)] = [np.nan if value is None else value for value in values]
+        return table
+
+    def _full(self, name: str) -> "pyarrow.ChunkedArray":
+        column = self._table.column(name)
+        if column.null_count:
+            raise ValueError(f"a row without {name}")
+        return column
+
+
+def _die_lists(gpu: GpuSamples) -> list[list[float | None] | None]:
+    """The clocks of the dies in each row; None where none is known."""
+    if gpu.die_clocks_mhz is None:
+        return [None] * len(gpu)
+    rows = gpu.die_clocks_mhz.tolist()
+    known = [[None if isnan(mhz) else mhz for mhz in row] for row in rows]
+    return [row if any(mhz is not None for mhz in row) else None for row in known]

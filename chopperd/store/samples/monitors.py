@@ -1,10 +1,11 @@
-"""Samples of `dcgmi dmon` with times, and of a Prometheus range query."""
+"""Samples of `dcgmi dmon` with times, of a Prometheus range query, and of `amd-smi metric`."""
 
 import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import isnan, nan
 from typing import Final, NamedTuple
 
@@ -209,21 +210,17 @@ def _prometheus_rows(
     for each, (own, factor) in series:
         uuid = _first(each.metric, _UUID_KEYS)
         label = _first(each.metric, _LABEL_KEYS) or label_of.setdefault(uuid, str(len(label_of)))
-        infos.setdefault(label, _info(label, uuid, each.metric))
+        name = each.metric.get("modelName", each.metric.get("name", ""))
+        infos.setdefault(label, _info(label, uuid, name))
         for at_s, text in each.values:
             t_unix_ns = round(at_s * 1000) * NS_PER_MS  # Prometheus' own precision
             values[label, t_unix_ns][own] = _cell(text, path, 1) * factor
     return [_Row(t_ns, label, found) for (label, t_ns), found in values.items()], infos
 
 
-def _info(label: str, uuid: str, metric: Mapping[str, str]) -> GpuInfo:
-    return GpuInfo(
-        gpu=label,
-        index=int(label) if label.isdecimal() else -1,
-        uuid=uuid,
-        name=metric.get("modelName", metric.get("name", "")),
-        vendor=Vendor.OTHER,
-    )
+def _info(label: str, uuid: str = "", name: str = "") -> GpuInfo:
+    index = int(label) if label.isdecimal() else -1
+    return GpuInfo(gpu=label, index=index, uuid=uuid, name=name, vendor=Vendor.OTHER)
 
 
 def _step_ns(series: _Series) -> int:
@@ -239,6 +236,7 @@ def _sample_set(
     backend: str,
     path: str,
     span_ns: int = 0,
+    dies_mhz: Float64s | None = None,
 ) -> SampleSet:
     """Rows of a monitor as samples, causes unknown."""
     columns = SampleColumns(
@@ -246,59 +244,52 @@ def _sample_set(
         t_unix_ns=np.array([row.t_unix_ns for row in rows], np.int64),
         read_span_ns=np.full(len(rows), span_ns, np.int64),
         causes=np.full(len(rows), Cause.UNKNOWN.bit, np.int64),
-        values={
+        floats={
             name: np.array([row.values.get(name, nan) for row in rows], np.float64)
             for name in VALUE_COLUMNS
         },
+        die_clocks_mhz=dies_mhz,
     )
     in_order = {label: infos[label] for label in sorted(infos, key=label_order)}
     gpus, dropped = divided_by_gpu(columns, in_order)
     return SampleSet(gpus=gpus, backend=backend, source=path, notes=dropped)
 
 
-# Samples from `amd-smi metric -c -p -t -u -w 1 --csv` output.
+# `amd-smi metric -c -p -t -u -w 1 --csv`.
 #
 # Source: amd-smi's own CSV: one line per GPU and read, `timestamp` in whole Unix seconds where it
 # watches (`-w`), clocks in MHz for each die (`gfx_0_clk` to `gfx_7_clk`), `socket_power` in W,
 # `hotspot` and `edge` in °C, `gfx_activity` in %, "N/A" where nothing is reported. The first line
-# is on how to stop, and the header is repeated at each read, unless it writes to a file itself.
+# says how to stop, and the header is repeated at each read, unless it writes to a file itself.
 
-_HEADER: Final = ("gpu", "gfx_0_clk")
-_FIRST_LINES: Final = 10
+_AMD_HEADER: Final = frozenset({"gpu", "gfx_0_clk"})
+_AMD_FIRST_LINES: Final = 10
 #: Our columns from its fields, best first, with the factor from its unit to ours.
-_VALUES: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
-    "sm_clock_mhz": (("gfx_0_clk",), 1.0),
+_AMD_FIELDS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+    _CLOCK: (("gfx_0_clk",), 1.0),
     "mem_clock_mhz": (("mem_0_clk",), 1.0),
     "power_w": (("socket_power",), 1.0),
     "temperature_c": (("hotspot", "edge"), 1.0),
     "activity_ratio": (("gfx_activity",), 0.01),
 }
-_NOTE: Final = Note(
+_AMD_NOTE: Final = Note(
     code="amd_smi_seconds",
     text="amd-smi tells times in whole seconds: intervals allow for half a second either way, and"
     " not for the time that it took to read",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One line: its number in the file, and its cells by column."""
-
-    number: int
-    cells: Mapping[str, str]
-
-
 def looks_like_amd_smi(data: bytes) -> bool:
     """Whether the first lines hold a header of `amd-smi metric --csv` with clocks."""
-    first = data[: 1 << 16].decode(errors="replace").splitlines()[:_FIRST_LINES]
-    return any(_is_header(line.split(",")) for line in first)
+    first = data[: 1 << 16].decode(errors="replace").splitlines()[:_AMD_FIRST_LINES]
+    return any({cell.strip() for cell in line.split(",")} >= _AMD_HEADER for line in first)
 
 
 def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
-    """The samples in a file.
+    """The samples in `amd-smi metric --csv` output.
 
-    A read's time is the middle of its second, and its length that second. Causes are
-    unknown: the output's `throttle_status` does not name any. Its energy is left out.
+    A read's time is the middle of its second, and its length that second. Causes are unknown: the
+    output's `throttle_status` does not name any. Its energy is left out.
 
     Args:
         data: Its text, each line ended by just a newline.
@@ -307,99 +298,62 @@ def parsed_amd_smi(data: bytes, *, path: str) -> SampleSet:
     Raises:
         StoreError: There are no times, or a cell can't be read; names the line.
     """
-    lines = list(_lines(data.decode()))
-    if lines and "timestamp" not in lines[0].cells:
-        raise StoreError(
-            f"{path}: line {lines[0].number}: no times; let amd-smi watch: amd-smi metric -c -p -t"
-            " -u -w 1 --csv"
-        )
-    labels = [line.cells["gpu"] for line in lines]
-    values = {name: _values(lines, name, path) for name in VALUE_COLUMNS}
-    t_unix_ns = [_second(line, path) * NS_PER_S + NS_PER_S // 2 for line in lines]
-    columns = SampleColumns(
-        labels=labels,
-        t_unix_ns=np.array(t_unix_ns, np.int64),
-        read_span_ns=np.full(len(lines), NS_PER_S, np.int64),
-        causes=np.full(len(lines), Cause.UNKNOWN.bit, np.int64),
-        values=values,
-        die_clocks_mhz=_dies(lines, path),
-    )
-    gpus, dropped = divided_by_gpu(columns, _infos(lines, path))
-    return SampleSet(
-        gpus=gpus,
+    rows: list[_Row] = []
+    dies: list[list[float]] = []
+    highest_mhz: dict[str, float] = {}
+    for line, cells in _amd_lines(data.decode()):
+        label, where = cells["gpu"], f"{path}: line {line}"
+        number = partial(_amd_number, cells, where)
+        values = {
+            own: next((v for v in map(number, fields) if not isnan(v)), nan) * factor
+            for own, (fields, factor) in _AMD_FIELDS.items()
+        }
+        rows.append(_Row(_amd_time(cells, where), label, values))
+        dies.append([number(f"gfx_{die}_clk") for die in range(MOST_DIES)])
+        # The other way round NaN would stay.
+        highest_mhz[label] = max(highest_mhz.get(label, 0.0), number("gfx_0_max_clk"))
+    dies_mhz = np.array(dies, np.float64).reshape(-1, MOST_DIES)
+    infos = {
+        label: replace(_info(label), vendor=Vendor.AMD, sm_clock_max_mhz=mhz or None)
+        for label, mhz in highest_mhz.items()
+    }
+    samples = _sample_set(
+        rows,
+        infos,
         backend="amd-smi",
-        source=path,
-        notes=(_NOTE, *dropped),
+        path=path,
+        span_ns=NS_PER_S,
+        dies_mhz=None if np.isnan(dies_mhz[:, 1:]).all() else dies_mhz,
     )
+    return replace(samples, notes=(_AMD_NOTE, *samples.notes))
 
 
-def _lines(text: str) -> Iterator[_Line]:
-    """The data lines; incomplete ones, as the last may be, are skipped."""
+def _amd_lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Number and cells of the data lines; incomplete ones, as the last may be, are skipped."""
     names: list[str] = []
     reader = csv.reader(text.splitlines())
     for cells in reader:
         bare = [cell.strip() for cell in cells]
-        if _is_header(bare):
+        if _AMD_HEADER.issubset(bare):
             names = bare
         elif names and len(bare) == len(names):
-            yield _Line(reader.line_num, dict(zip(names, bare, strict=True)))
+            yield reader.line_num, dict(zip(names, bare, strict=True))
 
 
-def _is_header(cells: Sequence[str]) -> bool:
-    names = {cell.strip() for cell in cells}
-    return all(name in names for name in _HEADER)
-
-
-def _second(line: _Line, path: str) -> int:
-    text = line.cells["timestamp"]
-    if not text.isdecimal():
-        raise StoreError(f"{path}: line {line.number}: timestamp {text!r} is no whole second")
-    return int(text)
-
-
-def _values(lines: Sequence[_Line], name: str, path: str) -> Float64s:
-    fields, factor = _VALUES.get(name, ((), 1.0))
-    return np.array([_best(line, fields, path) * factor for line in lines], np.float64)
-
-
-def _best(line: _Line, fields: Sequence[str], path: str) -> float:
-    """The first of the fields with a value; NaN if there is none."""
-    found = (_number(line, field, path) for field in fields)
-    return next((value for value in found if not isnan(value)), nan)
-
-
-def _number(line: _Line, field: str, path: str) -> float:
-    text = line.cells.get(field, "N/A")
-    if text in ("N/A", ""):
-        return nan
-    try:
-        return float(text)
-    except ValueError as error:
-        raise StoreError(f"{path}: line {line.number}: {field} {text!r} is no number") from error
-
-
-def _dies(lines: Sequence[_Line], path: str) -> Float64s | None:
-    """Clocks of all dies, (n, `MOST_DIES`); None if no GPU reports more than one."""
-    fields = [f"gfx_{die}_clk" for die in range(MOST_DIES)]
-    dies_mhz = np.array(
-        [[_number(line, field, path) for field in fields] for line in lines], np.float64
-    ).reshape(-1, MOST_DIES)
-    return None if np.isnan(dies_mhz[:, 1:]).all() else dies_mhz
-
-
-def _infos(lines: Sequence[_Line], path: str) -> dict[str, GpuInfo]:
-    """The GPUs by label, with the highest clock that a line names as theirs."""
-    found: dict[str, list[float]] = {line.cells["gpu"]: [] for line in lines}
-    for line in lines:
-        found[line.cells["gpu"]].append(_number(line, "gfx_0_max_clk", path))
-    return {
-        label: GpuInfo(
-            gpu=label,
-            index=int(label) if label.isdecimal() else -1,
-            uuid="",
-            name="",
-            vendor=Vendor.AMD,
-            sm_clock_max_mhz=max((mhz for mhz in found[label] if mhz > 0), default=None),
+def _amd_time(cells: Mapping[str, str], where: str) -> int:
+    """The middle of a line's second, in Unix ns."""
+    if (text := cells.get("timestamp")) is None:
+        raise StoreError(
+            f"{where}: no times; let amd-smi watch: amd-smi metric -c -p -t -u -w 1 --csv"
         )
-        for label in sorted(found, key=label_order)
-    }
+    if not text.isdecimal():
+        raise StoreError(f"{where}: timestamp {text!r} is no whole second")
+    return int(text) * NS_PER_S + NS_PER_S // 2
+
+
+def _amd_number(cells: Mapping[str, str], where: str, field: str) -> float:
+    text = cells.get(field, "N/A")
+    try:
+        return nan if text in ("N/A", "") else float(text)
+    except ValueError as error:
+        raise StoreError(f"{where}: {field} {text!r} is no number") from error

@@ -1,7 +1,7 @@
 """Samples from `nvidia-smi --query-gpu=timestamp,index,... --format=csv -lms N` output."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import nan
@@ -14,7 +14,7 @@ from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
 from chopperd.model.kinds import Cause
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.model.samples import LIMITED_COLUMNS, SampleSet
 from chopperd.store.samples.columns import (
     SampleColumns,
     columns_in_turn,
@@ -22,7 +22,7 @@ from chopperd.store.samples.columns import (
     infos_in_turn,
     label_order,
 )
-from chopperd.store.samples.text_table import TextTable
+from chopperd.store.samples.text_table import TextTable, parts_of_log
 from chopperd.units import NS_PER_S, NS_PER_US
 
 #: Names that a query may use for the fields that the header line calls otherwise.
@@ -34,16 +34,6 @@ _OTHER_NAMES: Final = {
     "gpu_name": "name",
     "gpu_uuid": "uuid",
     "gpu_bus_id": "pci.bus_id",
-}
-
-#: Our columns from its fields, best first, with the factor from its unit to ours.
-_VALUES: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
-    "sm_clock_mhz": (("clocks.current.sm",), 1.0),
-    "mem_clock_mhz": (("clocks.current.memory",), 1.0),
-    "power_w": (("power.draw.instant", "power.draw", "power.draw.average"), 1.0),
-    "temperature_c": (("temperature.gpu",), 1.0),
-    "memory_used_bytes": (("memory.used",), float(1 << 20)),
-    "activity_ratio": (("utilization.gpu",), 0.01),
 }
 
 #: The mask's bits. Source: nvml.h, nvmlClocksEventReason*; others count as `unknown`.
@@ -71,6 +61,19 @@ _CAUSE_BY_REASON: Final = {
     "hw_thermal_slowdown": Cause.HW_THERMAL,
     "hw_power_brake_slowdown": Cause.POWER_BRAKE,
 }
+#: Our columns from its fields, best first, with the factor from its unit to ours.
+_FIELDS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+    "sm_clock_mhz": (("clocks.current.sm",), 1.0),
+    "mem_clock_mhz": (("clocks.current.memory",), 1.0),
+    "power_w": (("power.draw.instant", "power.draw", "power.draw.average"), 1.0),
+    "temperature_c": (("temperature.gpu",), 1.0),
+    "memory_used_bytes": (("memory.used",), float(1 << 20)),
+    "activity_ratio": (("utilization.gpu",), 0.01),
+    **{
+        LIMITED_COLUMNS[cause]: ((f"{_REASONS}_counters.{reason}",), float(NS_PER_US))
+        for reason, cause in _CAUSE_BY_REASON.items()
+    },
+}
 #: Where none of these is active no limit is; the rest is part of one of them, or none of its own.
 _TELLING_REASONS: Final = {
     *("applications_clocks_setting", "sw_power_cap", "hw_slowdown"),
@@ -92,8 +95,7 @@ def looks_like_smi(line: str) -> bool:
     return is_header or any(_TIME.fullmatch(cell) for cell in cells)
 
 
-def looks_like_header(line: str) -> bool:
-    """Whether a line of `nvidia-smi` output names the fields."""
+def _is_header(line: str) -> bool:
     return "timestamp" in map(_field, line.split(","))
 
 
@@ -109,7 +111,8 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
     Raises:
         StoreError: A needed field is missing, or a cell can't be read; names the line.
     """
-    tables = [_table(part, path, fields, at) for part, at in _recordings(data)]
+    recordings = parts_of_log(data, "timestamp", _is_header)
+    tables = [_table(part, path, fields, at) for part, at in recordings]
     label_of: dict[str, str] = {}
     parts = [_part(table, label_of) for table in tables]
     columns = columns_in_turn([columns for columns, _ in parts])
@@ -125,22 +128,10 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
     )
 
 
-def _recordings(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The parts of a log, each from a header on, with the line that it begins at."""
-    starts = [0]
-    for found in re.finditer(rb"timestamp", data):
-        start = data.rfind(b"\n", 0, found.start()) + 1
-        cells = data[start : data.find(b"\n", start)].decode().split(",")
-        if start > starts[-1] and "timestamp" in map(_field, cells):
-            starts.append(start)
-    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-        yield data[start:end], data.count(b"\n", 0, start) + 1
-
-
 def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTable:
     """One recording; its own header is left out."""
     first, _, rest = data.partition(b"\n")
-    is_headed = looks_like_header(first.decode())
+    is_headed = _is_header(first.decode())
     names = [_field(name) for name in (first.decode().split(",") if is_headed else fields)]
     _check_names(names, path)
     if is_headed:
@@ -161,8 +152,7 @@ def _part(table: TextTable, label_of: dict[str, str]) -> tuple[SampleColumns, di
         t_unix_ns=_local_ns(table),
         read_span_ns=np.zeros(len(table), dtype=np.int64),
         causes=_causes(table),
-        values={name: _values(table, name) for name in VALUE_COLUMNS},
-        limited_ns=_limited_ns(table),
+        floats=_floats(table),
     )
     return columns, _infos(table, labels)
 
@@ -202,12 +192,17 @@ def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
     return ["0"] * len(table)
 
 
-def _values(table: TextTable, name: str) -> "np.ndarray":
-    fields, factor = _VALUES.get(name, ((), 1.0))
-    for field in fields:
-        if field in table.names:
-            return np.array(table.parsed(field, _quantity)) * factor
-    return np.full(len(table), nan)
+def _floats(table: TextTable) -> dict[str, Float64s]:
+    """Our columns, from the best field of each that was queried."""
+    best = {
+        own: (next((name for name in fields if name in table.names), None), factor)
+        for own, (fields, factor) in _FIELDS.items()
+    }
+    return {
+        own: np.array(table.parsed(field, _quantity), np.float64) * factor
+        for own, (field, factor) in best.items()
+        if field is not None
+    }
 
 
 def _quantity(cell: str) -> float:
@@ -237,16 +232,6 @@ def _is_active(cell: str) -> float:
     if _ABSENT.fullmatch(cell):
         return nan
     return ("Not Active", "Active").index(cell)
-
-
-def _limited_ns(table: TextTable) -> dict[Cause, Float64s]:
-    """The time under each limit since the driver's start, where its counter was queried."""
-    fields = {f"{_REASONS}_counters.{name}": cause for name, cause in _CAUSE_BY_REASON.items()}
-    return {
-        cause: np.array(table.parsed(field, _quantity)) * NS_PER_US
-        for field, cause in fields.items()
-        if field in table.names
-    }
 
 
 def _bits(cell: str) -> int:

@@ -13,7 +13,7 @@ from chopperd.errors import StoreError
 from chopperd.model.arrays import Int64s
 from chopperd.model.kinds import Cause
 from chopperd.model.report import Note
-from chopperd.model.samples import VALUE_COLUMNS, SampleSet
+from chopperd.model.samples import SampleSet
 from chopperd.store.samples.columns import SampleColumns, divided_by_gpu
 from chopperd.store.samples.text_table import TextTable
 from chopperd.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -78,7 +78,10 @@ def parsed_plain(data: bytes, *, path: str) -> SampleSet:
         t_unix_ns=_moments(table, time),
         read_span_ns=np.zeros(len(table), np.int64),
         causes=np.full(len(table), Cause.UNKNOWN.bit, np.int64),
-        values={own: _quantities(table, found.get(own)) for own in VALUE_COLUMNS},
+        floats={
+            own: np.array(table.parsed(name, quantity), np.float64) * factor
+            for own, (name, factor) in found.items()
+        },
     )
     read = ", ".join(f"{own} from {name!r}" for own, (name, _) in found.items())
     text = f"columns of other names were read: times from {time!r}, {read}"
@@ -127,13 +130,6 @@ def _no_columns(names: Sequence[str], lacks_time: bool, path: str) -> str:
         f"{_CLOCK}; read are also nvidia-smi and amd-smi CSV, dcgmi dmon with times, and a "
         "Prometheus range as JSON"
     )
-
-
-def _quantities(table: TextTable, match: tuple[str, float] | None) -> "np.ndarray":
-    if match is None:
-        return np.full(len(table), nan)
-    name, factor = match
-    return np.array(table.parsed(name, quantity), np.float64) * factor
 
 
 def quantity(cell: str) -> float:

@@ -4,7 +4,8 @@ Knows nothing of samples. A recording has millions of cells, so they are found a
 read by whole columns; only what is no plain decimal number goes through Python one by one.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from math import nan
 from typing import Final, NoReturn, TypeVar
 
@@ -25,6 +26,25 @@ _BLOCK: Final = 4096
 #: up to 10^22) gives the nearest float64, as `float` does.
 _EXACT: Final = 1 << 53
 _POWERS: Final = np.array([10.0**n for n in range(_LONGEST + 1)])
+
+
+def parts_of_log(
+    data: bytes, mark: str, is_first: Callable[[str], bool]
+) -> Iterator[tuple[bytes, int]]:
+    """The recordings in a log, each with the number of its first line in the file.
+
+    Args:
+        data: The log.
+        mark: Text in the first line of a recording.
+        is_first: Whether a line with it is such a line.
+    """
+    starts = [0]
+    for found in re.finditer(re.escape(mark.encode()), data):
+        start = data.rfind(b"\n", 0, found.start()) + 1
+        if start > starts[-1] and is_first(data[start : data.find(b"\n", start)].decode()):
+            starts.append(start)
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        yield data[start:end], data.count(b"\n", 0, start) + 1
 
 
 class TextTable:
