@@ -1,4 +1,4 @@
-"""Samples of all GPUs as columns, from and to one `GpuSamples` a GPU; headers of our own files."""
+"""Samples of all GPUs as columns, from and to `GpuSamples`; headers of our own files."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +73,9 @@ def divided_by_gpu(
     row_codes = np.array([codes[label] for label in columns.labels], dtype=np.int64)
     known = dict(infos)
     for label in sorted(codes.keys() - known.keys(), key=label_order):
-        known[label] = _unnamed(label)
+        first = label.split(".", maxsplit=1)[0]
+        index = int(first) if first.isdecimal() else -1
+        known[label] = GpuInfo(gpu=label, index=index, uuid="", name="", vendor=Vendor.OTHER)
     gpus = tuple(
         _one_gpu(
             columns,
@@ -188,9 +190,7 @@ def written_columns(
 ) -> dict[str, np.ndarray]:
     """The columns of a file by name, rows in order of time; columns without a value are left out.
 
-    Args:
-        samples: All samples.
-        die_cells: The cells of `DIES` for the rows of one GPU.
+    `die_cells` gives the cells of `DIES` for the rows of one GPU.
     """
     gpus = samples.gpus
     columns: dict[str, np.ndarray] = {
@@ -205,8 +205,9 @@ def written_columns(
         columns[DIES] = np.fromiter((cell for gpu in gpus for cell in die_cells(gpu)), object)
     causes = joined([gpu.causes for gpu in gpus], np.int64)
     if (causes != Cause.UNKNOWN.bit).any():
-        codes, rows = np.unique(causes, return_inverse=True)
-        columns["cause"] = np.array([_labels(bits) for bits in codes.tolist()], object)[rows]
+        different, rows = np.unique(causes, return_inverse=True)
+        cells = ["+".join(c.label for c in Cause if bits & c.bit) for bits in different.tolist()]
+        columns["cause"] = np.array(cells, object)[rows]
     spans = joined([gpu.read_span_ns for gpu in gpus], np.int64)
     if spans.any():
         columns["read_span_ns"] = spans
@@ -227,23 +228,11 @@ def _floats(gpu: GpuSamples, name: str) -> Float64s:
     return gpu.limited_ns.get(_LIMITED_BY_NAME[name], np.full(len(gpu), np.nan))
 
 
-def _labels(causes: int) -> str:
-    """The labels in a bit set, joined by `+`."""
-    return "+".join(cause.label for cause in Cause if causes & cause.bit)
-
-
-def _unnamed(label: str) -> GpuInfo:
-    """A GPU of which only the label is known; its index is the label's first number, else -1."""
-    first = label.split(".", maxsplit=1)[0]
-    index = int(first) if first.isdecimal() else -1
-    return GpuInfo(gpu=label, index=index, uuid="", name="", vendor=Vendor.OTHER)
-
-
 def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
     rows = rows[np.argsort(columns.t_unix_ns[rows], kind="stable")]
     rows = rows[np.diff(columns.t_unix_ns[rows], prepend=np.iinfo(np.int64).min // 2) > 0]
     found = {name: column[rows] for name, column in columns.floats.items()}
-    absent, dies_mhz = np.full(len(rows), np.nan), columns.die_clocks_mhz
+    dies_mhz = columns.die_clocks_mhz
     return GpuSamples(
         gpu=info,
         t_unix_ns=columns.t_unix_ns[rows],
@@ -255,7 +244,7 @@ def _one_gpu(columns: SampleColumns, info: GpuInfo, rows: Int64s) -> GpuSamples:
             if name in found and not np.isnan(found[name]).all()
         },
         die_clocks_mhz=None if dies_mhz is None else reported_dies(dies_mhz[rows]),
-        **{name: found.get(name, absent) for name in VALUE_COLUMNS},
+        **{name: found.get(name, np.full(len(rows), np.nan)) for name in VALUE_COLUMNS},
     )
 
 
@@ -316,18 +305,12 @@ class ProcessEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def row(self) -> ProcessRow:
         """The process."""
-        held, seen = self.gpus, self.visible
-        return ProcessRow(
-            pid=self.pid,
-            ns_pids=tuple(self.ns_pids) or (self.pid,),
-            started_unix_ns=self.started_unix_ns,
-            gone_unix_ns=self.gone_unix_ns,
-            listed_unix_ns=self.listed_unix_ns,
-            gpus=held if isinstance(held, dict) else {str(gpu): None for gpu in held},
-            visible={"CUDA_VISIBLE_DEVICES": seen} if isinstance(seen, str) else seen,
-            hosts=tuple(self.hosts),
-            container=self.container,
-        )
+        fields, held, seen = msgspec.structs.asdict(self), self.gpus, self.visible
+        fields["ns_pids"] = tuple(self.ns_pids) or (self.pid,)
+        fields["gpus"] = held if isinstance(held, dict) else {str(gpu): None for gpu in held}
+        fields["visible"] = {"CUDA_VISIBLE_DEVICES": seen} if isinstance(seen, str) else seen
+        fields["hosts"] = tuple(self.hosts)
+        return ProcessRow(**fields)
 
 
 class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -345,11 +328,7 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     processes: list[ProcessEntry] = []
 
     def infos(self, path: str) -> dict[str, GpuInfo]:
-        """The GPUs by label, in the order of the file.
-
-        Raises:
-            StoreError: A label occurs twice.
-        """
+        """The GPUs by label, in the order of the file; StoreError if a label occurs twice."""
         infos = [entry.info() for entry in self.gpus]
         by_label = {info.gpu: info for info in infos}
         if len(by_label) != len(infos):
@@ -359,6 +338,7 @@ class SampleHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def header_line(samples: SampleSet) -> str:
     """The first line for a set of samples, without line end."""
+    listed = (row for row in samples.processes if row.ns_pids)
     header = SampleHeader(
         gpus=[msgspec.convert(gpu.gpu, GpuEntry, from_attributes=True) for gpu in samples.gpus],
         hz=samples.asked_hz,
@@ -368,11 +348,7 @@ def header_line(samples: SampleSet) -> str:
         driver=samples.driver,
         node=samples.node,
         notes=list(samples.notes),
-        processes=[
-            msgspec.convert(row, ProcessEntry, from_attributes=True)
-            for row in samples.processes
-            if row.ns_pids
-        ],
+        processes=[msgspec.convert(row, ProcessEntry, from_attributes=True) for row in listed],
         triples=[(triple.unix_ns, triple.mono_ns, triple.boot_ns) for triple in samples.triples],
     )
     return f"{HEADER_MARK}{_VERSION} {msgspec.json.encode(header).decode()}"
