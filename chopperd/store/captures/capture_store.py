@@ -256,7 +256,7 @@ class CaptureStore:
     def _renew(self, *, added_steps: int = 0, added_traces: int = 0) -> None:
         """Update `live` after a change; by a full count only after a refusal or a loss."""
         before, database = self.live(), self._database
-        if database.trouble or before.trouble or database.losses != before.set_aside:
+        if database.trouble or before.trouble or database.file.losses != before.set_aside:
             self._count()
         else:
             self._show(before.steps + added_steps, before.traces + added_traces)
@@ -264,13 +264,13 @@ class CaptureStore:
     def _show(self, steps: int, traces: int) -> None:
         database = self._database
         live = StoreLive(
-            bytes=database.size_bytes(),
+            bytes=database.file.size_bytes(),
             steps=steps,
             traces=traces,
             in_memory=self._queue.rows,
             trouble=database.trouble,
             dropped=self._queue.dropped,
-            set_aside=database.losses,
+            set_aside=database.file.losses,
         )
         with self._live_lock:
             self._live = live
@@ -304,17 +304,17 @@ def _prune(database: Database, limits: DiskLimits, now_unix_ns: int) -> int:
 
 
 def _is_too_large(database: Database, limits: DiskLimits) -> bool:
-    if database.is_memory:
+    if database.file.path is None:
         return database.used_bytes() > _most_bytes(database, limits)
-    return database.size_bytes() > limits.max_bytes
+    return database.file.size_bytes() > limits.max_bytes
 
 
 def _most_bytes(database: Database, limits: DiskLimits) -> int:
     """How much of the database may be in use; less than now where the disk lacks room."""
-    if database.is_memory:
+    if database.file.path is None:
         return min(limits.max_bytes, _MEMORY_BYTES)
     most_bytes = limits.max_bytes
-    if database.size_bytes() > limits.max_bytes:
+    if database.file.size_bytes() > limits.max_bytes:
         most_bytes = round(_TARGET_RATIO * limits.max_bytes) - database.log_bytes
     if missing := database.missing_bytes():
         most_bytes = min(most_bytes, database.used_bytes() - missing)

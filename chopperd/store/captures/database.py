@@ -27,6 +27,7 @@ from chopperd.units import NS_PER_S
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 #: Size of the file's log that is not given back: deleting rows of a full disk needs it.
 LOG_BYTES: Final = 4 * 2**20
@@ -42,6 +43,7 @@ class Database:
     """The store's database, a file or (without a path) memory; all methods from any thread.
 
     Attributes:
+        file: The file; other threads may read what it says of itself.
         trouble: Why changes are refused now, for people; None while they are written.
         log_bytes: How large the file's log may stay.
     """
@@ -61,39 +63,21 @@ class Database:
         self._min_free_ratio = min_free_ratio
         self._retry_mono_ns = 0
         self._lock = threading.Lock()
-        self._file = DiskFile(path, log_bytes=log_bytes, migrations=migrations, clock=clock)
+        self.file = DiskFile(path, log_bytes=log_bytes, migrations=migrations, clock=clock)
         with self._lock:
             self._open()
-
-    @property
-    def losses(self) -> str | None:
-        """What was lost with files that could not be used, for people; None if there are none."""
-        return self._file.losses
-
-    @property
-    def is_memory(self) -> bool:
-        """Whether there is no file, by choice."""
-        return self._file.path is None
-
-    def size_bytes(self) -> int:
-        """Size of the file and its log; 0 without one."""
-        return self._file.size_bytes()
 
     def used_bytes(self) -> int:
         """Size of the pages in use; 0 if the file can't be read."""
         with self._lock:
-            try:
-                return stored_bytes(self._file.connection) if self._file.is_open else 0
-            except sqlite3.Error as error:
-                self._handle(error)
-                return 0
+            return self._attempt(stored_bytes, 0) if self.file.is_open else 0
 
     def missing_bytes(self) -> int:
         """Bytes to free until the disk has its free share."""
-        if self._file.path is None:
+        if self.file.path is None:
             return 0
         try:
-            return missing_bytes(self._file.path.parent, self._min_free_ratio)
+            return missing_bytes(self.file.path.parent, self._min_free_ratio)
         except OSError:
             return 0  # a problem of the folder appears when it is written to
 
@@ -108,11 +92,11 @@ class Database:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    return query(self._file.connection)
+                    return query(self.file.connection)
                 except sqlite3.Error as error:
                     self._handle(error)
                     if self.trouble is not None:
-                        self._file.close()
+                        self.file.close()
         raise StoreError("the store can't be read")
 
     def write(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -143,13 +127,9 @@ class Database:
         None, and nothing is deleted, where that is refused too.
         """
         with self._lock:
-            if not self._file.is_writable:
+            if not self.file.is_writable:
                 return None
-            try:
-                return self._transaction(delete)
-            except sqlite3.Error as error:
-                self._handle(error)
-                return None
+            return self._attempt(lambda _db: self._transaction(delete), None)
 
     def retry_now(self) -> None:
         """Let the next change be tried even if the disk refused a moment ago."""
@@ -158,28 +138,35 @@ class Database:
 
     def give_back(self, pages: int) -> int:
         """Return so many free pages of the file to the disk; how many are left."""
+
+        def vacuum(db: sqlite3.Connection) -> int:
+            # As a script, since `execute` steps once, and each step frees but one page.
+            db.executescript(f"PRAGMA incremental_vacuum({pages})")
+            how = "TRUNCATE" if self.file.log_size_bytes() > self.log_bytes else "PASSIVE"
+            db.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+            return int(db.execute("PRAGMA freelist_count").fetchone()[0])
+
         with self._lock:
-            if not self._file.is_writable:
-                return 0
-            run = self._file.connection.execute
-            try:
-                # As a script, since `execute` steps once, and each step frees but one page.
-                self._file.connection.executescript(f"PRAGMA incremental_vacuum({pages})")
-                how = "TRUNCATE" if self._file.log_size_bytes() > self.log_bytes else "PASSIVE"
-                run(f"PRAGMA wal_checkpoint({how})").fetchall()
-                return int(run("PRAGMA freelist_count").fetchone()[0])
-            except sqlite3.Error as error:
-                self._handle(error)
-                return 0
+            return self._attempt(vacuum, 0) if self.file.is_writable else 0
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._file.close()
+            self.file.close()
+
+    def _attempt(
+        self, action: Callable[[sqlite3.Connection], Result], otherwise: Other
+    ) -> Result | Other:
+        """The result of an action; after an error of the database, which is handled, another."""
+        try:
+            return action(self.file.connection)
+        except sqlite3.Error as error:
+            self._handle(error)
+            return otherwise
 
     def _transaction(self, change: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run the caller's change between BEGIN and COMMIT, undone on any error."""
-        db = self._file.connection
+        db = self.file.connection
         db.execute("BEGIN IMMEDIATE")
         try:
             result = change(db)
@@ -190,14 +177,14 @@ class Database:
         return result
 
     def _undo(self) -> None:
-        if self._file.connection.in_transaction:
-            self._file.connection.execute("ROLLBACK")
+        if self.file.connection.in_transaction:
+            self.file.connection.execute("ROLLBACK")
 
     def _may_write(self) -> bool:
         """Whether a change may be tried now; opens the file again where that is due."""
-        if self._file.is_gone:
-            self._file.close()
-            self._file.note_gone()
+        if self.file.is_gone:
+            self.file.close()
+            self.file.note_gone()
             self._open()
         if self.missing_bytes():
             self._refuse(f"less than {self._min_free_ratio:.0%} of the disk is free")
@@ -206,31 +193,31 @@ class Database:
             return True
         if self._clock.mono_ns() < self._retry_mono_ns:
             return False
-        if not self._file.is_writable:
-            self._file.close()
+        if not self.file.is_writable:
+            self.file.close()
             self._open()
-        return self._file.is_writable
+        return self.file.is_writable
 
     def _open(self) -> None:
         """Open the file; where that fails, changes are refused and reads find nothing."""
         try:
-            self._file.open()
+            self.file.open()
         except (OSError, UnusableFileError, sqlite3.Error) as error:
             self._refuse(str(error))
             return
-        if self._file.read_only:
-            self._refuse(f"{self._file.path} can't be written")
+        if self.file.read_only:
+            self._refuse(f"{self.file.path} can't be written")
 
     def _handle(self, error: sqlite3.Error) -> None:
         """Replace a damaged file, or refuse changes for a while; re-raise a bug."""
         self._undo()
-        if not self._file.is_open or not (is_damage(error) or is_refusal(error)):
+        if not self.file.is_open or not (is_damage(error) or is_refusal(error)):
             raise error
         if is_refusal(error):
             self._refuse(str(error))
             return
         try:
-            self._file.replace(error)
+            self.file.replace(error)
         except (OSError, UnusableFileError, sqlite3.Error) as second:
             self._refuse(str(second))
 
@@ -241,25 +228,26 @@ class Database:
         self._retry_mono_ns = self._clock.mono_ns() + RETRY_NS
 
 
-# Writes that the disk refused: kept in memory in their order, bounded, and retried.
+# Writes that the disk refused wait in memory, in their order and bounded, and are retried.
 
 #: Most memory that refused writes may take.
 QUEUE_BYTES: Final = 64 * 2**20
-#: Taken for a write besides the bytes that it brings.
+#: Memory of a waiting write in addition to its data.
 _WRITE_BYTES: Final = 1024
 
 
 class WriteQueue:
     """Writes to a database, in their order, each made at once or when the disk takes it again.
 
-    All methods may be called from any thread.
+    A write raises `RefusedError` where the database refuses. All methods may be called from any
+    thread.
 
     Args:
-        database: What is written to; a write raises `RefusedError` where that refuses.
-        limit_bytes: Beyond it the oldest writes are dropped.
+        database: What is written to.
+        limit_bytes: Memory of waiting writes, beyond which the oldest are dropped.
 
     Attributes:
-        dropped: Writes given up since start.
+        dropped: Writes dropped since start.
     """
 
     def __init__(self, database: Database, *, limit_bytes: int = QUEUE_BYTES) -> None:
@@ -289,10 +277,10 @@ class WriteQueue:
         """Make a write after those that wait; None if it has to wait with them.
 
         Args:
-            write: Makes it.
-            later: Makes it after a wait, if that differs.
+            write: Makes the write.
+            later: Makes the write after a wait, if that differs.
             rows: How many rows it writes.
-            size_bytes: What it takes in memory while it waits.
+            size_bytes: Memory that it takes while it waits.
         """
         with self._lock:
             if self._flush():
@@ -303,15 +291,14 @@ class WriteQueue:
             self._rows += rows
             self._size_bytes += size_bytes
             while self._size_bytes > self._limit_bytes:
-                self._drop_oldest()
+                if self.dropped == self._dropped_before:
+                    logger.warning("no room in memory: the oldest unwritten changes are dropped")
+                self._take_oldest()
+                self.dropped += 1
             return None
 
     def flush(self, *, at_once: bool = False) -> None:
-        """Make the writes that wait, as far as the disk takes them.
-
-        Args:
-            at_once: Try also if the disk refused a moment ago.
-        """
+        """Make the writes that wait, if the disk takes them; `at_once` even after a refusal."""
         with self._lock:
             if at_once:
                 self._database.retry_now()
@@ -347,9 +334,3 @@ class WriteQueue:
         _, rows, size_bytes = self._waiting.popleft()
         self._rows -= rows
         self._size_bytes -= size_bytes
-
-    def _drop_oldest(self) -> None:
-        self._take_oldest()
-        if self.dropped == self._dropped_before:
-            logger.warning("no room in memory: the store drops its oldest unwritten changes")
-        self.dropped += 1

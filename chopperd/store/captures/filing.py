@@ -1,11 +1,12 @@
 """Assignment of analysed traces to captures: a trace begins one, joins one, or merges several.
 
-Each trace that comes may show that others were put together wrongly (two equal jobs at one time,
-of which one rank each was there first), so that captures may also give traces to one another.
+A new trace may show that earlier ones were put together wrongly (two equal jobs at one time, of
+which one rank each came first): traces then move between captures.
 """
 
 import logging
 import sqlite3
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,14 @@ import numpy as np
 from chopperd.correlate.identity.runs import is_rival, runs_of
 from chopperd.model.captures import AnalysedTrace, CaptureEntry, Filed
 from chopperd.model.run import RunIdentity
-from chopperd.store.captures.rows import packed_report, report_of
+from chopperd.store.captures.schema import COMMON_OWNER
+from chopperd.units import NS_PER_MS
 
 logger = logging.getLogger(__name__)
 
 #: Most traces of a capture: its document is made over all of them at once.
 MAX_TRACES: Final = 64
 
-_MS: Final = 1_000_000
 _IDENTITIES: Final = msgspec.msgpack.Decoder(RunIdentity)
 
 #: Anyone may claim that a trace is of a job, so traces of two users never share a capture.
@@ -40,8 +41,8 @@ _OF_JOB: Final = """
     ORDER BY capture, received_unix_ns, id
 """
 
-#: Times of captures and of the trace are taken as closed: touching is overlapping. The newest
-#: time of a capture with an anchor is its end.
+#: Times are closed intervals: those that touch overlap. The newest time of a capture with an
+#: anchor is its end.
 _OVERLAPPING: Final = _OF_JOB.format(
     time="newest_unix_ns >= :begin AND begin_unix_ns <= :end AND end_unix_ns >= :begin"
 )
@@ -82,14 +83,13 @@ _NAMELESS: Final = """
 """
 
 #: A capture belongs to the owner of all of its traces, if there is one.
-_SUM_UP: Final = """
+_SUM_UP: Final = f"""
     UPDATE captures SET
         begin_unix_ns = span.begin, end_unix_ns = span.end, owner_uid = span.owner,
         newest_unix_ns = COALESCE(span.end, newest_unix_ns), changed_unix_ns = :now
     FROM (
         SELECT min(begin_unix_ns) AS begin, max(end_unix_ns) AS end,
-            CASE WHEN count(owner_uid) = count(*) AND min(owner_uid) = max(owner_uid)
-                THEN min(owner_uid) END AS owner
+            {COMMON_OWNER} AS owner
         FROM traces WHERE capture = :capture
     ) AS span
     WHERE id = :capture
@@ -98,7 +98,7 @@ _SUM_UP: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A trace of those that meet; `capture` is None for the one that comes."""
+    """One of several traces that overlap in time; `capture` is None for the new one."""
 
     id: str
     name: str
@@ -109,7 +109,7 @@ class _Member:
 def file_trace(
     db: sqlite3.Connection, trace: AnalysedTrace, now_unix_ns: int
 ) -> tuple[tuple[Filed, ...], bool]:
-    """Put a trace into the capture of its run; traces that it overlaps may change captures.
+    """Put a trace into the capture of its run; traces that it overlaps may move.
 
     A trace that was filed before stays in its capture; its report is replaced.
 
@@ -171,7 +171,7 @@ def _met(db: sqlite3.Connection, values: dict[str, object]) -> list[_Member]:
 def _identity(
     body: bytes | None, run: str | None, rank: int | None, begin: int | None, end: int | None
 ) -> RunIdentity:
-    """What was filed of a trace; of one that an earlier version filed, what that knew."""
+    """The identity of a stored trace; from its columns if an earlier version filed it."""
     try:
         return _IDENTITIES.decode(body or b"")
     except msgspec.DecodeError:
@@ -189,7 +189,7 @@ def _by_capture(places: Iterable[tuple[str, int | None]]) -> dict[int, set[str]]
 def _targets(
     db: sqlite3.Connection, groups: Sequence[Sequence[_Member]], values: dict[str, object]
 ) -> tuple[dict[str, int], dict[int, str]]:
-    """The capture of each trace, and why some were begun; a run stays in its oldest capture."""
+    """The capture of each trace, and notes on new ones; a run stays in its oldest capture."""
     targets: dict[str, int] = {}
     begun: dict[int, str] = {}
     for group in groups:
@@ -198,7 +198,11 @@ def _targets(
         for nth, first in enumerate(range(0, len(group), MAX_TRACES)):
             capture = free[nth] if nth < len(free) else _begin(db, group[first], values)
             if nth and capture not in free:
-                begun[capture] = _why_another(nth)
+                begun[capture] = (
+                    f"begun as {nth} of the same time had {MAX_TRACES} traces, the most that one"
+                    " may have"
+                )
+                logger.info("a capture was %s", begun[capture])
             targets.update((each.id, capture) for each in group[first : first + MAX_TRACES])
     return targets, begun
 
@@ -206,19 +210,13 @@ def _targets(
 def _begin(db: sqlite3.Connection, member: _Member, values: dict[str, object]) -> int:
     """Begin a capture; its id is Unix ms, so that it clashes with no salvaged one."""
     last = db.execute("SELECT max(id) FROM captures").fetchone()[0]
-    capture = max(int(str(values["now"])) // _MS, (last or 0) + 1)
+    capture = max(int(str(values["now"])) // NS_PER_MS, (last or 0) + 1)
     db.execute(_BEGIN, {**values, "capture": capture, "run": member.identity.run})
     return capture
 
 
-def _why_another(full: int) -> str:
-    note = f"begun as {full} of the same time had {MAX_TRACES} traces, the most that one may have"
-    logger.info("a capture was %s", note)
-    return note
-
-
 def _move(db: sqlite3.Connection, members: Sequence[_Member], targets: Mapping[str, int]) -> None:
-    """Move traces to their captures; captures that would be empty are absorbed whole."""
+    """Move traces to their captures; one that would become empty is absorbed whole."""
     left = {each.capture for each in members} - {None, *targets.values()}
     taken_up: dict[int, int] = {}
     for each in members:
@@ -241,7 +239,7 @@ def _put(db: sqlite3.Connection, values: dict[str, object]) -> None:
 
 
 def _conflicts(groups: Sequence[Sequence[_Member]], targets: Mapping[str, int]) -> dict[int, str]:
-    """Captures with a rank that another run of their time has too, and which files claim it."""
+    """Notes on captures with a rank that another run of that time also has."""
     found: dict[int, str] = {}
     nameless = [[each for each in group if each.identity.run is None] for group in groups]
     for one, other in combinations(nameless, 2):
@@ -264,7 +262,7 @@ def _note(db: sqlite3.Connection, notes: Mapping[int, str]) -> set[int]:
 
 
 def _named(db: sqlite3.Connection, groups: Sequence[set[int]]) -> set[int]:
-    """Name the runs of a job that have none, where several have one time; whose name changed."""
+    """Name the nameless runs of a job where several overlap; the captures that changed."""
     read = db.execute
     known = {
         capture: read("SELECT run FROM captures WHERE id = ?", (capture,)).fetchone()[0]
@@ -288,24 +286,20 @@ def _named(db: sqlite3.Connection, groups: Sequence[set[int]]) -> set[int]:
 
 
 def filed_captures(db: sqlite3.Connection, captures: Iterable[int]) -> tuple[Filed, ...]:
-    """Those of some captures that still exist, each with its reports."""
+    """Those of several captures that still exist, each with its reports."""
     found = (db.execute("SELECT id FROM captures WHERE id = ?", (each,)) for each in captures)
     return tuple(_filed(db, capture) for (capture,) in chain.from_iterable(found))
 
 
 def _filed(db: sqlite3.Connection, capture: int) -> Filed:
-    return Filed(entry=capture_entry(db, capture), reports=_reports(db, capture))
-
-
-def capture_entry(db: sqlite3.Connection, capture: int) -> CaptureEntry:
-    """A capture that there is, with its traces in order of arrival."""
+    """A capture, with its traces and reports in order of arrival."""
     job, run, begin_unix_ns, end_unix_ns, note = db.execute(
         "SELECT job, run, begin_unix_ns, end_unix_ns, note FROM captures WHERE id = ?", (capture,)
     ).fetchone()
     traces = db.execute(
         "SELECT id FROM traces WHERE capture = ? ORDER BY received_unix_ns, id", (capture,)
     )
-    return CaptureEntry(
+    entry = CaptureEntry(
         id=capture,
         job=job,
         run=run,
@@ -314,6 +308,12 @@ def capture_entry(db: sqlite3.Connection, capture: int) -> CaptureEntry:
         trace_ids=tuple(trace for (trace,) in traces),
         note=note,
     )
+    bodies = db.execute(
+        "SELECT body FROM reports JOIN traces ON traces.id = reports.trace "
+        "WHERE reports.capture = ? ORDER BY received_unix_ns, id",
+        (capture,),
+    )
+    return Filed(entry=entry, reports=tuple(zlib.decompress(body) for (body,) in bodies))
 
 
 def _values(trace: AnalysedTrace, now_unix_ns: int) -> dict[str, object]:
@@ -326,13 +326,13 @@ def _values(trace: AnalysedTrace, now_unix_ns: int) -> dict[str, object]:
         "begin": identity.begin_unix_ns,
         "end": identity.end_unix_ns,
         "identity": msgspec.msgpack.encode(identity),
-        "report": packed_report(trace.report),
+        "report": zlib.compress(trace.report),
         "now": now_unix_ns,
     }
 
 
 def _absorb(db: sqlite3.Connection, other: int, capture: int) -> None:
-    """Make one capture part of another; its rows stay to be seen until the document is made."""
+    """Merge a capture into another; its rows stay visible until the new document is made."""
     db.execute(
         "UPDATE captures SET step_count = step_count + "
         "(SELECT step_count FROM captures WHERE id = ?) WHERE id = ?",
@@ -343,12 +343,3 @@ def _absorb(db: sqlite3.Connection, other: int, capture: int) -> None:
     db.execute("UPDATE OR IGNORE documents SET capture = ? WHERE capture = ?", (capture, other))
     db.execute("DELETE FROM documents WHERE capture = ?", (other,))
     db.execute("DELETE FROM captures WHERE id = ?", (other,))
-
-
-def _reports(db: sqlite3.Connection, capture: int) -> tuple[bytes, ...]:
-    bodies = db.execute(
-        "SELECT body FROM reports JOIN traces ON traces.id = reports.trace "
-        "WHERE reports.capture = ? ORDER BY received_unix_ns, id",
-        (capture,),
-    )
-    return tuple(report_of(body) for (body,) in bodies)

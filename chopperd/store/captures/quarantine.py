@@ -7,16 +7,16 @@ import re
 import sqlite3
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from chopperd.model.captures import GpuDrop, TraceState
-from chopperd.store.captures.schema import DamagedError, check_ours, version_of
+from chopperd.store.captures.schema import COMMON_OWNER, DamagedError, check_ours, version_of
 
 #: The database itself last: a kill in between leaves it in its place.
 _PARTS: Final = ("-wal", "-shm", "-journal", "")
@@ -32,23 +32,19 @@ _DROPS: Final = msgspec.msgpack.Decoder(GpuDrop)
 _STATES: Final = frozenset(state.value for state in TraceState)
 
 #: Captures whose own row is lost, as their traces and step rows describe them.
+_LOST_CAPTURES: Final = f"""
+    INSERT OR IGNORE INTO captures
+    SELECT capture, min(job), min(run), {COMMON_OWNER}, 'salvaged',
+        min({{begin}}), max({{end}}), COALESCE(max({{end}}), max({{changed}})), max({{changed}}), 0
+    FROM {{table}} WHERE capture IS NOT NULL GROUP BY capture
+"""
 _CAPTURES_AGAIN: Final = (
-    """
-    INSERT OR IGNORE INTO captures
-    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
-        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
-        'salvaged', min(begin_unix_ns), max(end_unix_ns),
-        COALESCE(max(end_unix_ns), max(received_unix_ns)), max(received_unix_ns), 0
-    FROM traces WHERE capture IS NOT NULL GROUP BY capture
-    """,
-    """
-    INSERT OR IGNORE INTO captures
-    SELECT capture, min(job), min(run), CASE WHEN count(owner_uid) = count(*)
-        AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END,
-        'salvaged', min(order_unix_ns), max(order_unix_ns),
-        max(order_unix_ns), max(order_unix_ns), 0
-    FROM steps GROUP BY capture
-    """,
+    _LOST_CAPTURES.format(
+        table="traces", begin="begin_unix_ns", end="end_unix_ns", changed="received_unix_ns"
+    ),
+    _LOST_CAPTURES.format(
+        table="steps", begin="order_unix_ns", end="order_unix_ns", changed="order_unix_ns"
+    ),
 )
 _STEP_COUNTS: Final = """
     UPDATE captures SET step_count =
@@ -92,9 +88,9 @@ def quarantined(path: Path) -> list[Path]:
 def salvage(source: Path, target: sqlite3.Connection) -> tuple[int, int | None]:
     """Copy every readable row of a store into another, past damaged pages.
 
-    A row counts as readable only if its compressed body passes its checksum. Rows that the target
-    has already stay as they are. A capture whose own row is lost is made again from its traces or
-    step rows; rows of captures of which nothing else is left are lost.
+    A row is readable only if its compressed body passes its checksum. Rows that the target already
+    has do not change. A capture whose own row is lost is made again from its traces or step rows;
+    without these its other rows are lost.
 
     Args:
         source: The damaged file; it is only read.
@@ -150,7 +146,8 @@ def _copy(
     marks = ", ".join("?" * len(names))
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({marks})"
     copied = 0
-    for rows in _batches(_readable_rows(connection, table, names, known)):
+    readable = _readable_rows(connection, table, names, known)
+    while rows := list(islice(readable, _ROWS_AT_ONCE)):
         sound = [row for row in rows if _is_sound(table, dict(zip(names, row, strict=True)))]
         target.executemany(insert, sound)
         copied += len(sound)
@@ -160,7 +157,7 @@ def _copy(
 def _readable_rows(
     connection: sqlite3.Connection, table: str, names: Sequence[str], known: Sequence[int]
 ) -> Iterator[tuple[object, ...]]:
-    """Rows by rising rowid; behind an unreadable one reading starts again at the next readable."""
+    """Rows by rising rowid; after an unreadable one reading resumes at the next readable one."""
     query = (
         f"SELECT rowid, {', '.join(names)} FROM {table} NOT INDEXED"
         " WHERE rowid >= ? ORDER BY rowid LIMIT ?"
@@ -186,7 +183,7 @@ def _readable_rows(
 def _next_readable(
     connection: sqlite3.Connection, table: str, unreadable: int, known: Sequence[int]
 ) -> int | None:
-    """The next rowid to read from, behind the first row at or after `unreadable`; None: no more."""
+    """The rowid to read from after the first row at or after `unreadable`; None at the end."""
     query = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     for candidate in _candidates(unreadable, known):
         try:
@@ -198,7 +195,7 @@ def _next_readable(
 
 
 def _candidates(unreadable: int, known: Sequence[int]) -> Iterator[int]:
-    """Rowids at which reading may resume: those in an index, then ever further ones."""
+    """Rowids at which reading may resume: those in an index, then ones further and further on."""
     first = bisect_right(known, unreadable - 1) + 1
     yield from known[first:]
     begin = max(unreadable, known[-1] if known else 0)
@@ -254,14 +251,3 @@ def _without_orphans(target: sqlite3.Connection) -> int:
         f"DELETE FROM {table} WHERE capture NOT IN (SELECT id FROM captures)" for table in tables
     )
     return sum(target.execute(statement).rowcount for statement in statements)
-
-
-def _batches(rows: Iterable[tuple[object, ...]]) -> Iterator[list[tuple[object, ...]]]:
-    batch: list[tuple[object, ...]] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _ROWS_AT_ONCE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

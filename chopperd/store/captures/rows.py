@@ -5,20 +5,23 @@ import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, TypeVar
 
 import msgspec
 
 from chopperd.model.captures import DropQuery, DropState, GpuDrop, TraceEntry, TraceState
 from chopperd.model.report import ReportDocument, without_parts
 from chopperd.model.report_rows import Row
-from chopperd.units import NS_PER_S
+from chopperd.store.captures.schema import COMMON_OWNER
+from chopperd.units import NS_PER_MS, NS_PER_S
 
 logger = logging.getLogger(__name__)
 
+Stored = TypeVar("Stored")
+
 #: Unknown numbers in columns that rows are ordered by.
-UNKNOWN: Final = -1
+_UNKNOWN: Final = -1
 
 _STEP: Final = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOTALS: Final = "INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?)"
@@ -44,7 +47,6 @@ _LEVEL: Final = 6
 _ENCODER: Final = msgspec.json.Encoder()
 _ROWS: Final = msgspec.json.Decoder(Row)
 _DOCUMENTS: Final = msgspec.json.Decoder(ReportDocument)
-_FAULTS: Final = (zlib.error, msgspec.DecodeError)
 #: Most drops stored, the newest ones.
 MAX_DROPS: Final = 10_000
 
@@ -71,54 +73,22 @@ def packed(value: Row | ReportDocument) -> bytes:
     return zlib.compress(_ENCODER.encode(value), _LEVEL)
 
 
-def packed_report(report: bytes) -> bytes:
-    """A trace's report as stored."""
-    return zlib.compress(report, _LEVEL)
-
-
-def report_of(body: bytes) -> bytes:
-    """A trace's report as it was filed."""
-    return zlib.decompress(body)
-
-
 def row_of(body: bytes) -> Row | None:
     """A stored row; None, which is logged, if this version can't read it."""
-    try:
-        return _ROWS.decode(zlib.decompress(body))
-    except _FAULTS as error:
-        logger.warning("a stored row can't be read: %s", error)
-        return None
+    return _unpacked(body, _ROWS, "row")
 
 
 def document_of(body: bytes) -> ReportDocument | None:
     """A stored document; None, which is logged, if this version can't read it."""
+    return _unpacked(body, _DOCUMENTS, "document")
+
+
+def _unpacked(body: bytes, decoder: msgspec.json.Decoder[Stored], what: str) -> Stored | None:
     try:
-        return _DOCUMENTS.decode(zlib.decompress(body))
-    except _FAULTS as error:
-        logger.warning("a stored document can't be read: %s", error)
+        return decoder.decode(zlib.decompress(body))
+    except (zlib.error, msgspec.DecodeError) as error:
+        logger.warning("a stored %s can't be read: %s", what, error)
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Capture:
-    """A capture's columns that its rows repeat."""
-
-    id: int
-    job: str | None
-    run: str | None
-    made_unix_ns: int
-    owner_by_rank: dict[int, int | None]
-    owner_uid: int | None
-    step_count: int
-
-    def owner_of(self, row: Row) -> int | None:
-        """Owner of a row's trace; if that is ambiguous, of all traces."""
-        return self.owner_by_rank.get(known(row.rank), self.owner_uid)
-
-
-def known(number: int | None) -> int:
-    """A number as rows are ordered by it."""
-    return UNKNOWN if number is None else number
 
 
 def write_document(
@@ -129,71 +99,44 @@ def write_document(
     Raises:
         LookupError: There is no such capture.
     """
-    capture = _capture(db, capture_id)
-    for table in ("steps", "totals"):
-        db.execute(f"DELETE FROM {table} WHERE capture = ?", (capture_id,))
-    db.executemany(_STEP, _step_rows(capture, document.steps))
-    db.executemany(_TOTALS, [_totals_row(capture, row) for row in document.totals])
-    db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
-    db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
-    return len(document.steps) - capture.step_count
-
-
-def _capture(db: sqlite3.Connection, capture_id: int) -> _Capture:
-    found = db.execute(
-        "SELECT job, run, owner_uid, step_count FROM captures WHERE id = ?",
-        (capture_id,),
-    ).fetchone()
+    query = "SELECT job, run, owner_uid, step_count FROM captures WHERE id = ?"
+    found = db.execute(query, (capture_id,)).fetchone()
     if found is None:
         raise LookupError(capture_id)
     job, run, owner_uid, step_count = found
-    owners = db.execute(
-        """
-        SELECT COALESCE(rank, -1), CASE WHEN count(owner_uid) = count(*)
-            AND min(owner_uid) = max(owner_uid) THEN min(owner_uid) END
-        FROM traces WHERE capture = ? GROUP BY rank
-        """,
-        (capture_id,),
-    )
-    return _Capture(
-        id=capture_id,
-        job=job,
-        run=run,
-        made_unix_ns=capture_id * 1_000_000,
-        owner_by_rank=dict(owners.fetchall()),
-        owner_uid=owner_uid,
-        step_count=step_count,
-    )
-
-
-def _step_rows(capture: _Capture, rows: Sequence[Row]) -> list[tuple[object, ...]]:
-    """The steps' rows; those with the same step, rank and device are numbered as twins."""
+    query = f"SELECT rank, {COMMON_OWNER} FROM traces WHERE capture = ? GROUP BY rank"
+    owners = dict(db.execute(query, (capture_id,)).fetchall())  # else of all, if unambiguous
+    for table in ("steps", "totals"):
+        db.execute(f"DELETE FROM {table} WHERE capture = ?", (capture_id,))
     twins: Counter[tuple[int, int, int]] = Counter()
-    made = []
-    for row in rows:
-        key = (known(row.step), known(row.rank), known(row.device))
-        made.append(_step_row(capture, row, key, twins[key]))
+    steps = []
+    for row in document.steps:
+        key = (_ordered(row.step), _ordered(row.rank), _ordered(row.device))
+        start_ns = row.marker_start_unix_ns if row.start_unix_ns is None else row.start_unix_ns
+        order_ns = capture_id * NS_PER_MS if start_ns is None else start_ns
+        # Found by these, and stored with that job and run, without its parts.
+        found_by = (job, run, row.gpu, owners.get(row.rank, owner_uid))
+        stored = packed(replace(without_parts(row), job=job, run=run))
+        is_timed = int(start_ns is not None)
+        steps.append((capture_id, order_ns, is_timed, *key, twins[key], *found_by, stored))
         twins[key] += 1
-    return made
+    totals = [
+        (
+            *(capture_id, _ordered(row.rank), _ordered(row.device)),
+            *(row.gpu, owners.get(row.rank, owner_uid), packed(row)),
+        )
+        for row in document.totals
+    ]
+    db.executemany(_STEP, steps)
+    db.executemany(_TOTALS, totals)
+    db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?)", (capture_id, body))
+    db.execute("UPDATE captures SET step_count = ? WHERE id = ?", (len(document.steps), capture_id))
+    return len(document.steps) - int(step_count)
 
 
-def _step_row(
-    capture: _Capture, row: Row, key: tuple[int, int, int], twin: int
-) -> tuple[object, ...]:
-    start_unix_ns = row.start_unix_ns
-    if start_unix_ns is None:
-        start_unix_ns = row.marker_start_unix_ns
-    timed = start_unix_ns is not None
-    order_unix_ns = start_unix_ns if timed else capture.made_unix_ns
-    # The body has no parts, and the job and run that it is found by.
-    body = packed(replace(without_parts(row), job=capture.job, run=capture.run))
-    found_by = (capture.job, capture.run, row.gpu, capture.owner_of(row))
-    return (capture.id, order_unix_ns, int(timed), *key, twin, *found_by, body)
-
-
-def _totals_row(capture: _Capture, row: Row) -> tuple[object, ...]:
-    key = (known(row.rank), known(row.device))
-    return (capture.id, *key, row.gpu, capture.owner_of(row), packed(row))
+def _ordered(number: int | None) -> int:
+    """A number as rows are ordered by it."""
+    return _UNKNOWN if number is None else number
 
 
 def put_drops(db: sqlite3.Connection, drops: Sequence[GpuDrop]) -> None:

@@ -90,6 +90,12 @@ _IDENTITIES: Final[Migration] = ("ALTER TABLE traces ADD COLUMN identity BLOB",)
 MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _DROPS, _QUARANTINE, _IDENTITIES)
 
 
+#: In a query: the owner of all rows of a group, if there is one.
+COMMON_OWNER: Final = (
+    "CASE WHEN count(owner_uid) = count(*) AND min(owner_uid) = max(owner_uid)"
+    " THEN min(owner_uid) END"
+)
+
 #: "chpd": distinguishes our stores from other databases, also for `file`.
 APPLICATION_ID: Final = 0x63687064
 
@@ -121,12 +127,7 @@ def stored_bytes(db: sqlite3.Connection) -> int:
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
-    """Bring a database up to the newest version, each migration in a transaction of its own.
-
-    Args:
-        db: In autocommit mode.
-        migrations: All there are, from version 0 on.
-    """
+    """Bring a database, in autocommit mode, up to the newest version, one transaction each."""
     for version in range(version_of(db), len(migrations)):
         db.execute("BEGIN")
         try:

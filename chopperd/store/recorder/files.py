@@ -16,8 +16,8 @@ from chopperd.store.disk import AppendFile, DiskLimits, missing_bytes
 from chopperd.store.recorder.chunk import SampleChunk, decoded_chunk, encoded_chunk
 from chopperd.store.recorder.frames import (
     FrameKind,
+    Scan,
     encoded_frame,
-    ended_span_ns,
     file_span_ns,
     read_payload,
     scanned,
@@ -37,44 +37,40 @@ _LEAST_FILE_BYTES: Final = 32 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class SampleFile:
-    """A file of samples; times are None while it holds none, or none that can be read."""
+    """A file of samples, and its first and last Unix time; None if it holds none to be read."""
 
-    number: int
     path: Path
     size_bytes: int = 0
-    begin_unix_ns: int | None = None
-    end_unix_ns: int | None = None
+    span_ns: tuple[int, int] | None = None
 
 
-def sample_paths(folder: Path) -> list[tuple[int, Path]]:
-    """Number and path of the files of samples, oldest first.
+def sample_paths(folder: Path) -> list[Path]:
+    """The files of samples, oldest first.
 
     Raises:
         OSError: The folder can't be read.
     """
     names = os.listdir(folder)  # noqa: PTH208 - names are enough, of thousands of files
-    matches = [match for name in names if (match := _NAME.fullmatch(name))]
-    return sorted((int(match[1]), folder / match[0]) for match in matches)
+    return [folder / name for name in sorted(filter(_NAME.fullmatch, names), key=_number)]
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("samples-").removesuffix(".rec"))
 
 
 class SampleFiles:
-    """The files of samples, for their only writer.
+    """The files of samples in a folder, for their only writer.
 
-    Args:
-        folder: Where they are; exists.
-        limits: How much is stored.
-
-    Raises:
-        OSError: The folder can't be read.
+    Methods raise OSError where the disk fails.
     """
 
     def __init__(self, folder: Path, limits: DiskLimits) -> None:
         self._folder = folder
         self._limits = limits
-        self._files = [_read_file(number, path) for number, path in sample_paths(folder)]
+        self._files = [_read_file(path) for path in sample_paths(folder)]
+        self._next_number = 1 + max((_number(file.path.name) for file in self._files), default=0)
         self._open: AppendFile | None = None
         self._newest_is_ended = False
-        self._next_number = 1
         self._ceiling_bytes: int | None = None
         self.damaged_count = 0
 
@@ -86,8 +82,7 @@ class SampleFiles:
     @property
     def oldest_unix_ns(self) -> int | None:
         """The first time in any file; None if there is none."""
-        begins = [f.begin_unix_ns for f in self._files if f.begin_unix_ns is not None]
-        return min(begins, default=None)
+        return min((file.span_ns[0] for file in self._files if file.span_ns), default=None)
 
     @property
     def disk_is_nearly_full(self) -> bool:
@@ -95,7 +90,7 @@ class SampleFiles:
         return self._ceiling_bytes is not None
 
     def append(self, frame: bytes, span_ns: tuple[int, int], other_bytes: int) -> None:
-        """Add a frame that holds samples of a time; it is on disk afterwards.
+        """Add a frame with the samples of a time, and wait until it is on disk, or store nothing.
 
         Args:
             frame: The frame.
@@ -104,7 +99,6 @@ class SampleFiles:
 
         Raises:
             StoreError: There is no room, and nothing to delete.
-            OSError: It can't be written; nothing of it is stored.
         """
         self._end_what_is_full(span_ns[0], len(frame))
         self.make_room(len(frame), other_bytes)
@@ -112,21 +106,15 @@ class SampleFiles:
         file.append(frame)
         last = self._files[-1]
         last.size_bytes = file.size_bytes
-        known_ns = (t_ns for t_ns in (last.begin_unix_ns, last.end_unix_ns) if t_ns is not None)
-        times_ns = (*span_ns, *known_ns)
-        last.begin_unix_ns, last.end_unix_ns = min(times_ns), max(times_ns)
+        begin_ns, end_ns = last.span_ns or span_ns
+        last.span_ns = min(begin_ns, span_ns[0]), max(end_ns, span_ns[1])
         file.sync()
 
     def make_room(self, more_bytes: int, other_bytes: int) -> None:
-        """Delete the oldest files until there is room.
-
-        Args:
-            more_bytes: What is to be written.
-            other_bytes: Size of the recorder's other files.
+        """Delete the oldest files until there is room for more bytes.
 
         Raises:
             StoreError: There is none, and nothing to delete.
-            OSError: The free space can't be read, or a file can't be deleted.
         """
         limit_bytes = min(self._limits.max_bytes, self._allowed_bytes(other_bytes))
         while self.size_bytes + other_bytes + more_bytes > limit_bytes:
@@ -136,13 +124,9 @@ class SampleFiles:
             self._delete_oldest()
 
     def delete_old(self, now_unix_ns: int) -> None:
-        """Delete files that ended too long ago.
-
-        Raises:
-            OSError: One can't be deleted.
-        """
+        """Delete files that ended too long ago, but not the newest."""
         before_ns = self._limits.oldest_unix_ns(now_unix_ns)
-        while len(self._files) > 1 and (self._files[0].end_unix_ns or 0) < before_ns:
+        while len(self._files) > 1 and (self._files[0].span_ns or (0, 0))[1] < before_ns:
             self._delete_oldest()
 
     def close(self) -> None:
@@ -168,46 +152,36 @@ class SampleFiles:
             self._end_file(self._open)
 
     def _new_file(self) -> AppendFile:
-        number = max(self._next_number, *(file.number + 1 for file in self._files[-1:]), 0)
-        path = self._folder / f"samples-{number:08d}.rec"
+        path = self._folder / f"samples-{self._next_number:08d}.rec"
         self._open = AppendFile(path, is_new=True)
         self._newest_is_ended = False
-        self._next_number = number + 1
-        self._files.append(SampleFile(number=number, path=path))
+        self._next_number += 1
+        self._files.append(SampleFile(path=path))
         return self._open
 
     def _continue_newest(self) -> None:
-        """Open the file that an earlier writer did not end, without an incomplete last frame."""
-        file = AppendFile(self._files[-1].path)
-        try:
-            if ended_span_ns(file.fd) is not None:
-                self._newest_is_ended = True
-                file.close()
-                return
-            scan = scanned(file.fd)
-            self.damaged_count += len(scan.damaged_offsets)
-            if scan.whole_bytes < file.size_bytes:
-                file.cut(scan.whole_bytes)
-        except OSError:
+        """Open the file that an earlier writer did not end."""
+        file, scan = _opened_whole(self._files[-1].path)
+        if scan.frames and scan.frames[-1].kind == FrameKind.END:
+            self._newest_is_ended = True
             file.close()
-            raise
-        self._open = file
+        else:
+            self._open = file
+            self.damaged_count += len(scan.damaged_offsets)
 
     def _is_full(self, file: AppendFile, begin_ns: int, more_bytes: int) -> bool:
         last = self._files[-1]
         largest = max(self._limits.max_bytes * _LARGEST_FILE_SHARE, _LEAST_FILE_BYTES)
-        started_ns = begin_ns if last.begin_unix_ns is None else last.begin_unix_ns
-        is_long = abs(begin_ns - started_ns) >= _LONGEST_FILE_NS
+        is_long = last.span_ns is not None and abs(begin_ns - last.span_ns[0]) >= _LONGEST_FILE_NS
         has_grown = file.size_bytes > 0 and file.size_bytes + more_bytes > largest
         return file.spoiled or has_grown or is_long
 
     def _end_file(self, file: AppendFile) -> None:
         """Close a file for good, with its span in a last frame; readers scan one without."""
         last = self._files[-1]
-        if not file.spoiled and last.begin_unix_ns is not None and last.end_unix_ns is not None:
+        if last.span_ns is not None and not file.spoiled:
             with suppress(OSError):
-                span = {"begin_unix_ns": last.begin_unix_ns, "end_unix_ns": last.end_unix_ns}
-                file.append(encoded_frame(FrameKind.END, b"", **span))
+                file.append(encoded_frame(FrameKind.END, b"", last.span_ns))
         last.size_bytes = file.size_bytes
         self._newest_is_ended = True
         self.close()
@@ -219,42 +193,41 @@ class SampleFiles:
         logger.debug("deleted %s, the oldest of the flight recorder", oldest.path)
 
 
-def _read_file(number: int, path: Path) -> SampleFile:
+def _read_file(path: Path) -> SampleFile:
     """A file as it is on disk; one that can't be read holds nothing."""
-    span_ns, size_bytes = None, 0
+    found = SampleFile(path=path)
     with suppress(OSError):
-        size_bytes = path.stat().st_size
+        found.size_bytes = path.stat().st_size
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            span_ns = file_span_ns(fd)
+            found.span_ns = file_span_ns(fd)
         finally:
             os.close(fd)
-    begin_ns, end_ns = span_ns or (None, None)
-    return SampleFile(
-        number=number, path=path, size_bytes=size_bytes, begin_unix_ns=begin_ns, end_unix_ns=end_ns
-    )
+    return found
+
+
+def _opened_whole(path: Path) -> tuple[AppendFile, Scan]:
+    """A file open for appending, without an incomplete last frame, and what it holds."""
+    file = AppendFile(path)
+    try:
+        scan = scanned(file.fd)
+        if scan.whole_bytes < file.size_bytes:
+            file.cut(scan.whole_bytes)
+    except OSError:
+        file.close()
+        raise
+    return file, scan
 
 
 class Journal:
-    """A file of chunks that are not yet in the files of samples.
+    """A file, created if missing, of chunks that are not yet in the files of samples.
 
-    Args:
-        path: The file; made if there is none.
-
-    Raises:
-        OSError: It can't be opened, or an incomplete last frame can't be cut off.
+    Methods raise OSError where the disk fails; the journal is then as before.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = AppendFile(path)
-        try:
-            self._scan = scanned(self._file.fd)
-            if self._scan.whole_bytes < self._file.size_bytes:
-                self._file.cut(self._scan.whole_bytes)
-        except OSError:
-            self._file.close()
-            raise
+        self._file, self._scan = _opened_whole(path)
 
     @property
     def size_bytes(self) -> int:
@@ -272,21 +245,13 @@ class Journal:
         return chunks, damaged_count
 
     def append(self, frame: bytes) -> None:
-        """Add a frame.
-
-        Raises:
-            OSError: It can't be written; nothing of it is stored.
-        """
+        """Add a frame."""
         if self._file.spoiled:
             self.replace()
         self._file.append(frame)
 
     def replace(self) -> None:
-        """Begin an empty journal; readers of the old file still find all of it.
-
-        Raises:
-            OSError: There is no new one; the old one stays.
-        """
+        """Begin an empty journal; readers of the old file still find all of it."""
         fresh_path = self._path.with_name(f"{self._path.name}.new")
         fresh_path.unlink(missing_ok=True)
         fresh = AppendFile(fresh_path, is_new=True)
@@ -306,7 +271,6 @@ class Journal:
 
 def chunk_frame(chunk: SampleChunk, *, quick: bool) -> tuple[bytes, tuple[int, int]]:
     """A chunk as a frame, made quickly or small, and its first and last Unix time."""
-    begin_ns, end_ns = span_ns = chunk.span_ns()
+    span_ns = chunk.span_ns()
     payload = encoded_chunk(chunk, quick=quick)
-    frame = encoded_frame(FrameKind.SAMPLES, payload, begin_unix_ns=begin_ns, end_unix_ns=end_ns)
-    return frame, span_ns
+    return encoded_frame(FrameKind.SAMPLES, payload, span_ns), span_ns

@@ -7,7 +7,6 @@ Other bytes are skipped up to the next header.
 
 import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -30,7 +29,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A frame in a file; `offset` is that of its payload.
+    """A frame in a file: its payload's offset, and first and last Unix time.
 
     `kind` is a `FrameKind` or, where a later version wrote the frame, another number.
     """
@@ -39,8 +38,7 @@ class Frame:
     offset: int
     payload_bytes: int
     check: int
-    begin_unix_ns: int
-    end_unix_ns: int
+    span_ns: tuple[int, int]
 
     @property
     def end(self) -> int:
@@ -64,17 +62,14 @@ class Scan:
         """First and last time in the file; None without frames."""
         if not self.frames:
             return None
-        begins = [frame.begin_unix_ns for frame in self.frames]
-        return min(begins), max(frame.end_unix_ns for frame in self.frames)
+        begins, ends = zip(*(frame.span_ns for frame in self.frames), strict=True)
+        return min(begins), max(ends)
 
 
-def encoded_frame(
-    kind: FrameKind, payload: bytes, *, begin_unix_ns: int, end_unix_ns: int
-) -> bytes:
+def encoded_frame(kind: FrameKind, payload: bytes, span_ns: tuple[int, int]) -> bytes:
     """A frame as the bytes of a file."""
-    fields = _FIELDS.pack(
-        _MAGIC, _VERSION, kind, len(payload), zlib.crc32(payload), begin_unix_ns, end_unix_ns
-    )
+    check = zlib.crc32(payload)
+    fields = _FIELDS.pack(_MAGIC, _VERSION, kind, len(payload), check, *span_ns)
     return b"".join((fields, _CHECK.pack(zlib.crc32(fields)), payload))
 
 
@@ -106,15 +101,8 @@ def scanned(fd: int) -> Scan:
 
 def file_span_ns(fd: int) -> tuple[int, int] | None:
     """First and last time in a file, which is scanned if it has not ended; None if it is empty."""
-    return ended_span_ns(fd) or scanned(fd).span_ns
-
-
-def ended_span_ns(fd: int) -> tuple[int, int] | None:
-    """First and last time in a file that has ended; None of one that may grow."""
     last = _frame_at(fd, max(os.fstat(fd).st_size - HEADER_BYTES, 0))
-    if last is None or last.kind != FrameKind.END:
-        return None
-    return last.begin_unix_ns, last.end_unix_ns
+    return last.span_ns if last and last.kind == FrameKind.END else scanned(fd).span_ns
 
 
 def read_payload(fd: int, frame: Frame) -> bytes | None:
@@ -130,29 +118,22 @@ def _frame_at(fd: int, position: int) -> Frame | None:
         return None
     if zlib.crc32(data[: _FIELDS.size]) != _CHECK.unpack_from(data, _FIELDS.size)[0]:
         return None
-    _, version, kind, payload_bytes, check, begin_ns, end_ns = _FIELDS.unpack_from(data)
+    _, version, kind, payload_bytes, check, *span_ns = _FIELDS.unpack_from(data)
     return Frame(
         kind=kind if version == _VERSION else -version,
         offset=position + HEADER_BYTES,
         payload_bytes=payload_bytes,
         check=check,
-        begin_unix_ns=begin_ns,
-        end_unix_ns=end_ns,
+        span_ns=(span_ns[0], span_ns[1]),
     )
 
 
 def _next_header(fd: int, position: int, size: int) -> int:
     """Offset of the next header at or after a position; the file's size if there is none."""
-    for found in _magics(fd, position, size):
-        if _frame_at(fd, found) is not None:
-            return found
-    return size
-
-
-def _magics(fd: int, position: int, size: int) -> Iterator[int]:
-    """Offsets of the magic at or after a position."""
     data = os.pread(fd, size - position, position)
     found = data.find(_MAGIC)
     while found >= 0:
-        yield position + found
+        if _frame_at(fd, position + found) is not None:
+            return position + found
         found = data.find(_MAGIC, found + 1)
+    return size

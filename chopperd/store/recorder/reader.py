@@ -65,7 +65,7 @@ class ChunkFiles:
         journal = self._folder / JOURNAL
         chunks = self._read(journal, self._of_file) or []
         self.newest = self._read(journal, _last_origin)
-        paths = [path for _, path in sample_paths(self._folder)]
+        paths = sample_paths(self._folder)
         for path in paths:
             chunks.extend(self._read(path, self._of_file) or [])
         for path in reversed(paths):
@@ -74,17 +74,17 @@ class ChunkFiles:
 
     def _of_file(self, fd: int, path: Path) -> list[SampleChunk]:
         span_ns = file_span_ns(fd)
-        if span_ns is not None and not self._is_wanted(*span_ns):  # without: damaged, or empty
+        if span_ns is not None and not self._is_wanted(span_ns):  # without: damaged, or empty
             return []
         scan = scanned(fd)
         self.damaged.update((path.name, offset) for offset in scan.damaged_offsets)
-        frames = (f for f in scan.frames if self._is_wanted(f.begin_unix_ns, f.end_unix_ns))
+        frames = (f for f in scan.frames if self._is_wanted(f.span_ns))
         chunks = (self._decoded(path, fd, frame) for frame in frames)
         return [chunk for chunk in chunks if chunk is not None]
 
-    def _is_wanted(self, begin_unix_ns: int, end_unix_ns: int) -> bool:
-        """Whether a file or frame of a time may hold samples of the wanted time."""
-        return begin_unix_ns < self._to_unix_ns and end_unix_ns >= self._from_unix_ns
+    def _is_wanted(self, span_ns: tuple[int, int]) -> bool:
+        """Whether a file or frame with these first and last times may hold wanted samples."""
+        return span_ns[0] < self._to_unix_ns and span_ns[1] >= self._from_unix_ns
 
     def _decoded(self, path: Path, fd: int, frame: Frame) -> SampleChunk | None:
         """The chunk of a frame; None if it has none, or none that can be read."""

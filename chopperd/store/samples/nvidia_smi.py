@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from chopperd.devices.nvml.codes import causes_of
 from chopperd.errors import StoreError
 from chopperd.model.arrays import Float64s, Int64s
 from chopperd.model.devices import GpuInfo, Vendor
@@ -36,18 +37,6 @@ _OTHER_NAMES: Final = {
     "gpu_bus_id": "pci.bus_id",
 }
 
-#: The mask's bits. Source: nvml.h, nvmlClocksEventReason*; others count as `unknown`.
-_CAUSE_BY_MASK: Final = {
-    0x001: Cause.LOW_UTILIZATION,
-    0x002: Cause.USER_LIMIT,
-    0x004: Cause.POWER_CAP,
-    0x008: Cause.HW_SLOWDOWN,
-    0x010: Cause.SYNC_BOOST,
-    0x020: Cause.THERMAL,
-    0x040: Cause.HW_THERMAL,
-    0x080: Cause.POWER_BRAKE,
-    0x100: Cause.USER_LIMIT,
-}
 _REASONS: Final = "clocks_event_reasons"
 _MASK: Final = f"{_REASONS}.active"
 #: A reason may have a column of its own, "Active" or "Not Active", or one that counts us.
@@ -74,8 +63,8 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
         for reason, cause in _CAUSE_BY_REASON.items()
     },
 }
-#: Where none of these is active no limit is; the rest is part of one of them, or none of its own.
-_TELLING_REASONS: Final = {
+#: If none of these is active, no limit is; the others are part of one of these, or no limit.
+_LIMITING_REASONS: Final = {
     *("applications_clocks_setting", "sw_power_cap", "hw_slowdown"),
     *("sync_boost", "sw_thermal_slowdown"),
 }
@@ -83,7 +72,7 @@ _TIME: Final = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d+)?")
 _ABSENT: Final = re.compile(r"\[.*\]|N/A|ERR!|Unknown.*|")
 #: Zones change their offset at multiples of this.
 _ZONE_STEP_NS: Final = 15 * 60 * NS_PER_S
-#: Local times that fall by more repeat an hour; those of GPUs of one read differ by less.
+#: Local times that fall by more repeat an hour; times of GPUs in one read differ by less.
 _FALL_NS: Final = NS_PER_S
 
 
@@ -113,19 +102,31 @@ def parsed_smi(data: bytes, *, path: str, tz: tzinfo | None, fields: Sequence[st
     """
     recordings = parts_of_log(data, "timestamp", _is_header)
     tables = [_table(part, path, fields, at) for part, at in recordings]
-    label_of: dict[str, str] = {}
-    parts = [_part(table, label_of) for table in tables]
-    columns = columns_in_turn([columns for columns, _ in parts])
-    t_unix_ns, unsure = unix_from_local(columns.t_unix_ns, tz)
-    infos = infos_in_turn([infos for _, infos in parts], path)
-    gpus, dropped = divided_by_gpu(replace(columns, t_unix_ns=t_unix_ns), infos)
-    has_index = all({"index", "uuid"} & {*table.names} for table in tables)
-    return SampleSet(
-        gpus=gpus,
-        backend="nvidia-smi",
-        source=path,
-        notes=(*_notes(tz, has_index=has_index), *unsure, *dropped),
+    label_of: dict[str, str] = {}  # by UUID, where no index was queried
+    labels = [_labels(table, label_of) for table in tables]
+    columns = columns_in_turn(
+        [
+            SampleColumns(
+                labels=own,
+                t_unix_ns=_local_ns(table),
+                read_span_ns=np.zeros(len(table), np.int64),
+                causes=_causes(table),
+                floats=_floats(table),
+            )
+            for table, own in zip(tables, labels, strict=True)
+        ]
     )
+    t_unix_ns, unsure = unix_from_local(columns.t_unix_ns, tz)
+    infos = infos_in_turn([_infos(*each) for each in zip(tables, labels, strict=True)], path)
+    gpus, dropped = divided_by_gpu(replace(columns, t_unix_ns=t_unix_ns), infos)
+    zone = str(tz) if tz else "this machine's"
+    text = f"nvidia-smi writes local times, to the ms; taken in the zone: {zone}"
+    notes = [Note(code="local_times", text=text)]
+    if not all({"index", "uuid"} & {*table.names} for table in tables):
+        text = "neither index nor uuid was queried: taken as one GPU 0"
+        notes.append(Note(code="gpu_unnamed", text=text))
+    notes += [*unsure, *dropped]
+    return SampleSet(gpus=gpus, backend="nvidia-smi", source=path, notes=tuple(notes))
 
 
 def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTable:
@@ -137,24 +138,6 @@ def _table(data: bytes, path: str, fields: Sequence[str], line: int) -> TextTabl
     if is_headed:
         return TextTable(rest, names, path=path, first_line=line + 1)
     return TextTable(data, names, path=path, first_line=line)
-
-
-def _part(table: TextTable, label_of: dict[str, str]) -> tuple[SampleColumns, dict[str, GpuInfo]]:
-    """One recording's samples, their times still local, and its GPUs.
-
-    Args:
-        table: The recording.
-        label_of: The label of each UUID where no index was queried; added to.
-    """
-    labels = _labels(table, label_of)
-    columns = SampleColumns(
-        labels=labels,
-        t_unix_ns=_local_ns(table),
-        read_span_ns=np.zeros(len(table), dtype=np.int64),
-        causes=_causes(table),
-        floats=_floats(table),
-    )
-    return columns, _infos(table, labels)
 
 
 def _field(name: str) -> str:
@@ -194,15 +177,11 @@ def _labels(table: TextTable, label_of: dict[str, str]) -> Sequence[str]:
 
 def _floats(table: TextTable) -> dict[str, Float64s]:
     """Our columns, from the best field of each that was queried."""
-    best = {
-        own: (next((name for name in fields if name in table.names), None), factor)
-        for own, (fields, factor) in _FIELDS.items()
-    }
-    return {
-        own: np.array(table.parsed(field, _quantity), np.float64) * factor
-        for own, (field, factor) in best.items()
-        if field is not None
-    }
+    found = {}
+    for own, (fields, factor) in _FIELDS.items():
+        if field := next((each for each in fields if each in table.names), None):
+            found[own] = np.array(table.parsed(field, _quantity), np.float64) * factor
+    return found
 
 
 def _quantity(cell: str) -> float:
@@ -215,20 +194,16 @@ def _causes(table: TextTable) -> Int64s:
         return np.array(table.parsed(_MASK, _bits), dtype=np.int64)
     given = [name for name in _CAUSE_BY_REASON if f"{_REASONS}.{name}" in table.names]
     bits = np.zeros(len(table), np.int64)
-    reported = np.full(len(table), not _TELLING_REASONS.difference(given))
+    reported = np.full(len(table), not _LIMITING_REASONS.difference(given))
     for name in given:
         states = np.array(table.parsed(f"{_REASONS}.{name}", _is_active), np.float64)
         bits |= np.where(states == 1, _CAUSE_BY_REASON[name].bit, 0)
-        reported &= ~np.isnan(states) | (name not in _TELLING_REASONS)
+        reported &= ~np.isnan(states) | (name not in _LIMITING_REASONS)
     return np.where((bits == 0) & ~reported, Cause.UNKNOWN.bit, bits)
 
 
 def _is_active(cell: str) -> float:
-    """1 for "Active", 0 for "Not Active"; NaN where it was not given.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """1 for "Active", 0 for "Not Active", NaN where it was not given; else ValueError."""
     if _ABSENT.fullmatch(cell):
         return nan
     return ("Not Active", "Active").index(cell)
@@ -238,12 +213,7 @@ def _bits(cell: str) -> int:
     """The bit set of a mask such as `0x0000000000000004`; `unknown` where it was not given."""
     if _ABSENT.fullmatch(cell):
         return Cause.UNKNOWN.bit
-    mask = int(cell, 16)
-    known = sum(_CAUSE_BY_MASK)
-    bits = Cause.UNKNOWN.bit if mask & ~known else 0
-    for bit, cause in _CAUSE_BY_MASK.items():
-        bits |= cause.bit if mask & bit else 0
-    return bits
+    return sum(cause.bit for cause in causes_of(int(cell, 16)))
 
 
 def _local_ns(table: TextTable) -> Int64s:
@@ -260,10 +230,10 @@ def _local_ns(table: TextTable) -> Int64s:
 
 
 def unix_from_local(local_ns: Int64s, tz: tzinfo | None) -> tuple[Int64s, tuple[Note, ...]]:
-    """Unix times of local ones in the order of the file, and what is not sure of them.
+    """Unix times of local times in the order of the file, and a note on ambiguous ones.
 
-    Of an hour that a zone repeats, the order distinguishes the passes: times that fall, or the
-    times around it. Where neither does it is taken for the first pass, with a note.
+    In an hour that a zone repeats, the order of times distinguishes the passes: times that fall, or
+    those around the hour. Without either it is taken for the first pass, with a note.
     """
     steps, row_steps = np.unique(local_ns // _ZONE_STEP_NS, return_inverse=True)
     starts_s = (steps * _ZONE_STEP_NS // NS_PER_S).tolist()
@@ -301,7 +271,7 @@ def _pass_by_neighbours(t_unix_ns: Int64s, rows: Int64s, shift_ns: int) -> int |
 
 
 def _unsure(rows: int, tz: tzinfo | None, second_ns: int) -> Note:
-    """What is to be done about an hour of which the pass is not known."""
+    """The note on an hour whose pass is not known."""
     hours, rest = divmod(second_ns, 3600 * NS_PER_S)
     zone = f" (else read it with --tz Etc/GMT{-hours:+d})" if not rest else ""
     text = (
@@ -312,7 +282,7 @@ def _unsure(rows: int, tz: tzinfo | None, second_ns: int) -> Note:
 
 
 def _offset_ns(local_s: int, tz: tzinfo | None, fold: int) -> int:
-    """What a zone is ahead of UTC at a local time; `fold` as of `datetime`."""
+    """How far a zone is ahead of UTC at a local time; `fold` as in `datetime`."""
     local = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=local_s)
     local = local.replace(tzinfo=tz, fold=fold)
     offset = (local if tz else local.astimezone()).utcoffset()
@@ -353,18 +323,3 @@ def _info(table: TextTable, label: str, row: int) -> GpuInfo:
         power_limit_default_w=number("power.default_limit"),
         memory_size_bytes=None if size_mib is None else round(size_mib * (1 << 20)),
     )
-
-
-def _notes(tz: tzinfo | None, *, has_index: bool) -> tuple[Note, ...]:
-    zone = str(tz) if tz else "this machine's"
-    notes = [
-        Note(
-            code="local_times",
-            text=f"nvidia-smi writes local times, to the ms; taken in the zone: {zone}",
-        )
-    ]
-    if not has_index:
-        notes.append(
-            Note(code="gpu_unnamed", text="neither index nor uuid was queried: taken as one GPU 0")
-        )
-    return tuple(notes)

@@ -170,7 +170,7 @@ def test_an_older_store_is_brought_up_in_place(tmp_path: Path) -> None:
         return db.execute("UPDATE documents SET note = 'kept'").rowcount
 
     with closing(Database(path, clock=ScriptedClock(), migrations=later)) as database:
-        assert database.losses is None
+        assert database.file.losses is None
         assert database.write(marked) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["store.sqlite"]
 

@@ -298,7 +298,7 @@ def test_beyond_the_bound_the_oldest_writes_are_dropped_and_counted(
             store.put_trace(entry(f"{number}", received_unix_ns=number))
         assert (store.live().dropped, store.live().in_memory) == (1 + 25 - 10, 10)
         assert [r.getMessage() for r in caplog.records if "no room" in r.getMessage()] == [
-            "no room in memory: the store drops its oldest unwritten changes"
+            "no room in memory: the oldest unwritten changes are dropped"
         ]
         path.parent.unlink()
         path.parent.mkdir()
